@@ -1,0 +1,85 @@
+"""Every error that Holdfast raises, one class for each reaction that a caller can have.
+
+    HoldfastError
+    ├── SettingsError        change the setting (also a ValueError)
+    ├── JobRefused           change the job, the cluster or the target: nothing has run
+    ├── BadRecord            change the data, or use bad_records="dead_letter"
+    ├── UserFunctionError    change the function: operator, key, batch and row are named
+    ├── StateTooLarge        give the table more memory or another backend
+    ├── StorageError         look at the storage; retried where the retry policy says so
+    │   ├── ObjectNotFound
+    │   └── ObjectExists     put-if-absent found something
+    ├── CorruptObject        a stored object cannot be read; it is named; nothing of it was used
+    ├── Fenced               another JobMaster has taken over: stop, delete nothing
+    ├── StaleCall            a call from an older run or incarnation: the caller gives up
+    ├── TaskManagerLost      a TaskManager ended: failover
+    ├── CheckpointFailed     a checkpoint that somebody waits for did not complete
+    ├── PublishFailed        a sink cannot take what was staged, and trying again will not help
+    └── QueryFailed          the query has ended; the cause is chained
+
+A message names the thing, what was found, what was expected and what to do.
+"""
+
+
+class HoldfastError(Exception):
+    """The root of all errors of this package."""
+
+
+class SettingsError(HoldfastError, ValueError):
+    """A setting has a value that is not allowed; names field, value and what is allowed."""
+
+
+class JobRefused(HoldfastError):
+    """The job cannot start as it is; nothing has run and nothing was changed."""
+
+
+class BadRecord(HoldfastError):
+    """An input row cannot be processed; names source, split, position and reason."""
+
+
+class UserFunctionError(HoldfastError):
+    """A user's function raised; names operator, key, batch and row. State was undone."""
+
+
+class StateTooLarge(HoldfastError):
+    """A state table outgrew its share of the TaskManager's memory."""
+
+
+class StorageError(HoldfastError):
+    """The object store did not do what was asked: an I/O error, possibly passing."""
+
+
+class ObjectNotFound(StorageError):
+    """There is no object of that name."""
+
+
+class ObjectExists(StorageError):
+    """Put-if-absent found an object of that name (possibly one's own earlier put)."""
+
+
+class CorruptObject(HoldfastError):
+    """A stored object is truncated, altered or of an unknown format; names the object."""
+
+
+class Fenced(HoldfastError):
+    """Another JobMaster has taken over the storage; this one may complete nothing any more."""
+
+
+class StaleCall(HoldfastError):
+    """A call carries an older run or incarnation than the last one seen."""
+
+
+class TaskManagerLost(HoldfastError):
+    """A TaskManager has ended or can no longer be reached."""
+
+
+class CheckpointFailed(HoldfastError):
+    """A checkpoint did not complete; names its id and the reason."""
+
+
+class PublishFailed(HoldfastError):
+    """A sink refuses what was staged for it, for good."""
+
+
+class QueryFailed(HoldfastError):
+    """A query ended with an error; the cause is chained."""

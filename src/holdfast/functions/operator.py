@@ -1,0 +1,64 @@
+"""The seam between a subtask and what a keyed operator does. Spark-free and I/O-free."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from holdfast.sources.base import BadRow
+from holdfast.state.table import StateTable
+
+
+@dataclass(frozen=True)
+class BatchContext:
+    """What the plan fixes for a batch."""
+
+    batch: int
+    batch_time_us: int
+    operator: str
+    subtask: int
+
+
+@dataclass(frozen=True)
+class OperatorResult:
+    output: list[pa.RecordBatch]
+    bad: list[BadRow] = field(default_factory=list)
+
+
+class Operator(ABC):
+    """One subtask's instance: owns its state tables; every call is inside a transaction on them.
+
+    `tables` maps table names ("state" for the value-like states and aggregates) to tables. The caller begins,
+    commits and undoes the tables; `process` only reads and changes rows.
+    """
+
+    tables: dict[str, StateTable]
+
+    @abstractmethod
+    def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
+        """All rows of one batch for this subtask, as (input number, rows), in order. Called once a batch.
+
+        Raises `BadRecord` (bad_records="fail") or `UserFunctionError`; the caller undoes the tables.
+        """
+
+    def close(self) -> None:
+        return None
+
+
+class OperatorSpec(ABC):
+    """A keyed operator as declared; pure settings; cloudpickled to TaskManagers."""
+
+    name: str
+    key_columns: tuple[str, ...]
+
+    @property
+    @abstractmethod
+    def output_schema(self) -> pa.Schema: ...
+
+    @abstractmethod
+    def table_schemas(self) -> dict[str, pa.Schema]:
+        """Stored schema (keys, then values) of each table, known at `start()`; compared with what is stored."""
+
+    @abstractmethod
+    def create(self, subtask: int, key_group_start: int, key_group_stop: int, max_parallelism: int) -> Operator:
+        """A fresh instance with empty tables."""

@@ -1,0 +1,99 @@
+"""The job as it runs: sources, legs, operators, sinks. Pure data; shipped to executors with cloudpickle.
+
+    level 0: read splits ──leg──► operators of level 1, sinks
+    level 1: pull from operators of level 1 ──leg──► operators of level 2, sinks
+    …
+
+A *leg* is one path without state: an origin (a source, or an operator's output), steps, a target.
+An operator's level is one more than the highest level among the origins of the legs that feed it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.functions.operator import OperatorSpec
+from holdfast.sinks.base import Sink
+from holdfast.sources.base import Source
+
+
+@dataclass(frozen=True)
+class MapBatches:
+    """`fn(RecordBatch) -> RecordBatch | Iterator[RecordBatch]`; the result has `schema`."""
+
+    fn: Callable[[pa.RecordBatch], pa.RecordBatch | Iterator[pa.RecordBatch]]
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class Transform:
+    """`fn(DataFrame) -> DataFrame`, run by Spark SQL; `schema` is what the analysis at `start()` found."""
+
+    fn: Callable[[Any], Any]
+    schema: pa.Schema
+
+
+Step = MapBatches | Transform
+
+
+@dataclass(frozen=True)
+class SourceOrigin:
+    source: str
+
+
+@dataclass(frozen=True)
+class OperatorOrigin:
+    operator: str
+
+
+@dataclass(frozen=True)
+class OperatorTarget:
+    """Rows go to `operator`'s input number `input` (0 unless it joins), divided by `key_columns`."""
+
+    operator: str
+    input: int
+    key_columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SinkTarget:
+    sink: str
+
+
+@dataclass(frozen=True)
+class Leg:
+    """`level` is its origin's: 0 for sources. `schema` is that of the rows at the target."""
+
+    index: int
+    level: int
+    origin: SourceOrigin | OperatorOrigin
+    steps: tuple[Step, ...]
+    target: OperatorTarget | SinkTarget
+    schema: pa.Schema
+
+    @property
+    def in_python(self) -> bool:
+        """Whether the rows never enter the JVM because of this leg's steps."""
+        return not any(isinstance(step, Transform) for step in self.steps)
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything of a job that tasks need. `sources` and `sinks` by their names."""
+
+    sources: dict[str, Source]
+    legs: tuple[Leg, ...]
+    operators: dict[str, OperatorSpec]
+    operator_levels: dict[str, int]
+    sinks: dict[str, Sink]
+    sink_schemas: dict[str, pa.Schema]
+    sink_keys: dict[str, tuple[str, ...]]
+    dead_letters: Sink | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def levels(self) -> int:
+        """The number of operator levels; 0 for a job without state."""
+        return max(self.operator_levels.values(), default=0)

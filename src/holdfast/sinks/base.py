@@ -1,0 +1,86 @@
+"""What a sink is: it stages in tasks, and publishes in the JobMaster after a checkpoint completed.
+
+Staged output is invisible. `stage` returns *committables* (msgspec structs, encoded), which the
+checkpoint's record holds until they are published. `publish` is idempotent per number and called in
+order of numbers, possibly again after a crash, possibly by a JobMaster that has been replaced.
+A sink does not own the lifetime of staged files: the JobMaster says when they may go (`discard`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from holdfast.storage.store import ObjectStore
+
+
+@dataclass(frozen=True)
+class SinkContext:
+    """What `prepare` is told at `start()`, on the driver."""
+
+    job_id: str
+    sink: str
+    store: ObjectStore
+    storage_url: str
+    key_columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StageContext:
+    """Where and under which names a task stages. `attempt` is new for every attempt at a task."""
+
+    job_id: str
+    sink: str
+    epoch: int
+    run: int
+    batch: int
+    unit: int
+    attempt: str
+    store: ObjectStore
+
+    @property
+    def folder(self) -> str:
+        """The folder of this run's staged files in the job's storage (see `storage/names.py`)."""
+        from holdfast.storage import names
+
+        return names.staging_folder(self.job_id, self.epoch, self.run)
+
+
+@dataclass(frozen=True)
+class PublishContext:
+    """What `publish` and `discard` may use."""
+
+    job_id: str
+    sink: str
+    store: ObjectStore
+    schema: pa.Schema
+    key_columns: tuple[str, ...] = ()
+
+
+@dataclass
+class Sink(ABC):
+    """A sink as the user declares it: settings only; it is cloudpickled to tasks for `stage`."""
+
+    name: str | None = field(default=None, kw_only=True)
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """`delta`, `parquet`, …: the default name is kind plus declaration order."""
+
+    def prepare(self, schema: pa.Schema, context: SinkContext) -> None:
+        """Check or make the target at `start()`. Raises `JobRefused` naming every difference."""
+        return None
+
+    @abstractmethod
+    def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
+        """Take all the rows of one unit of work; invisible until published. Runs in a task. No rows: no committables."""
+
+    @abstractmethod
+    def publish(self, number: int, committables: Sequence[bytes], context: PublishContext) -> None:
+        """Make one group visible. Raises `PublishFailed` where trying again cannot help, `StorageError`/OSError else."""
+
+    def discard(self, committables: Sequence[bytes], context: PublishContext) -> None:
+        """Delete the staged files of committables that no record names any more (published, or never recorded)."""
+        return None

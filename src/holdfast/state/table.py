@@ -1,0 +1,4 @@
+"""Placeholder for the seam; see the contract."""
+
+
+class StateTable: ...

@@ -1,0 +1,188 @@
+"""What JobMaster, senders and TaskManagers say to each other: plain msgspec structs, sent as msgpack.
+
+`TaskManagerGateway` is implemented twice: by the TaskManager itself (tests, the testing kit) and by a
+Flight client that calls a remote one. Every call carries the run number; a lower one than the last seen
+raises `StaleCall`.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.changelog.handles import TableHandle
+from holdfast.sources.base import BadRow
+
+
+class SubtaskDeployment(msgspec.Struct, frozen=True):
+    """One subtask to host, with what to restore it from (filtered by the subtask's own key groups)."""
+
+    operator: str
+    subtask: int
+    key_group_start: int
+    key_group_stop: int
+    restore: list[TableHandle] = []
+
+
+class Deployment(msgspec.Struct, frozen=True):
+    """Everything a TaskManager needs to (re)start its subtasks; replaces whatever it hosted before."""
+
+    job_id: str
+    epoch: int
+    run: int
+    task_manager: int
+    incarnation: int
+    program: bytes
+    """`graph.program.Program`, cloudpickled; travels only, never stored."""
+    parallelism: int
+    max_parallelism: int
+    subtasks: list[SubtaskDeployment]
+    first_batch: int = 0
+    """Batches below it belong to an earlier deployment."""
+
+
+class ExchangeTag(msgspec.Struct, frozen=True):
+    """Names one stream of one sender attempt to one TaskManager."""
+
+    job_id: str
+    run: int
+    batch: int
+    incarnation: int
+    level: int
+    unit: int
+    attempt: str
+
+
+class ExchangeTotals(msgspec.Struct, frozen=True):
+    """What a sender attempt claims to have sent to one (operator, input, subtask): rows, and a digest of them."""
+
+    operator: str
+    input: int
+    subtask: int
+    rows: int
+    digest: int
+
+
+class SentStream(msgspec.Struct, frozen=True):
+    """The totals of one attempt's stream to one TaskManager; only non-empty streams exist."""
+
+    task_manager: int
+    unit: int
+    attempt: str
+    totals: list[ExchangeTotals]
+
+
+class ProcessRequest(msgspec.Struct, frozen=True):
+    """Process one level of a batch: the operators of that level, from the attempts that count, in unit order.
+
+    Inputs are processed in the order of `streams`. Totals that differ from what arrived are refused.
+    """
+
+    run: int
+    batch: int
+    batch_time_us: int
+    level: int
+    streams: list[SentStream]
+
+
+class SubtaskResult(msgspec.Struct, frozen=True):
+    operator: str
+    subtask: int
+    rows_in: int
+    rows_out: int
+    bad: list[BadRow] = []
+
+
+class ProcessResult(msgspec.Struct, frozen=True):
+    subtasks: list[SubtaskResult]
+
+
+class Acknowledgement(msgspec.Struct, frozen=True):
+    """A TaskManager's part of a checkpoint is stored. Repeated until answered.
+
+    `objects`: names that the manifest refers to (the manifest itself included);
+    `held`: everything its live logs and materializations still hold, a superset for its own objects.
+    """
+
+    checkpoint_id: int
+    task_manager: int
+    incarnation: int
+    batch: int
+    manifest: str
+    objects: list[str]
+    held: list[str]
+    incremental_bytes: int = 0
+    full_bytes: int = 0
+    sync_ms: float = 0.0
+    async_ms: float = 0.0
+
+
+class Decline(msgspec.Struct, frozen=True):
+    """A TaskManager could not do its part of a checkpoint. `soft` ones are not counted as failures."""
+
+    checkpoint_id: int
+    task_manager: int
+    incarnation: int
+    reason: str
+    soft: bool = False
+
+
+class TaskManagerGateway(Protocol):
+    """What the JobMaster asks of a TaskManager. Raises `TaskManagerLost` where it cannot be reached."""
+
+    def deploy(self, deployment: Deployment) -> None:
+        """Drop what is hosted, build the subtasks, restore them. Blocks until they can process."""
+        ...
+
+    def process(self, request: ProcessRequest) -> ProcessResult:
+        """Blocks until all subtasks of the level have processed. On an error nothing is committed; call `abort`."""
+        ...
+
+    def commit(self, run: int, batch: int) -> None:
+        """Idempotent: answered again for a batch already committed."""
+        ...
+
+    def abort(self, run: int) -> None:
+        """Undo the batch in flight, if any, and let go of its input and output; `run` is the new run number."""
+        ...
+
+    def release(self, run: int, batch: int) -> None:
+        """Let go of input and output of batches up to and including `batch`."""
+        ...
+
+    def cut(self, run: int, checkpoint_id: int, batch: int) -> None:
+        """Start to persist the state as of `batch`, committed before; answered by an acknowledgement or a decline."""
+        ...
+
+    def complete(self, run: int, checkpoint_id: int) -> None:
+        """The checkpoint was recorded: truncate, release."""
+        ...
+
+    def abort_checkpoint(self, run: int, checkpoint_id: int) -> None:
+        """The checkpoint will not complete. Deletes nothing."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Current gauges and counters, by their known names."""
+        ...
+
+
+class JobMasterGateway(Protocol):
+    """What a TaskManager asks of the JobMaster. False / an exception means: not answered, repeat."""
+
+    def register(self, task_manager: int, incarnation: int, address: str) -> bool: ...
+
+    def heartbeat(self, task_manager: int, incarnation: int) -> bool:
+        """False: you are not wanted any more, end yourself and delete nothing."""
+        ...
+
+    def acknowledge(self, acknowledgement: Acknowledgement) -> bool: ...
+
+    def decline(self, decline: Decline) -> bool: ...
+
+
+class OutputReader(Protocol):
+    """What a pull task needs: the output of one subtask in one batch, as kept."""
+
+    def output(self, run: int, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]: ...
