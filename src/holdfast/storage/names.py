@@ -1,0 +1,239 @@
+"""Every name of a stored object, built and parsed here and nowhere else.
+
+    job                                              created once
+    journal/<n>                                      takeover | checkpoint records
+    manifests/<epoch>/<checkpoint>/tm-<tm>           one TaskManager's part of a checkpoint
+    manifests/<epoch>/<checkpoint>/sink-<sink>       a checkpoint's committables of one sink
+    dstl/<epoch>/<incarnation>/<uuid>                changelog objects
+    shared/<epoch>/<incarnation>/<uuid>              materialized files
+    sources/<epoch>/<uuid>                           discovery chunks
+    staging/<job id>/<epoch>/<run>/…                 staged output; the rest of the name is the sink's
+    probes/<epoch>/<uuid>                            written and read back at start()
+    savepoints/…                                     never touched by clean-up
+
+Numbers are padded to `DIGITS`, so that names sort as numbers do. Names given by users (sinks) are escaped:
+every byte outside `A-Z a-z 0-9 - _ .` becomes `=xx`. `parse` is strict: what it does not know is None, and
+whoever sees None leaves the object alone.
+"""
+
+import re
+import string
+from typing import NamedTuple
+from uuid import uuid4
+
+from holdfast.errors import SettingsError
+
+DIGITS = 12
+NAME_BYTES_MAX = 200
+JOURNAL = "journal/"
+MANIFESTS = "manifests/"
+CHANGELOG = "dstl/"
+SHARED = "shared/"
+SOURCES = "sources/"
+STAGING = "staging/"
+PROBES = "probes/"
+SAVEPOINTS = "savepoints/"
+EPOCH_FOLDERS = (MANIFESTS, CHANGELOG, SHARED, SOURCES, STAGING, PROBES)
+"""What holds objects that belong to an epoch."""
+
+_SAFE = frozenset((string.ascii_letters + string.digits + "-_.").encode())
+
+
+class JobName(NamedTuple):
+    """`job`"""
+
+
+class JournalName(NamedTuple):
+    """`journal/<n>`"""
+
+    number: int
+
+
+class ManifestName(NamedTuple):
+    """`manifests/<epoch>/<checkpoint>/tm-<tm>`"""
+
+    epoch: int
+    checkpoint: int
+    task_manager: int
+
+
+class CommittablesName(NamedTuple):
+    """`manifests/<epoch>/<checkpoint>/sink-<sink>`"""
+
+    epoch: int
+    checkpoint: int
+    sink: str
+
+
+class ChangelogName(NamedTuple):
+    """`dstl/<epoch>/<incarnation>/<uuid>`"""
+
+    epoch: int
+    incarnation: int
+    uuid: str
+
+
+class SharedName(NamedTuple):
+    """`shared/<epoch>/<incarnation>/<uuid>`"""
+
+    epoch: int
+    incarnation: int
+    uuid: str
+
+
+class SourceName(NamedTuple):
+    """`sources/<epoch>/<uuid>`"""
+
+    epoch: int
+    uuid: str
+
+
+class StagedName(NamedTuple):
+    """`staging/<job id>/<epoch>/<run>/<rest>`"""
+
+    job_id: str
+    epoch: int
+    run: int
+    rest: str
+
+
+class ProbeName(NamedTuple):
+    """`probes/<epoch>/<uuid>`"""
+
+    epoch: int
+    uuid: str
+
+
+EpochName = ManifestName | CommittablesName | ChangelogName | SharedName | SourceName | StagedName | ProbeName
+Name = JobName | JournalName | EpochName
+
+
+def job() -> str:
+    return "job"
+
+
+def journal(number: int) -> str:
+    return f"{JOURNAL}{_number(number)}"
+
+
+def manifest(epoch: int, checkpoint: int, task_manager: int) -> str:
+    return f"{MANIFESTS}{_number(epoch)}/{_number(checkpoint)}/tm-{_number(task_manager)}"
+
+
+def committables(epoch: int, checkpoint: int, sink: str) -> str:
+    return f"{MANIFESTS}{_number(epoch)}/{_number(checkpoint)}/sink-{escape(sink)}"
+
+
+def changelog_object(epoch: int, incarnation: int) -> str:
+    """A new name at each call."""
+    return f"{CHANGELOG}{_number(epoch)}/{_number(incarnation)}/{uuid4().hex}"
+
+
+def shared_object(epoch: int, incarnation: int) -> str:
+    """A new name at each call."""
+    return f"{SHARED}{_number(epoch)}/{_number(incarnation)}/{uuid4().hex}"
+
+
+def source_chunk(epoch: int) -> str:
+    """A new name at each call."""
+    return f"{SOURCES}{_number(epoch)}/{uuid4().hex}"
+
+
+def staging_folder(job_id: str, epoch: int, run: int) -> str:
+    """The folder of a run's staged output, without a slash at its end."""
+    if not _HEX.fullmatch(job_id):
+        raise ValueError(f"a job id is 32 hexadecimal digits, not {job_id!r}")
+    return f"{STAGING}{job_id}/{_number(epoch)}/{_number(run)}"
+
+
+def probe(epoch: int) -> str:
+    """A new name at each call."""
+    return f"{PROBES}{_number(epoch)}/{uuid4().hex}"
+
+
+def incarnation_folders(epoch: int, incarnation: int) -> tuple[str, str]:
+    """The folders that one start of a TaskManager writes to, for `list`."""
+    path = f"{_number(epoch)}/{_number(incarnation)}/"
+    return CHANGELOG + path, SHARED + path
+
+
+def escape(name: str) -> str:
+    """A user's name as one path segment; `unescape` gives it back.
+
+    Raises `SettingsError` for an empty name and for one longer than `NAME_BYTES_MAX` when escaped.
+    """
+    dots_only = not name.strip(".")
+    escaped = "".join(
+        chr(byte) if byte in _SAFE and not dots_only else f"={byte:02x}"
+        for byte in name.encode("utf-8", "surrogatepass")
+    )
+    if not name or len(escaped) > NAME_BYTES_MAX:
+        raise SettingsError(f"name {name!r}: expected 1 to {NAME_BYTES_MAX} bytes when escaped, found {len(escaped)}")
+    return escaped
+
+
+def unescape(escaped: str) -> str | None:
+    """The name that `escape` made this from; None where it did not."""
+    try:
+        raw = re.sub(r"=([0-9a-f]{2})", lambda match: chr(int(match[1], 16)), escaped).encode("latin-1")
+        name = raw.decode("utf-8", "surrogatepass")
+        return name if escape(name) == escaped else None
+    except (UnicodeError, SettingsError):
+        return None
+
+
+def parse(name: str) -> Name | None:
+    """What a name says, or None where this module cannot have built it."""
+    if name == "job":
+        return JobName()
+    area, _, rest = name.partition("/")
+    parser = _PARSERS.get(area + "/")
+    match = parser.fullmatch(rest) if parser else None
+    if match is None:
+        return None
+    return _build(area + "/", match.groupdict())
+
+
+def epoch_of(name: str) -> int | None:
+    """The epoch that an object belongs to; None for the job, the journal and unknown names."""
+    parsed = parse(name)
+    return None if parsed is None or isinstance(parsed, JobName | JournalName) else parsed.epoch
+
+
+_N = rf"\d{{{DIGITS}}}"
+_HEX = re.compile(r"[0-9a-f]{32}")
+_UUID = r"(?P<uuid>[0-9a-f]{32})"
+_PARSERS = {
+    JOURNAL: re.compile(rf"(?P<number>{_N})", re.ASCII),
+    MANIFESTS: re.compile(rf"(?P<epoch>{_N})/(?P<checkpoint>{_N})/(?:tm-(?P<tm>{_N})|sink-(?P<sink>[^/]+))", re.ASCII),
+    CHANGELOG: re.compile(rf"(?P<epoch>{_N})/(?P<incarnation>{_N})/{_UUID}", re.ASCII),
+    SHARED: re.compile(rf"(?P<epoch>{_N})/(?P<incarnation>{_N})/{_UUID}", re.ASCII),
+    SOURCES: re.compile(rf"(?P<epoch>{_N})/{_UUID}", re.ASCII),
+    STAGING: re.compile(rf"(?P<job>[0-9a-f]{{32}})/(?P<epoch>{_N})/(?P<run>{_N})/(?P<rest>.+)", re.ASCII | re.DOTALL),
+    PROBES: re.compile(rf"(?P<epoch>{_N})/{_UUID}", re.ASCII),
+}
+
+
+def _build(area: str, found: dict[str, str]) -> Name | None:
+    if area == JOURNAL:
+        return JournalName(int(found["number"]))
+    epoch = int(found["epoch"])
+    if area == MANIFESTS:
+        if found["tm"] is not None:
+            return ManifestName(epoch, int(found["checkpoint"]), int(found["tm"]))
+        sink = unescape(found["sink"])
+        return None if sink is None else CommittablesName(epoch, int(found["checkpoint"]), sink)
+    if area == STAGING:
+        return StagedName(found["job"], epoch, int(found["run"]), found["rest"])
+    if area == SOURCES:
+        return SourceName(epoch, found["uuid"])
+    if area == PROBES:
+        return ProbeName(epoch, found["uuid"])
+    kind = ChangelogName if area == CHANGELOG else SharedName
+    return kind(epoch, int(found["incarnation"]), found["uuid"])
+
+
+def _number(value: int) -> str:
+    if not 0 <= value < 10**DIGITS:
+        raise ValueError(f"a number in an object's name is in [0, 10^{DIGITS}), not {value}")
+    return f"{value:0{DIGITS}d}"

@@ -1,0 +1,194 @@
+"""The stores that obstore opens: files, memory, S3, GCS, Azure.
+
+Invariants: obstore's own retries are off; a whole-object write is atomic; messages carry no credentials
+(obstore's errors are not chained, since they may show a signed URL).
+"""
+
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import LocalStore, MemoryStore, from_url
+
+from holdfast.errors import ObjectExists, ObjectNotFound, SettingsError, StorageError
+from holdfast.storage.store import ObjectInfo, ObjectStore
+
+MULTIPART_BYTES_MIN = 64 * 1024 * 1024
+MULTIPART_CHUNK_BYTES = 16 * 1024 * 1024
+CREATE_FOLDER_ATTEMPTS_MAX = 50
+CLIENT_OPTIONS = frozenset(
+    (
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "http1_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
+        "http2_only",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_url",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "randomize_addresses",
+        "read_timeout",
+        "root_certificate",
+        "timeout",
+        "user_agent",
+    )
+)
+PROVIDER_PREFIX = re.compile(r"^(aws|google|gcs|azure)_")
+PUBLIC_OPTION = re.compile(r"region|endpoint|bucket|timeout|allow|virtual|account_name|container|http|skip|conditional")
+SIGNATURE = re.compile(r"((?:sig|signature|X-Amz-[A-Za-z-]+|token)=)[^&\s\"')]+", re.IGNORECASE)
+
+T = TypeVar("T")
+_shared: dict[str, "ObstoreStore"] = {}
+_shared_lock = threading.Lock()
+
+
+class ObstoreStore:
+    """An `ObjectStore` over any store of obstore's."""
+
+    def __init__(self, url: str, store: Any, secrets: Sequence[str] = ()) -> None:
+        self.url = url
+        self._store = store
+        self._secrets = tuple(secret for secret in secrets if secret)
+
+    def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
+        large = len(data) >= MULTIPART_BYTES_MIN
+        self._do(
+            "put",
+            name,
+            lambda: obstore.put(self._store, name, data, use_multipart=large, chunk_size=MULTIPART_CHUNK_BYTES),
+        )
+
+    def create(self, name: str, data: bytes) -> None:
+        self._do("create", name, lambda: obstore.put(self._store, name, data, mode="create", use_multipart=False))
+
+    def get(self, name: str) -> bytes:
+        return self._do("get", name, lambda: bytes(obstore.get(self._store, name).bytes()))
+
+    def get_range(self, name: str, offset: int, length: int) -> bytes:
+        if length == 0:
+            return b""
+        data = self._do(
+            "get a range of", name, lambda: bytes(obstore.get_range(self._store, name, start=offset, length=length))
+        )
+        if len(data) != length:
+            raise StorageError(
+                f"{self.url}: {name} ends early: asked for {length} bytes from {offset}, found {len(data)}"
+            )
+        return data
+
+    def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
+        if prefix and not prefix.endswith("/"):
+            raise ValueError(f"a listing takes a folder that ends in '/' or '', not {prefix!r}")
+        found = self._do(
+            "list", prefix, lambda: obstore.list(self._store, prefix=prefix or None, offset=after).collect()
+        )
+        return sorted(ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp()) for meta in found)
+
+    def delete(self, names: Sequence[str]) -> None:
+        if not names:
+            return
+        try:
+            self._do("delete", names[0], lambda: obstore.delete(self._store, list(names)))
+        except ObjectNotFound:
+            # Some stores stop at a missing name, so the rest is deleted one by one.
+            for name in names:
+                self._delete_one(name)
+
+    def _delete_one(self, name: str) -> None:
+        try:
+            self._do("delete", name, lambda: obstore.delete(self._store, name))
+        except ObjectNotFound:
+            return
+
+    def _do(self, what: str, name: str, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except FileNotFoundError:
+            raise ObjectNotFound(f"{self.url}: cannot {what} {name!r}: there is no such object") from None
+        except AlreadyExistsError:
+            raise ObjectExists(f"{self.url}: cannot {what} {name!r}: the store says that it exists") from None
+        except (BaseError, OSError, ValueError) as error:
+            raise StorageError(f"{self.url}: cannot {what} {name!r}: {self._redacted(error)}") from None
+
+    def _redacted(self, error: BaseException) -> str:
+        text = str(error).partition("\n\nDebug source")[0].strip() or type(error).__name__
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return SIGNATURE.sub(r"\1***", text)
+
+
+class FileStore(ObstoreStore):
+    """Files below a folder. Emptied folders are removed, which a concurrent put may run into; it then tries again."""
+
+    def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
+        self._in_folder(lambda: super(FileStore, self).put(name, data))
+
+    def create(self, name: str, data: bytes) -> None:
+        self._in_folder(lambda: super(FileStore, self).create(name, data))
+
+    @staticmethod
+    def _in_folder(write: Callable[[], None]) -> None:
+        for attempt in range(CREATE_FOLDER_ATTEMPTS_MAX):
+            try:
+                return write()
+            except (ObjectExists, ObjectNotFound):
+                raise
+            except StorageError as error:
+                # Making the folder comes before anything is written, so this repeats no put.
+                if "Unable to create dir" not in str(error) or attempt + 1 == CREATE_FOLDER_ATTEMPTS_MAX:
+                    raise
+        raise AssertionError("unreachable")
+
+
+def file_store(url: str, path: str) -> ObjectStore:
+    """A store in a folder, which is made."""
+    try:
+        return FileStore(url, LocalStore(path, mkdir=True, automatic_cleanup=True))
+    except (BaseError, OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise StorageError(f"storage {url}: the folder cannot be made or read: {reason}") from None
+
+
+def memory_store(url: str) -> ObjectStore:
+    """The store of this process under that URL."""
+    with _shared_lock:
+        if url not in _shared:
+            _shared[url] = ObstoreStore(url, MemoryStore())
+        return _shared[url]
+
+
+def cloud_store(url: str, storage_options: Mapping[str, str]) -> ObjectStore:
+    """A store at a cloud provider, or at something that speaks its protocol."""
+    config, client = _split_options(storage_options)
+    secrets = [str(value) for key, value in config.items() if not PUBLIC_OPTION.search(key)]
+    try:
+        opener: Any = from_url
+        store = opener(url, config=config, client_options=client, retry_config={"max_retries": 0})
+    except (BaseError, OSError, ValueError, TypeError) as error:
+        reason = ObstoreStore(url, None, secrets)._redacted(error)
+        raise SettingsError(
+            f"storage {url}: cannot be opened with storage_options {sorted(storage_options)}: {reason}"
+        ) from None
+    return ObstoreStore(url, store, secrets)
+
+
+def _split_options(storage_options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """obstore takes options of the HTTP client apart from those of the provider."""
+    config: dict[str, Any] = {}
+    client: dict[str, Any] = {}
+    for key, value in storage_options.items():
+        lowered = key.lower()
+        bare = PROVIDER_PREFIX.sub("", lowered)
+        if bare in CLIENT_OPTIONS:
+            client[bare] = value
+        else:
+            config[lowered] = value
+    return config, client

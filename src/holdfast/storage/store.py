@@ -1,0 +1,94 @@
+"""What Holdfast asks of an object store, and the one place that opens one.
+
+Names are relative to the store's URL and come from `storage.names` alone. Every failure is a
+`StorageError` that names object and store; credentials never appear in a message.
+The stores opened here do not retry: `RetryingStore` does, and never for `create`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+from urllib.parse import unquote, urlsplit
+
+from holdfast.errors import SettingsError
+
+SCHEMES = ("file", "memory", "s3", "s3a", "gs", "az", "abfs", "abfss")
+
+
+class ObjectInfo(NamedTuple):
+    """One object in a listing."""
+
+    name: str
+    size: int
+    modified_s: float
+    """Seconds since the Unix epoch by the store's clock; for reports, never for decisions."""
+
+
+class ObjectStore(Protocol):
+    """Objects by name. Safe to use from several threads."""
+
+    url: str
+
+    def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
+        """Write a whole object, replacing one of that name. Atomic: readers see the old or the new, never a part."""
+        ...
+
+    def create(self, name: str, data: bytes) -> None:
+        """Put-if-absent, atomic. Never retried by anything below the caller.
+
+        Raises `ObjectExists` where the store says so. Neither that nor any other error says that nothing was
+        written, or that it will not still be written: the caller reads the object back.
+        """
+        ...
+
+    def get(self, name: str) -> bytes:
+        """The whole object. Raises `ObjectNotFound`."""
+        ...
+
+    def get_range(self, name: str, offset: int, length: int) -> bytes:
+        """Exactly `length` bytes from `offset`. Raises `ObjectNotFound`; `StorageError` where it is shorter."""
+        ...
+
+    def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
+        """All objects in a folder (`"journal/"`, or `""` for all) and below it, sorted by name.
+
+        Only names greater than `after`. Objects created or deleted meanwhile may or may not be in it;
+        all that existed when the call began and still exist when it ends are.
+        """
+        ...
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete objects, in the order given where the store deletes one by one; missing ones are fine."""
+        ...
+
+
+def open_store(url: str, storage_options: Mapping[str, str] | None = None) -> ObjectStore:
+    """Open `file:///…`, `memory://…`, `s3://…`, `gs://…` or `az://…`.
+
+    A `memory://` URL names one store shared within the process. `storage_options` are obstore's
+    (`aws_access_key_id`, `aws_endpoint`, `allow_http`, `timeout`, …), never stored or logged.
+    Does no I/O but making the folder of a `file://` URL.
+
+    Raises
+    ------
+    SettingsError
+        The URL or an option is not understood.
+    StorageError
+        The folder cannot be made.
+    """
+    from holdfast.storage.obstore_store import cloud_store, file_store, memory_store
+
+    parts = urlsplit(url)
+    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if parts.scheme else url
+    if parts.scheme not in SCHEMES:
+        raise SettingsError(f"storage {shown!r}: expected a URL that starts with one of {', '.join(SCHEMES)}, then ://")
+    if parts.query or parts.fragment or (parts.scheme in ("s3", "s3a", "gs") and "@" in parts.netloc):
+        raise SettingsError(f"storage {shown!r}: credentials and parameters go into storage_options, not into the URL")
+    if parts.scheme == "memory":
+        return memory_store(shown)
+    if parts.scheme == "file":
+        if parts.netloc or not parts.path.startswith("/"):
+            raise SettingsError(f"storage {shown!r}: expected an absolute path: file:///folder")
+        return file_store(url, unquote(parts.path))
+    if not parts.netloc:
+        raise SettingsError(f"storage {shown!r}: expected a bucket or account: {parts.scheme}://name/folder")
+    return cloud_store(url, dict(storage_options or {}))
