@@ -1,0 +1,68 @@
+"""The one layer that retries requests to the store.
+
+It retries what can be repeated without harm: reads, listings, deletes, and puts, whose names are used
+once with one content. Never `create`: its answer is resolved by whoever asked (`journal/`). The changelog's
+uploader has a retry policy of its own and takes the store without this.
+"""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from holdfast.errors import ObjectExists, ObjectNotFound, StorageError
+from holdfast.storage.store import ObjectInfo, ObjectStore
+
+T = TypeVar("T")
+
+
+class RetryingStore:
+    """Repeats what failed with an I/O error, at most `attempts_max` times in all.
+
+    Waits `first_delay_s` after the first failure, then twice as long each time, less up to a half at random.
+    The last error is raised as it came. `ObjectNotFound` is an answer, not a failure.
+    """
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        *,
+        attempts_max: int = 4,
+        first_delay_s: float = 0.1,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if attempts_max < 1:
+            raise ValueError(f"attempts_max is at least 1, not {attempts_max}")
+        self.url = inner.url
+        self._inner = inner
+        self._attempts_max = attempts_max
+        self._first_delay_s = first_delay_s
+        self._wait = wait
+
+    def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
+        self._retry(lambda: self._inner.put(name, data))
+
+    def create(self, name: str, data: bytes) -> None:
+        self._inner.create(name, data)
+
+    def get(self, name: str) -> bytes:
+        return self._retry(lambda: self._inner.get(name))
+
+    def get_range(self, name: str, offset: int, length: int) -> bytes:
+        return self._retry(lambda: self._inner.get_range(name, offset, length))
+
+    def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
+        return self._retry(lambda: self._inner.list(prefix, after=after))
+
+    def delete(self, names: Sequence[str]) -> None:
+        self._retry(lambda: self._inner.delete(names))
+
+    def _retry(self, call: Callable[[], T]) -> T:
+        for attempt in range(1, self._attempts_max):
+            try:
+                return call()
+            except (ObjectNotFound, ObjectExists):
+                raise
+            except StorageError:
+                self._wait(self._first_delay_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
+        return call()

@@ -1,0 +1,160 @@
+"""Object stores that misbehave as real ones do: requests that fail, lie, take long or land late."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from typing import TypeVar
+
+from holdfast.errors import ObjectExists, StorageError
+from holdfast.storage.store import ObjectInfo, ObjectStore
+
+T = TypeVar("T")
+
+
+class Fault(Enum):
+    """How one request goes wrong."""
+
+    FAIL = auto()
+    """Nothing is done; an I/O error is reported."""
+    LOST_ANSWER = auto()
+    """It is done, but reported as an I/O error."""
+    LATE = auto()
+    """`put` and `create`: a time-out is reported; it is done when `land()` is called, if it then can be. Else FAIL."""
+    FALSE_EXISTS = auto()
+    """`create`: nothing is done, but "exists" is reported. Other requests: FAIL."""
+    OWN_EXISTS = auto()
+    """`create`: it is done, but "exists" is reported. Other requests: LOST_ANSWER."""
+
+
+Decide = Callable[[str, str], Fault | None]
+"""(operation, name) → the fault of this request, or None. May block, to hold a request up."""
+
+
+def seeded_faults(seed: int, ratio: float) -> Decide:
+    """Faults at random: each request goes wrong with probability `ratio`. The same seed gives the same sequence."""
+    rng = random.Random(seed)
+    lock = threading.Lock()
+
+    def decide(operation: str, name: str) -> Fault | None:
+        with lock:
+            return rng.choice(list(Fault)) if rng.random() < ratio else None
+
+    return decide
+
+
+class FaultyStore:
+    """Does what `decide` says with every request; see `Fault`."""
+
+    def __init__(self, inner: ObjectStore, decide: Decide) -> None:
+        self.url = inner.url
+        self._inner = inner
+        self._decide = decide
+        self._lock = threading.Lock()
+        self._late: list[tuple[str, str, bytes]] = []
+
+    def land(self) -> int:
+        """Do all the requests that are late, in the order they were made; returns how many there were."""
+        with self._lock:
+            late, self._late = self._late, []
+        for operation, name, data in late:
+            if operation == "put":
+                self._inner.put(name, data)
+            else:
+                self._land_create(name, data)
+        return len(late)
+
+    def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
+        self._write("put", name, bytes(data), lambda: self._inner.put(name, data))
+
+    def create(self, name: str, data: bytes) -> None:
+        self._write("create", name, data, lambda: self._inner.create(name, data))
+
+    def get(self, name: str) -> bytes:
+        return self._request("get", name, lambda: self._inner.get(name))
+
+    def get_range(self, name: str, offset: int, length: int) -> bytes:
+        return self._request("get_range", name, lambda: self._inner.get_range(name, offset, length))
+
+    def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
+        return self._request("list", prefix, lambda: self._inner.list(prefix, after=after))
+
+    def delete(self, names: Sequence[str]) -> None:
+        self._request("delete", names[0] if names else "", lambda: self._inner.delete(names))
+
+    def _write(self, operation: str, name: str, data: bytes, call: Callable[[], None]) -> None:
+        fault = self._decide(operation, name)
+        if fault is Fault.LATE:
+            with self._lock:
+                self._late.append((operation, name, data))
+            raise StorageError(f"{self.url}: {operation} {name!r}: timed out (injected)")
+        if operation == "create" and fault is Fault.FALSE_EXISTS:
+            raise ObjectExists(f"{self.url}: create {name!r}: exists (injected)")
+        if operation == "create" and fault is Fault.OWN_EXISTS:
+            call()
+            raise ObjectExists(f"{self.url}: create {name!r}: exists (injected, after it was written)")
+        self._faulty(operation, name, fault, call)
+
+    def _request(self, operation: str, name: str, call: Callable[[], T]) -> T:
+        return self._faulty(operation, name, self._decide(operation, name), call)
+
+    def _faulty(self, operation: str, name: str, fault: Fault | None, call: Callable[[], T]) -> T:
+        if fault in (Fault.FAIL, Fault.LATE, Fault.FALSE_EXISTS):
+            raise StorageError(f"{self.url}: {operation} {name!r}: failed (injected)")
+        result = call()
+        if fault in (Fault.LOST_ANSWER, Fault.OWN_EXISTS):
+            raise StorageError(f"{self.url}: {operation} {name!r}: answer lost (injected)")
+        return result
+
+    def _land_create(self, name: str, data: bytes) -> None:
+        try:
+            self._inner.create(name, data)
+        except ObjectExists:
+            return
+
+
+class SlowStore:
+    """Waits before every request.
+
+    `delay_s` is a number of seconds, or says for (operation, name) how long; `wait` can be replaced by a clock
+    turned by hand.
+    """
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        delay_s: float | Callable[[str, str], float],
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.url = inner.url
+        self._inner = inner
+        self._delay_s = delay_s
+        self._wait = wait
+
+    def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
+        self._delay("put", name)
+        self._inner.put(name, data)
+
+    def create(self, name: str, data: bytes) -> None:
+        self._delay("create", name)
+        self._inner.create(name, data)
+
+    def get(self, name: str) -> bytes:
+        self._delay("get", name)
+        return self._inner.get(name)
+
+    def get_range(self, name: str, offset: int, length: int) -> bytes:
+        self._delay("get_range", name)
+        return self._inner.get_range(name, offset, length)
+
+    def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
+        self._delay("list", prefix)
+        return self._inner.list(prefix, after=after)
+
+    def delete(self, names: Sequence[str]) -> None:
+        self._delay("delete", names[0] if names else "")
+        self._inner.delete(names)
+
+    def _delay(self, operation: str, name: str) -> None:
+        self._wait(self._delay_s(operation, name) if callable(self._delay_s) else self._delay_s)
