@@ -1,0 +1,450 @@
+"""What the coordinator is told (events, facts) and what it says (commands, orders), as frozen values.
+
+`Coordinator.handle(event) -> list[Command]` is the only way in. The JobMaster feeds events one at a time,
+executes the commands, and reports what became of them as further events.
+
+Order
+-----
+The commands of one answer come in this order, and are to be *started* in it; none waits for the one before
+it unless a line below says so (where order is needed for safety, an event comes in between):
+
+ 1. what concludes: NotifyCompleted, NotifyAborted, Resolve, DropStaged, Failover, FailQuery, RestoreFrom
+ 2. ExpireRecords          subsumed records. Their names are let go only after `RecordsExpired`
+ 3. Publish                at most one at a time for each sink, in order of numbers
+ 4. Discard                of groups that are published and that no record names any more
+ 5. DeleteObjects          never of what a record, a pending checkpoint, an unpublished group or a live log names
+ 6. StoreAndRecord         at most one unanswered at a time; while one is, no 2, 4, 5, 6 is given
+ 7. Cut                    the batch it names has been committed by everybody
+ 8. PausePlanning, ResumePlanning
+
+Which event answers which command
+---------------------------------
+    Cut              Acknowledged | Declined from every TaskManager it names (silence is a time-out)
+    StoreAndRecord   RecordWritten | RecordFailed | Superseded; no answer while that is unknown
+    ExpireRecords    RecordsExpired | ExpireFailed
+    Publish          Published | PublicationFailed
+    Discard          Discarded | DiscardFailed
+    DeleteObjects    ObjectsDeleted | DeleteFailed
+    Failover         FailoverBegan, later TaskManagersChanged
+    RestoreFrom      TaskManagersChanged, once everything is deployed again
+
+Every event may also come late, twice or unasked; that never raises.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
+from holdfast.settings import CheckpointConfig
+
+Scalar = int | float | str | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a batch ends; opaque to the rules, handed back in `StoreAndRecord`."""
+
+    batch_time_us: int
+    offsets: Mapping[str, Mapping[str, Scalar]]
+    source_objects: Mapping[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Committables of one sink, stored as `object`, published under `number`: that of the record that first held it."""
+
+    number: JournalNumber
+    object: str
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BaseRecord:
+    """The checkpoint record the job starts from.
+
+    `objects`: the manifests and all that they refer to. `groups`: per sink, unpublished as far as the record knows.
+    """
+
+    number: JournalNumber
+    objects: frozenset[str]
+    groups: Mapping[str, list[Group]]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The storage was taken over. The first event, once. Nothing is triggered before `TaskManagersChanged`."""
+
+    now_s: float
+    wall_s: float
+    base: BaseRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed: `now_s` monotonic, for time-outs; `wall_s` since the Unix epoch, for trigger policies.
+
+    Time enters by this event alone, so one should precede every other event that is far from the last one.
+    """
+
+    now_s: float
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChanged:
+    """New settings, trigger included; they hold from now on."""
+
+    config: CheckpointConfig
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerRequested:
+    """Somebody asks for a checkpoint of everything committed so far; answered by one `Resolve`.
+
+    Not held back by the minimum pause. Waits while `max_concurrent` are pending or the job is being deployed.
+    The final checkpoint of a job is one of these.
+    """
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCommitted:
+    """Every TaskManager answered the commit of `batch`.
+
+    `progress`: sources moved or state changed. `committables`: what was staged, per sink, in unit order.
+    """
+
+    batch: BatchNumber
+    position: Position
+    progress: bool
+    committables: Mapping[str, list[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """A TaskManager stored its part of a checkpoint.
+
+    `objects`: names in its manifest, the manifest included; `held`: all its live logs hold.
+    `sequence` grows with every acknowledgement the incarnation composes (a repetition keeps its number), so that
+    the latest `held` is known whatever order they arrive in; equal ones are ordered by `checkpoint_id`.
+    """
+
+    checkpoint_id: CheckpointId
+    task_manager: int
+    incarnation: Incarnation
+    batch: BatchNumber
+    manifest: str
+    objects: frozenset[str]
+    held: frozenset[str]
+    sequence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """A TaskManager cannot do its part. Soft ones do not count as failures."""
+
+    checkpoint_id: CheckpointId
+    task_manager: int
+    incarnation: Incarnation
+    reason: str
+    soft: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverBegan:
+    """The job stops processing to start again from a checkpoint. Until `TaskManagersChanged` nothing is triggered."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskManagersChanged:
+    """Everything is deployed and can process under `run`; `live` names each TaskManager's incarnation (or is empty).
+
+    Incarnations that are not in it are dead: what they held no longer counts.
+    After a failover it must not come before `RestoreFrom`.
+    """
+
+    run: RunNumber
+    live: Mapping[int, Incarnation]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectsFound:
+    """A dead incarnation's folders were listed: these names have no other owner now."""
+
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordWritten:
+    """The record is in the journal under `number`. `stored`: per sink, the object its new committables went to."""
+
+    checkpoint_id: CheckpointId
+    number: JournalNumber
+    stored: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFailed:
+    """It is certain that no record was written. `stored`: objects of committables that were put, or tried."""
+
+    checkpoint_id: CheckpointId
+    reason: str
+    stored: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """Another epoch's record was found in the journal: no command is ever given again."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsExpired:
+    """These subsumed records are gone."""
+
+    numbers: frozenset[JournalNumber]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireFailed:
+    """It is unknown whether these records are gone; they are expired again later."""
+
+    numbers: frozenset[JournalNumber]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The sink shows the group of that number."""
+
+    sink: str
+    number: JournalNumber
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationFailed:
+    """`io`: it may pass, and is tried again after a pause; otherwise the query fails."""
+
+    sink: str
+    number: JournalNumber
+    reason: str
+    io: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """The staged files of that group are gone."""
+
+    sink: str
+    number: JournalNumber
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardFailed:
+    """Some staged files of that group may be left; tried again later."""
+
+    sink: str
+    number: JournalNumber
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectsDeleted:
+    """These objects are gone."""
+
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFailed:
+    """Some of these may be left; they stay queued."""
+
+    names: frozenset[str]
+
+
+Event = (
+    Started
+    | Tick
+    | ConfigChanged
+    | TriggerRequested
+    | BatchCommitted
+    | Acknowledged
+    | Declined
+    | FailoverBegan
+    | TaskManagersChanged
+    | ObjectsFound
+    | RecordWritten
+    | RecordFailed
+    | Superseded
+    | RecordsExpired
+    | ExpireFailed
+    | Published
+    | PublicationFailed
+    | Discarded
+    | DiscardFailed
+    | ObjectsDeleted
+    | DeleteFailed
+)
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyCompleted:
+    """Tell all TaskManagers (and sources, with `position`) that the checkpoint was recorded."""
+
+    checkpoint_id: CheckpointId
+    number: JournalNumber
+    batch: BatchNumber
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyAborted:
+    """Tell all TaskManagers that the checkpoint will not complete; nobody deletes anything. `counted`: as a failure."""
+
+    checkpoint_id: CheckpointId
+    reason: str
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Answer a `TriggerRequested`: everything committed before it is recorded, or the checkpoint failed.
+
+    `number`: the newest record then; None also when nothing was ever to record. `failure`: None when all is well.
+    `soft`: it was declined softly, and may be asked for again.
+    """
+
+    request_id: str
+    number: JournalNumber | None
+    failure: str | None = None
+    soft: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropStaged:
+    """Delete the staged files of committables that no record holds and none will. Once, without an answer."""
+
+    sink: str
+    committables: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Failover:
+    """Start a failover: report `FailoverBegan`. Nothing is triggered meanwhile."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailQuery:
+    """A sink refuses a group for good: end the query with an error. Not repeated."""
+
+    sink: str
+    number: JournalNumber
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreFrom:
+    """The failover's base is chosen, no record is unanswered: restart from that record (None: from the beginning).
+
+    It stays the newest record until `TaskManagersChanged`. Batches after it are planned anew.
+    """
+
+    number: JournalNumber | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireRecords:
+    """Delete these checkpoint records from the journal."""
+
+    numbers: list[JournalNumber]
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Publish the committables stored as `object` under `number`. Idempotent; repeated after a failure or a restart."""
+
+    sink: str
+    number: JournalNumber
+    object: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Delete the staged files of the group stored as `object`; the object itself goes later, by `DeleteObjects`."""
+
+    sink: str
+    number: JournalNumber
+    object: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteObjects:
+    """Delete objects. Missing ones are fine."""
+
+    names: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAndRecord:
+    """Store `committables` (one object a sink), then append the record, which completes the checkpoint.
+
+    The record's groups, per sink: `carried`, in order, then the new one, under the record's own number.
+    """
+
+    checkpoint_id: CheckpointId
+    run: RunNumber
+    batch: BatchNumber
+    position: Position
+    manifests: list[str]
+    carried: dict[str, list[Group]]
+    committables: dict[str, list[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Have each TaskManager persist its state as of `batch`. With no TaskManagers the checkpoint is acknowledged."""
+
+    checkpoint_id: CheckpointId
+    run: RunNumber
+    batch: BatchNumber
+    task_managers: dict[int, Incarnation]
+
+
+@dataclass(frozen=True, slots=True)
+class PausePlanning:
+    """Plan no further batch: the sink has `unpublished_max` groups or more to publish."""
+
+    sink: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePlanning:
+    """The sink is below `unpublished_max` again."""
+
+    sink: str
+
+
+Command = (
+    NotifyCompleted
+    | NotifyAborted
+    | Resolve
+    | DropStaged
+    | Failover
+    | FailQuery
+    | RestoreFrom
+    | ExpireRecords
+    | Publish
+    | Discard
+    | DeleteObjects
+    | StoreAndRecord
+    | Cut
+    | PausePlanning
+    | ResumePlanning
+)

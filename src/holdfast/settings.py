@@ -1,0 +1,245 @@
+"""Settings: frozen values, checked when made. No component, clock or store lives here.
+
+A wrong value raises `SettingsError` that names field, value and what is allowed. Fields hold what the
+user wrote; properties with the unit in their name (`timeout_s`, `memory_bytes`) give the number.
+"""
+
+from dataclasses import dataclass, field
+
+from holdfast.checkpoint.triggers import CheckpointTrigger, Cron, Every, Manual, cron, every, manual
+from holdfast.errors import SettingsError
+from holdfast.units import Duration, Size, duration_s, size_bytes
+
+__all__ = [
+    "AvailableNow",
+    "CheckpointConfig",
+    "CheckpointTrigger",
+    "Cron",
+    "Duration",
+    "Every",
+    "HashMapState",
+    "Manual",
+    "ProcessingTime",
+    "QueryTrigger",
+    "Size",
+    "StateBackend",
+    "TaskManagerConfig",
+    "available_now",
+    "cron",
+    "duration_s",
+    "every",
+    "manual",
+    "processing_time",
+    "size_bytes",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When checkpoints are taken, what of them may fail, and how the changelog is written.
+
+    Parameters
+    ----------
+    trigger
+        `every("10s")`, `cron("0 * * * *")`, `manual()` or one's own `CheckpointTrigger`.
+    timeout
+        A checkpoint that is not acknowledged by then is aborted and counts as failed.
+    min_pause
+        From the end of a checkpoint (completed or aborted) to the next one the policy triggers.
+    max_concurrent
+        How many checkpoints may be pending at once.
+    tolerable_failed_checkpoints
+        How many may fail in a row; one more, and the job restarts from the last completed one. 0, as in Flink.
+    tolerable_failure_timeout
+        The job also restarts when none has completed for so long since one was triggered, whatever the reason.
+        None: no limit.
+    unpublished_max
+        Recorded groups of output that a sink may lag behind; at that number planning of batches stops.
+    log_handles_max, log_ratio_max, materialization_interval
+        A table is materialized when its log has more pieces than that, or is larger than so many times the
+        table, or when the interval is over.
+    persist_delay, persist_size_threshold
+        How long, and up to what size, requests to persist wait for others to share an object with.
+    object_size_max
+        A changelog object is split at this size.
+    in_flight_max
+        Bytes a TaskManager may have in upload; past it, writers wait.
+    """
+
+    trigger: CheckpointTrigger = field(default_factory=lambda: every("10s"))
+    timeout: Duration = "10min"
+    min_pause: Duration = 0
+    max_concurrent: int = 1
+    tolerable_failed_checkpoints: int = 0
+    tolerable_failure_timeout: Duration | None = None
+    unpublished_max: int = 100
+    log_handles_max: int = 64
+    log_ratio_max: float = 2.0
+    materialization_interval: Duration = "10min"
+    persist_delay: Duration = "10ms"
+    persist_size_threshold: Size = "10MB"
+    object_size_max: Size = "8MB"
+    in_flight_max: Size = "100MB"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.trigger, CheckpointTrigger):
+            raise SettingsError(
+                f"trigger={self.trigger!r} is not allowed: use every('10s'), cron('0 * * * *'), manual(), "
+                "or an object with next_due(now_s, last_s)"
+            )
+        _above_zero(self.timeout_s, "timeout", self.timeout)
+        _above_zero(self.materialization_interval_s, "materialization_interval", self.materialization_interval)
+        duration_s(self.min_pause, "min_pause")
+        duration_s(self.persist_delay, "persist_delay")
+        if self.tolerable_failure_timeout is not None:
+            limit_s = duration_s(self.tolerable_failure_timeout, "tolerable_failure_timeout")
+            _above_zero(limit_s, "tolerable_failure_timeout", self.tolerable_failure_timeout)
+        _whole(self.max_concurrent, "max_concurrent", 1)
+        _whole(self.tolerable_failed_checkpoints, "tolerable_failed_checkpoints", 0)
+        _whole(self.unpublished_max, "unpublished_max", 1)
+        _whole(self.log_handles_max, "log_handles_max", 1)
+        if not isinstance(self.log_ratio_max, (int, float)) or not self.log_ratio_max > 0:
+            raise SettingsError(f"log_ratio_max={self.log_ratio_max!r}: allowed is a number above zero")
+        _above_zero(self.object_size_max_bytes, "object_size_max", self.object_size_max)
+        _above_zero(self.in_flight_max_bytes, "in_flight_max", self.in_flight_max)
+        if self.persist_size_threshold_bytes > self.in_flight_max_bytes:
+            raise SettingsError(
+                f"persist_size_threshold={self.persist_size_threshold!r} is above in_flight_max="
+                f"{self.in_flight_max!r}: it would never be reached; allowed is at most in_flight_max"
+            )
+
+    @property
+    def timeout_s(self) -> float:
+        return duration_s(self.timeout, "timeout")
+
+    @property
+    def min_pause_s(self) -> float:
+        return duration_s(self.min_pause, "min_pause")
+
+    @property
+    def tolerable_failure_timeout_s(self) -> float | None:
+        limit = self.tolerable_failure_timeout
+        return None if limit is None else duration_s(limit, "tolerable_failure_timeout")
+
+    @property
+    def materialization_interval_s(self) -> float:
+        return duration_s(self.materialization_interval, "materialization_interval")
+
+    @property
+    def persist_delay_s(self) -> float:
+        return duration_s(self.persist_delay, "persist_delay")
+
+    @property
+    def persist_size_threshold_bytes(self) -> int:
+        return size_bytes(self.persist_size_threshold, "persist_size_threshold")
+
+    @property
+    def object_size_max_bytes(self) -> int:
+        return size_bytes(self.object_size_max, "object_size_max")
+
+    @property
+    def in_flight_max_bytes(self) -> int:
+        return size_bytes(self.in_flight_max, "in_flight_max")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskManagerConfig:
+    """What one TaskManager may use.
+
+    Parameters
+    ----------
+    memory
+        Bound of its tables, caches and exchange buffers together, outside the JVM heap.
+    local_dir
+        Where exchange data spills to; None: the executor's own temporary folder.
+    port_range
+        First and last port it may listen on; `(0, 0)`: any free one.
+    advertised_host
+        The address others reach it under; None: the one Spark uses.
+    """
+
+    memory: Size = "1GB"
+    local_dir: str | None = None
+    port_range: tuple[int, int] = (0, 0)
+    advertised_host: str | None = None
+
+    def __post_init__(self) -> None:
+        _above_zero(self.memory_bytes, "memory", self.memory)
+        allowed = "two whole numbers, first <= last, from 1 to 65535, or (0, 0) for any free port"
+        try:
+            first, last = self.port_range
+            fits = (first, last) == (0, 0) or 1 <= first <= last <= 65535
+        except (TypeError, ValueError) as error:
+            raise SettingsError(f"port_range={self.port_range!r} is not understood; allowed: {allowed}") from error
+        if not fits:
+            raise SettingsError(f"port_range={self.port_range!r} is not allowed; allowed: {allowed}")
+        for name, value in (("local_dir", self.local_dir), ("advertised_host", self.advertised_host)):
+            if value is not None and (not isinstance(value, str) or not value):
+                raise SettingsError(f"{name}={value!r}: allowed is a non-empty string or None")
+
+    @property
+    def memory_bytes(self) -> int:
+        return size_bytes(self.memory, "memory")
+
+
+@dataclass(frozen=True)
+class HashMapState:
+    """Keeps all state in memory, in columns."""
+
+
+StateBackend = HashMapState
+
+
+@dataclass(frozen=True)
+class ProcessingTime:
+    """A batch starts `interval` after the one before it did; at once where that is over, or is 0."""
+
+    interval: Duration = "0s"
+
+    def __post_init__(self) -> None:
+        duration_s(self.interval, "processing_time(interval)")
+
+    @property
+    def interval_s(self) -> float:
+        return duration_s(self.interval, "processing_time(interval)")
+
+
+@dataclass(frozen=True)
+class AvailableNow:
+    """Process what is there at the start, take a final checkpoint, publish, end.
+
+    `timeout`: how long a final checkpoint that is softly declined is tried again; None: without limit.
+    """
+
+    timeout: Duration | None = None
+
+    def __post_init__(self) -> None:
+        if self.timeout is not None:
+            duration_s(self.timeout, "available_now(timeout)")
+
+    @property
+    def timeout_s(self) -> float | None:
+        return None if self.timeout is None else duration_s(self.timeout, "available_now(timeout)")
+
+
+QueryTrigger = ProcessingTime | AvailableNow
+
+
+def processing_time(interval: Duration = "0s") -> ProcessingTime:
+    """Batches one after the other, their starts at least `interval` apart."""
+    return ProcessingTime(interval)
+
+
+def available_now(timeout: Duration | None = None) -> AvailableNow:
+    """All that is there now, then end; see `AvailableNow`."""
+    return AvailableNow(timeout)
+
+
+def _above_zero(number: float, name: str, value: object) -> None:
+    if not number > 0:
+        raise SettingsError(f"{name}={value!r}: allowed is anything above zero")
+
+
+def _whole(value: object, name: str, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise SettingsError(f"{name}={value!r}: allowed is a whole number of at least {least}")

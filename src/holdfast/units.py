@@ -1,0 +1,59 @@
+"""Durations and sizes as people write them: strings with a unit, or numbers in seconds and bytes.
+
+Pure. Sizes count as Spark and Flink count them: 1KB is 1024 bytes.
+"""
+
+import math
+import re
+
+from holdfast.errors import SettingsError
+
+Duration = str | int | float
+"""`"500ms"`, `"1s"`, `"10min"`, `"2h"`, `"1d"`, or a number of seconds."""
+
+Size = str | int
+"""`"512B"`, `"64KB"`, `"8MB"`, `"1GB"`, `"1TB"`, or a number of bytes."""
+
+_NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
+
+
+def duration_s(value: Duration, field: str) -> float:
+    """Seconds of a duration that is given as `value` for the setting `field`.
+
+    Raises
+    ------
+    SettingsError
+        It is negative, not finite, or not a duration.
+    """
+    allowed = "a number of seconds, or a string such as '500ms', '1s', '10min', '2h', '1d'"
+    seconds = _quantity(value, _SECONDS, field, allowed)
+    if not math.isfinite(seconds) or seconds < 0:
+        raise SettingsError(f"{field}={value!r}: a duration is finite and not negative; allowed: {allowed}")
+    return seconds
+
+
+def size_bytes(value: Size, field: str) -> int:
+    """Bytes of a size that is given as `value` for the setting `field`.
+
+    Raises
+    ------
+    SettingsError
+        It is negative, no whole number of bytes, or not a size.
+    """
+    allowed = "a number of bytes, or a string such as '512B', '64KB', '8MB', '1GB', '1TB' (1KB is 1024 bytes)"
+    size = _quantity(value, _BYTES, field, allowed)
+    if not math.isfinite(size) or size < 0 or size != int(size):
+        raise SettingsError(f"{field}={value!r}: a size is a whole number of bytes, not negative; allowed: {allowed}")
+    return int(size)
+
+
+def _quantity(value: object, units: dict[str, float] | dict[str, int], field: str, allowed: str) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    match = _NUMBER_AND_UNIT.fullmatch(value) if isinstance(value, str) else None
+    unit = units.get(match.group(2)) if match else None
+    if match is None or unit is None:
+        raise SettingsError(f"{field}={value!r} is not understood; allowed: {allowed}")
+    return float(match.group(1)) * unit
