@@ -1,12 +1,20 @@
-"""Handles: how a manifest names the durable parts of a table. Data only; stored inside manifests."""
+"""Handles: how a manifest names the durable parts of a table. Data only; stored inside manifests.
+
+Invariant: each part and each piece carries the key groups that it stands for. A range of a log that two
+subtasks restored from stays correct when their handles are joined again: neither replays the other's rows.
+"""
+
+from collections.abc import Iterable
+from typing import TypeVar
 
 import msgspec
 
 
-class LogPiece(msgspec.Struct, frozen=True):
+class LogPiece(msgspec.Struct, frozen=True, array_like=True):
     """A contiguous range of one changelog object that holds one log's change sets `[sqn_start, sqn_stop)`.
 
-    A reader drops change sets outside that range: an object may hold more than the piece refers to.
+    A reader drops change sets outside that range, and key groups outside `[key_group_start, key_group_stop)`:
+    an object may hold more than the piece refers to.
     """
 
     object: str
@@ -14,10 +22,15 @@ class LogPiece(msgspec.Struct, frozen=True):
     length: int
     sqn_start: int
     sqn_stop: int
+    key_group_start: int
+    key_group_stop: int
 
 
-class MaterializedPart(msgspec.Struct, frozen=True):
-    """A part of a materialized table: a range of an object, for key groups `[start, stop)`."""
+class MaterializedPart(msgspec.Struct, frozen=True, array_like=True):
+    """A part of a materialized table: a range of an object, for key groups `[start, stop)`.
+
+    A reader drops key groups outside: an object may hold more than the part refers to.
+    """
 
     object: str
     offset: int
@@ -44,6 +57,21 @@ class TableHandle(msgspec.Struct, frozen=True):
         """Names of all objects this handle refers to, without doubles, in order."""
         return list(dict.fromkeys([part.object for part in self.materialized] + [piece.object for piece in self.log]))
 
+    def stored_bytes(self) -> int:
+        """Bytes of the ranges that this handle refers to: what a restore reads."""
+        return sum(part.length for part in self.materialized) + sum(piece.length for piece in self.log)
+
+    def narrow(self, key_group_start: int, key_group_stop: int) -> "TableHandle":
+        """The same state for the key groups that both ranges have; parts and pieces without any are left out."""
+        start, stop = max(self.key_group_start, key_group_start), min(self.key_group_stop, key_group_stop)
+        return msgspec.structs.replace(
+            self,
+            key_group_start=start,
+            key_group_stop=max(start, stop),
+            materialized=_narrowed(self.materialized, start, stop),
+            log=_narrowed(self.log, start, stop),
+        )
+
 
 class Manifest(msgspec.Struct, frozen=True):
     """One TaskManager's part of a checkpoint."""
@@ -54,3 +82,18 @@ class Manifest(msgspec.Struct, frozen=True):
     incarnation: int
     batch: int
     tables: list[TableHandle]
+
+
+Ranged = TypeVar("Ranged", LogPiece, MaterializedPart)
+
+
+def _narrowed(ranges: Iterable[Ranged], start: int, stop: int) -> list[Ranged]:
+    return [
+        msgspec.structs.replace(
+            ranged,
+            key_group_start=max(ranged.key_group_start, start),
+            key_group_stop=min(ranged.key_group_stop, stop),
+        )
+        for ranged in ranges
+        if max(ranged.key_group_start, start) < min(ranged.key_group_stop, stop)
+    ]

@@ -1,0 +1,134 @@
+"""Blocks: rows of a contiguous range of key groups, as one compressed Arrow IPC stream.
+
+    block := Arrow IPC stream: schema, one record batch for each change set, end of stream
+
+What logs and materialized tables have in common. Blocks of one log cover contiguous, disjoint ranges of key
+groups, so that a reader of few key groups decompresses few blocks; within a block, rows of a change set are
+sorted by key group. This module owns no framing: lengths and checksums of blocks stand in a directory.
+"""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.ipc
+
+from holdfast.errors import CorruptObject
+
+KEY_GROUP_COLUMN = "__key_group"
+BLOCK_BYTES = 1024 * 1024
+"""Uncompressed target. Large enough that a schema in each costs nothing, small enough to skip and to split."""
+
+Codec = Literal["lz4", "zstd"]
+
+
+class BlockEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A block in a directory: the key groups it covers, its length in bytes, its CRC-32."""
+
+    key_group_start: int
+    key_group_stop: int
+    length: int
+    crc: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """An encoded block; `data` is what is stored."""
+
+    entry: BlockEntry
+    data: pa.Buffer
+
+
+def encode_blocks(
+    change_sets: Sequence[pa.RecordBatch], key_group_start: int, key_group_stop: int, codec: Codec, target_bytes: int
+) -> Iterator[Block]:
+    """Divide rows sorted by key group into blocks that together cover `[key_group_start, key_group_stop)`.
+
+    Lazily: a block is compressed when it is asked for. A single key group is never divided.
+
+    Raises
+    ------
+    ValueError
+        Rows are not sorted by key group, or lie outside the range.
+    """
+    groups = [_key_groups(rows, key_group_start, key_group_stop) for rows in change_sets]
+    edges = _edges(change_sets, groups, key_group_start, key_group_stop, target_bytes)
+    cuts = [np.searchsorted(each, edges) for each in groups]
+    for index, (start, stop) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        slices = [
+            rows.slice(int(cut[index]), int(cut[index + 1] - cut[index]))
+            for rows, cut in zip(change_sets, cuts, strict=True)
+        ]
+        yield _encode(slices, int(start), int(stop), codec)
+
+
+def decode_block(what: str, entry: BlockEntry, data: memoryview, batches: int) -> list[pa.RecordBatch]:
+    """The record batches of a block, exactly `batches` of them.
+
+    Raises
+    ------
+    CorruptObject
+        The checksum differs, or the bytes are no such block; `what` names the object.
+    """
+    if len(data) != entry.length or zlib.crc32(data) != entry.crc:
+        raise CorruptObject(
+            f"{what}: the block of key groups {entry.key_group_start} to {entry.key_group_stop} is damaged "
+            f"(expected {entry.length} bytes with checksum {entry.crc:#010x}, found {len(data)} bytes); "
+            "restore the object from a copy"
+        )
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+            found: list[pa.RecordBatch] = list(reader)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptObject(f"{what}: a block is no Arrow stream: {error}") from error
+    if len(found) != batches:
+        raise CorruptObject(f"{what}: a block has {len(found)} change sets, expected {batches}")
+    return found
+
+
+def within(rows: pa.RecordBatch, key_group_start: int, key_group_stop: int) -> pa.RecordBatch:
+    """The rows of key groups `[key_group_start, key_group_stop)`, of rows sorted by key group; nothing is copied."""
+    groups = rows.column(KEY_GROUP_COLUMN).to_numpy()
+    start, stop = np.searchsorted(groups, [key_group_start, key_group_stop])
+    return rows.slice(int(start), int(max(stop - start, 0)))
+
+
+def _key_groups(rows: pa.RecordBatch, start: int, stop: int) -> npt.NDArray[np.int32]:
+    groups: npt.NDArray[np.int32] = rows.column(KEY_GROUP_COLUMN).to_numpy()
+    if len(groups) and (groups[0] < start or groups[-1] >= stop or bool(np.any(groups[1:] < groups[:-1]))):
+        raise ValueError(
+            f"changes have key groups {groups.min()} to {groups.max()}, expected sorted ones within [{start}, {stop})"
+        )
+    return groups
+
+
+def _edges(
+    change_sets: Sequence[pa.RecordBatch],
+    groups: Sequence[npt.NDArray[np.int32]],
+    start: int,
+    stop: int,
+    target_bytes: int,
+) -> npt.NDArray[np.int64]:
+    sizes = np.zeros(stop - start, np.float64)
+    for rows, each in zip(change_sets, groups, strict=True):
+        if len(each):
+            sizes += np.bincount(each - start, minlength=stop - start) * (rows.nbytes / len(each))
+    before = np.cumsum(sizes) - sizes
+    block_of_group = (before // target_bytes).astype(np.int64)
+    inner = np.flatnonzero(np.diff(block_of_group)) + 1 + start
+    return np.concatenate(([start], inner, [stop])).astype(np.int64)
+
+
+def _encode(slices: Sequence[pa.RecordBatch], start: int, stop: int, codec: Codec) -> Block:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=True)
+    with pa.ipc.new_stream(sink, slices[0].schema, options=options) as writer:
+        for rows in slices:
+            writer.write_batch(rows)
+    data = sink.getvalue()
+    return Block(BlockEntry(start, stop, data.size, zlib.crc32(data)), data)

@@ -1,0 +1,214 @@
+"""The changelog object: what the DSTL stores. Drawn in docs/format/changelog.md.
+
+    object := frame("HFDS", version, empty), piece, piece, …
+    piece  := frame("HFLP", version, directory), block, block, …          one log; self-contained
+    directory := msgpack: log, change sets, blocks                        lengths, checksums, key groups
+
+That is the figure of the seed, file → log → key group → change sets, with blocks for ranges of key groups.
+A piece is read by (offset, length) without the rest of its object. Every byte is under a checksum: of the
+frame, or of a block. A reader refuses what it does not know, naming the object, and never guesses.
+
+Change sets hold absolute values, so that replaying one that an earlier part already contains is harmless
+where everything after it is replayed too. It does not own names, uploads or which pieces belong together.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.changelog.blocks import BLOCK_BYTES, Block, BlockEntry, Codec, decode_block, encode_blocks, within
+from holdfast.changelog.handles import LogPiece
+from holdfast.errors import CorruptObject
+from holdfast.storage.framing import HEADER_BYTES, frame, unframe
+
+OBJECT_MAGIC = b"HFDS"
+PIECE_MAGIC = b"HFLP"
+VERSION = 1
+OBJECT_HEADER = frame(OBJECT_MAGIC, VERSION, b"")
+OBJECT_BYTES_MAX = 8 * 1024 * 1024
+_LENGTH_OFFSET = 12
+
+
+@dataclass(frozen=True)
+class LogId:
+    """One log: a table of an operator, in the subtask that owns key groups `[key_group_start, key_group_stop)`."""
+
+    operator: str
+    table: str
+    key_group_start: int
+    key_group_stop: int
+
+    def __str__(self) -> str:
+        return f"{self.operator}.{self.table}[{self.key_group_start}:{self.key_group_stop}]"
+
+
+@dataclass(frozen=True)
+class ChangeSet:
+    """Net changes of batches `[batch_start, batch_stop)`, with SQNs `[sqn_start, sqn_stop)`; several when merged."""
+
+    sqn_start: int
+    sqn_stop: int
+    batch_start: int
+    batch_stop: int
+    rows: pa.RecordBatch
+
+
+class ChangeSetEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A change set in a piece's directory."""
+
+    sqn_start: int
+    sqn_stop: int
+    batch_start: int
+    batch_stop: int
+
+
+class Directory(msgspec.Struct, frozen=True, array_like=True):
+    """What a piece holds; its blocks follow in this order, back to back."""
+
+    operator: str
+    table: str
+    key_group_start: int
+    key_group_stop: int
+    change_sets: list[ChangeSetEntry]
+    blocks: list[BlockEntry]
+
+
+@dataclass(frozen=True)
+class EncodedPiece:
+    """A piece without a place yet: its bytes, and what its handle will say."""
+
+    buffers: list[bytes | pa.Buffer]
+    length: int
+    sqn_start: int
+    sqn_stop: int
+    key_group_start: int
+    key_group_stop: int
+
+    def at(self, name: str, offset: int) -> LogPiece:
+        """The handle's piece, once the object has a name."""
+        return LogPiece(
+            name, offset, self.length, self.sqn_start, self.sqn_stop, self.key_group_start, self.key_group_stop
+        )
+
+
+def encode_pieces(
+    log: LogId,
+    change_sets: Sequence[ChangeSet],
+    *,
+    codec: Codec = "lz4",
+    block_bytes: int = BLOCK_BYTES,
+    piece_bytes_max: int = OBJECT_BYTES_MAX - HEADER_BYTES,
+) -> Iterator[EncodedPiece]:
+    """Encode change sets of one log, in order of their SQNs, as pieces that each fit into an object.
+
+    Several pieces divide the key groups among them and have the same SQN range. Lazily: the first can be on
+    its way while the next is compressed. Only a single key group that is larger makes a larger piece.
+    """
+    entries = [ChangeSetEntry(each.sqn_start, each.sqn_stop, each.batch_start, each.batch_stop) for each in change_sets]
+    blocks: list[Block] = []
+    blocks_bytes = 0
+    encoded = encode_blocks(
+        [each.rows for each in change_sets], log.key_group_start, log.key_group_stop, codec, block_bytes
+    )
+    for block in encoded:
+        directory_bytes_bound = 256 + len(log.operator) * 4 + len(log.table) * 4 + 40 * (len(entries) + len(blocks))
+        if blocks and blocks_bytes + block.data.size + directory_bytes_bound > piece_bytes_max:
+            yield _piece(log, entries, blocks)
+            blocks, blocks_bytes = [], 0
+        blocks.append(block)
+        blocks_bytes += block.data.size
+    yield _piece(log, entries, blocks)
+
+
+def check_object(name: str, data: memoryview) -> None:
+    """Raises `CorruptObject` where the object does not start as a changelog object of this version does."""
+    unframe(name, bytes(data[:HEADER_BYTES]), OBJECT_MAGIC, VERSION)
+
+
+def read_piece(
+    data: memoryview, piece: LogPiece, operator: str, table: str, key_group_start: int, key_group_stop: int
+) -> Iterator[pa.RecordBatch]:
+    """Changes to replay, in order, for the key groups that the piece and the range asked for have in common.
+
+    `data` is the piece's own bytes, `[offset, offset + length)` of its object.
+
+    Raises
+    ------
+    CorruptObject
+        The bytes are not what was written, belong to another table, or a merged change set would have to be
+        divided. Nothing of the block in question is returned.
+    """
+    what = f"{piece.object}, piece at {piece.offset}"
+    directory, blocks_start = read_directory(what, data, piece.length)
+    if (directory.operator, directory.table) != (operator, table):
+        raise CorruptObject(
+            f"{what}: holds the log of {directory.operator}.{directory.table}, expected that of {operator}.{table}"
+        )
+    wanted = _wanted(what, directory, piece)
+    start, stop = max(key_group_start, piece.key_group_start), min(key_group_stop, piece.key_group_stop)
+    offset = blocks_start
+    for entry in directory.blocks:
+        if max(start, entry.key_group_start) < min(stop, entry.key_group_stop):
+            batches = decode_block(what, entry, data[offset : offset + entry.length], len(directory.change_sets))
+            for index in wanted:
+                rows = within(batches[index], start, stop)
+                if rows.num_rows:
+                    yield rows
+        offset += entry.length
+
+
+def read_directory(what: str, data: memoryview, length: int) -> tuple[Directory, int]:
+    """A piece's directory, and where its blocks start. Raises `CorruptObject`."""
+    if len(data) != length or length < HEADER_BYTES:
+        raise CorruptObject(f"{what}: truncated: expected {length} bytes, found {len(data)}")
+    stop = HEADER_BYTES + int.from_bytes(data[_LENGTH_OFFSET:HEADER_BYTES], "little")
+    payload = unframe(what, bytes(data[:stop]), PIECE_MAGIC, VERSION)
+    try:
+        directory = msgspec.msgpack.decode(payload, type=Directory)
+    except msgspec.MsgspecError as error:
+        raise CorruptObject(f"{what}: its directory cannot be read: {error}") from error
+    found = stop + sum(entry.length for entry in directory.blocks)
+    if found != length:
+        raise CorruptObject(f"{what}: its directory describes {found} bytes, the handle {length}")
+    return directory, stop
+
+
+def _piece(log: LogId, entries: list[ChangeSetEntry], blocks: list[Block]) -> EncodedPiece:
+    directory = Directory(
+        log.operator,
+        log.table,
+        blocks[0].entry.key_group_start,
+        blocks[-1].entry.key_group_stop,
+        entries,
+        [block.entry for block in blocks],
+    )
+    head = frame(PIECE_MAGIC, VERSION, msgspec.msgpack.encode(directory))
+    return EncodedPiece(
+        [head, *(block.data for block in blocks)],
+        len(head) + sum(block.data.size for block in blocks),
+        entries[0].sqn_start,
+        entries[-1].sqn_stop,
+        directory.key_group_start,
+        directory.key_group_stop,
+    )
+
+
+def _wanted(what: str, directory: Directory, piece: LogPiece) -> list[int]:
+    """Indexes of the change sets within the piece's SQN range.
+
+    One that begins before the range is replayed whole: it is merged with what the range needs, and what
+    precedes the range is contained in the part that the handle names before this piece.
+    """
+    wanted = []
+    for index, entry in enumerate(directory.change_sets):
+        if entry.sqn_stop <= piece.sqn_start or entry.sqn_start >= piece.sqn_stop:
+            continue
+        if entry.sqn_stop > piece.sqn_stop:
+            raise CorruptObject(
+                f"{what}: the handle ends at SQN {piece.sqn_stop}, inside a merged change set of SQNs "
+                f"{entry.sqn_start} to {entry.sqn_stop}, which cannot be divided"
+            )
+        wanted.append(index)
+    return wanted
