@@ -1,0 +1,76 @@
+"""The bytes of the journal's objects: a frame (`storage/framing.py`) around msgpack maps with the fields' names.
+
+    magic  what                                  payload
+    HFJB   job                                   StoredJob
+    HFJR   journal/<n>                           Takeover | CheckpointRecord, tagged by `kind`
+    HFCM   manifests/<epoch>/<checkpoint>/sink-… StoredCommittables
+
+A reader refuses an unknown version, a field it does not know, and a damaged object: `CorruptObject` names it.
+Nothing here is ever unpickled.
+"""
+
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.errors import CorruptObject
+from holdfast.journal.records import Record
+from holdfast.storage.framing import frame, unframe
+
+JOB_MAGIC, JOB_VERSION = b"HFJB", 1
+RECORD_MAGIC, RECORD_VERSION = b"HFJR", 1
+COMMITTABLES_MAGIC, COMMITTABLES_VERSION = b"HFCM", 1
+
+T = TypeVar("T")
+
+
+class StoredJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is fixed for the life of a job's storage. `layout_version` is that of the storage as a whole."""
+
+    job_id: str
+    layout_version: int
+    max_parallelism: int
+
+
+class StoredCommittables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One group of one sink, in the order of batches and units. Each committable is the sink's own encoding."""
+
+    sink: str
+    committables: list[bytes]
+
+
+def encode_record(record: Record) -> bytes:
+    return frame(RECORD_MAGIC, RECORD_VERSION, msgspec.msgpack.encode(record, order="deterministic"))
+
+
+def decode_record(name: str, data: bytes) -> Record:
+    return _decode(name, unframe(name, data, RECORD_MAGIC, RECORD_VERSION), _RECORD)
+
+
+def encode_job(job: StoredJob) -> bytes:
+    return frame(JOB_MAGIC, JOB_VERSION, msgspec.msgpack.encode(job, order="deterministic"))
+
+
+def decode_job(name: str, data: bytes) -> StoredJob:
+    return _decode(name, unframe(name, data, JOB_MAGIC, JOB_VERSION), _JOB)
+
+
+def encode_committables(sink: str, committables: list[bytes]) -> bytes:
+    stored = StoredCommittables(sink, committables)
+    return frame(COMMITTABLES_MAGIC, COMMITTABLES_VERSION, msgspec.msgpack.encode(stored, order="deterministic"))
+
+
+def decode_committables(name: str, data: bytes) -> StoredCommittables:
+    return _decode(name, unframe(name, data, COMMITTABLES_MAGIC, COMMITTABLES_VERSION), _COMMITTABLES)
+
+
+_RECORD: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+_JOB = msgspec.msgpack.Decoder(StoredJob)
+_COMMITTABLES = msgspec.msgpack.Decoder(StoredCommittables)
+
+
+def _decode(name: str, payload: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:
+    try:
+        return decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptObject(f"{name}: the payload is not what its format version says: {error}") from error

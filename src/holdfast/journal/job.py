@@ -1,0 +1,84 @@
+"""`<storage>/job`: created once by put-if-absent, read by every start. Owns nothing else."""
+
+from uuid import uuid4
+
+from holdfast.errors import CorruptObject, JobRefused, ObjectNotFound, StorageError
+from holdfast.journal.codec import StoredJob, decode_job, encode_job
+from holdfast.journal.fence import journal_numbers
+from holdfast.journal.patience import ATTEMPTS_MAX, Patience, back_off
+from holdfast.journal.rules import Wait
+from holdfast.storage import names
+from holdfast.storage.store import ObjectStore
+
+LAYOUT_VERSION = 1
+
+
+def open_job(
+    store: ObjectStore,
+    max_parallelism: int,
+    *,
+    explicit: bool = False,
+    attempts_max: int = ATTEMPTS_MAX,
+    wait: Wait = back_off,
+) -> StoredJob:
+    """The job that this storage belongs to; made with `max_parallelism` where the storage is new.
+
+    Of several that start at once, one creates it and all return the same. A stored `max_parallelism` stays;
+    with `explicit` (the user has set it) another one is refused.
+
+    Raises
+    ------
+    JobRefused
+        The storage holds something else, an unknown layout, a journal without a job, or another max_parallelism.
+    StorageError
+        The store did not answer `attempts_max` times.
+    """
+    patience = Patience(attempts_max, wait)
+    wanted = StoredJob(uuid4().hex, LAYOUT_VERSION, max_parallelism)
+    while True:
+        try:
+            return _checked(store, _read_or_create(store, wanted), max_parallelism, explicit)
+        except StorageError as error:
+            patience.spend(f"{store.url}: the job's object could be neither read nor created", error)
+
+
+def read_job(store: ObjectStore) -> StoredJob:
+    """The job as stored. Raises `ObjectNotFound` where there is none, `CorruptObject`, `StorageError`."""
+    return decode_job(names.job(), store.get(names.job()))
+
+
+def _read_or_create(store: ObjectStore, wanted: StoredJob) -> StoredJob:
+    try:
+        return _read(store)
+    except ObjectNotFound:
+        if journal_numbers(store):
+            raise JobRefused(
+                f"{store.url}: there is a journal, but the object 'job' is missing: restore it from a copy, "
+                "or use an empty folder"
+            ) from None
+    store.create(names.job(), encode_job(wanted))
+    return wanted
+
+
+def _read(store: ObjectStore) -> StoredJob:
+    try:
+        return read_job(store)
+    except CorruptObject as error:
+        raise JobRefused(
+            f"{store.url}: the storage does not belong to a job this version of Holdfast can read: {error}; "
+            "expected an empty folder or a job's own"
+        ) from error
+
+
+def _checked(store: ObjectStore, job: StoredJob, max_parallelism: int, explicit: bool) -> StoredJob:
+    if job.layout_version != LAYOUT_VERSION:
+        raise JobRefused(
+            f"{store.url}: the storage has layout version {job.layout_version}, expected {LAYOUT_VERSION}: "
+            "use the version of Holdfast that wrote it"
+        )
+    if explicit and job.max_parallelism != max_parallelism:
+        raise JobRefused(
+            f"{store.url}: max_parallelism is {job.max_parallelism} for the life of this storage, found a job with "
+            f"{max_parallelism}: set max_parallelism={job.max_parallelism} or use another storage"
+        )
+    return job

@@ -1,0 +1,135 @@
+"""The journal as its one writer sees it: append and expire.
+
+Invariants
+- A record that was sent is resolved before anything else is appended or deleted.
+- `Fenced` is for good: every later call raises it, and nothing is deleted.
+
+Not thread-safe: one thread of the JobMaster calls it. Does not own what records refer to.
+"""
+
+from collections.abc import Iterable
+from uuid import uuid4
+
+import msgspec
+
+from holdfast.errors import Fenced, StorageError
+from holdfast.ids import Epoch, JournalNumber
+from holdfast.journal import rules
+from holdfast.journal.fence import settle
+from holdfast.journal.patience import ATTEMPTS_MAX, Patience, back_off
+from holdfast.journal.records import CheckpointRecord
+from holdfast.storage import names
+from holdfast.storage.store import ObjectStore
+
+
+class Journal:
+    """Appends the records of one epoch.
+
+    Parameters
+    ----------
+    epoch, base_number
+        As `take_over` returned them.
+    attempts_max, wait
+        How often a record is put and read back before `append` gives up with its outcome unknown.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        epoch: Epoch,
+        base_number: JournalNumber | None = None,
+        *,
+        attempts_max: int = ATTEMPTS_MAX,
+        wait: rules.Wait = back_off,
+    ) -> None:
+        self._store = store
+        self._epoch = epoch
+        self._attempts_max = attempts_max
+        self._wait = wait
+        self._next = int(epoch) + 1
+        self._checkpoints: set[int] = set() if base_number is None else {int(base_number)}
+        self._sent: CheckpointRecord | None = None
+        self._fenced: str | None = None
+
+    @property
+    def next_number(self) -> JournalNumber:
+        """The number of the record that is appended next, or whose outcome is not known yet."""
+        return JournalNumber(self._next)
+
+    @property
+    def newest(self) -> JournalNumber | None:
+        """The newest checkpoint record known to be written, the base included."""
+        return JournalNumber(max(self._checkpoints)) if self._checkpoints else None
+
+    @property
+    def unresolved(self) -> bool:
+        """Whether a record was sent whose outcome is not known: only `resolve` may be called then."""
+        return self._sent is not None
+
+    def append(self, record: CheckpointRecord) -> JournalNumber:
+        """Put a record at `next_number`; returns that number once it is known to be written.
+
+        The record's nonce is filled in where it is empty.
+
+        Raises
+        ------
+        Fenced
+            Another JobMaster's record is there.
+        StorageError
+            Its outcome is not known (`unresolved`): the record may or may not complete the checkpoint.
+            Call `resolve` until it is; nothing may be deleted and the checkpoint not aborted meanwhile.
+        """
+        self._check_not_fenced()
+        if self._sent is not None:
+            raise StorageError(
+                f"{self._store.url}: cannot append: it is not known whether {names.journal(self._next)} was written; "
+                "resolve it first"
+            )
+        if record.epoch != self._epoch:
+            raise ValueError(f"a record of epoch {record.epoch} in the journal of epoch {self._epoch}")
+        self._sent = record if record.nonce else msgspec.structs.replace(record, nonce=uuid4().hex)
+        return self.resolve()
+
+    def resolve(self) -> JournalNumber:
+        """Go on with the record whose outcome is not known; raises as `append` does."""
+        if self._sent is None:
+            raise ValueError("there is no record to resolve")
+        self._check_not_fenced()
+        patience = Patience(self._attempts_max, self._wait)
+        if settle(self._store, self._next, self._sent, patience) is rules.Outcome.TAKEN:
+            self._fenced = (
+                f"{self._store.url}: epoch {self._epoch} has ended: {names.journal(self._next)} is another "
+                "JobMaster's; this one completes nothing any more and must stop"
+            )
+            self._check_not_fenced()
+        written = JournalNumber(self._next)
+        self._checkpoints.add(self._next)
+        self._next += 1
+        self._sent = None
+        return written
+
+    def expire(self, numbers: Iterable[JournalNumber]) -> None:
+        """Delete subsumed checkpoint records, oldest first. Call it again where it failed.
+
+        Raises
+        ------
+        Fenced
+            As `append` found; nothing is deleted.
+        StorageError
+            The store failed, or a record's outcome is not known.
+        ValueError
+            A number is not a checkpoint record of this journal, or is the newest.
+        """
+        self._check_not_fenced()
+        wanted = sorted(set(numbers))
+        refused = rules.refused_expiry(wanted, self._checkpoints, self.newest, resolved=not self.unresolved)
+        if refused and self.unresolved:
+            raise StorageError(f"{self._store.url}: cannot expire {wanted}: {refused}; resolve it first")
+        if refused:
+            raise ValueError(f"cannot expire {wanted}: {refused}")
+        self._store.delete([names.journal(number) for number in wanted])
+        self._checkpoints.difference_update(wanted)
+
+    def _check_not_fenced(self) -> None:
+        if self._fenced is not None:
+            raise Fenced(self._fenced)

@@ -1,0 +1,34 @@
+"""How long the journal keeps asking a store that does not answer."""
+
+import random
+import time
+
+from holdfast.errors import StorageError
+from holdfast.journal.rules import Wait
+
+ATTEMPTS_MAX = 10
+DELAY_S_MAX = 5.0
+
+
+def back_off(attempts: int) -> None:
+    """Sleep 0.1 s after the first attempt, then twice as long each time up to `DELAY_S_MAX`, less up to a half."""
+    time.sleep(min(DELAY_S_MAX, 0.1 * 2 ** (attempts - 1)) * random.uniform(0.5, 1.0))
+
+
+class Patience:
+    """Counts attempts at one thing, and waits between them; gives up after `attempts_max`."""
+
+    def __init__(self, attempts_max: int, wait: Wait) -> None:
+        self._attempts_max = attempts_max
+        self._wait = wait
+        self._attempts = 0
+
+    def spend(self, what: str, cause: Exception | None) -> None:
+        """An attempt did not settle it: wait for the next one.
+
+        Raises `StorageError` with `what` and the last cause after the last attempt.
+        """
+        self._attempts += 1
+        if self._attempts >= self._attempts_max:
+            raise StorageError(f"{what} after {self._attempts} attempts; last: {cause}") from cause
+        self._wait(self._attempts)

@@ -1,0 +1,75 @@
+"""The rules of the journal, pure: observed facts in, a decision out. `fence` and `journal` carry them out,
+and the model in the tests explores them.
+
+    number    1      2      3      4      5      6
+            ┌──────┬──────┬──────┬──────┬──────┬──────┐
+            │ T(1) │ C(1) │(free)│ C(1) │ T(5) │ C(5) │   T takeover, C checkpoint, (epoch)
+            └──────┴──────┴──────┴──────┴──────┴──────┘
+                            expired  base    epoch  newest
+                                     of 5    5
+
+Invariants
+- A record is put at the highest number + 1, if absent, and never changed.
+- Only the highest number counts; it is never deleted, and a takeover record never is.
+- A takeover counts only if a listing begun after its put shows nothing above it: a number that was freed can be
+  created again by a candidate that was paused between its listing and its put.
+- What was asked of the store is known only by reading the number back.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from enum import Enum, auto
+
+from holdfast.journal.records import Record
+
+
+class Outcome(Enum):
+    """What became of a put."""
+
+    WRITTEN = auto()
+    TAKEN = auto()
+    """Another record is there: for a JobMaster this means fenced; a candidate starts over."""
+    ABSENT = auto()
+    """Not there yet. It may still land: put the same bytes again, and do nothing else meanwhile."""
+
+
+def number_for_put(numbers: Iterable[int]) -> int:
+    """Where a record goes, by a listing."""
+    return max(numbers, default=0) + 1
+
+
+def outcome(own: Record, found: Record | None) -> Outcome:
+    """What reading a number back says about one's own put there; `found` is None where there is nothing."""
+    if found is None:
+        return Outcome.ABSENT
+    return Outcome.WRITTEN if found == own else Outcome.TAKEN
+
+
+def takeover_counts(number: int, numbers_listed_after_put: Iterable[int]) -> bool:
+    """Whether a takeover at `number` counts, by a listing begun after its put."""
+    return max(numbers_listed_after_put, default=number) <= number
+
+
+def base_search_order(numbers: Iterable[int], below: int) -> list[int]:
+    """Where to look for the base: the first checkpoint record in this order is the newest one."""
+    return sorted((number for number in numbers if number < below), reverse=True)
+
+
+def refused_expiry(
+    wanted: Iterable[int], checkpoints: Collection[int], newest: int | None, resolved: bool
+) -> str | None:
+    """Why these records must not be deleted now; None if they may.
+
+    `checkpoints` are the numbers known to be checkpoint records; `newest` is the highest of them.
+    """
+    if not resolved:
+        return "a record was sent whose outcome is not known yet"
+    for number in wanted:
+        if number not in checkpoints:
+            return f"number {number} is not known to be a checkpoint record"
+        if newest is None or number >= newest:
+            return f"number {number} is the newest checkpoint record"
+    return None
+
+
+Wait = Callable[[int], None]
+"""Called between two attempts with the number of attempts made so far, from 1."""
