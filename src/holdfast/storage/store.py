@@ -20,7 +20,7 @@ class ObjectInfo(NamedTuple):
     name: str
     size: int
     modified_s: float
-    """Seconds since the Unix epoch by the store's clock; for reports, never for decisions."""
+    """Seconds since the Unix epoch by the store's clock; for reports and for order, never to decide what may go."""
 
 
 class ObjectStore(Protocol):
