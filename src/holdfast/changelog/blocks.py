@@ -10,6 +10,7 @@ sorted by key group. This module owns no framing: lengths and checksums of block
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -59,7 +60,7 @@ def encode_blocks(
     groups = [_key_groups(rows, key_group_start, key_group_stop) for rows in change_sets]
     edges = _edges(change_sets, groups, key_group_start, key_group_stop, target_bytes)
     cuts = [np.searchsorted(each, edges) for each in groups]
-    for index, (start, stop) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for index, (start, stop) in enumerate(pairwise(edges)):
         slices = [
             rows.slice(int(cut[index]), int(cut[index + 1] - cut[index]))
             for rows, cut in zip(change_sets, cuts, strict=True)

@@ -1,0 +1,50 @@
+"""When requests to persist are put together: the rule alone, without time, threads or I/O.
+
+The requests of one cut wait for each other, to share an object, until every registered log has asked, or
+`delay_s` after the first, or until they hold `bytes_max`. A log that asks with nothing to persist counts as
+having asked.
+"""
+
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+Request = TypeVar("Request")
+Log = TypeVar("Log")
+
+
+class Gathering(Generic[Log, Request]):
+    """The requests that wait. Not thread-safe: its owner holds a lock."""
+
+    def __init__(self, delay_s: float, bytes_max: int) -> None:
+        self._delay_s = delay_s
+        self._bytes_max = bytes_max
+        self._asked: set[Log] = set()
+        self._requests: list[Request] = []
+        self._bytes = 0
+        self._deadline_s: float | None = None
+
+    def ask(self, log: Log, now_s: float, request: Request | None = None, size_bytes: int = 0) -> None:
+        """A log asks to persist; without a request where it has nothing new."""
+        self._asked.add(log)
+        if request is None:
+            return
+        self._requests.append(request)
+        self._bytes += size_bytes
+        if self._deadline_s is None:
+            self._deadline_s = now_s + self._delay_s
+
+    def due_in_s(self, now_s: float, registered: Iterable[Log]) -> float | None:
+        """Seconds until the requests are to be taken: 0 is now, None is never, as nothing waits."""
+        if self._deadline_s is None:
+            return None
+        if self._bytes >= self._bytes_max or self._asked.issuperset(registered):
+            return 0.0
+        return max(0.0, self._deadline_s - now_s)
+
+    def take(self) -> list[Request]:
+        """The requests that waited, in order; the next one starts anew."""
+        taken, self._requests = self._requests, []
+        self._asked.clear()
+        self._bytes = 0
+        self._deadline_s = None
+        return taken

@@ -1,0 +1,54 @@
+"""Who may delete an uploaded object: this TaskManager, until an acknowledgement names it.
+
+    uploaded ──hold──► used by n ──release × n──► nobody uses it ──► delete it
+                          │
+                     acknowledge: from now on only the JobMaster's registry or clean-up deletes it
+
+Invariants: `release` answers True at most once for an object, and never for an acknowledged one. After
+`abandon` it never does: the JobMaster is gone, and what to keep is for the next one to decide.
+Names only; it deletes nothing itself. Thread-safe.
+"""
+
+import threading
+from collections.abc import Iterable
+
+
+class Ownership:
+    """Counts the users of each object that this TaskManager uploaded."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users: dict[str, int] = {}
+        self._acknowledged: set[str] = set()
+        self._abandoned = False
+
+    def hold(self, name: str, users: int = 1) -> None:
+        """An object was uploaded, under a name never used before, for that many users."""
+        with self._lock:
+            self._users[name] = users
+
+    def acknowledge(self, names: Iterable[str]) -> None:
+        """An acknowledgement that will be sent names these objects; those of others are ignored."""
+        with self._lock:
+            self._acknowledged.update(name for name in names if name in self._users)
+
+    def release(self, names: Iterable[str]) -> list[str]:
+        """One user of each object is done with it. Returns those to delete now; objects of others are ignored."""
+        with self._lock:
+            return [name for name in names if self._let_go(name)]
+
+    def abandon(self) -> None:
+        """Delete nothing from now on."""
+        with self._lock:
+            self._abandoned = True
+
+    def _let_go(self, name: str) -> bool:
+        if name not in self._users:
+            return False
+        self._users[name] -= 1
+        if self._users[name]:
+            return False
+        del self._users[name]
+        own = name not in self._acknowledged
+        self._acknowledged.discard(name)
+        return own and not self._abandoned

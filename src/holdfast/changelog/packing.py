@@ -1,0 +1,116 @@
+"""From requests to objects: pieces are put one behind another into objects of bounded size.
+
+Invariant: a request is answered once, when it is encoded and each object with a piece of it was stored or has
+failed; it fails as a whole with the first error, and then lets go of the objects that were stored.
+This module owns no upload and no thread.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from holdfast.changelog.format import OBJECT_HEADER, ChangeSet, EncodedPiece, LogId, encode_pieces
+from holdfast.changelog.handles import LogPiece
+
+Merge = Callable[[list[pa.RecordBatch]], pa.RecordBatch]
+"""Keeps the last row of each key, sorted by key group: `state.table.merge_changes`."""
+
+
+class PersistRequest:
+    """Change sets of one log to store, and the future of the pieces that hold them."""
+
+    def __init__(self, log: LogId, change_sets: Sequence[ChangeSet], merge: Merge) -> None:
+        self.log = log
+        self.future: Future[list[LogPiece]] = Future()
+        self.size_bytes = sum(each.rows.nbytes for each in change_sets)
+        self._change_sets = list(change_sets)
+        self._merge = merge
+        self._lock = threading.Lock()
+        self._unfinished = 1
+        self._pieces: list[LogPiece] = []
+        self._error: BaseException | None = None
+
+    def encode(self, piece_bytes_max: int) -> Iterator[EncodedPiece]:
+        """The pieces, of the change sets merged into one."""
+        sets = self._change_sets
+        if len(sets) > 1:
+            rows = self._merge([each.rows for each in sets])
+            sets = [ChangeSet(sets[0].sqn_start, sets[-1].sqn_stop, sets[0].batch_start, sets[-1].batch_stop, rows)]
+        yield from encode_pieces(self.log, sets, piece_bytes_max=piece_bytes_max)
+
+    def expect(self) -> None:
+        """One more object has pieces of it."""
+        with self._lock:
+            self._unfinished += 1
+
+    def arrived(self, pieces: Sequence[LogPiece], release: Callable[[list[str]], None]) -> None:
+        """An object with these pieces was stored, or encoding has ended (no pieces)."""
+        self._finish(pieces, None, release)
+
+    def failed(self, error: BaseException, release: Callable[[list[str]], None]) -> None:
+        """An object with pieces of it could not be stored, or encoding failed."""
+        self._finish((), error, release)
+
+    def _finish(
+        self, pieces: Sequence[LogPiece], error: BaseException | None, release: Callable[[list[str]], None]
+    ) -> None:
+        with self._lock:
+            self._pieces.extend(pieces)
+            self._error = self._error or error
+            self._unfinished -= 1
+            if self._unfinished:
+                return
+        if self._error is None:
+            self.future.set_result(sorted(self._pieces, key=lambda piece: piece.key_group_start))
+        else:
+            release(list(dict.fromkeys(piece.object for piece in self._pieces)))
+            self.future.set_exception(self._error)
+
+
+@dataclass
+class PackedObject:
+    """An object before it is uploaded: its bytes, and whose pieces are where."""
+
+    buffers: list[bytes | pa.Buffer] = field(default_factory=lambda: [OBJECT_HEADER])
+    length: int = len(OBJECT_HEADER)
+    pieces: dict[PersistRequest, list[tuple[EncodedPiece, int]]] = field(default_factory=dict)
+
+    def add(self, request: PersistRequest, piece: EncodedPiece) -> None:
+        if request not in self.pieces:
+            request.expect()
+        self.pieces.setdefault(request, []).append((piece, self.length))
+        self.buffers.extend(piece.buffers)
+        self.length += piece.length
+
+    def data(self) -> bytes:
+        return b"".join(self.buffers)
+
+    def pieces_of(self, request: PersistRequest, name: str) -> list[LogPiece]:
+        return [piece.at(name, offset) for piece, offset in self.pieces[request]]
+
+
+def pack(
+    requests: Sequence[PersistRequest], object_bytes_max: int, release: Callable[[list[str]], None]
+) -> Iterator[PackedObject]:
+    """Encode requests one after another into objects of at most `object_bytes_max`; each as soon as it is full.
+
+    A request that cannot be encoded fails alone. Every request has been told that encoding ended when this ends.
+    """
+    packed = PackedObject()
+    for request in requests:
+        pieces = request.encode(object_bytes_max - len(OBJECT_HEADER))
+        try:
+            for piece in pieces:
+                if packed.pieces and packed.length + piece.length > object_bytes_max:
+                    yield packed
+                    packed = PackedObject()
+                packed.add(request, piece)
+        except Exception as error:
+            request.failed(error, release)
+        else:
+            request.arrived((), release)
+    if packed.pieces:
+        yield packed
