@@ -1,0 +1,81 @@
+"""Change sets and snapshots as Arrow batches: the stored form of a table's rows.
+
+    __key_group  int32, sorted       the row's key group
+    __deleted    bool                the key is gone; its values are null
+    …            the key columns, then the value columns
+
+The schema's metadata tells how many key columns there are. Does not own the framing on disk (`changelog`).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import CorruptObject
+from holdfast.state import kernels
+from holdfast.state.index import new_index
+from holdfast.state.keys import encode_columns
+from holdfast.state.physical import fixed_array, values_of
+
+KEY_GROUP = "__key_group"
+DELETED = "__deleted"
+
+_LEADING = (pa.field(KEY_GROUP, pa.int32(), nullable=False), pa.field(DELETED, pa.bool_(), nullable=False))
+_KEY_COLUMNS = b"holdfast.key_columns"
+
+
+def stored_schema(key_schema: pa.Schema, value_schema: pa.Schema) -> pa.Schema:
+    """The schema of change sets and snapshots of a table."""
+    metadata = {_KEY_COLUMNS: str(len(key_schema)).encode()}
+    return pa.schema([*_LEADING, *key_schema, *value_schema], metadata=metadata)
+
+
+def key_schema_of(stored: pa.Schema) -> pa.Schema:
+    """The key columns of a stored schema.
+
+    Raises
+    ------
+    CorruptObject
+        It is not the schema of a change set.
+    """
+    count = (stored.metadata or {}).get(_KEY_COLUMNS, b"")
+    if not count.isdigit() or stored.names[:2] != [KEY_GROUP, DELETED] or len(stored) < 2 + int(count):
+        raise CorruptObject(
+            f"a change set has the columns {stored.names} and the metadata {stored.metadata}; expected "
+            f"{KEY_GROUP!r}, {DELETED!r}, key columns, and their number as {_KEY_COLUMNS.decode()!r}"
+        )
+    return pa.schema([stored.field(i) for i in range(2, 2 + int(count))])
+
+
+def value_schema_of(stored: pa.Schema) -> pa.Schema:
+    """The value columns of a stored schema."""
+    return pa.schema([stored.field(i) for i in range(2 + len(key_schema_of(stored)), len(stored))])
+
+
+def stored_batch(schema: pa.Schema, groups: Any, deleted: Any, columns: Sequence[Any]) -> pa.RecordBatch:
+    """Put together rows already sorted by key group; `columns` are keys, then values."""
+    leading = [fixed_array(groups, None, pa.int32()), fixed_array(deleted, None, pa.bool_())]
+    return pa.RecordBatch.from_arrays([*leading, *columns], schema=schema)
+
+
+def merge_changes(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """The last row of each key, sorted by key group: replaying it is replaying `batches` in order.
+
+    `batches` are one or more change sets of one table, with equal schemas.
+    """
+    rows = pa.concat_batches(batches)
+    key_schema = key_schema_of(rows.schema)
+    index = new_index(key_schema)
+    slots, _ = index.lookup(encode_columns([rows.column(name) for name in key_schema.names], key_schema.names), 1)
+    last = kernels.last_rows(slots, len(index))
+    groups = values_of(rows.column(0))[last]
+    order = kernels.counting_sort(groups, int(groups.max(initial=-1)) + 1)
+    return rows.take(pa.array(last[order]))
+
+
+def within(rows: pa.RecordBatch, key_group_start: int, key_group_stop: int) -> pa.RecordBatch:
+    """The rows of key groups `[key_group_start, key_group_stop)`; all of them without a copy."""
+    groups = values_of(rows.column(0))
+    chosen = (groups >= key_group_start) & (groups < key_group_stop)
+    return rows if chosen.all() else rows.filter(pa.array(chosen))

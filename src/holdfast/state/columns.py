@@ -1,0 +1,154 @@
+"""One value column of a table: a NumPy array and a validity, by slot; and what goes to Arrow and back.
+
+Fixed-width Arrow types are kept as their physical values (see `physical`), all others as Python objects:
+str, bytes, Decimal, lists, dicts; or, in a field made by `object_field`, anything msgpack can write, stored as
+msgpack binary. A value that is not valid reads 0 or None. Does not own which slots are in use.
+"""
+
+import sys
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.errors import UserFunctionError
+from holdfast.state import kernels
+from holdfast.state.physical import Bools, Integers, fixed_array, physical_dtype, validity_of, values_of
+
+Values = npt.NDArray[Any]
+
+_ENCODING = b"holdfast.encoding"
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def object_field(name: str) -> pa.Field:
+    """A value field for any object that msgpack can write."""
+    return pa.field(name, pa.large_binary(), metadata={_ENCODING: b"msgpack"})
+
+
+class Column:
+    """`values` and `valid` are written in place by operators, at slots they looked up in this batch.
+
+    Both may be replaced by a lookup; fetch them again after each. Where `valid` is False, the value is null.
+    """
+
+    def __init__(self, field: pa.Field, capacity: int) -> None:
+        self.field = field
+        dtype = physical_dtype(field.type)
+        self.fixed_width = dtype is not None
+        self._msgpack = (field.metadata or {}).get(_ENCODING) == b"msgpack"
+        self.values: Values = _blank(dtype or np.dtype(object), capacity)
+        self.valid: Bools = np.zeros(capacity, np.bool_)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Without the objects of an object column."""
+        return self.values.nbytes + self.valid.nbytes
+
+    @property
+    def comparable(self) -> bool:
+        """Whether an old value and a new one can be compared: not where objects may have been changed in place."""
+        types = pa.types
+        return self.fixed_width or (
+            not self._msgpack
+            and any(
+                is_type(self.field.type)
+                for is_type in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+            )
+        )
+
+    def grow(self, capacity: int) -> None:
+        values, valid = self.values, self.valid
+        self.values = _blank(values.dtype, capacity)
+        self.values[: len(values)] = values
+        self.valid = np.zeros(capacity, np.bool_)
+        self.valid[: len(valid)] = valid
+
+    def compact(self, live: Integers, capacity: int) -> None:
+        """Keep only slots `live`, the i-th at slot i."""
+        values, valid = self.gather(live)
+        self.values, self.valid = values, valid
+        self.grow(capacity)
+
+    def gather(self, slots: Integers) -> tuple[Values, Bools]:
+        """Copies of the values and validity of `slots`."""
+        valid: Bools = kernels.gather(self.valid, slots)
+        if not self.fixed_width:
+            return self.values[slots], valid
+        return kernels.gather(_bits(self.values), slots).view(self.values.dtype), valid
+
+    def scatter(self, slots: Integers, values: Values, valid: Bools) -> None:
+        """Write `values` and `valid` at `slots`; where a slot comes twice, the last one stays."""
+        kernels.scatter(self.valid, slots, valid)
+        if self.fixed_width:
+            kernels.scatter(_bits(self.values), slots, _bits(values))
+        else:
+            self.values[slots] = values
+
+    def clear(self, slots: Integers) -> None:
+        kernels.fill(self.valid, slots, False)
+        if self.fixed_width:
+            kernels.fill(_bits(self.values), slots, 0)
+        else:
+            self.values[slots] = None
+
+    def mark_changed(self, slots: Integers, old: Values, old_valid: Bools, changed: Bools) -> None:
+        """Set `changed` where the value at a slot is not, bit by bit, the old one."""
+        if self.fixed_width:
+            kernels.mark_changed(_bits(self.values), self.valid, slots, _bits(old), old_valid, changed)
+            return
+        valid = kernels.gather(self.valid, slots)
+        changed |= (valid != old_valid) | (valid & (self.values[slots] != old).astype(np.bool_))
+
+    def to_arrow(self, values: Values, valid: Bools) -> Any:
+        """Gathered values as an Arrow array of the field's type; the array may share their memory."""
+        if self.fixed_width:
+            return fixed_array(values, valid, self.field.type)
+        objects = [value if ok else None for value, ok in zip(values.tolist(), valid.tolist(), strict=True)]
+        try:
+            if self._msgpack:
+                encode = msgspec.msgpack.Encoder().encode
+                objects = [encode(value) if ok else None for value, ok in zip(objects, valid.tolist(), strict=True)]
+            return pa.array(objects, self.field.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError, UnicodeEncodeError) as error:
+            kind = "a msgpack object" if self._msgpack else str(self.field.type)
+            raise UserFunctionError(
+                f"state {self.field.name!r} is declared as {kind}, but a value put into it does not fit: {error}"
+            ) from error
+
+    def from_arrow(self, array: Any) -> tuple[Values, Bools]:
+        """The inverse of `to_arrow`."""
+        mask = validity_of(array)
+        valid = np.ones(len(array), np.bool_) if mask is None else mask
+        if self.fixed_width:
+            return values_of(array), valid
+        objects = array.to_pylist()
+        if self._msgpack:
+            decode = msgspec.msgpack.Decoder().decode
+            objects = [None if value is None else decode(value) for value in objects]
+        values = np.empty(len(objects), object)
+        values[:] = objects
+        return values, valid
+
+    def object_bytes(self, slots: Integers) -> float:
+        """The average size of the objects at `slots`, those inside containers estimated by their encoded length."""
+        sizes = [_size(value) for value in self.values[slots] if value is not None]
+        return sum(sizes) / len(slots) if sizes else 0.0
+
+
+def _size(value: Any) -> int:
+    size = sys.getsizeof(value)
+    if isinstance(value, (list, dict, tuple, set)):
+        size += len(str(value))
+    return size
+
+
+def _bits(values: Values) -> Values:
+    """The same memory as unsigned integers, so that kernels are compiled once a width."""
+    return values.view(_UNSIGNED[values.dtype.itemsize])
+
+
+def _blank(dtype: np.dtype[Any], capacity: int) -> Values:
+    return np.full(capacity, None, dtype) if dtype == object else np.zeros(capacity, dtype)

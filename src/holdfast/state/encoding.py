@@ -1,0 +1,93 @@
+"""Kernels that write and read the byte form of composite keys.
+
+    composite key   one field after another, in key column order
+    field           0x00                                 null
+                    0x01, value                          fixed width: Arrow's little-endian bytes; boolean: one byte
+                    0x01, length (uint32, LE), bytes     string, binary
+
+Each field says where it ends, so two keys are equal exactly if their bytes are. The form is hashed
+(key groups), so it never changes; it is not stored itself.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.state.compiled import kernel
+
+Bools = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+
+@kernel
+def copy_bytes(source: Bytes, start: int, length: int, target: Bytes, position: int) -> None:
+    """Copy `length` bytes; the ranges never overlap."""
+    for i in range(length):
+        target[position + i] = source[start + i]
+
+
+@kernel
+def write_fixed(values: Bytes, width: int, valid: Bools, cursors: Integers, out: Bytes) -> None:
+    """Append one fixed-width field to every key; `cursors` move past it."""
+    for i in range(len(cursors)):
+        position = cursors[i]
+        out[position] = valid[i]
+        position += 1
+        if valid[i]:
+            copy_bytes(values, i * width, width, out, position)
+            position += width
+        cursors[i] = position
+
+
+@kernel
+def write_variable(offsets: Integers, data: Bytes, valid: Bools, cursors: Integers, out: Bytes) -> None:
+    """Append one string or binary field to every key; `cursors` move past it."""
+    for i in range(len(cursors)):
+        position = cursors[i]
+        out[position] = valid[i]
+        position += 1
+        if valid[i]:
+            length = offsets[i + 1] - offsets[i]
+            for shift in range(4):
+                out[position + shift] = (length >> (8 * shift)) & 0xFF
+            copy_bytes(data, offsets[i], length, out, position + 4)
+            position += 4 + length
+        cursors[i] = position
+
+
+@kernel
+def read_fixed(data: Bytes, width: int, cursors: Integers, values: Bytes, valid: Bools) -> None:
+    """Read one fixed-width field of every key at its cursor; nulls get zeros."""
+    for i in range(len(cursors)):
+        position = cursors[i]
+        valid[i] = data[position] == 1
+        position += 1
+        if valid[i]:
+            copy_bytes(data, position, width, values, i * width)
+            position += width
+        cursors[i] = position
+
+
+@kernel
+def read_lengths(data: Bytes, cursors: Integers, offsets: Integers, valid: Bools) -> None:
+    """Of one string or binary field of every key: validity, and offsets (`offsets[0]` is 0). Cursors stay."""
+    for i in range(len(cursors)):
+        position = cursors[i]
+        valid[i] = data[position] == 1
+        length = np.int64(0)
+        if valid[i]:
+            for shift in range(4):
+                length |= np.int64(data[position + 1 + shift]) << (8 * shift)
+        offsets[i + 1] = offsets[i] + length
+
+
+@kernel
+def read_variable(data: Bytes, cursors: Integers, offsets: Integers, valid: Bools, values: Bytes) -> None:
+    """The bytes of the field that `read_lengths` measured; `cursors` move past it."""
+    for i in range(len(cursors)):
+        if valid[i]:
+            length = offsets[i + 1] - offsets[i]
+            copy_bytes(data, cursors[i] + 5, length, values, offsets[i])
+            cursors[i] += 5 + length
+        else:
+            cursors[i] += 1

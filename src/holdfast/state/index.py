@@ -1,0 +1,235 @@
+"""The index: from keys to slots (row numbers of a table), exact, growing and shrinking.
+
+A slot stays with its key until the key is removed; then it is free and may be given to another key.
+Two kinds: `IntegerIndex` holds the keys themselves, `BytesIndex` their hashes, and their bytes in an arena.
+Does not own values, transactions, or what the stamps mean.
+"""
+
+from abc import ABC, abstractmethod
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.state import kernels
+from holdfast.state.hashing import groups_of, hash_integers
+from holdfast.state.kernels import ARENA_LIVE, ARENA_USED, CONTROL_FIELDS, COUNT, COUNT_MAX, FREE, FRESH, SLOTS_USED
+from holdfast.state.keys import Keys, decode_bytes, decode_integers, is_integer_kind
+from holdfast.state.physical import Bytes, Integers
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+ENTRIES_LEAST = 128
+LOAD_MAX = 0.625
+SLOTS_LEAST = 64
+ARENA_LEAST = 1024
+GROW_BY_HALF_FROM = 1 << 17
+"""Below it arrays double, so that small tables grow in few steps; above, memory counts for more."""
+
+
+class KeyIndex(ABC):
+    """What both kinds share: entries, slots, the free list."""
+
+    def __init__(self, key_schema: pa.Schema) -> None:
+        self.key_schema = key_schema
+        self._control = np.zeros(CONTROL_FIELDS, np.int64)
+        self._tags = np.zeros(SLOTS_LEAST, np.int64)
+        self._free = np.empty(0, np.int64)
+        self._entries = np.empty(0, np.int64)
+        self._use_entries(np.zeros(2 * ENTRIES_LEAST, np.int64))
+
+    def __len__(self) -> int:
+        return int(self._control[COUNT])
+
+    @property
+    def slot_capacity(self) -> int:
+        """Every slot given so far is below it."""
+        return len(self._tags)
+
+    @property
+    def slots_used(self) -> int:
+        """No slot at or above it was ever given."""
+        return int(self._control[SLOTS_USED])
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._entries.nbytes + self._tags.nbytes + self._free.nbytes
+
+    def lookup(self, keys: Keys, stamp: int) -> tuple[Integers, Integers]:
+        """The slot of every row's key, unknown keys inserted; and the distinct slots not yet stamped so.
+
+        `stamp` is in [1, 2^31). Keys must not be null where they are of one column.
+        """
+        slots, fresh = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
+        self._control[FRESH] = 0
+        row = self._probe(keys, 0, stamp, slots, fresh)
+        while row < len(keys):
+            self._make_room(keys, row)
+            row = self._probe(keys, row, stamp, slots, fresh)
+        return slots, fresh[: self._control[FRESH]]
+
+    def remove(self, slots: Integers) -> None:
+        """Remove the keys of distinct `slots`, all in use."""
+        wanted = int(self._control[FREE]) + len(slots)
+        if wanted > len(self._free):
+            self._free = _grown(self._free, wanted)
+        kernels.remove(slots, self._entries, self._tags, self._free, self._control)
+
+    def clear_stamps(self) -> None:
+        """Afterwards no slot has any stamp of [1, 2^31)."""
+        kernels.clear_stamps(self._entries)
+
+    def compact(self, live: Integers) -> None:
+        """Keep only the keys of `live`, which are all keys there are; the i-th of them gets slot i."""
+        self._keep(live)
+        self._free = np.empty(0, np.int64)
+        self._control[[COUNT, SLOTS_USED, FREE]] = 0, 0, 0
+        self._use_entries(np.zeros(2 * max(ENTRIES_LEAST, int(len(live) / LOAD_MAX) + 1), np.int64))
+        kernels.insert_distinct(self._tags, len(live), self._entries)
+        self._control[[COUNT, SLOTS_USED]] = len(live)
+
+    @abstractmethod
+    def columns(self, slots: Integers) -> list[object]:
+        """The key columns of `slots` as Arrow arrays."""
+
+    @abstractmethod
+    def key_groups(self, slots: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
+        """The key groups of `slots`."""
+
+    @abstractmethod
+    def _probe(self, keys: Keys, row: int, stamp: int, slots: Integers, fresh: Integers) -> int: ...
+
+    def _make_room(self, keys: Keys, row: int) -> None:
+        """So that the key of `row` can be inserted."""
+        control = self._control
+        if control[COUNT] >= control[COUNT_MAX]:
+            larger = np.zeros(2 * _next_capacity(len(self._entries) // 2), np.int64)
+            kernels.rehash(self._entries, larger)
+            self._use_entries(larger)
+        if control[FREE] == 0 and control[SLOTS_USED] == len(self._tags):
+            self._grow_slots(_next_capacity(len(self._tags)))
+
+    def _grow_slots(self, capacity: int) -> None:
+        self._tags = _grown(self._tags, capacity)
+
+    def _keep(self, live: Integers) -> None:
+        capacity = max(SLOTS_LEAST, len(live))
+        self._tags = _grown(kernels.gather(self._tags, live), capacity)
+
+    def _use_entries(self, entries: Integers) -> None:
+        self._entries = entries
+        self._control[COUNT_MAX] = int(len(entries) // 2 * LOAD_MAX)
+
+
+class IntegerIndex(KeyIndex):
+    """For keys of integer kind."""
+
+    def columns(self, slots: Integers) -> list[object]:
+        return decode_integers(kernels.gather(self._tags, slots), self.key_schema)
+
+    def key_groups(self, slots: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
+        return groups_of(hash_integers(kernels.gather(self._tags, slots)), max_parallelism)
+
+    def _probe(self, keys: Keys, row: int, stamp: int, slots: Integers, fresh: Integers) -> int:
+        assert keys.values is not None
+        return int(
+            kernels.lookup_integers(
+                keys.values, row, stamp, self._entries, self._tags, self._free, self._control, slots, fresh
+            )
+        )
+
+
+class BytesIndex(KeyIndex):
+    """For keys of byte kind. Bytes of removed keys stay in the arena until they are more than half of it."""
+
+    def __init__(self, key_schema: pa.Schema) -> None:
+        super().__init__(key_schema)
+        self._extents = np.zeros((SLOTS_LEAST, 2), np.int64)
+        self._arena = np.empty(ARENA_LEAST, np.uint8)
+
+    @property
+    def memory_bytes(self) -> int:
+        return super().memory_bytes + self._extents.nbytes + self._arena.nbytes
+
+    def columns(self, slots: Integers) -> list[object]:
+        return decode_bytes(*self._bytes(slots), self.key_schema)
+
+    def key_groups(self, slots: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
+        return groups_of(kernels.gather(self._tags, slots).view(np.uint64), max_parallelism)
+
+    def remove(self, slots: Integers) -> None:
+        super().remove(slots)
+        self._control[ARENA_LIVE] -= self._extents[slots, 1].sum()
+
+    def _probe(self, keys: Keys, row: int, stamp: int, slots: Integers, fresh: Integers) -> int:
+        return int(
+            kernels.lookup_bytes(
+                keys.hashes.view(np.int64),
+                keys.byte_offsets,
+                keys.bytes,
+                row,
+                stamp,
+                self._entries,
+                self._tags,
+                self._free,
+                self._control,
+                slots,
+                fresh,
+                self._extents,
+                self._arena,
+            )
+        )
+
+    def _make_room(self, keys: Keys, row: int) -> None:
+        super()._make_room(keys, row)
+        length = int(keys.byte_offsets[row + 1] - keys.byte_offsets[row])
+        if self._control[ARENA_USED] + length > len(self._arena):
+            self._make_arena_room(length)
+
+    def _make_arena_room(self, length: int) -> None:
+        """Room for `length` bytes: from removed keys where they take up more than half, else from growing."""
+        if self._control[ARENA_LIVE] * 2 < self._control[ARENA_USED]:
+            metas = self._entries[1::2]
+            in_use = (metas[metas != 0] & 0xFFFFFFFF) - 1
+            self._place(in_use, *self._bytes(in_use))
+        wanted = int(self._control[ARENA_USED]) + length
+        if wanted > len(self._arena):
+            self._arena = _grown(self._arena, max(wanted, _next_capacity(len(self._arena))))
+
+    def _grow_slots(self, capacity: int) -> None:
+        super()._grow_slots(capacity)
+        extents = np.zeros((capacity, 2), np.int64)
+        extents[: len(self._extents)] = self._extents
+        self._extents = extents
+
+    def _keep(self, live: Integers) -> None:
+        offsets, data = self._bytes(live)
+        super()._keep(live)
+        self._extents = np.zeros((len(self._tags), 2), np.int64)
+        self._place(np.arange(len(live)), offsets, data)
+
+    def _bytes(self, slots: Integers) -> tuple[Integers, Bytes]:
+        offsets = kernels.gather_lengths(self._extents, slots)
+        return offsets, kernels.gather_bytes(self._extents, self._arena, slots, offsets)
+
+    def _place(self, slots: Integers, offsets: Integers, data: Bytes) -> None:
+        self._extents[slots, 0] = offsets[:-1]
+        self._extents[slots, 1] = np.diff(offsets)
+        self._arena = data if len(data) >= ARENA_LEAST else _grown(data, ARENA_LEAST)
+        self._control[[ARENA_USED, ARENA_LIVE]] = len(data)
+
+
+def new_index(key_schema: pa.Schema) -> KeyIndex:
+    """The index for keys of that schema."""
+    return IntegerIndex(key_schema) if is_integer_kind(key_schema) else BytesIndex(key_schema)
+
+
+def _next_capacity(capacity: int) -> int:
+    return capacity * 2 if capacity < GROW_BY_HALF_FROM else capacity + capacity // 2
+
+
+def _grown(array: npt.NDArray[Scalar], capacity: int) -> npt.NDArray[Scalar]:
+    grown = np.zeros(capacity, array.dtype)
+    grown[: len(array)] = array
+    return grown

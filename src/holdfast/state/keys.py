@@ -1,0 +1,199 @@
+"""Keys: what rows are keyed by, as arrays that kernels can hash and compare exactly.
+
+    key schema                                         kept as
+    one integer-like column (integers, boolean,        int64 values, without a copy where the column is int64
+      date, time, timestamp, duration)
+    one column of strings, binary, decimals            the values' own bytes: offsets and data, without a copy
+    several columns                                    bytes in the form of `encoding`, a null bit in each field
+
+The kind follows from the key schema alone, never from the rows, so a key has one form and one hash for ever.
+A null key of one column is a flag beside the values (`nulls`); tables refuse it, and so does the exchange.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.errors import BadRecord, JobRefused
+from holdfast.state import encoding, hashing
+from holdfast.state.physical import (
+    Bools,
+    Bytes,
+    Integers,
+    byte_width,
+    fixed_array,
+    fixed_bytes_array,
+    fixed_bytes_of,
+    physical_dtype,
+    validity_of,
+    values_of,
+    variable_array,
+    variable_bytes_of,
+)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys of n rows. `values` of integer kind, else `offsets` and `data`; `nulls` where there are any."""
+
+    values: Integers | None
+    offsets: Integers | None = None
+    data: Bytes | None = None
+    nulls: Bools | None = None
+
+    def __len__(self) -> int:
+        return len(self.values) if self.values is not None else len(self.byte_offsets) - 1
+
+    @property
+    def byte_offsets(self) -> Integers:
+        assert self.offsets is not None, "these keys are integers"
+        return self.offsets
+
+    @property
+    def bytes(self) -> Bytes:
+        assert self.data is not None, "these keys are integers"
+        return self.data
+
+    @cached_property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """Stable for ever: equal keys have equal hashes, whatever batch they come in."""
+        if self.values is not None:
+            hashes = hashing.hash_integers(self.values)
+        else:
+            hashes = hashing.hash_bytes(self.byte_offsets, self.bytes)
+        if self.nulls is not None:
+            hashes[self.nulls] = hashing.NULL_HASH
+        return hashes
+
+
+def encode_keys(rows: pa.RecordBatch, key_columns: Sequence[str]) -> Keys:
+    """The keys of `rows`, in row order.
+
+    Raises
+    ------
+    JobRefused
+        A key column has a type that cannot be a key.
+    """
+    return encode_columns([rows.column(name) for name in key_columns], key_columns)
+
+
+def encode_columns(columns: Sequence[Any], names: Sequence[str]) -> Keys:
+    """`encode_keys` for arrays; `names` are for messages."""
+    check_key_types(pa.schema([pa.field(name, array.type) for name, array in zip(names, columns, strict=True)]))
+    return _encode_one(columns[0]) if len(columns) == 1 else _encode_several(columns)
+
+
+def check_key_types(key_schema: pa.Schema) -> None:
+    """Refuse, by `JobRefused`, a key schema that is empty or has a column of a type that cannot be a key."""
+    if len(key_schema) == 0:
+        raise JobRefused("a key needs at least one column; none was given to key_by")
+    for field in key_schema:
+        fixed = byte_width(field.type) is not None and not pa.types.is_floating(field.type)
+        if not fixed and not _is_variable(field.type):
+            raise JobRefused(
+                f"key column {field.name!r} has type {field.type}; a key is made of integers, booleans, dates, times, "
+                "timestamps, durations, decimals, strings or binary. Cast the column before key_by."
+            )
+
+
+def is_integer_kind(key_schema: pa.Schema) -> bool:
+    """Whether keys of this schema are kept as int64 values."""
+    return len(key_schema) == 1 and physical_dtype(key_schema.field(0).type) is not None
+
+
+def key_groups(keys: Keys, max_parallelism: int) -> npt.NDArray[np.int32]:
+    """The key group of each key: `hash mod max_parallelism`. Stored: it never changes."""
+    return hashing.groups_of(keys.hashes, max_parallelism)
+
+
+def refuse_nulls(keys: Keys, names: Sequence[str]) -> None:
+    """Raise `BadRecord` where a key of one column is null."""
+    if keys.nulls is not None:
+        row = int(np.argmax(keys.nulls))
+        raise BadRecord(
+            f"row {row} has a null in key column {names[0]!r}; state needs a key. Filter nulls before key_by, "
+            'or use bad_records="dead_letter".'
+        )
+
+
+def decode_integers(values: Integers, key_schema: pa.Schema) -> list[Any]:
+    """The key columns of integer keys."""
+    key_type = key_schema.field(0).type
+    return [fixed_array(values.astype(physical_dtype(key_type), copy=False), None, key_type)]
+
+
+def decode_bytes(offsets: Integers, data: Bytes, key_schema: pa.Schema) -> list[Any]:
+    """The key columns of byte keys; `offsets` start at 0 and `data` is not shared with anyone."""
+    if len(key_schema) == 1:
+        key_type = key_schema.field(0).type
+        if _is_variable(key_type):
+            return [variable_array(offsets, data, None, key_type)]
+        return [fixed_bytes_array(data, None, key_type)]
+    cursors = offsets[:-1].copy()
+    return [_decode_field(data, cursors, field.type) for field in key_schema]
+
+
+def _is_variable(arrow_type: Any) -> bool:
+    types = pa.types
+    return any(
+        is_type(arrow_type)
+        for is_type in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    )
+
+
+def _encode_one(array: Any) -> Keys:
+    valid = validity_of(array)
+    nulls = None if valid is None else ~valid
+    if physical_dtype(array.type) is not None:
+        values = values_of(array)
+        integers = values.view(np.int64) if values.dtype.itemsize == 8 else values.astype(np.int64)
+        return Keys(integers if valid is None else np.where(valid, integers, 0), nulls=nulls)
+    if _is_variable(array.type):
+        offsets, data = variable_bytes_of(array)
+        return Keys(None, offsets, data, nulls)
+    width = byte_width(array.type)
+    assert width is not None
+    return Keys(None, np.arange(len(array) + 1, dtype=np.int64) * width, fixed_bytes_of(array), nulls)
+
+
+def _encode_several(columns: Sequence[Any]) -> Keys:
+    rows = len(columns[0])
+    valid = [_all_valid(rows) if (mask := validity_of(array)) is None else mask for array in columns]
+    variable = [variable_bytes_of(array) if _is_variable(array.type) else None for array in columns]
+    lengths = np.full(rows, len(columns), np.int64)
+    for array, mask, parts in zip(columns, valid, variable, strict=True):
+        lengths += mask * (byte_width(array.type) if parts is None else 4 + np.diff(parts[0]))
+    offsets = np.zeros(rows + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    out = np.empty(int(offsets[-1]), np.uint8)
+    cursors = offsets[:-1].copy()
+    for array, mask, parts in zip(columns, valid, variable, strict=True):
+        if parts is None:
+            encoding.write_fixed(fixed_bytes_of(array), byte_width(array.type) or 0, mask, cursors, out)
+        else:
+            encoding.write_variable(parts[0], parts[1], mask, cursors, out)
+    return Keys(None, offsets, out)
+
+
+def _decode_field(data: Bytes, cursors: Integers, arrow_type: Any) -> Any:
+    valid = np.empty(len(cursors), np.bool_)
+    if _is_variable(arrow_type):
+        offsets = np.zeros(len(cursors) + 1, np.int64)
+        encoding.read_lengths(data, cursors, offsets, valid)
+        values = np.empty(int(offsets[-1]), np.uint8)
+        encoding.read_variable(data, cursors, offsets, valid, values)
+        return variable_array(offsets, values, valid, arrow_type)
+    width = byte_width(arrow_type)
+    assert width is not None
+    values = np.zeros(len(cursors) * width, np.uint8)
+    encoding.read_fixed(data, width, cursors, values, valid)
+    return fixed_bytes_array(values, valid, arrow_type)
+
+
+def _all_valid(rows: int) -> Bools:
+    return np.ones(rows, np.bool_)
