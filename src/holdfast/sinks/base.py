@@ -7,7 +7,7 @@ A sink does not own the lifetime of staged files: the JobMaster says when they m
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -71,16 +71,32 @@ class Sink(ABC):
 
     def prepare(self, schema: pa.Schema, context: SinkContext) -> None:
         """Check or make the target at `start()`. Raises `JobRefused` naming every difference."""
-        return None
+        return
 
     @abstractmethod
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
-        """Take all the rows of one unit of work; invisible until published. Runs in a task. No rows: no committables."""
+        """Take all the rows of one unit; invisible until published. Runs in a task. No rows: no committables."""
 
     @abstractmethod
     def publish(self, number: int, committables: Sequence[bytes], context: PublishContext) -> None:
-        """Make one group visible. Raises `PublishFailed` where trying again cannot help, `StorageError`/OSError else."""
+        """Make one group visible; nothing happens for a number already published, or for a group without committables.
+
+        Runs in a thread of its own beside the stream, never twice at once for one sink in one JobMaster; but an
+        older JobMaster may run it at the same time. Raises `PublishFailed` or `CorruptObject` where trying again
+        cannot help, `StorageError` or another `OSError` where it can.
+        """
+
+    def sweep(self, epoch: int, named: Collection[bytes], context: PublishContext) -> None:
+        """Delete what this job staged at the sink's own target in epochs before `epoch`, but for what `named` needs.
+
+        Called once after a takeover, with every committable that the base record holds. What was staged in the
+        job's storage is the clean-up's (`journal/`), not this call's.
+        """
+        return
 
     def discard(self, committables: Sequence[bytes], context: PublishContext) -> None:
-        """Delete the staged files of committables that no record names any more (published, or never recorded)."""
-        return None
+        """Delete the staged files of committables that no record names any more (published, or never recorded).
+
+        A sink whose staged files *are* its published ones deletes nothing here.
+        """
+        return

@@ -1,0 +1,61 @@
+"""A sink that calls a function in the driver with the rows of each completed checkpoint.
+
+The contract is that of Structured Streaming's `foreachBatch`: the same rows come again under the same number
+after a crash in between, possibly late and from a driver that was replaced. Whoever wants exactly once keeps
+the highest number it has seen beside its data, and ignores numbers up to it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError, PublishFailed, SettingsError
+from holdfast.failpoints import hit
+from holdfast.sinks.base import PublishContext, Sink, StageContext
+from holdfast.sinks.staging import StagedRows, decode, discard_rows, pieces, read_rows, stage_rows
+
+
+@dataclass
+class CallbackSink(Sink):
+    """Calls `fn(table, number)` once a checkpoint has completed; numbers grow, and one comes again only as a whole.
+
+    An `OSError` that `fn` raises (connection errors are such) is an I/O error: the call is repeated later.
+    Any other exception fails the query. `fn` stays in the driver and is not sent to tasks.
+    """
+
+    fn: Callable[[pa.Table, int], Any] = field(repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise SettingsError(f"CallbackSink(fn=…): expected a function of (table, number), found {self.fn!r}")
+
+    @property
+    def kind(self) -> str:
+        return "callback"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "fn": None}
+
+    def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
+        return stage_rows(pieces(batches), context)
+
+    def publish(self, number: int, committables: Sequence[bytes], context: PublishContext) -> None:
+        if not committables:
+            return
+        rows = read_rows(decode(committables, StagedRows, context.sink), context)
+        hit("sink.callback.before")
+        try:
+            self.fn(rows, number)
+        except (OSError, HoldfastError):
+            raise
+        except Exception as error:
+            raise PublishFailed(
+                f"sink {context.sink!r}: its function raised {type(error).__name__} for {rows.num_rows} rows with "
+                f"number {number}: {error}. Correct it and start the job again: the same rows and number come again"
+            ) from error
+        hit("sink.callback.after")
+
+    def discard(self, committables: Sequence[bytes], context: PublishContext) -> None:
+        discard_rows(decode(committables, StagedRows, context.sink), context)

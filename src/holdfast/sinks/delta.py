@@ -1,0 +1,265 @@
+"""A sink into a Delta table, exactly once: each published group is one Delta commit with an app transaction.
+
+    append   tasks write Parquet into the table's folder ──► publish names the files in one commit
+    upsert   tasks stage Arrow in the job's storage ──► publish merges the last row per key in one commit
+
+Invariants: the app transaction's id is job id + sink, its version the group's number. The check (is the
+number already there?) and the commit use one table handle, because delta-rs refuses a repeated transaction
+only to a handle that has not seen it. On a conflict the table is loaded and checked again.
+Owns no deletion in the table's folder: appended files that are never committed are left to VACUUM.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from holdfast.errors import JobRefused, PublishFailed, SettingsError, StorageError
+from holdfast.failpoints import hit
+from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
+from holdfast.sinks.delta_files import add_action, empty_partitions_to_null, require_files, write_files
+from holdfast.sinks.delta_merge import CHANGE_TYPE, check_changes, data_schema, last_per_key, merge
+from holdfast.sinks.delta_schema import differences, missing_columns, stored_schema, unsupported
+from holdfast.sinks.partitions import partition_differences
+from holdfast.sinks.staging import StagedDeltaFile, StagedRows, decode, discard_rows, encode, pieces, read_rows
+from holdfast.sinks.staging import stage_rows as stage_tables
+from holdfast.storage.retrying import RetryingStore
+from holdfast.storage.store import ObjectStore, open_store
+
+CONFLICTS_MAX = 20
+"""Foreign commits that one call of `publish` works around before it gives up, to be called again."""
+
+Mode = Literal["append", "upsert"]
+SchemaMode = Literal["fail", "merge"]
+
+
+@dataclass
+class DeltaSink(Sink):
+    """Writes to the Delta table at `url`, which is created if missing.
+
+    Parameters
+    ----------
+    mode
+        `"append"` adds every row; `"upsert"` keeps one row per key and applies `_change_type`.
+    keys
+        The key columns of an upsert; by default the `key_by` columns of the stream.
+    partition_by
+        The table's partition columns.
+    schema_mode
+        `"merge"` adds new columns of the stream to the table, nullable; `"fail"` refuses them.
+    storage_options
+        Given to obstore and delta-rs; never stored or shown.
+    """
+
+    url: str
+    mode: Mode = "append"
+    keys: Sequence[str] | None = None
+    partition_by: Sequence[str] = ()
+    schema_mode: SchemaMode = "fail"
+    storage_options: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("mode", get_args(Mode)), ("schema_mode", get_args(SchemaMode))):
+            if getattr(self, name) not in allowed:
+                raise SettingsError(f"DeltaSink({name}={getattr(self, name)!r}): expected one of {', '.join(allowed)}")
+        if isinstance(self.partition_by, str) or isinstance(self.keys, str):
+            raise SettingsError("DeltaSink(keys=…, partition_by=…): expected sequences of column names, found a string")
+        if self.keys is not None and self.mode == "append":
+            raise SettingsError('DeltaSink(keys=…): only mode="upsert" has keys')
+        self.partition_by = tuple(self.partition_by)
+        self.keys = None if self.keys is None else tuple(self.keys)
+
+    @property
+    def kind(self) -> str:
+        return "delta"
+
+    def prepare(self, schema: pa.Schema, context: SinkContext) -> None:
+        columns = self._columns(schema)
+        refused = f"sink {context.sink!r} cannot write to {self.url}: "
+        found = unsupported(columns) + partition_differences(columns, self.partition_by)
+        if self.mode == "upsert":
+            found += _key_differences(columns, schema, self._keys(context.key_columns))
+        if found:
+            raise JobRefused(refused + "; ".join(found))
+        try:
+            table = self._load_or_create(stored_schema(columns))
+            found = self._differences(table, columns, may_add=self.schema_mode == "merge")
+            if found:
+                raise JobRefused(refused + "the table exists and does not fit: " + "; ".join(found))
+            self._add_columns(table, stored_schema(columns))
+        except (DeltaError, OSError, StorageError) as error:
+            raise JobRefused(f"{refused}{error}") from error
+
+    def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
+        if self.mode == "upsert":
+            return stage_tables((self._changes(rows, context.sink) for rows in pieces(batches)), context)
+        store = self._store()
+        staged: list[bytes] = []
+        for rows in pieces(batches):
+            written = write_files(rows.cast(stored_schema(rows.schema)), self.partition_by, context, store)
+            staged += [encode(one) for one in written]
+        hit("sink.delta.staged")
+        return staged
+
+    def publish(self, number: int, committables: Sequence[bytes], context: PublishContext) -> None:
+        if not committables:
+            return
+        publication = self._publication(committables, context)
+        app = f"{context.job_id}/{context.sink}"
+        columns = self._columns(context.schema)
+        try:
+            for _ in range(CONFLICTS_MAX):
+                table = self._load()
+                published = table.transaction_version(app)
+                if published is not None and published >= number:
+                    return
+                found = self._differences(table, columns, may_add=False)
+                if found:
+                    raise PublishFailed(
+                        f"sink {context.sink!r} cannot write to {self.url} any more, the table was changed: "
+                        + "; ".join(found)
+                    )
+                hit("sink.delta.loaded")
+                if publication.commit(table, app, number):
+                    hit("sink.delta.committed")
+                    return
+        except DeltaError as error:
+            raise _translated(error, context.sink, self.url) from error
+        raise StorageError(
+            f"sink {context.sink!r}: {CONFLICTS_MAX} commits of other writers to {self.url} came in between; will be "
+            "tried again"
+        )
+
+    def discard(self, committables: Sequence[bytes], context: PublishContext) -> None:
+        if self.mode == "upsert":
+            discard_rows(decode(committables, StagedRows, context.sink), context)
+
+    def _publication(self, committables: Sequence[bytes], context: PublishContext) -> "_Append | _Upsert":
+        if self.mode == "append":
+            files = decode(committables, StagedDeltaFile, context.sink)
+            require_files(files, self._store(), context.sink)
+            return _Append(files, self.partition_by)
+        keys = self._keys(context.key_columns)
+        changes = last_per_key(read_rows(decode(committables, StagedRows, context.sink), context), keys)
+        return _Upsert(changes, keys, self.partition_by)
+
+    def _changes(self, rows: pa.Table, sink: str) -> pa.Table:
+        check_changes(rows, sink)
+        return empty_partitions_to_null(rows.cast(stored_schema(rows.schema)), self.partition_by)
+
+    def _columns(self, schema: pa.Schema) -> pa.Schema:
+        return data_schema(schema) if self.mode == "upsert" else schema
+
+    def _keys(self, defaults: Sequence[str]) -> tuple[str, ...]:
+        return tuple(defaults) if self.keys is None else tuple(self.keys)
+
+    def _differences(self, table: DeltaTable, columns: pa.Schema, *, may_add: bool) -> list[str]:
+        return differences(table, columns, self.partition_by, upsert=self.mode == "upsert", may_add=may_add)
+
+    def _store(self) -> ObjectStore:
+        return RetryingStore(open_store(self.url, self.storage_options))
+
+    @property
+    def _delta_url(self) -> str:
+        parts = urlsplit(self.url)
+        return unquote(parts.path) if parts.scheme == "file" else self.url
+
+    def _load(self) -> DeltaTable:
+        return DeltaTable(self._delta_url, storage_options=dict(self.storage_options))
+
+    def _load_or_create(self, columns: pa.Schema) -> DeltaTable:
+        self._store()  # makes the folder of a local table, and names what is wrong with the URL
+        try:
+            return self._load()
+        except TableNotFoundError:
+            DeltaTable.create(
+                self._delta_url,
+                Schema.from_arrow(columns),
+                mode="ignore",
+                partition_by=list(self.partition_by),
+                storage_options=dict(self.storage_options),
+            )
+            return self._load()
+
+    def _add_columns(self, table: DeltaTable, columns: pa.Schema) -> None:
+        for _ in range(CONFLICTS_MAX):
+            missing = missing_columns(table, columns)
+            if not missing:
+                return
+            try:
+                table.alter.add_columns(list(Schema.from_arrow(pa.schema(missing)).fields))
+                return
+            except CommitFailedError:
+                table = self._load()
+        raise StorageError(f"{CONFLICTS_MAX} commits of other writers came in between while columns were added")
+
+
+@dataclass(frozen=True)
+class _Append:
+    files: list[StagedDeltaFile]
+    partition_by: Sequence[str]
+
+    def commit(self, table: DeltaTable, app: str, number: int) -> bool:
+        """Whether the commit was made; False on a conflict. delta-rs itself goes past appends of others."""
+        try:
+            table.create_write_transaction(
+                [add_action(one) for one in self.files],
+                mode="append",
+                schema=table.schema(),
+                partition_by=list(self.partition_by),
+                commit_properties=CommitProperties(app_transactions=[Transaction(app, number)]),
+            )
+        except CommitFailedError:
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class _Upsert:
+    changes: pa.Table
+    keys: tuple[str, ...]
+    partition_by: Sequence[str]
+
+    def commit(self, table: DeltaTable, app: str, number: int) -> bool:
+        """Whether the commit was made; False on a conflict: any other commit since the table was loaded."""
+        commit = CommitProperties(app_transactions=[Transaction(app, number)], max_commit_retries=0)
+        try:
+            if self.changes.num_rows:
+                version = table.version()
+                merge(table, self.changes, self.keys, commit)
+                if table.version() > version:
+                    return True
+            # A merge that finds nothing to do commits nothing, and the number would be forgotten.
+            table.create_write_transaction(
+                [], mode="append", schema=table.schema(), partition_by=list(self.partition_by), commit_properties=commit
+            )
+        except CommitFailedError:
+            return False
+        return True
+
+
+def _key_differences(columns: pa.Schema, schema: pa.Schema, keys: Sequence[str]) -> list[str]:
+    if not keys:
+        return ["an upsert needs key columns: pass keys=(…), or write a stream after key_by"]
+    found = [f"key column {key!r} is not in the stream" for key in keys if key not in columns.names]
+    found += [
+        f"key column {key!r} is {columns.field(key).type}, and nested values cannot be keys"
+        for key in keys
+        if key in columns.names and pa.types.is_nested(columns.field(key).type)
+    ]
+    change = schema.get_field_index(CHANGE_TYPE)
+    if change >= 0 and not pa.types.is_string(schema.field(change).type):
+        found.append(f"column {CHANGE_TYPE!r} is {schema.field(change).type}, expected string")
+    return found
+
+
+def _translated(error: DeltaError, sink: str, url: str) -> Exception:
+    """delta-rs reports some I/O errors of a merge as errors of the table; the text alone tells them apart."""
+    text = str(error).strip()
+    if "Object Store error" in text or "Generic S3 error" in text:
+        return StorageError(f"sink {sink!r}: {url}: {text}")
+    return PublishFailed(f"sink {sink!r}: {url} does not take what was staged: {type(error).__name__}: {text}")

@@ -1,0 +1,89 @@
+"""A group of changes as one Delta merge: the last row per key counts.
+
+Invariants: one merge is one commit, with the app transaction in it, also where it changes nothing. It is
+computed from the very version that the check was made on: another writer's commit in between refuses it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable
+
+from holdfast.errors import BadRecord
+
+CHANGE_TYPE = "_change_type"
+UPSERTS = ("insert", "update_postimage")
+DELETE = "delete"
+IGNORED = "update_preimage"
+_DELETED = "__holdfast_deleted"
+_ROW = "__holdfast_row"
+
+
+def data_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns of the table: `_change_type` is none."""
+    index = schema.get_field_index(CHANGE_TYPE)
+    return schema if index < 0 else schema.remove(index)
+
+
+def check_changes(rows: pa.Table, sink: str) -> None:
+    """Refuse unknown change types before anything of them is staged. Raises `BadRecord`."""
+    if CHANGE_TYPE not in rows.schema.names:
+        return
+    allowed = (*UPSERTS, DELETE, IGNORED)
+    unknown = pc.invert(pc.is_in(rows.column(CHANGE_TYPE), value_set=pa.array(allowed)))
+    if pc.any(unknown).as_py():
+        index = pc.index(unknown, True).as_py()
+        raise BadRecord(
+            f"sink {sink!r}: row {rows.slice(index, 1).to_pylist()[0]} has {CHANGE_TYPE} "
+            f"{rows.column(CHANGE_TYPE)[index].as_py()!r}; expected one of {', '.join(allowed)}"
+        )
+
+
+def last_per_key(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """The last row of each key, in order of those rows, with a column that says whether it is a delete.
+
+    Null is a key like any other. Rows before an update are dropped first.
+    """
+    deleted = pa.array(np.zeros(rows.num_rows, np.bool_))
+    if CHANGE_TYPE in rows.schema.names:
+        change = pc.fill_null(rows.column(CHANGE_TYPE), UPSERTS[0])
+        rows = rows.drop_columns([CHANGE_TYPE]).append_column(_DELETED, pc.equal(change, DELETE))
+        rows = rows.filter(pc.not_equal(change, IGNORED))
+    else:
+        rows = rows.append_column(_DELETED, deleted)
+    numbered = rows.select(list(keys)).append_column(_ROW, pa.array(np.arange(rows.num_rows)))
+    last = numbered.group_by(list(keys), use_threads=False).aggregate([(_ROW, "max")]).column(f"{_ROW}_max")
+    if len(last) == rows.num_rows:
+        return rows
+    return rows.take(pc.take(last, pc.sort_indices(last)).combine_chunks())
+
+
+def merge(table: DeltaTable, changes: pa.Table, keys: Sequence[str], commit: CommitProperties) -> None:
+    """Merge what `last_per_key` gave, as one commit. Raises what delta-rs raises."""
+    columns = [name for name in changes.schema.names if name != _DELETED]
+    deletes = bool(pc.any(changes.column(_DELETED)).as_py())
+    if not deletes:
+        changes = changes.drop_columns([_DELETED])
+    merger = table.merge(
+        changes,
+        " AND ".join(f"t.{_quoted(key)} IS NOT DISTINCT FROM s.{_quoted(key)}" for key in keys),
+        source_alias="s",
+        target_alias="t",
+        # The rows are in memory anyway; this way delta-rs skips files by their key range.
+        streamed_exec=False,
+        commit_properties=commit,
+    )
+    values = {_quoted(name): f"s.{_quoted(name)}" for name in columns}
+    updates = {_quoted(name): f"s.{_quoted(name)}" for name in columns if name not in keys}
+    kept = f"NOT s.{_quoted(_DELETED)}" if deletes else None
+    if deletes:
+        merger = merger.when_matched_delete(f"s.{_quoted(_DELETED)}")
+    if updates:
+        merger = merger.when_matched_update(updates)
+    merger.when_not_matched_insert(values, kept).execute()
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

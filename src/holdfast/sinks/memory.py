@@ -1,0 +1,76 @@
+"""A sink into a table in the driver's memory: for tests, notebooks and examples.
+
+Invariants: the instance that the user holds has the data; copies sent to tasks are empty. A number is
+applied once. A driver that ends takes the table with it.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
+from holdfast.sinks.staging import StagedRows, decode, discard_rows, pieces, read_rows, stage_rows
+
+
+@dataclass
+class _Published:
+    """What one driver's sink holds."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    schema: pa.Schema | None = None
+    tables: list[pa.Table] = field(default_factory=list)
+    last: dict[tuple[str, str], int] = field(default_factory=dict)
+
+
+@dataclass
+class MemorySink(Sink):
+    """Published rows are appended to a table in the driver, in order; read it with `table()` or `rows()`."""
+
+    _published: _Published = field(default_factory=_Published, init=False, repr=False, compare=False)
+
+    @property
+    def kind(self) -> str:
+        return "memory"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_published": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _published=_Published())
+
+    def prepare(self, schema: pa.Schema, context: SinkContext) -> None:
+        with self._published.lock:
+            self._published.schema = schema
+
+    def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
+        return stage_rows(pieces(batches), context)
+
+    def publish(self, number: int, committables: Sequence[bytes], context: PublishContext) -> None:
+        rows = read_rows(decode(committables, StagedRows, context.sink), context)
+        key = (context.job_id, context.sink)
+        with self._published.lock:
+            if number <= self._published.last.get(key, -1):
+                return
+            self._published.last[key] = number
+            if rows.num_rows:
+                self._published.tables.append(rows)
+
+    def discard(self, committables: Sequence[bytes], context: PublishContext) -> None:
+        discard_rows(decode(committables, StagedRows, context.sink), context)
+
+    def table(self) -> pa.Table:
+        """Everything published so far, in order."""
+        with self._published.lock:
+            tables = list(self._published.tables)
+            schema = self._published.schema
+        if tables:
+            return pa.concat_tables(tables, promote_options="default")
+        return (schema or pa.schema([])).empty_table()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The same as Python dictionaries."""
+        rows: list[dict[str, Any]] = self.table().to_pylist()
+        return rows

@@ -1,0 +1,25 @@
+"""A sink that takes every row and keeps none: for measurements, and for jobs whose work is a side effect."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from holdfast.sinks.base import PublishContext, Sink, StageContext
+
+
+@dataclass
+class NoopSink(Sink):
+    """Rows reach the task that pulls them and end there."""
+
+    @property
+    def kind(self) -> str:
+        return "noop"
+
+    def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
+        for _ in batches:
+            pass
+        return []
+
+    def publish(self, number: int, committables: Sequence[bytes], context: PublishContext) -> None:
+        return None

@@ -1,0 +1,117 @@
+"""A sink into a folder of Parquet files.
+
+    <url>/_staging/<job id>/<epoch>/<run>/<sink>/…         staged; readers of the folder skip it
+    <url>/<column=value>/…/part-<sink digest>-<number>-<index>.parquet
+
+Invariants: a published name follows from job id, sink, number and place in the group alone, and its bytes from
+what was staged, so publishing again changes nothing. A file becomes visible as a whole; a checkpoint's files
+become visible one after the other. No `_SUCCESS` is written: without watermarks nobody knows when a
+partition is complete.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+import pyarrow as pa
+
+from holdfast.errors import JobRefused, ObjectNotFound, PublishFailed, SettingsError, StorageError
+from holdfast.failpoints import hit
+from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
+from holdfast.sinks.partitions import divide, folder, parquet_bytes, parquet_refusal, partition_differences
+from holdfast.sinks.staging import StagedParquet, check, decode, encode, fetch, pieces, staged_name, transfer
+from holdfast.storage import names
+from holdfast.storage.retrying import RetryingStore
+from holdfast.storage.store import ObjectStore, open_store
+
+
+@dataclass
+class ParquetSink(Sink):
+    """Appends rows to Parquet files below `url`, in Hive folders for `partition_by`."""
+
+    url: str
+    partition_by: Sequence[str] = ()
+    storage_options: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.partition_by, str):
+            raise SettingsError(f"{type(self).__name__}(partition_by={self.partition_by!r}): expected column names")
+        self.partition_by = tuple(self.partition_by)
+
+    @property
+    def kind(self) -> str:
+        return "parquet"
+
+    def prepare(self, schema: pa.Schema, context: SinkContext) -> None:
+        refusal = parquet_refusal(schema)
+        found = partition_differences(schema, self.partition_by) + ([refusal] if refusal else [])
+        if found:
+            raise JobRefused(f"sink {context.sink!r} cannot write to {self.url}: " + "; ".join(found))
+        probe = f"_staging/{context.job_id}/probe-{uuid4().hex}"
+        try:
+            store = self._open()
+            store.put(probe, b"")
+            store.delete([probe])
+        except StorageError as error:
+            raise JobRefused(f"sink {context.sink!r} cannot write to {self.url}: {error}") from error
+
+    def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
+        store = self._open()
+        staged: list[bytes] = []
+        for rows in pieces(batches):
+            for part in divide(rows, self.partition_by):
+                data = parquet_bytes(part.rows)
+                name = "_" + staged_name(context, len(staged), ".parquet")
+                store.put(name, data)
+                one = StagedParquet(part.rows.num_rows, len(data), zlib.crc32(data), name, folder(part.values))
+                staged.append(encode(one))
+        return staged
+
+    def publish(self, number: int, committables: Sequence[bytes], context: PublishContext) -> None:
+        store = self._open()
+        prefix = _published_prefix(context, number)
+        staged = decode(committables, StagedParquet, context.sink)
+
+        def copy(index: int) -> None:
+            one = staged[index]
+            _copy(store, one, f"{one.folder}{prefix}-{index:06d}.parquet", context)
+            hit("sink.parquet.copied")
+
+        transfer(copy, range(len(staged)))
+
+    def discard(self, committables: Sequence[bytes], context: PublishContext) -> None:
+        self._open().delete([one.name for one in decode(committables, StagedParquet, context.sink)])
+
+    def sweep(self, epoch: int, named: Collection[bytes], context: PublishContext) -> None:
+        kept = {one.name for one in decode(list(named), StagedParquet, context.sink)}
+        store = self._open()
+        own = f"/{names.escape(context.sink)}/"
+        dropped = []
+        for info in store.list(f"_staging/{context.job_id}/"):
+            parsed = names.parse(info.name.removeprefix("_"))
+            if isinstance(parsed, names.StagedName) and parsed.epoch < epoch and own in info.name:
+                dropped.append(info.name)
+        store.delete([name for name in dropped if name not in kept])
+
+    def _open(self) -> ObjectStore:
+        return RetryingStore(open_store(self.url, self.storage_options))
+
+
+def _published_prefix(context: PublishContext, number: int) -> str:
+    owner = hashlib.blake2b(f"{context.job_id}/{context.sink}".encode(), digest_size=8).hexdigest()
+    return f"part-{owner}-{number:0{names.DIGITS}d}"
+
+
+def _copy(store: ObjectStore, staged: StagedParquet, name: str, context: PublishContext) -> None:
+    """Copy one staged file to its place, unless it is gone because somebody has done so before."""
+    try:
+        data = fetch(store, staged.name, staged.size_bytes, staged.crc32, context.sink)
+    except PublishFailed as gone:
+        try:
+            check(store.get(name), staged.size_bytes, staged.crc32, f"{store.url}: {name}")
+        except ObjectNotFound:
+            raise gone from None
+    else:
+        store.put(name, data)

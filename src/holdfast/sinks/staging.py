@@ -1,0 +1,213 @@
+"""Committables, and rows staged as Arrow in the job's own storage.
+
+Invariants: a staged object's name is new for every attempt, so nothing is overwritten; a committable says
+size and checksum of what it names, and a reader checks both. Small outputs travel inside the committable
+itself (it is stored with the checkpoint), so that they cost no object of their own.
+Owns neither when staged objects are deleted (the JobMaster asks for it) nor what a sink makes of the rows.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.errors import CorruptObject, ObjectNotFound, PublishFailed
+from holdfast.sinks.base import PublishContext, StageContext
+from holdfast.storage import names
+from holdfast.storage.store import ObjectStore
+
+INLINE_BYTES_MAX = 8 * 1024
+"""Arrow data up to this size is kept inside the committable."""
+
+STAGED_BYTES_MAX = 64 * 1024 * 1024
+"""Rows are written to a staged file once this much of them is in memory."""
+
+TRANSFER_THREADS_MAX = 8
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class StagedRows(msgspec.Struct, frozen=True, tag="rows-1", tag_field="kind"):
+    """An Arrow IPC stream: inside `data`, or an object of the job's storage."""
+
+    rows: int
+    size_bytes: int
+    crc32: int
+    name: str | None = None
+    data: bytes = b""
+
+
+class StagedParquet(msgspec.Struct, frozen=True, tag="parquet-1", tag_field="kind"):
+    """A Parquet file below `_staging/` of a target, and the folder of the target it will be copied to."""
+
+    rows: int
+    size_bytes: int
+    crc32: int
+    name: str
+    folder: str
+
+
+class StagedDeltaFile(msgspec.Struct, frozen=True, tag="delta-file-1", tag_field="kind"):
+    """A data file in a Delta table's folder that no commit names yet: the fields of its add action."""
+
+    rows: int
+    size_bytes: int
+    path: str
+    partition_values: dict[str, str | None]
+    modification_time_ms: int
+    stats: str
+
+
+Committable = StagedRows | StagedParquet | StagedDeltaFile
+C = TypeVar("C", StagedRows, StagedParquet, StagedDeltaFile)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Committable)
+
+
+def encode(committable: Committable) -> bytes:
+    """As the checkpoint's record holds it. The tag carries the version."""
+    return _encoder.encode(committable)
+
+
+def decode(encoded: Sequence[bytes], kind: type[C], sink: str) -> list[C]:
+    """The committables of one sink, in order.
+
+    Raises
+    ------
+    CorruptObject
+        One cannot be read, has a version this release does not know, or was made by another kind of sink.
+    """
+    return [_decode_one(data, kind, sink) for data in encoded]
+
+
+def _decode_one(data: bytes, kind: type[C], sink: str) -> C:
+    try:
+        committable = _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise CorruptObject(
+            f"a committable of sink {sink!r} ({len(data)} bytes) cannot be read: {error}; expected one written by "
+            "this or an earlier release of Holdfast"
+        ) from error
+    if not isinstance(committable, kind):
+        raise CorruptObject(
+            f"a committable of sink {sink!r} is a {type(committable).__name__}, expected {kind.__name__}: the sink was "
+            "of another kind when this was staged; publish it with the old sink first, or rename the new one"
+        )
+    return committable
+
+
+def staged_name(context: StageContext, index: int, suffix: str) -> str:
+    """A name below the run's staging folder that no other attempt, unit, batch or sink uses."""
+    unit = f"{context.batch:0{names.DIGITS}d}-{context.unit:06d}"
+    return f"{context.folder}/{names.escape(context.sink)}/{unit}-{names.escape(context.attempt)}-{index:04d}{suffix}"
+
+
+def pieces(batches: Iterator[pa.RecordBatch], bytes_max: int = STAGED_BYTES_MAX) -> Iterator[pa.Table]:
+    """The rows in order as tables of about `bytes_max` bytes, none of them empty."""
+    held: list[Any] = []
+    held_bytes = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        held.append(batch)
+        held_bytes += batch.nbytes
+        if held_bytes >= bytes_max:
+            yield pa.Table.from_batches(held)
+            held, held_bytes = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def stage_rows(tables: Iterator[pa.Table], context: StageContext) -> list[bytes]:
+    """Stage rows as Arrow for a `publish` that reads them back with `read_rows`."""
+    return [encode(_stage_table(table, context, index)) for index, table in enumerate(tables)]
+
+
+def _stage_table(table: pa.Table, context: StageContext, index: int) -> StagedRows:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_table(table.combine_chunks())
+    data = sink.getvalue().to_pybytes()
+    crc32 = zlib.crc32(data)
+    if len(data) <= INLINE_BYTES_MAX:
+        return StagedRows(table.num_rows, len(data), crc32, data=data)
+    name = staged_name(context, index, ".arrow")
+    context.store.put(name, data)
+    return StagedRows(table.num_rows, len(data), crc32, name=name)
+
+
+def read_rows(staged: Sequence[StagedRows], context: PublishContext) -> pa.Table:
+    """All the rows of a group, in order; a column that only some files have is null in the others' rows.
+
+    Raises
+    ------
+    PublishFailed
+        A staged object is gone, or two of them have one column with different types.
+    CorruptObject
+        A staged object is not what was written.
+    """
+    tables = transfer(lambda one: _read_table(one, context), staged)
+    if not tables:
+        return context.schema.empty_table()
+    try:
+        return pa.concat_tables(tables, promote_options="default")
+    except pa.ArrowInvalid as error:
+        raise PublishFailed(
+            f"sink {context.sink!r}: what was staged for one checkpoint has different types for one column: {error}"
+        ) from error
+
+
+def _read_table(staged: StagedRows, context: PublishContext) -> pa.Table:
+    if staged.name is None:
+        return open_rows(staged.data, staged, f"sink {context.sink!r}: rows inside a committable")
+    data = fetch(context.store, staged.name, staged.size_bytes, staged.crc32, context.sink)
+    return open_rows(data, staged, staged.name)
+
+
+def open_rows(data: bytes, staged: StagedRows, where: str) -> pa.Table:
+    """The table in an Arrow stream that `stage_rows` wrote."""
+    check(data, staged.size_bytes, staged.crc32, where)
+    table = pa.ipc.open_stream(data).read_all()
+    if table.num_rows != staged.rows:
+        raise CorruptObject(f"{where}: {table.num_rows} rows found, {staged.rows} were staged")
+    return table
+
+
+def fetch(store: ObjectStore, name: str, size_bytes: int, crc32: int, sink: str) -> bytes:
+    """A staged object, checked. Raises `PublishFailed` where it is gone: trying again cannot bring it back."""
+    try:
+        data = store.get(name)
+    except ObjectNotFound as error:
+        raise PublishFailed(
+            f"sink {sink!r}: staged file {name!r} is gone from {store.url}: it was published and dropped by another "
+            "JobMaster, or deleted by somebody else"
+        ) from error
+    check(data, size_bytes, crc32, f"{store.url}: {name}")
+    return data
+
+
+def check(data: bytes, size_bytes: int, crc32: int, where: str) -> None:
+    """Compare with what the committable says."""
+    if len(data) != size_bytes or zlib.crc32(data) != crc32:
+        raise CorruptObject(
+            f"{where}: {len(data)} bytes with checksum {zlib.crc32(data):#010x}, expected {size_bytes} bytes with "
+            f"checksum {crc32:#010x}; nothing of it was used"
+        )
+
+
+def discard_rows(staged: Sequence[StagedRows], context: PublishContext) -> None:
+    """Delete the staged objects; those that are gone already are fine."""
+    context.store.delete([one.name for one in staged if one.name is not None])
+
+
+def transfer(call: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """Do one call each, several at a time; results in order. The first error is raised after all have ended."""
+    if len(items) <= 1:
+        return [call(item) for item in items]
+    with ThreadPoolExecutor(min(TRANSFER_THREADS_MAX, len(items)), thread_name_prefix="sink-transfer") as pool:
+        return list(pool.map(call, items))
