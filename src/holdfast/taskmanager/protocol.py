@@ -54,6 +54,53 @@ class ExchangeTag(msgspec.Struct, frozen=True):
     attempt: str
 
 
+class ExchangeRoute(msgspec.Struct, frozen=True):
+    """Where one TaskManager is, as tasks reach it."""
+
+    task_manager: int
+    incarnation: int
+    address: str
+
+
+class ExchangeRoutes(msgspec.Struct, frozen=True):
+    """What a task needs in order to reach all TaskManagers. `owners[i]` is the TaskManager that hosts
+    subtask i of every operator."""
+
+    job_id: str
+    routes: list[ExchangeRoute]
+    owners: list[int]
+    max_parallelism: int
+
+    @property
+    def parallelism(self) -> int:
+        return len(self.owners)
+
+
+class SectionRows(msgspec.Struct, frozen=True, array_like=True):
+    """The next `rows` rows of a record batch in a stream belong to `subtask`; a list of them is its metadata."""
+
+    subtask: int
+    rows: int
+
+
+class StreamTag(msgspec.Struct, frozen=True):
+    """The descriptor of one DoPut stream: an attempt's rows for one operator input of one TaskManager."""
+
+    exchange: ExchangeTag
+    operator: str
+    input: int
+
+
+class OutputTicket(msgspec.Struct, frozen=True):
+    """The ticket of one DoGet stream."""
+
+    incarnation: int
+    run: int
+    batch: int
+    operator: str
+    subtask: int
+
+
 class ExchangeTotals(msgspec.Struct, frozen=True):
     """What a sender attempt claims to have sent to one (operator, input, subtask): rows, and a digest of them."""
 

@@ -1,0 +1,104 @@
+"""One sender's connection to one TaskManager: a thread that writes, so that preparing rows overlaps with sending.
+
+One DoPut stream for each (operator, input), since a stream has one schema. The queue is bounded: a TaskManager
+that takes rows slowly slows the sender down. After an error the thread throws away what comes, and the error is
+raised at the next call.
+"""
+
+import queue
+import threading
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from holdfast.errors import TaskManagerLost
+from holdfast.taskmanager.protocol import ExchangeRoute, SectionRows, StreamTag
+from holdfast.taskmanager.remote import remote_error
+from holdfast.taskmanager.security import connect
+
+MESSAGES_WAITING_MAX = 4
+
+_encode = msgspec.msgpack.encode
+
+
+class _Message(NamedTuple):
+    tag: StreamTag
+    sections: list[SectionRows]
+    rows: pa.RecordBatch
+
+
+class Link:
+    """Used by one thread; its own thread ends with `wait` or `abort`."""
+
+    def __init__(self, route: ExchangeRoute, secret: str) -> None:
+        self._route = route
+        self._secret = secret
+        self._messages: queue.Queue[_Message | None] = queue.Queue(MESSAGES_WAITING_MAX)
+        self._error: Exception | None = None
+        self._aborted = False
+        self._thread = threading.Thread(target=self._run, name=f"exchange-link-{route.task_manager}", daemon=True)
+        self._thread.start()
+
+    def send(self, tag: StreamTag, sections: list[SectionRows], rows: pa.RecordBatch) -> None:
+        """Queue one message; waits while the queue is full. Raises what became of earlier ones."""
+        if self._error is not None:
+            raise self._error
+        self._messages.put(_Message(tag, sections, rows))
+
+    def end(self) -> None:
+        """No more messages; does not wait."""
+        self._messages.put(None)
+
+    def wait(self) -> None:
+        """After `end`: until the TaskManager has everything. Raises what went wrong."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def abort(self) -> None:
+        """Stop sending; errors no longer matter."""
+        self._aborted = True
+        self._messages.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        streams: dict[tuple[str, int], tuple[Any, Any]] = {}
+        client: Any = None
+        while (message := self._messages.get()) is not None:
+            if self._error is not None or self._aborted:
+                continue
+            try:
+                if client is None:
+                    client = connect(self._route.address, self._secret)
+                self._write(client, streams, message)
+            except (flight.FlightError, pa.ArrowException, OSError) as error:
+                self._error = self._after(error, streams)
+        self._finish(streams)
+        if client is not None:
+            client.close()
+
+    def _write(self, client: Any, streams: dict[tuple[str, int], tuple[Any, Any]], message: _Message) -> None:
+        key = (message.tag.operator, message.tag.input)
+        if key not in streams:
+            descriptor = flight.FlightDescriptor.for_command(_encode(message.tag))
+            streams[key] = client.do_put(descriptor, message.rows.schema)
+        streams[key][0].write_with_metadata(message.rows, _encode(message.sections))
+
+    def _after(self, error: Exception, streams: dict[tuple[str, int], tuple[Any, Any]]) -> Exception:
+        return remote_error(error, self._lost)
+
+    def _finish(self, streams: dict[tuple[str, int], tuple[Any, Any]]) -> None:
+        for writer, _ in streams.values():
+            try:
+                writer.close()
+            except (flight.FlightError, pa.ArrowException, OSError) as error:
+                if self._error is None:
+                    self._error = remote_error(error, self._lost)
+
+    def _lost(self, reason: str) -> TaskManagerLost:
+        return TaskManagerLost(
+            f"TaskManager {self._route.task_manager} (incarnation {self._route.incarnation}) at {self._route.address} "
+            f"went away while rows were sent to it: {reason}"
+        )

@@ -1,0 +1,212 @@
+"""Sending rows to the subtasks that own their keys: one attempt at one unit of work, to all TaskManagers.
+
+    send(target, rows) ──► pending per target ──► divided by (TaskManager, subtask) ──► one link a TaskManager
+
+Invariants: rows of one (operator, input, subtask) arrive in the order in which they were sent; only non-empty
+streams exist; the totals that `finish` returns were computed from exactly the batches that were sent.
+A sender never waits for a TaskManager that is gone: it raises `TaskManagerLost`, and the JobMaster decides.
+It does not own retries, nor what becomes of rows with null keys.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.exchange import partition
+from holdfast.exchange.link import Link
+from holdfast.graph.program import OperatorTarget
+from holdfast.taskmanager.digest import fold
+from holdfast.taskmanager.protocol import (
+    ExchangeRoutes,
+    ExchangeTag,
+    ExchangeTotals,
+    SectionRows,
+    SentStream,
+    StreamTag,
+)
+
+ROWS_PER_MESSAGE_MIN = 64 * 1024
+"""Fewer rows wait for more (until `finish`): a message costs some 50 µs whatever its size."""
+
+ROWS_PER_MESSAGE_MAX = 256 * 1024
+"""More rows are cut, so that dividing the next ones overlaps with sending these."""
+
+
+class UnitAttempt(NamedTuple):
+    """Which work is being sent: the fields of an `ExchangeTag` that do not depend on the TaskManager."""
+
+    run: int
+    batch: int
+    level: int
+    unit: int
+    attempt: str
+
+
+class _Pending:
+    """Rows of one target that wait to be worth a message."""
+
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self.rows = 0
+
+    def take(self) -> pa.RecordBatch:
+        batches, self.batches, self.rows = self.batches, [], 0
+        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+class Sender(ABC):
+    """Division, order and totals, the same wherever the TaskManagers are."""
+
+    def __init__(self, routes: ExchangeRoutes, unit: UnitAttempt) -> None:
+        self._routes = routes
+        self._unit = unit
+        self._incarnations = {each.task_manager: each.incarnation for each in routes.routes}
+        self._subtasks = sorted(range(routes.parallelism), key=lambda subtask: (routes.owners[subtask], subtask))
+        place_of_subtask = np.empty(routes.parallelism, np.int64)
+        place_of_subtask[self._subtasks] = np.arange(routes.parallelism)
+        self._place_of_group = partition.places_of_groups(place_of_subtask.tolist(), routes.max_parallelism)
+        self._pending: dict[OperatorTarget, _Pending] = {}
+        self._totals: dict[int, dict[tuple[str, int, int], list[int]]] = {}
+
+    def send(self, target: OperatorTarget, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """Send `rows` to the subtasks of `target` that own their keys; possibly later, in order.
+
+        Returns
+        -------
+        The numbers of the rows that were *not* sent because a key is null. The caller fails (`abort`) or sets
+        them aside.
+
+        Raises
+        ------
+        TaskManagerLost, StaleCall
+            Possibly because of rows sent earlier. The caller gives up: `abort`.
+        """
+        null_rows = partition.null_keys(rows, target.key_columns)
+        if len(null_rows):
+            rows = partition.without(rows, null_rows)
+        if rows.num_rows:
+            pending = self._pending.setdefault(target, _Pending())
+            pending.batches.append(rows)
+            pending.rows += rows.num_rows
+            if pending.rows >= ROWS_PER_MESSAGE_MIN:
+                self._divide(target, pending.take())
+        return null_rows
+
+    def finish(self) -> list[SentStream]:
+        """Send what is pending, and wait until every TaskManager has everything.
+
+        Returns
+        -------
+        One entry a TaskManager that got any rows; they count once the JobMaster names them to `process`.
+        """
+        for target, pending in self._pending.items():
+            if pending.rows:
+                self._divide(target, pending.take())
+        self._close()
+        return [
+            SentStream(
+                task_manager,
+                self._unit.unit,
+                self._unit.attempt,
+                [ExchangeTotals(*section, *totals) for section, totals in sections.items()],
+            )
+            for task_manager, sections in sorted(self._totals.items())
+        ]
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Give up. What was sent counts for nothing."""
+
+    @abstractmethod
+    def _deliver(self, task_manager: int, tag: StreamTag, sections: list[SectionRows], rows: pa.RecordBatch) -> None:
+        """Send one message: `rows`, whose parts belong to the subtasks of `sections`, in order."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Wait until everything delivered has arrived."""
+
+    def _divide(self, target: OperatorTarget, rows: pa.RecordBatch) -> None:
+        for start in range(0, rows.num_rows, ROWS_PER_MESSAGE_MAX):
+            piece = rows.slice(start, ROWS_PER_MESSAGE_MAX)
+            division = partition.arrange(piece, target.key_columns, self._place_of_group, self._routes.parallelism)
+            self._send_division(target, division.rows, division.bounds.tolist())
+
+    def _send_division(self, target: OperatorTarget, rows: pa.RecordBatch, bounds: Sequence[int]) -> None:
+        owners = self._routes.owners
+        first = 0
+        while first < len(self._subtasks):
+            task_manager = owners[self._subtasks[first]]
+            stop = first
+            sections = []
+            while stop < len(self._subtasks) and owners[self._subtasks[stop]] == task_manager:
+                if bounds[stop + 1] > bounds[stop]:
+                    sections.append(SectionRows(self._subtasks[stop], bounds[stop + 1] - bounds[stop]))
+                stop += 1
+            if sections:
+                part = rows.slice(bounds[first], bounds[stop] - bounds[first])
+                self._count(task_manager, target, sections, part)
+                self._deliver(task_manager, self._tag(task_manager, target), sections, part)
+            first = stop
+
+    def _count(
+        self, task_manager: int, target: OperatorTarget, sections: list[SectionRows], rows: pa.RecordBatch
+    ) -> None:
+        totals_of_sections = self._totals.setdefault(task_manager, {})
+        start = 0
+        for section in sections:
+            totals = totals_of_sections.setdefault((target.operator, target.input, section.subtask), [0, 0])
+            totals[0] += section.rows
+            totals[1] = fold(totals[1], rows.slice(start, section.rows))
+            start += section.rows
+
+    def _tag(self, task_manager: int, target: OperatorTarget) -> StreamTag:
+        unit = self._unit
+        tag = ExchangeTag(
+            job_id=self._routes.job_id,
+            run=unit.run,
+            batch=unit.batch,
+            incarnation=self._incarnations[task_manager],
+            level=unit.level,
+            unit=unit.unit,
+            attempt=unit.attempt,
+        )
+        return StreamTag(tag, target.operator, target.input)
+
+
+class ExchangeSender(Sender):
+    """Sends over Flight: one link a TaskManager, opened when the first row goes there."""
+
+    def __init__(self, routes: ExchangeRoutes, secret: str, unit: UnitAttempt) -> None:
+        super().__init__(routes, unit)
+        self._secret = secret
+        self._route_of = {each.task_manager: each for each in routes.routes}
+        self._links: dict[int, Link] = {}
+
+    def abort(self) -> None:
+        links = list(self._links.values())
+        self._links.clear()
+        for link in links:
+            link.abort()
+
+    def __enter__(self) -> "ExchangeSender":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.abort()
+
+    def _deliver(self, task_manager: int, tag: StreamTag, sections: list[SectionRows], rows: pa.RecordBatch) -> None:
+        link = self._links.get(task_manager)
+        if link is None:
+            link = self._links[task_manager] = Link(self._route_of[task_manager], self._secret)
+        link.send(tag, sections, rows)
+
+    def _close(self) -> None:
+        for link in self._links.values():
+            link.end()
+        for link in self._links.values():
+            link.wait()
+        self._links.clear()

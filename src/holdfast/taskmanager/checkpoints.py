@@ -1,0 +1,135 @@
+"""A TaskManager's part of checkpoints, after the cut: wait for the uploads, store the manifest, acknowledge.
+
+    cut ──► handles of all tables ──► manifest stored ──► acknowledged until answered
+                     └──────────────────────┴── failed ──► declined until answered
+
+Runs on threads of its own and never holds up a batch. Nothing here deletes: who may delete what was
+acknowledged is the JobMaster's registry to know.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from holdfast.changelog.handles import Manifest, TableHandle
+from holdfast.errors import HoldfastError
+from holdfast.failpoints import hit
+from holdfast.recovery.manifests import encode_manifest
+from holdfast.storage import names
+from holdfast.storage.store import ObjectStore
+from holdfast.taskmanager.protocol import Acknowledgement, Decline, JobMasterGateway
+
+_log = logging.getLogger(__name__)
+
+FIRST_REPEAT_S = 0.05
+REPEAT_S_MAX = 2.0
+AT_ONCE_MAX = 4
+"""Checkpoints whose uploads or acknowledgements are waited for side by side."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One checkpoint's work of this TaskManager."""
+
+    checkpoint_id: int
+    batch: int
+    handles: list[Future[TableHandle]]
+    held: Callable[[], list[str]]
+    begun_s: float
+    sync_ms: float
+
+
+class CheckpointWork:
+    """One a deployment. `close` ends the repeating: the JobMaster has resolved its checkpoints before it deploys."""
+
+    def __init__(
+        self, epoch: int, task_manager: int, incarnation: int, store: ObjectStore, job_master: JobMasterGateway
+    ) -> None:
+        self._epoch = epoch
+        self._task_manager = task_manager
+        self._incarnation = incarnation
+        self._store = store
+        self._job_master = job_master
+        self._closed = threading.Event()
+        self._pieces_seen: set[tuple[str, int]] = set()
+        self._pool = ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="checkpoint")
+
+    def start(self, cut: Cut) -> None:
+        """Returns at once; answered by an acknowledgement or a decline."""
+        self._pool.submit(self._run, cut)
+
+    def decline(self, checkpoint_id: int, error: Exception) -> None:
+        """Returns at once: the cut itself failed."""
+        self._pool.submit(self._decline, checkpoint_id, error)
+
+    def close(self) -> None:
+        """Stop repeating and waiting; ends its threads without waiting for them."""
+        self._closed.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, cut: Cut) -> None:
+        try:
+            acknowledgement = self._persist(cut)
+        except Exception as error:
+            _log.warning("checkpoint %d: TaskManager %d declines", cut.checkpoint_id, self._task_manager, exc_info=True)
+            self._decline(cut.checkpoint_id, error)
+            return
+        hit("taskmanager.acknowledge.before")
+        self._until_answered(lambda: self._job_master.acknowledge(acknowledgement))
+        hit("taskmanager.acknowledge.after")
+
+    def _persist(self, cut: Cut) -> Acknowledgement:
+        tables = [handle.result() for handle in cut.handles]
+        hit("taskmanager.cut.uploaded")
+        manifest = Manifest(self._epoch, cut.checkpoint_id, self._task_manager, self._incarnation, cut.batch, tables)
+        name = names.manifest(self._epoch, cut.checkpoint_id, self._task_manager)
+        self._store.put(name, encode_manifest(manifest))
+        hit("taskmanager.cut.manifest")
+        objects = dict.fromkeys([name, *(each for table in tables for each in table.objects())])
+        incremental, full = self._sizes(tables)
+        return Acknowledgement(
+            checkpoint_id=cut.checkpoint_id,
+            task_manager=self._task_manager,
+            incarnation=self._incarnation,
+            batch=cut.batch,
+            manifest=name,
+            objects=list(objects),
+            held=list(dict.fromkeys([*objects, *cut.held()])),
+            incremental_bytes=incremental,
+            full_bytes=full,
+            sync_ms=cut.sync_ms,
+            async_ms=(time.monotonic() - cut.begun_s) * 1000.0,
+        )
+
+    def _sizes(self, tables: list[TableHandle]) -> tuple[int, int]:
+        pieces = dict(_pieces(tables))
+        new = sum(length for piece, length in pieces.items() if piece not in self._pieces_seen)
+        self._pieces_seen = set(pieces)
+        return new, sum(pieces.values())
+
+    def _decline(self, checkpoint_id: int, error: Exception) -> None:
+        reason = f"{type(error).__name__}: {error}"
+        decline = Decline(checkpoint_id, self._task_manager, self._incarnation, reason)
+        self._until_answered(lambda: self._job_master.decline(decline))
+
+    def _until_answered(self, call: Callable[[], bool]) -> None:
+        delay_s = FIRST_REPEAT_S
+        while not self._closed.is_set():
+            try:
+                if call():
+                    return
+            except (HoldfastError, OSError) as error:
+                _log.info("TaskManager %d repeats an unanswered call: %s", self._task_manager, error)
+            self._closed.wait(delay_s)
+            delay_s = min(2 * delay_s, REPEAT_S_MAX)
+
+
+def _pieces(tables: list[TableHandle]) -> Iterator[tuple[tuple[str, int], int]]:
+    for table in tables:
+        for part in table.materialized:
+            yield (part.object, part.offset), part.length
+        for piece in table.log:
+            yield (piece.object, piece.offset), piece.length

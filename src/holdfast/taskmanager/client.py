@@ -1,0 +1,111 @@
+"""The callers' side of a TaskManager's server: the gateway for the JobMaster, the pull for tasks.
+
+A TaskManager that cannot be reached raises `TaskManagerLost` at once: nobody waits here for a replacement.
+Errors of the TaskManager come back as their own classes (`remote.py`). Only a `Deployment`'s program is ever
+unpickled, by the TaskManager, after the secret was checked.
+"""
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from holdfast.errors import TaskManagerLost
+from holdfast.taskmanager.protocol import Deployment, ExchangeRoute, OutputTicket, ProcessRequest, ProcessResult
+from holdfast.taskmanager.remote import Call, calling
+from holdfast.taskmanager.security import connect
+
+T = TypeVar("T")
+
+
+class TaskManagerClient:
+    """`TaskManagerGateway` and `OutputReader` over Flight. Safe for use from several threads."""
+
+    def __init__(self, route: ExchangeRoute, secret: str, call_timeout_s: float | None = None) -> None:
+        self.route = route
+        self._flight = connect(route.address, secret)
+        self._options = flight.FlightCallOptions(timeout=call_timeout_s)
+
+    def deploy(self, deployment: Deployment) -> None:
+        self._call("deploy", deployment, type(None))
+
+    def process(self, request: ProcessRequest) -> ProcessResult:
+        return self._call("process", request, ProcessResult)
+
+    def commit(self, run: int, batch: int) -> None:
+        self._call("commit", (run, batch), type(None))
+
+    def abort(self, run: int) -> None:
+        self._call("abort", (run,), type(None))
+
+    def release(self, run: int, batch: int) -> None:
+        self._call("release", (run, batch), type(None))
+
+    def cut(self, run: int, checkpoint_id: int, batch: int) -> None:
+        self._call("cut", (run, checkpoint_id, batch), type(None))
+
+    def complete(self, run: int, checkpoint_id: int) -> None:
+        self._call("complete", (run, checkpoint_id), type(None))
+
+    def abort_checkpoint(self, run: int, checkpoint_id: int) -> None:
+        self._call("abort_checkpoint", (run, checkpoint_id), type(None))
+
+    def metrics(self) -> dict[str, float]:
+        return self._call("metrics", (), dict[str, float])
+
+    def read_nonce(self, name: str) -> bytes:
+        """The object `name`, as that TaskManager reads it from the job's storage."""
+        return self._call("read_nonce", name, bytes)
+
+    def stop(self) -> None:
+        """Ask the TaskManager to end; it deletes nothing in the store."""
+        self._call("stop", (), type(None))
+
+    def output(self, run: int, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
+        """The output of one subtask in one batch, streamed, without copying.
+
+        Raises
+        ------
+        TaskManagerLost
+            If the TaskManager cannot be reached, or ends while streaming.
+        StaleCall
+            If the output is not held any more, or the run is an older one.
+        """
+        ticket = OutputTicket(self.route.incarnation, run, batch, operator, subtask)
+        with calling(self._lost):
+            reader = self._flight.do_get(flight.Ticket(msgspec.msgpack.encode(ticket)), self._options)
+            while True:
+                try:
+                    chunk = reader.read_chunk()
+                except StopIteration:
+                    return
+                yield chunk.data
+
+    def close(self) -> None:
+        self._flight.close()
+
+    def __enter__(self) -> "TaskManagerClient":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+    def _call(self, action: str, arguments: Any, answer: type[T]) -> T:
+        body = Call(self.route.incarnation, msgspec.Raw(msgspec.msgpack.encode(arguments)))
+        with calling(self._lost):
+            results = list(self._flight.do_action((action, msgspec.msgpack.encode(body)), self._options))
+            return msgspec.msgpack.decode(results[0].body.to_pybytes(), type=answer)
+
+    def _lost(self, reason: str) -> TaskManagerLost:
+        return TaskManagerLost(
+            f"TaskManager {self.route.task_manager} (incarnation {self.route.incarnation}) at {self.route.address} "
+            f"cannot be reached: {reason}"
+        )
+
+
+def read_output(route: ExchangeRoute, secret: str, run: int, batch: int, operator: str, subtask: int) -> Iterator[Any]:
+    """`TaskManagerClient.output` on a connection of its own, closed at the end: what a pull task uses."""
+    with TaskManagerClient(route, secret) as client:
+        yield from client.output(run, batch, operator, subtask)

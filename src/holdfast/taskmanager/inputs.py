@@ -1,0 +1,146 @@
+"""What sender attempts sent to a TaskManager, each attempt kept apart until the JobMaster says which ones count.
+
+Spark may run a task twice, retry it, or leave one over from a cancelled run: each has an attempt name of its
+own. `take` hands out exactly the named attempts, in the order named, after their totals were compared with
+what arrived. All attempts of a batch are dropped together, named or not. The order of runs and incarnations
+is not judged here but by the TaskManager.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError, StaleCall
+from holdfast.taskmanager.buffers import KeptRows, SpillArea
+from holdfast.taskmanager.digest import fold
+from holdfast.taskmanager.protocol import ExchangeTag, ExchangeTotals, ProcessRequest, SentStream
+
+Section = tuple[str, int, int]
+"""Operator, input number, subtask."""
+
+
+class _AttemptKey(NamedTuple):
+    """Not the level: units of several levels may feed one operator. Attempt names are unique within a run."""
+
+    run: int
+    batch: int
+    unit: int
+    attempt: str
+
+
+@dataclass
+class _Received:
+    rows: KeptRows
+    digest: int = 0
+
+
+@dataclass
+class Attempt:
+    """What one attempt at a unit has sent here so far. Its streams may arrive side by side."""
+
+    tag: ExchangeTag
+    area: SpillArea
+    sections: dict[Section, _Received] = field(default_factory=dict)
+    dropped: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def append(self, section: Section, rows: pa.RecordBatch) -> None:
+        """Keep `rows`, in order of arrival. Raises `StaleCall` once the attempt was dropped."""
+        with self.lock:
+            if self.dropped:
+                raise StaleCall(f"batch {self.tag.batch}: rows of attempt {self.tag.attempt} came after it was let go")
+            received = self.sections.get(section)
+            if received is None:
+                received = self.sections[section] = _Received(KeptRows(self.area))
+            received.rows.append(rows)
+            received.digest = fold(received.digest, rows)
+
+    def drop(self) -> None:
+        with self.lock:
+            self.dropped = True
+            for received in self.sections.values():
+                received.rows.drop()
+            self.sections.clear()
+
+
+class Inputs:
+    """All attempts that a TaskManager holds. Safe for use from several threads."""
+
+    def __init__(self, area: SpillArea) -> None:
+        self._area = area
+        self._attempts: dict[_AttemptKey, Attempt] = {}
+        self._lock = threading.Lock()
+
+    def attempt(self, tag: ExchangeTag) -> Attempt:
+        """Where a stream with this tag belongs; the same for all streams of one attempt."""
+        key = _AttemptKey(tag.run, tag.batch, tag.unit, tag.attempt)
+        with self._lock:
+            found = self._attempts.get(key)
+            if found is None:
+                found = self._attempts[key] = Attempt(tag, self._area)
+            return found
+
+    def take(self, request: ProcessRequest, task_manager: int) -> dict[Section, list[pa.RecordBatch]]:
+        """The rows of the attempts that count, per section, in the order of `request.streams`.
+
+        Raises
+        ------
+        HoldfastError
+            If what arrived differs from what an attempt claims to have sent; names both.
+        """
+        taken: dict[Section, list[pa.RecordBatch]] = {}
+        for stream in request.streams:
+            if stream.task_manager != task_manager:
+                continue
+            key = _AttemptKey(request.run, request.batch, stream.unit, stream.attempt)
+            with self._lock:
+                attempt = self._attempts.get(key)
+            sections = {} if attempt is None else attempt.sections
+            _compare(request, stream, sections)
+            for section, received in sections.items():
+                taken.setdefault(section, []).extend(received.rows.batches())
+        return taken
+
+    def release(self, batch: int) -> None:
+        """Let go of everything that belongs to batches up to and including `batch`."""
+        self._drop(lambda key: key.batch <= batch)
+
+    def release_runs_before(self, run: int) -> None:
+        """Let go of everything that belongs to an older run."""
+        self._drop(lambda key: key.run < run)
+
+    def release_all(self) -> None:
+        self._drop(lambda key: True)
+
+    def _drop(self, chosen: Callable[[_AttemptKey], bool]) -> None:
+        with self._lock:
+            keys = [key for key in self._attempts if chosen(key)]
+            attempts = [self._attempts.pop(key) for key in keys]
+        for attempt in attempts:
+            attempt.drop()
+
+    def __len__(self) -> int:
+        return len(self._attempts)
+
+
+def _compare(request: ProcessRequest, stream: SentStream, sections: dict[Section, _Received]) -> None:
+    arrived = {
+        section: ExchangeTotals(*section, received.rows.rows, received.digest) for section, received in sections.items()
+    }
+    claimed = {(total.operator, total.input, total.subtask): total for total in stream.totals}
+    if arrived == claimed:
+        return
+    section = next(s for s in [*claimed, *arrived] if claimed.get(s) != arrived.get(s))
+    operator, number, subtask = section
+    raise HoldfastError(
+        f"batch {request.batch}: operator {operator!r}, input {number}, subtask {subtask}: attempt {stream.attempt} of "
+        f"unit {stream.unit} claims {_words(claimed.get(section))}, but {_words(arrived.get(section))} arrived; "
+        "nothing of it was processed; the batch has to be run again"
+    )
+
+
+def _words(totals: ExchangeTotals | None) -> str:
+    return "nothing" if totals is None else f"{totals.rows} rows (digest {totals.digest:08x})"

@@ -1,0 +1,52 @@
+"""The TaskManager's side of the JobMaster: `JobMasterGateway` over Flight.
+
+Not being answered is an `OSError`: `ConnectionRefusedError` where nobody listens at the address any more,
+`TimeoutError` where no answer came in time, `ConnectionError` otherwise. Who calls decides what that means.
+"""
+
+from typing import Any
+
+import msgspec
+import pyarrow.flight as flight
+
+from holdfast.taskmanager.protocol import Acknowledgement, Decline
+from holdfast.taskmanager.remote import Call, calling
+from holdfast.taskmanager.security import connect
+
+
+class JobMasterClient:
+    """Safe for use from several threads."""
+
+    def __init__(self, address: str, secret: str, call_timeout_s: float = 10.0) -> None:
+        self._address = address
+        self._flight = connect(address, secret)
+        self._options = flight.FlightCallOptions(timeout=call_timeout_s)
+
+    def register(self, task_manager: int, incarnation: int, address: str) -> bool:
+        return self._call("register", incarnation, (task_manager, incarnation, address))
+
+    def heartbeat(self, task_manager: int, incarnation: int) -> bool:
+        return self._call("heartbeat", incarnation, (task_manager, incarnation))
+
+    def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
+        return self._call("acknowledge", acknowledgement.incarnation, acknowledgement)
+
+    def decline(self, decline: Decline) -> bool:
+        return self._call("decline", decline.incarnation, decline)
+
+    def close(self) -> None:
+        self._flight.close()
+
+    def _call(self, action: str, incarnation: int, arguments: Any) -> bool:
+        body = msgspec.msgpack.encode(Call(incarnation, msgspec.Raw(msgspec.msgpack.encode(arguments))))
+        with calling(self._unanswered):
+            results = list(self._flight.do_action((action, body), self._options))
+            return msgspec.msgpack.decode(results[0].body.to_pybytes(), type=bool)
+
+    def _unanswered(self, reason: str) -> OSError:
+        message = f"JobMaster at {self._address} does not answer: {reason}"
+        if "refused" in reason.lower():
+            return ConnectionRefusedError(message)
+        if "deadline" in reason.lower() or "timed out" in reason.lower():
+            return TimeoutError(message)
+        return ConnectionError(message)

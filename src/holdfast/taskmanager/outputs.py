@@ -1,0 +1,77 @@
+"""What the subtasks of a TaskManager put out, kept per batch, operator and subtask until the JobMaster lets go of it.
+
+May be read any number of times (a pull task may be retried). Asking for what is gone, or was never made, is an
+error and never an empty answer.
+"""
+
+import threading
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from holdfast.errors import StaleCall
+from holdfast.taskmanager.buffers import KeptRows, SpillArea
+
+ROWS_PER_BATCH_MAX = 128 * 1024
+"""Longer ones are cut when read: one message each, small enough to overlap sending and receiving."""
+
+
+class Outputs:
+    """Safe for use from several threads."""
+
+    def __init__(self, area: SpillArea) -> None:
+        self._area = area
+        self._kept: dict[tuple[int, str, int], KeptRows] = {}
+        self._lock = threading.Lock()
+
+    def put(self, batch: int, operator: str, subtask: int, rows: Iterable[pa.RecordBatch]) -> int:
+        """Keep the whole output of one subtask in one batch (possibly none); returns the number of rows."""
+        kept = KeptRows(self._area)
+        for piece in rows:
+            if piece.num_rows:
+                kept.append(piece)
+        with self._lock:
+            replaced = self._kept.pop((batch, operator, subtask), None)
+            self._kept[batch, operator, subtask] = kept
+        if replaced is not None:
+            replaced.drop()
+        return kept.rows
+
+    def read(self, batch: int, operator: str, subtask: int) -> list[pa.RecordBatch]:
+        """The output, cut into batches of at most `ROWS_PER_BATCH_MAX` rows.
+
+        Raises
+        ------
+        StaleCall
+            If it is not held: released, undone, or never made.
+        """
+        with self._lock:
+            kept = self._kept.get((batch, operator, subtask))
+            if kept is None:
+                raise StaleCall(
+                    f"operator {operator!r}, subtask {subtask}: the output of batch {batch} is not held here "
+                    "(released, undone or never made); the task that asks is left over"
+                )
+            batches = kept.batches()
+            return [piece for rows in batches for piece in _cut(rows)]
+
+    def release(self, batch: int) -> None:
+        """Let go of the output of batches up to and including `batch`."""
+        with self._lock:
+            gone = [self._kept.pop(key) for key in list(self._kept) if key[0] <= batch]
+        for kept in gone:
+            kept.drop()
+
+    def release_all(self) -> None:
+        with self._lock:
+            gone = list(self._kept.values())
+            self._kept.clear()
+        for kept in gone:
+            kept.drop()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+def _cut(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
+    return [rows.slice(start, ROWS_PER_BATCH_MAX) for start in range(0, rows.num_rows, ROWS_PER_BATCH_MAX)]

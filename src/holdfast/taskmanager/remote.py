@@ -1,0 +1,118 @@
+"""How errors and bodies cross a Flight connection: errors by their class's name, bodies as msgpack.
+
+An error of `holdfast.errors` raised by a handler is raised again by the caller as the same class with the
+same message. Any other error of a handler becomes `HoldfastError`. A connection that does not answer
+becomes whatever the caller says (`lost`). Nothing is unpickled here.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from holdfast import errors
+from holdfast.errors import HoldfastError
+
+_log = logging.getLogger(__name__)
+
+MESSAGE_CHARACTERS_MAX = 2000
+"""gRPC carries errors in trailers of at most 8 KB."""
+
+
+class RemoteError(msgspec.Struct, frozen=True):
+    """An error as it crosses the connection."""
+
+    error: str
+    message: str
+
+
+class Call(msgspec.Struct, frozen=True):
+    """The body of an action: for which incarnation it is meant, and the arguments."""
+
+    incarnation: int
+    arguments: msgspec.Raw = msgspec.Raw(b"\x90")
+
+
+def address(host: str, port: int) -> str:
+    """The Flight address of a host (a name, an IPv4 or an IPv6 address) and port."""
+    return f"grpc://[{host}]:{port}" if ":" in host else f"grpc://{host}:{port}"
+
+
+@contextmanager
+def serving(what: str) -> Iterator[None]:
+    """Around a handler: turns its errors into Flight errors that name the class."""
+    try:
+        yield
+    except HoldfastError as error:
+        raise _flight_error(type(error).__name__, str(error)) from error
+    except flight.FlightError:
+        raise
+    except Exception as error:
+        _log.exception("%s failed", what)
+        raise _flight_error("HoldfastError", f"{what} failed: {type(error).__name__}: {error}") from error
+
+
+def _flight_error(name: str, message: str) -> Exception:
+    if len(message) > MESSAGE_CHARACTERS_MAX:
+        half = MESSAGE_CHARACTERS_MAX // 2
+        message = f"{message[:half]} […] {message[-half:]}"
+    body = msgspec.msgpack.encode(RemoteError(name, message))
+    error: Exception = flight.FlightServerError(message[:200], extra_info=body)
+    return error
+
+
+Lost = Callable[[str], Exception]
+"""Makes the error for a connection that does not answer, from the reason."""
+
+
+@contextmanager
+def calling(lost: Lost) -> Iterator[None]:
+    """Around a client's call: turns Flight errors back into those of `holdfast.errors`, or into `lost`'s."""
+    try:
+        yield
+    except flight.FlightUnauthenticatedError as error:
+        raise HoldfastError(_first_line(error)) from error
+    except (flight.FlightError, pa.ArrowException, OSError) as error:
+        raise remote_error(error, lost) from error
+
+
+def remote_error(error: BaseException, lost: Lost) -> Exception:
+    """The error that a failed call stands for."""
+    body = getattr(error, "extra_info", b"")
+    if not body:
+        return lost(_first_line(error))
+    remote = msgspec.msgpack.decode(body, type=RemoteError)
+    kind = getattr(errors, remote.error, HoldfastError)
+    made = kind(remote.message)
+    return made if isinstance(made, HoldfastError) else HoldfastError(remote.message)
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).split(". gRPC client debug context")[0]
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def bind(make: Callable[[str], Any], host: str, port_range: Sequence[int] | None, what: str) -> Any:
+    """Start a Flight server on `host` at the first free port of `[first, last]` (any free one without a range).
+
+    Raises
+    ------
+    HoldfastError
+        If no port of the range is free, naming the range.
+    """
+    if port_range is None:
+        return make(address(host, 0))
+    first, last = port_range
+    reason = "the range is empty"
+    for port in range(first, last + 1):
+        try:
+            return make(address(host, port))
+        except (pa.ArrowException, flight.FlightError, OSError) as error:
+            reason = _first_line(error)
+    raise HoldfastError(
+        f"{what}: no free port from {first} to {last} on {host} ({reason}); widen TaskManagerConfig(port_range=…)"
+    )

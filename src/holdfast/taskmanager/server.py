@@ -1,0 +1,114 @@
+"""The Flight server around a TaskManager: DoPut takes exchanged rows, DoGet gives output, actions are the gateway.
+
+Every call carries the job's secret (`security.py`) and the incarnation that it is meant for. The server binds
+the host it is given and nothing else. It holds no state: what a call means is the TaskManager's to decide.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from holdfast.errors import StaleCall
+from holdfast.taskmanager.protocol import (
+    Deployment,
+    OutputTicket,
+    ProcessRequest,
+    SectionRows,
+    StreamTag,
+)
+from holdfast.taskmanager.remote import Call, bind, serving
+from holdfast.taskmanager.security import SECRET_MIDDLEWARE, SecretServerFactory
+from holdfast.taskmanager.taskmanager import TaskManager
+
+_encode = msgspec.msgpack.encode
+_decode = msgspec.msgpack.decode
+_sections = msgspec.msgpack.Decoder(list[SectionRows])
+
+
+class TaskManagerServer:
+    """Serves `task_manager` from construction until `close`."""
+
+    def __init__(
+        self, task_manager: TaskManager, secret: str, host: str, port_range: Sequence[int] | None = None
+    ) -> None:
+        def make(location: str) -> _Server:
+            return _Server(task_manager, secret, location)
+
+        self._server: _Server = bind(make, host, port_range, f"TaskManager {task_manager.index}")
+        self.port: int = self._server.port
+
+    def close(self) -> None:
+        """Refuse new calls and end those under way."""
+        self._server.shutdown()
+
+
+class _Server(flight.FlightServerBase):  # type: ignore[misc]
+    def __init__(self, task_manager: TaskManager, secret: str, location: str) -> None:
+        self._task_manager = task_manager
+        self._actions = _actions(task_manager)
+        super().__init__(location, middleware={SECRET_MIDDLEWARE: SecretServerFactory(secret)})
+
+    def do_action(self, context: Any, action: Any) -> list[bytes]:
+        with serving(f"TaskManager {self._task_manager.index}: {action.type}"):
+            handler = self._actions.get(action.type)
+            if handler is None:
+                raise flight.FlightServerError(f"no action {action.type!r}; known: {', '.join(sorted(self._actions))}")
+            call = _decode(action.body.to_pybytes(), type=Call)
+            self._check_incarnation(call.incarnation)
+            return [_encode(handler(bytes(call.arguments)))]
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        with serving(f"TaskManager {self._task_manager.index}: exchange"):
+            tag = _decode(descriptor.command, type=StreamTag)
+            self._task_manager.receive(tag.exchange, _received(reader, tag))
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        with serving(f"TaskManager {self._task_manager.index}: output"):
+            asked = _decode(ticket.ticket, type=OutputTicket)
+            self._check_incarnation(asked.incarnation)
+            schema = self._task_manager.output_schema(asked.operator)
+            batches = self._task_manager.output(asked.run, asked.batch, asked.operator, asked.subtask)
+            return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(schema, batches))
+
+    def _check_incarnation(self, incarnation: int) -> None:
+        if incarnation != self._task_manager.incarnation:
+            raise StaleCall(
+                f"TaskManager {self._task_manager.index}: the call is for incarnation {incarnation}, "
+                f"this is incarnation {self._task_manager.incarnation}"
+            )
+
+
+def _received(reader: Any, tag: StreamTag) -> Iterator[tuple[str, int, int, pa.RecordBatch]]:
+    while True:
+        try:
+            chunk = reader.read_chunk()
+        except StopIteration:
+            return
+        start = 0
+        for section in _sections.decode(chunk.app_metadata):
+            yield tag.operator, tag.input, section.subtask, chunk.data.slice(start, section.rows)
+            start += section.rows
+
+
+def _actions(task_manager: TaskManager) -> dict[str, Callable[[bytes], Any]]:
+    numbers = msgspec.msgpack.Decoder(list[int])
+
+    def of_numbers(method: Callable[..., Any]) -> Callable[[bytes], Any]:
+        return lambda body: method(*numbers.decode(body))
+
+    return {
+        "deploy": lambda body: task_manager.deploy(_decode(body, type=Deployment)),
+        "process": lambda body: task_manager.process(_decode(body, type=ProcessRequest)),
+        "commit": of_numbers(task_manager.commit),
+        "abort": of_numbers(task_manager.abort),
+        "release": of_numbers(task_manager.release),
+        "cut": of_numbers(task_manager.cut),
+        "complete": of_numbers(task_manager.complete),
+        "abort_checkpoint": of_numbers(task_manager.abort_checkpoint),
+        "metrics": lambda body: task_manager.metrics(),
+        "read_nonce": lambda body: task_manager.read_nonce(_decode(body, type=str)),
+        "stop": lambda body: task_manager.stop(),
+    }

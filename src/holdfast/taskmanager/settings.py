@@ -1,0 +1,37 @@
+"""What a TaskManager's process is told when it starts: values only, sent with the Spark task that runs it."""
+
+import msgspec
+
+MEBIBYTE = 1024 * 1024
+
+
+class TaskManagerSettings(msgspec.Struct, frozen=True):
+    """One start of a TaskManager. `incarnation` is fresh: the JobMaster refuses one it did not give.
+
+    `bind_host` is the one address that the server listens on; `advertised_host` is what others connect to
+    (`bind_host` unless given). `port_range` is (first, last), both included; without it any free port.
+    """
+
+    job_id: str
+    epoch: int
+    task_manager: int
+    incarnation: int
+    job_master: str
+    """The JobMaster's Flight address."""
+    secret: str
+    bind_host: str
+    storage_url: str
+    storage_options: dict[str, str] = {}
+    advertised_host: str | None = None
+    port_range: tuple[int, int] | None = None
+    local_dir: str | None = None
+    exchange_memory_bytes_max: int = 512 * MEBIBYTE
+    state_memory_bytes_max: int = 4096 * MEBIBYTE
+    heartbeat_interval_s: float = 1.0
+    job_master_silence_s_max: float = 30.0
+
+    def __repr__(self) -> str:
+        return (
+            f"TaskManagerSettings(job_id={self.job_id!r}, epoch={self.epoch}, task_manager={self.task_manager}, "
+            f"incarnation={self.incarnation}, job_master={self.job_master!r}, storage_url={self.storage_url!r})"
+        )

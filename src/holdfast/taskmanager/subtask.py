@@ -1,0 +1,129 @@
+"""One subtask: an operator's instance, its state tables, and the transaction that a batch is on them.
+
+    idle ──process──► in batch ──commit──► idle          process raised: undone at once, waits for abort
+                         └──────undo─────► idle
+
+Invariants: a batch is committed once or not at all; a commit that fails half way makes the subtask broken, and a
+broken one does nothing more. One thread at a time processes, commits or undoes; `checkpoint` may come from another
+one meanwhile, and sees each batch committed or not, never in between.
+It does not own when any of that happens: the TaskManager does.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import pyarrow as pa
+
+from holdfast.changelog.handles import TableHandle
+from holdfast.errors import HoldfastError, TaskManagerLost
+from holdfast.failpoints import hit
+from holdfast.functions.operator import BatchContext, Operator, OperatorResult
+from holdfast.materialize.keyed_state import KeyedState
+
+
+class Subtask:
+    """`states` durably keeps the tables of `operator`, by the same names."""
+
+    def __init__(self, name: str, subtask: int, operator: Operator, states: dict[str, KeyedState]) -> None:
+        self.name = name
+        self.subtask = subtask
+        self.rows_in = 0
+        self.rows_out = 0
+        self._operator = operator
+        self._states = states
+        self._in_batch = False
+        self._committed: int | None = None
+        self._broken: str | None = None
+        self._boundary = threading.Lock()
+
+    @property
+    def memory_bytes(self) -> int:
+        """What its tables take."""
+        return sum(table.memory_bytes for table in self._operator.tables.values())
+
+    @property
+    def rows_in_state(self) -> int:
+        return sum(len(table) for table in self._operator.tables.values())
+
+    def process(self, context: BatchContext, inputs: list[tuple[int, pa.RecordBatch]]) -> OperatorResult:
+        """Begin the batch and process all of its rows. On an error the tables are as they were before."""
+        self._check()
+        hit("taskmanager.process.subtask")
+        for table in self._operator.tables.values():
+            table.begin(context.batch)
+        self._in_batch = True
+        try:
+            result = self._operator.process(inputs, context)
+        except BaseException:
+            self.undo()
+            raise
+        self.rows_in += sum(rows.num_rows for _, rows in inputs)
+        return result
+
+    def commit(self, batch: int) -> None:
+        """Make the batch part of the state and of the log; a second time for the same batch does nothing.
+
+        Raises
+        ------
+        TaskManagerLost
+            If it could not be done: the state is unusable from now on.
+        """
+        self._check()
+        if self._committed == batch:
+            return
+        try:
+            with self._boundary:
+                self._commit(batch)
+        except Exception as error:
+            self._broken = f"operator {self.name!r}, subtask {self.subtask}: commit of batch {batch} failed: {error}"
+            raise TaskManagerLost(self._broken) from error
+
+    def _commit(self, batch: int) -> None:
+        for name, state in self._states.items():
+            table = self._operator.tables[name]
+            changes = table.changes() if self._in_batch else None
+            if self._in_batch:
+                table.commit()
+            hit("taskmanager.commit.between")
+            state.committed(batch, changes)
+        self._in_batch = False
+        self._committed = batch
+
+    def undo(self) -> None:
+        """Undo the batch in flight, if any."""
+        if self._in_batch:
+            for table in self._operator.tables.values():
+                table.undo()
+            self._in_batch = False
+
+    def checkpoint(self, checkpoint_id: int, batch: int) -> list[Future[TableHandle]]:
+        """Start to persist the state as of `batch`, committed before."""
+        with self._boundary:
+            self._check()
+            return [state.checkpoint(checkpoint_id, batch) for state in self._states.values()]
+
+    def completed(self, checkpoint_id: int) -> None:
+        self._tell(lambda state: state.completed(checkpoint_id))
+
+    def aborted(self, checkpoint_id: int) -> None:
+        self._tell(lambda state: state.aborted(checkpoint_id))
+
+    def held(self) -> list[str]:
+        """Objects that its live logs and materializations hold."""
+        with self._boundary:
+            return [name for state in self._states.values() for name in state.held()]
+
+    def close(self) -> None:
+        """Let go of everything. What is stored stays."""
+        self._operator.close()
+        self._tell(lambda state: state.close())
+
+    def _tell(self, say: Callable[[KeyedState], None]) -> None:
+        with self._boundary:
+            for state in self._states.values():
+                say(state)
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise HoldfastError(self._broken)

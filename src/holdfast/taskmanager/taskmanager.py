@@ -1,0 +1,339 @@
+"""The TaskManager: hosts subtasks, and does with them what the JobMaster says. Knows neither Flight nor Spark.
+
+    senders ──receive──► inputs ──process──► subtasks ──► outputs ──output──► pull tasks
+                                     commit │ abort
+                                        cut ▼
+                              checkpoints.py: manifest, acknowledgement
+
+Invariants
+- A call or a stream of a lower run than the last one seen is refused (`StaleCall`), as is one meant for another
+  incarnation; a stream also once its batch was released.
+- One of deploy, process, commit and abort at a time (`_work`). `cut`, `receive`, `output` and `metrics` never wait
+  for them: a checkpoint does not wait for a batch.
+- Nothing in the store is deleted here; input and output live until `release`, `abort` or `deploy`.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import HoldfastError, StaleCall, StateTooLarge
+from holdfast.failpoints import hit
+from holdfast.functions.operator import BatchContext
+from holdfast.storage.store import ObjectStore
+from holdfast.taskmanager.buffers import SpillArea
+from holdfast.taskmanager.checkpoints import Cut
+from holdfast.taskmanager.hosting import Hosted, host
+from holdfast.taskmanager.inputs import Inputs
+from holdfast.taskmanager.outputs import Outputs
+from holdfast.taskmanager.protocol import (
+    Deployment,
+    ExchangeTag,
+    JobMasterGateway,
+    ProcessRequest,
+    ProcessResult,
+    SubtaskResult,
+)
+from holdfast.taskmanager.settings import TaskManagerSettings
+from holdfast.taskmanager.subtask import Subtask
+
+T = TypeVar("T")
+
+
+class _InFlight(NamedTuple):
+    """The batch that was begun and neither committed nor undone."""
+
+    run: int
+    batch: int
+    levels: tuple[int, ...]
+
+
+class TaskManager:
+    """`TaskManagerGateway` and `OutputReader`. Safe for use from several threads."""
+
+    def __init__(
+        self,
+        settings: TaskManagerSettings,
+        store: ObjectStore,
+        job_master: JobMasterGateway,
+        clock: Clock | None = None,
+    ) -> None:
+        self.job_id = settings.job_id
+        self.index = settings.task_manager
+        self.incarnation = settings.incarnation
+        self.stopped = threading.Event()
+        self._settings = settings
+        self._store = store
+        self._job_master = job_master
+        self._clock = clock or SystemClock()
+        self._area = SpillArea(settings.exchange_memory_bytes_max, settings.local_dir)
+        self._inputs = Inputs(self._area)
+        self._outputs = Outputs(self._area)
+        self._work = threading.Lock()
+        self._numbers = threading.Lock()
+        self._run = 0
+        self._released = -1
+        self._committed = -1
+        self._in_flight: _InFlight | None = None
+        self._hosted: Hosted | None = None
+        self._pool: ThreadPoolExecutor | None = None
+
+    # The gateway, in the order of a batch's life.
+
+    def deploy(self, deployment: Deployment) -> None:
+        found, expected = (deployment.job_id, deployment.task_manager, deployment.incarnation), self._identity
+        if found != expected:
+            raise StaleCall(f"deployment for (job, TaskManager, incarnation) {found}; this is {expected}")
+        self._see(deployment.run, "deploy")
+        with self._work:
+            self._see(deployment.run, "deploy")
+            self._undeploy()
+            hit("taskmanager.deploy.before")
+            self._pool = ThreadPoolExecutor(max(1, len(deployment.subtasks)), thread_name_prefix="subtask")
+            hosted = host(deployment, self._settings, self._store, self._job_master, self._clock, self._pool)
+            with self._numbers:
+                self._hosted = hosted
+                self._committed = self._released = deployment.first_batch - 1
+            hit("taskmanager.deploy.after")
+
+    def receive(self, tag: ExchangeTag, batches: Iterator[tuple[str, int, int, pa.RecordBatch]]) -> None:
+        """Keep what one stream of a sender attempt brings: (operator, input, subtask, rows), in order.
+
+        Raises
+        ------
+        StaleCall
+            If the stream is of an older run, another incarnation or job, or a batch that was let go.
+        """
+        found, expected = (tag.job_id, tag.incarnation), (self.job_id, self.incarnation)
+        if found != expected:
+            raise StaleCall(f"stream for (job, incarnation) {found}; this is {expected}")
+        self._check_stream(tag)
+        hit("taskmanager.receive")
+        attempt = self._inputs.attempt(tag)
+        for operator, number, subtask, rows in batches:
+            self._check_stream(tag)
+            attempt.append((operator, number, subtask), rows)
+
+    def process(self, request: ProcessRequest) -> ProcessResult:
+        self._see(request.run, "process")
+        with self._work:
+            self._see(request.run, "process")
+            hosted = self._deployed()
+            levels = self._begin(request)
+            hit("taskmanager.process.before")
+            taken = self._inputs.take(request, self.index)
+            subtasks = hosted.of_level(request.level)
+            _check_hosted(set(taken), subtasks)
+            self._in_flight = _InFlight(request.run, request.batch, (*levels, request.level))
+            results = self._each(subtasks, lambda each: self._process(each, request, taken))
+            self._check_memory(hosted)
+            hit("taskmanager.process.after")
+            return ProcessResult(results)
+
+    def output(self, run: int, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
+        self._see(run, "output")
+        return iter(self._outputs.read(batch, operator, subtask))
+
+    def output_schema(self, operator: str) -> pa.Schema:
+        """The schema of an operator's output."""
+        return self._deployed().output_schema(operator)
+
+    def commit(self, run: int, batch: int) -> None:
+        self._see(run, "commit")
+        with self._work:
+            self._see(run, "commit")
+            hosted = self._deployed()
+            if batch <= self._committed:
+                return
+            if self._in_flight is None or self._in_flight[:2] != (run, batch):
+                raise HoldfastError(
+                    f"TaskManager {self.index}: commit of batch {batch} in run {run}, but in flight is "
+                    f"{_named(self._in_flight)}; process it first"
+                )
+            hit("taskmanager.commit.before")
+            self._each(list(hosted.subtasks.values()), lambda each: each.commit(batch))
+            with self._numbers:
+                self._committed = batch
+                self._in_flight = None
+            hit("taskmanager.commit.after")
+
+    def abort(self, run: int) -> None:
+        self._see(run, "abort")
+        self._inputs.release_runs_before(run)
+        with self._work:
+            self._see(run, "abort")
+            hit("taskmanager.abort")
+            if self._in_flight is not None and self._hosted is not None:
+                self._each(list(self._hosted.subtasks.values()), lambda each: each.undo())
+            self._in_flight = None
+            self._inputs.release_runs_before(run)
+            self._outputs.release_all()
+
+    def release(self, run: int, batch: int) -> None:
+        self._see(run, "release")
+        with self._numbers:
+            self._released = max(self._released, batch)
+        self._inputs.release(batch)
+        self._outputs.release(batch)
+
+    def cut(self, run: int, checkpoint_id: int, batch: int) -> None:
+        self._see(run, "cut")
+        hosted = self._deployed()
+        if batch > self._committed:
+            raise HoldfastError(
+                f"TaskManager {self.index}: cut of checkpoint {checkpoint_id} at batch {batch}, "
+                f"but the last batch committed here is {self._committed}"
+            )
+        begun_s = time.monotonic()
+        hit("taskmanager.cut.before")
+        try:
+            handles = [future for each in hosted.subtasks.values() for future in each.checkpoint(checkpoint_id, batch)]
+        except Exception as error:
+            hosted.checkpoints.decline(checkpoint_id, error)
+            return
+        sync_ms = (time.monotonic() - begun_s) * 1000.0
+        hosted.checkpoints.start(Cut(checkpoint_id, batch, handles, hosted.held, begun_s, sync_ms))
+
+    def complete(self, run: int, checkpoint_id: int) -> None:
+        self._see(run, "complete")
+        hit("taskmanager.complete")
+        for each in self._deployed().subtasks.values():
+            each.completed(checkpoint_id)
+
+    def abort_checkpoint(self, run: int, checkpoint_id: int) -> None:
+        self._see(run, "abort_checkpoint")
+        for each in self._deployed().subtasks.values():
+            each.aborted(checkpoint_id)
+
+    def metrics(self) -> dict[str, float]:
+        """Gauges and counters, by name; 0 where nothing is hosted."""
+        subtasks = [] if self._hosted is None else list(self._hosted.subtasks.values())
+        return {
+            "numRecordsIn": float(sum(each.rows_in for each in subtasks)),
+            "numRecordsOut": float(sum(each.rows_out for each in subtasks)),
+            "stateRows": float(sum(each.rows_in_state for each in subtasks)),
+            "stateBytes": float(sum(each.memory_bytes for each in subtasks)),
+            "exchangeMemoryBytes": float(self._area.memory_bytes),
+            "exchangeSpilledBytes": float(self._area.spilled_bytes),
+            "lastCommittedBatch": float(self._committed),
+        }
+
+    def read_nonce(self, name: str) -> bytes:
+        """The object `name` as this process reads it: shows at `start()` whether all see the same storage."""
+        return self._store.get(name)
+
+    def stop(self) -> None:
+        """Ask whoever runs this TaskManager to end it."""
+        self.stopped.set()
+
+    def close(self) -> None:
+        """Let go of everything held in this process and on its disk; the store stays as it is."""
+        with self._work:
+            self._undeploy()
+            self._area.close()
+
+    # Inside.
+
+    @property
+    def _identity(self) -> tuple[str, int, int]:
+        return self.job_id, self.index, self.incarnation
+
+    def _see(self, run: int, what: str) -> None:
+        with self._numbers:
+            if run < self._run:
+                raise StaleCall(
+                    f"TaskManager {self.index}: {what} of run {run} is refused: run {self._run} has begun; "
+                    "the caller is left over and gives up"
+                )
+            self._run = run
+
+    def _check_stream(self, tag: ExchangeTag) -> None:
+        self._see(tag.run, f"a stream of attempt {tag.attempt}")
+        if tag.batch <= self._released:
+            raise StaleCall(
+                f"TaskManager {self.index}: batch {tag.batch} was let go; attempt {tag.attempt} is left over"
+            )
+
+    def _deployed(self) -> Hosted:
+        if self._hosted is None:
+            raise StaleCall(f"TaskManager {self.index}, incarnation {self.incarnation}: nothing is deployed here yet")
+        return self._hosted
+
+    def _begin(self, request: ProcessRequest) -> tuple[int, ...]:
+        """Checks that the batch can be processed now; the levels of it that already were."""
+        if self._in_flight is None:
+            if request.batch <= self._committed:
+                raise HoldfastError(
+                    f"TaskManager {self.index}: batch {request.batch} cannot be processed: "
+                    f"batch {self._committed} is committed; plan it under a new number"
+                )
+            return ()
+        if self._in_flight[:2] != (request.run, request.batch) or request.level in self._in_flight.levels:
+            raise HoldfastError(
+                f"TaskManager {self.index}: batch {request.batch} in run {request.run}, level {request.level} cannot be "
+                f"processed: in flight is {_named(self._in_flight)}; commit or abort it first"
+            )
+        return self._in_flight.levels
+
+    def _process(
+        self, subtask: Subtask, request: ProcessRequest, taken: dict[tuple[str, int, int], list[pa.RecordBatch]]
+    ) -> SubtaskResult:
+        inputs = [
+            (number, rows)
+            for (operator, number, of), batches in sorted(taken.items(), key=lambda item: item[0])
+            if (operator, of) == (subtask.name, subtask.subtask)
+            for rows in batches
+        ]
+        context = BatchContext(request.batch, request.batch_time_us, subtask.name, subtask.subtask)
+        result = subtask.process(context, inputs)
+        rows_out = self._outputs.put(request.batch, subtask.name, subtask.subtask, result.output)
+        subtask.rows_out += rows_out
+        rows_in = sum(rows.num_rows for _, rows in inputs)
+        return SubtaskResult(subtask.name, subtask.subtask, rows_in, rows_out, result.bad)
+
+    def _check_memory(self, hosted: Hosted) -> None:
+        found, allowed = (
+            sum(each.memory_bytes for each in hosted.subtasks.values()),
+            self._settings.state_memory_bytes_max,
+        )
+        if found > allowed:
+            raise StateTooLarge(
+                f"TaskManager {self.index}: its state tables take {found:,} bytes, allowed are {allowed:,}; "
+                "give TaskManagerConfig(memory=…) more, or use more TaskManagers"
+            )
+
+    def _each(self, subtasks: list[Subtask], do: Callable[[Subtask], T]) -> list[T]:
+        """Run `do` for each subtask on a thread of its own; when all have ended, raise the first error, if any."""
+        assert self._pool is not None, "deployed"
+        futures: list[Future[T]] = [self._pool.submit(do, each) for each in subtasks]
+        errors = [error for error in (future.exception() for future in futures) if error is not None]
+        if errors:
+            raise next((error for error in errors if isinstance(error, HoldfastError)), errors[0])
+        return [future.result() for future in futures]
+
+    def _undeploy(self) -> None:
+        with self._numbers:
+            hosted, self._hosted, self._in_flight = self._hosted, None, None
+        self._inputs.release_all()
+        self._outputs.release_all()
+        if hosted is not None:
+            hosted.close()
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+
+def _check_hosted(sections: set[tuple[str, int, int]], subtasks: list[Subtask]) -> None:
+    hosted = {(each.name, each.subtask) for each in subtasks}
+    strange = sorted((operator, subtask) for operator, _, subtask in sections if (operator, subtask) not in hosted)
+    if strange:
+        raise HoldfastError(f"rows arrived for {strange}, hosted here at this level are {sorted(hosted)}")
+
+
+def _named(in_flight: _InFlight | None) -> str:
+    return "no batch" if in_flight is None else f"batch {in_flight.batch} of run {in_flight.run}"
