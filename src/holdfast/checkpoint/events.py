@@ -13,8 +13,8 @@ it unless a line below says so (where order is needed for safety, an event comes
  3. Publish                at most one at a time for each sink, in order of numbers
  4. Discard                of groups that are published and that no record names any more
  5. DeleteObjects          never of what a record, a pending checkpoint, an unpublished group or a live log names
- 6. StoreAndRecord         at most one unanswered at a time; while one is, no 2, 4, 5, 6 is given
- 7. Cut                    the batch it names has been committed by everybody
+ 6. Cut                    the batch it names has been committed by everybody
+ 7. StoreAndRecord         at most one unanswered at a time; while one is, no 2, 4, 5, 7 is given
  8. PausePlanning, ResumePlanning
 
 Which event answers which command
@@ -28,7 +28,8 @@ Which event answers which command
     Failover         FailoverBegan, later TaskManagersChanged
     RestoreFrom      TaskManagersChanged, once everything is deployed again
 
-Every event may also come late, twice or unasked; that never raises.
+Every event may also come late, twice or unasked; that never raises. What the JobMaster alone can get wrong does:
+see `Coordinator.handle`.
 """
 
 from collections.abc import Mapping

@@ -69,10 +69,9 @@ class Cron:
             ) from error
 
     def next_due(self, now_s: float, last_s: float) -> float | None:
-        if last_s > now_s:
-            last_s = now_s
-        due_s = next(CronSim(self.expression, datetime.fromtimestamp(last_s, tz=UTC))).timestamp()
-        return max(due_s, now_s)
+        last_s = min(last_s, now_s)
+        due: datetime = next(CronSim(self.expression, datetime.fromtimestamp(last_s, tz=UTC)))
+        return max(due.timestamp(), now_s)
 
 
 def every(interval: Duration) -> Every:

@@ -1,0 +1,417 @@
+"""The CheckpointCoordinator: when to cut, what completes a checkpoint, and what follows from it.
+
+Pure: `handle(event) -> list[Command]` is the only mutator; no I/O, clock or thread. `events.py` lists events and
+commands, and fixes the order of an answer's commands.
+
+    DEPLOYING ──TaskManagersChanged──► RUNNING ──FailoverBegan──► FAILING ──no record unanswered, RestoreFrom──┐
+        ▲                                                                                                      │
+        └──────────────────────────────────────────────────────────────────────────────────────────────────────┘
+
+Invariants
+----------
+- A cut is at the last committed batch, and never waits for a running one. There is none without progress.
+- The record completes the checkpoint. One that was sent neither expires nor is aborted, and while it is unanswered
+  nothing is deleted and nothing further written.
+- Committables go into the first record whose cut is at or past their batch, each into exactly one as a new group.
+- Nothing is deleted that a record, a pending checkpoint, an undiscarded group or a live log names.
+
+Does not own: bytes, processes, batches, the journal's numbers.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+from holdfast.checkpoint import events as ev
+from holdfast.checkpoint.failures import FailureManager
+from holdfast.checkpoint.ledger import Ledger
+from holdfast.checkpoint.pending import PendingCheckpoint, PendingCheckpoints
+from holdfast.checkpoint.publication import Publication
+from holdfast.checkpoint.records import RetainedRecords
+from holdfast.checkpoint.registry import GroupHolder, LogHolder, ObjectRegistry, PendingHolder, RecordHolder
+from holdfast.errors import HoldfastError
+from holdfast.ids import CheckpointId, Incarnation, RunNumber
+from holdfast.settings import CheckpointConfig
+
+
+class Phase(Enum):
+    DEPLOYING = "deploying"
+    RUNNING = "running"
+    FAILING = "failing"
+
+
+class Coordinator:
+    """The checkpoint rules of one epoch of one job. Called by one thread at a time."""
+
+    def __init__(self, config: CheckpointConfig) -> None:
+        self._config = config
+        self._phase = Phase.DEPLOYING
+        self._superseded = False
+        self._failover_ordered = False
+        self._now_s = 0.0
+        self._wall_s = 0.0
+        self._served_s = 0.0
+        self._ended_s: float | None = None
+        self._run = RunNumber(0)
+        self._live: dict[int, Incarnation] = {}
+        self._held_order: dict[LogHolder, tuple[int, int]] = {}
+        self._last_id = CheckpointId(0)
+        self._requests: list[str] = []
+        self._sent: ev.StoreAndRecord | None = None
+        self._pending = PendingCheckpoints()
+        self._failures = FailureManager()
+        self._registry = ObjectRegistry()
+        self._records = RetainedRecords()
+        self._publication = Publication()
+        self._ledger = Ledger()
+        self._commands: list[ev.Command] = []
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            ev.Started: self._on_started,
+            ev.Tick: self._on_tick,
+            ev.ConfigChanged: self._on_config_changed,
+            ev.TriggerRequested: self._on_trigger_requested,
+            ev.BatchCommitted: self._on_batch_committed,
+            ev.Acknowledged: self._on_acknowledged,
+            ev.Declined: self._on_declined,
+            ev.FailoverBegan: self._on_failover_began,
+            ev.TaskManagersChanged: self._on_task_managers_changed,
+            ev.ObjectsFound: self._on_objects_found,
+            ev.RecordWritten: self._on_record_written,
+            ev.RecordFailed: self._on_record_failed,
+            ev.Superseded: self._on_superseded,
+            ev.RecordsExpired: self._on_records_expired,
+            ev.ExpireFailed: self._on_expire_failed,
+            ev.Published: self._on_published,
+            ev.PublicationFailed: self._on_publication_failed,
+            ev.Discarded: self._on_discarded,
+            ev.DiscardFailed: self._on_discard_failed,
+            ev.ObjectsDeleted: self._on_objects_deleted,
+            ev.DeleteFailed: self._on_delete_failed,
+        }
+
+    def handle(self, event: ev.Event) -> list[ev.Command]:
+        """Take one fact; what is to be done now, in the order that `events.py` gives.
+
+        Raises
+        ------
+        HoldfastError
+            The JobMaster broke the protocol: it deployed while the answer of a record was open, or answered
+            `StoreAndRecord` without naming where it stored what it was given.
+        """
+        if self._superseded:
+            return []
+        self._commands = []
+        self._handlers[type(event)](event)
+        if not self._superseded:
+            self._advance()
+        return self._commands
+
+    @property
+    def backlog(self) -> Mapping[str, int]:
+        """Recorded groups that each sink has still to publish; a job may end when all are 0."""
+        return self._publication.backlog()
+
+    def validate(self) -> None:
+        """Check the invariants; for tests. Raises AssertionError."""
+        for part in (self._pending, self._registry, self._records, self._publication, self._ledger):
+            part.validate()
+        sent = self._pending.unanswered
+        assert (sent is None) == (self._sent is None), "what was sent is not what is unanswered"
+        assert self._phase is not Phase.DEPLOYING or not len(self._pending), "pending while deploying"
+        assert self._phase is not Phase.FAILING or sent is not None, "failing, but nothing to wait for"
+        for holder in self._registry.holders():
+            if isinstance(holder, PendingHolder):
+                assert self._pending.get(holder.checkpoint_id), f"{holder} outlived its checkpoint"
+            elif isinstance(holder, LogHolder):
+                assert self._live.get(holder.task_manager) == holder.incarnation, f"{holder} is dead"
+
+    # --- time, settings, requests -------------------------------------------------------------------------------------
+
+    def _on_started(self, event: ev.Started) -> None:
+        self._now_s, self._wall_s, self._served_s = event.now_s, event.wall_s, event.wall_s
+        base = event.base
+        if base is None:
+            return
+        groups = {(sink, group.number): group for sink, each in sorted(base.groups.items()) for group in each}
+        names = base.objects | {group.object for group in groups.values()}
+        self._registry.hold(RecordHolder(base.number), sorted(names))
+        self._registry.acknowledge(sorted(names))
+        self._records.written(base.number, frozenset(groups))
+        for (sink, number), group in groups.items():
+            self._registry.hold(GroupHolder(sink, number), [group.object])
+            self._publication.add(sink, group)
+
+    def _on_tick(self, event: ev.Tick) -> None:
+        self._now_s, self._wall_s = event.now_s, event.wall_s
+        for pending in self._pending.expired(self._now_s, self._config.timeout_s):
+            waiting = ", ".join(map(str, pending.missing())) or "none: its record was still to be written"
+            self._abort(pending, f"timed out after {self._config.timeout!r}; TaskManagers without answer: {waiting}")
+
+    def _on_config_changed(self, event: ev.ConfigChanged) -> None:
+        self._config = event.config
+
+    def _on_trigger_requested(self, event: ev.TriggerRequested) -> None:
+        self._requests.append(event.request_id)
+
+    # --- batches ------------------------------------------------------------------------------------------------------
+
+    def _on_batch_committed(self, event: ev.BatchCommitted) -> None:
+        if self._phase is Phase.RUNNING:
+            self._ledger.committed(event)
+        elif self._ledger.is_new(event.batch):
+            self._drop_staged({sink: list(each) for sink, each in event.committables.items() if each})
+
+    def _drop_staged(self, committables: dict[str, list[bytes]]) -> None:
+        self._commands += [ev.DropStaged(sink, each) for sink, each in sorted(committables.items())]
+
+    # --- answers of TaskManagers --------------------------------------------------------------------------------------
+
+    def _on_acknowledged(self, event: ev.Acknowledged) -> None:
+        self._update_held(event)
+        pending = self._pending.get(event.checkpoint_id)
+        lost = self._registry.being_deleted(event.objects)
+        if pending is not None and pending.acknowledge(event):
+            self._registry.hold(PendingHolder(event.checkpoint_id), sorted(event.objects))
+            if lost:
+                self._abort(pending, f"TaskManager {event.task_manager} refers to objects it had let go of: {lost}")
+        self._registry.acknowledge(sorted(event.objects))
+
+    def _update_held(self, event: ev.Acknowledged) -> None:
+        log = LogHolder(event.task_manager, event.incarnation)
+        order = (event.sequence, event.checkpoint_id)
+        if self._live.get(log.task_manager) == log.incarnation and order > self._held_order.get(log, (-1, -1)):
+            self._held_order[log] = order
+            self._registry.replace(log, event.held)
+
+    def _on_declined(self, event: ev.Declined) -> None:
+        pending = self._pending.get(event.checkpoint_id)
+        if pending is not None and not pending.sent and pending.expects(event.task_manager, event.incarnation):
+            reason = f"declined by TaskManager {event.task_manager}: {event.reason}"
+            self._abort(pending, reason, counted=not event.soft, soft=event.soft)
+
+    def _abort(self, pending: PendingCheckpoint, reason: str, counted: bool = True, soft: bool = False) -> None:
+        self._pending.remove(pending.checkpoint_id)
+        self._registry.release(PendingHolder(pending.checkpoint_id))
+        self._ended_s = self._now_s
+        if counted:
+            self._failures.failed(pending.checkpoint_id)
+        self._commands.append(ev.NotifyAborted(pending.checkpoint_id, reason, counted))
+        self._resolve(pending.requests, f"checkpoint {pending.checkpoint_id} failed: {reason}", soft)
+
+    def _resolve(self, requests: list[str], failure: str | None = None, soft: bool = False) -> None:
+        newest = self._records.newest
+        self._commands += [ev.Resolve(request, newest, failure, soft) for request in requests]
+
+    # --- failover -----------------------------------------------------------------------------------------------------
+
+    def _on_failover_began(self, event: ev.FailoverBegan) -> None:
+        self._phase = Phase.FAILING
+        self._failover_ordered = False
+        for pending in self._pending.abortable():
+            self._abort(pending, f"failover: {event.reason}", counted=False)
+        self._resolve(self._requests, f"failover: {event.reason}")
+        self._requests = []
+        self._failures.reset()
+        self._choose_base()
+
+    def _choose_base(self) -> None:
+        """Once no record is unanswered, the newest one is what the job goes back to."""
+        if self._phase is Phase.FAILING and self._pending.unanswered is None:
+            self._phase = Phase.DEPLOYING
+            self._drop_staged(self._ledger.drop())
+            self._commands.append(ev.RestoreFrom(self._records.newest))
+
+    def _on_task_managers_changed(self, event: ev.TaskManagersChanged) -> None:
+        if self._phase is Phase.FAILING:
+            raise HoldfastError(
+                "TaskManagers were deployed while the answer of a checkpoint record was open, so that the base was not "
+                "known; expected: wait for RestoreFrom before deploying"
+            )
+        for pending in self._pending.abortable():
+            self._abort(pending, "the TaskManagers changed", counted=False)
+        self._phase = Phase.RUNNING
+        self._run = event.run
+        self._live = dict(event.live)
+        for holder in self._registry.holders():
+            if isinstance(holder, LogHolder) and self._live.get(holder.task_manager) != holder.incarnation:
+                self._registry.acknowledge(sorted(self._registry.names(holder)))
+                self._registry.release(holder)
+                self._held_order.pop(holder, None)
+
+    def _on_objects_found(self, event: ev.ObjectsFound) -> None:
+        self._registry.acknowledge(sorted(event.names))
+
+    # --- records ------------------------------------------------------------------------------------------------------
+
+    def _on_record_written(self, event: ev.RecordWritten) -> None:
+        pending, sent = self._pending.unanswered, self._sent
+        if pending is None or sent is None or pending.checkpoint_id != event.checkpoint_id:
+            return
+        if not sent.committables.keys() <= event.stored.keys():
+            raise HoldfastError(
+                f"record {event.number} was written with committables of {sorted(sent.committables)}, but only those "
+                f"of {sorted(event.stored)} were stored; expected: RecordWritten.stored names an object for each"
+            )
+        self._sent = None
+        self._pending.remove(pending.checkpoint_id)
+        self._register_record(event, sent)
+        self._ledger.record(pending.batch)
+        self._failures.completed(pending.checkpoint_id)
+        self._ended_s = self._now_s
+        self._commands.append(ev.NotifyCompleted(pending.checkpoint_id, event.number, pending.batch, pending.position))
+        self._resolve(pending.requests)
+        for older in self._pending.abortable():
+            if older.checkpoint_id < pending.checkpoint_id:
+                requests, older.requests = older.requests, []
+                self._abort(older, f"subsumed by checkpoint {pending.checkpoint_id}", counted=False)
+                self._resolve(requests)
+        self._choose_base()
+
+    def _register_record(self, event: ev.RecordWritten, sent: ev.StoreAndRecord) -> None:
+        """The record takes over what its pending checkpoint held, and holds its groups."""
+        groups = {(sink, group.number) for sink, each in sent.carried.items() for group in each}
+        objects = [group.object for each in sent.carried.values() for group in each]
+        for sink in sorted(sent.committables):
+            group = ev.Group(event.number, event.stored[sink])
+            groups.add((sink, event.number))
+            objects.append(group.object)
+            self._registry.hold(GroupHolder(sink, event.number), [group.object])
+            self._publication.add(sink, group)
+        record, pending = RecordHolder(event.number), PendingHolder(event.checkpoint_id)
+        self._registry.hold(record, [*sorted(self._registry.names(pending)), *objects])
+        self._registry.release(pending)
+        self._registry.acknowledge(sorted(event.stored.values()))
+        self._records.written(event.number, frozenset(groups))
+
+    def _on_record_failed(self, event: ev.RecordFailed) -> None:
+        pending = self._pending.unanswered
+        if pending is None or pending.checkpoint_id != event.checkpoint_id:
+            return
+        self._sent = None
+        self._registry.acknowledge(sorted(event.stored.values()))
+        self._abort(pending, f"no record was written: {event.reason}", counted=self._phase is Phase.RUNNING)
+        self._choose_base()
+
+    def _on_superseded(self, event: ev.Superseded) -> None:
+        self._superseded = True
+
+    def _on_records_expired(self, event: ev.RecordsExpired) -> None:
+        for number in sorted(event.numbers):
+            if self._records.expired(number):
+                self._registry.release(RecordHolder(number))
+
+    def _on_expire_failed(self, event: ev.ExpireFailed) -> None:
+        for number in sorted(event.numbers):
+            self._records.expire_failed(number, self._now_s)
+
+    # --- sinks --------------------------------------------------------------------------------------------------------
+
+    def _on_published(self, event: ev.Published) -> None:
+        self._publication.published(event.sink, event.number)
+
+    def _on_publication_failed(self, event: ev.PublicationFailed) -> None:
+        if event.io:
+            self._publication.failed(event.sink, event.number, self._now_s)
+        elif self._publication.refused(event.sink, event.number):
+            self._commands.append(ev.FailQuery(event.sink, event.number, event.reason))
+
+    def _on_discarded(self, event: ev.Discarded) -> None:
+        if self._publication.discarded(event.sink, event.number):
+            self._registry.release(GroupHolder(event.sink, event.number))
+
+    def _on_discard_failed(self, event: ev.DiscardFailed) -> None:
+        self._publication.discard_failed(event.sink, event.number, self._now_s)
+
+    # --- deletion -----------------------------------------------------------------------------------------------------
+
+    def _on_objects_deleted(self, event: ev.ObjectsDeleted) -> None:
+        self._registry.deleted(event.names)
+
+    def _on_delete_failed(self, event: ev.DeleteFailed) -> None:
+        self._registry.delete_failed(sorted(event.names), self._now_s)
+
+    # --- what follows -------------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """All that has become possible, in the order that `events.py` gives."""
+        self._order_failover()
+        quiet = self._pending.unanswered is None
+        if quiet and (numbers := self._records.expire(self._now_s)):
+            self._commands.append(ev.ExpireRecords(numbers))
+        self._commands += self._publication.publish(self._now_s)
+        if quiet:
+            self._commands += self._publication.discard(self._records.named_groups(), self._now_s)
+            if names := self._registry.take(self._now_s):
+                self._commands.append(ev.DeleteObjects(names))
+        if self._phase is Phase.RUNNING and not self._failover_ordered:
+            self._serve_requests()
+            self._serve_policy()
+        if quiet:
+            self._record()
+        self._commands += self._publication.planning(self._config.unpublished_max)
+
+    def _order_failover(self) -> None:
+        if self._phase is not Phase.RUNNING or self._failover_ordered:
+            return
+        reason = self._failures.verdict(self._now_s, self._config)
+        if reason is not None:
+            self._failover_ordered = True
+            self._commands.append(ev.Failover(reason))
+
+    def _serve_requests(self) -> None:
+        """Answer, attach to a pending checkpoint that covers all that was committed, or cut; otherwise wait."""
+        if not self._requests:
+            return
+        wanted = self._ledger.unrecorded_progress
+        covering = None if wanted is None else self._pending.covering(wanted)
+        if wanted is None:
+            self._resolve(self._requests)
+        elif covering is not None:
+            covering.requests += self._requests
+        elif len(self._pending) < self._config.max_concurrent:
+            self._cut(list(self._requests))
+        else:
+            return
+        self._requests = []
+
+    def _serve_policy(self) -> None:
+        """Cut if the policy's trigger is due; it stays due until there is progress, a free place and the pause over."""
+        due_s = self._config.trigger.next_due(self._wall_s, self._served_s)
+        if due_s is None or due_s > self._wall_s:
+            return
+        wanted = self._ledger.unrecorded_progress
+        if wanted is None or self._pending.covering(wanted) is not None:
+            return
+        if len(self._pending) >= self._config.max_concurrent:
+            return
+        if self._ended_s is None or self._now_s - self._ended_s >= self._config.min_pause_s:
+            self._served_s = due_s
+            self._cut([])
+
+    def _cut(self, requests: list[str]) -> None:
+        last = self._ledger.last
+        assert last is not None, "there is progress, so there is a last batch"
+        self._last_id = CheckpointId(self._last_id + 1)
+        live = dict(sorted(self._live.items()))
+        self._pending.add(
+            PendingCheckpoint(self._last_id, last.batch, last.position, self._run, live, self._now_s, requests)
+        )
+        self._failures.triggered(self._now_s)
+        self._commands.append(ev.Cut(self._last_id, self._run, last.batch, dict(live)))
+
+    def _record(self) -> None:
+        """Send the newest checkpoint that everybody acknowledged to the journal."""
+        pending = self._pending.ready()
+        if pending is None:
+            return
+        pending.sent = True
+        self._sent = ev.StoreAndRecord(
+            pending.checkpoint_id,
+            pending.run,
+            pending.batch,
+            pending.position,
+            [pending.manifests[task_manager] for task_manager in sorted(pending.manifests)],
+            self._publication.unpublished(),
+            self._ledger.committables(pending.batch),
+        )
+        self._commands.append(self._sent)

@@ -1,0 +1,56 @@
+"""When checkpoints that fail make the job restart.
+
+One checkpoint counts once; ids at or below the last success do not count; a success starts anew.
+Does not own: the checkpoints themselves, and the restart.
+"""
+
+from holdfast.ids import CheckpointId
+from holdfast.settings import CheckpointConfig
+
+
+class FailureManager:
+    """Counts failures in a row, and the time since a checkpoint was triggered with none completed."""
+
+    def __init__(self) -> None:
+        self._last_success = CheckpointId(0)
+        self._failed: set[CheckpointId] = set()
+        self._trying_since_s: float | None = None
+
+    @property
+    def failed_in_a_row(self) -> int:
+        return len(self._failed)
+
+    def triggered(self, now_s: float) -> None:
+        """A checkpoint was begun."""
+        if self._trying_since_s is None:
+            self._trying_since_s = now_s
+
+    def completed(self, checkpoint_id: CheckpointId) -> None:
+        """A checkpoint was recorded."""
+        self._last_success = max(self._last_success, checkpoint_id)
+        self.reset()
+
+    def failed(self, checkpoint_id: CheckpointId) -> None:
+        """A checkpoint failed in a way that counts."""
+        if checkpoint_id > self._last_success:
+            self._failed.add(checkpoint_id)
+
+    def reset(self) -> None:
+        """Count from nothing again: a checkpoint completed, or the job restarts."""
+        self._failed.clear()
+        self._trying_since_s = None
+
+    def verdict(self, now_s: float, config: CheckpointConfig) -> str | None:
+        """Why the job must restart, or None."""
+        if len(self._failed) > config.tolerable_failed_checkpoints:
+            return (
+                f"{len(self._failed)} checkpoints failed in a row, the last one {max(self._failed)}; "
+                f"tolerable_failed_checkpoints={config.tolerable_failed_checkpoints}"
+            )
+        limit_s = config.tolerable_failure_timeout_s
+        if limit_s is not None and self._trying_since_s is not None and now_s - self._trying_since_s >= limit_s:
+            return (
+                f"no checkpoint completed for {now_s - self._trying_since_s:.3g} s since one was triggered; "
+                f"tolerable_failure_timeout={config.tolerable_failure_timeout!r}"
+            )
+        return None

@@ -1,0 +1,112 @@
+"""Checkpoints between their cut and their record.
+
+    COLLECTING ──all acknowledged──► READY ──StoreAndRecord──► SENT ──► recorded, or failed
+         └────────── aborted ──────────┘                        (neither expires nor is aborted)
+
+Does not own: the objects they name (registry), what they count as (failures).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from holdfast.checkpoint.events import Acknowledged, Position
+from holdfast.ids import BatchNumber, CheckpointId, Incarnation, RunNumber
+
+
+class PendingState(Enum):
+    COLLECTING = "collecting"
+    READY = "ready"
+    SENT = "sent"
+
+
+@dataclass
+class PendingCheckpoint:
+    """One checkpoint whose cut was ordered."""
+
+    checkpoint_id: CheckpointId
+    batch: BatchNumber
+    position: Position
+    run: RunNumber
+    expected: dict[int, Incarnation]
+    triggered_s: float
+    requests: list[str] = field(default_factory=list)
+    manifests: dict[int, str] = field(default_factory=dict)
+    sent: bool = False
+
+    @property
+    def state(self) -> PendingState:
+        if self.sent:
+            return PendingState.SENT
+        return PendingState.COLLECTING if self.missing() else PendingState.READY
+
+    def missing(self) -> list[int]:
+        """TaskManagers that have not acknowledged, in order."""
+        return sorted(self.expected.keys() - self.manifests.keys())
+
+    def expects(self, task_manager: int, incarnation: Incarnation) -> bool:
+        """Whether that incarnation's answer counts, and is still open."""
+        return self.expected.get(task_manager) == incarnation and task_manager not in self.manifests
+
+    def acknowledge(self, event: Acknowledged) -> bool:
+        """Take an acknowledgement; False where it is not expected (late, doubled, of another cut)."""
+        if self.sent or event.batch != self.batch or not self.expects(event.task_manager, event.incarnation):
+            return False
+        self.manifests[event.task_manager] = event.manifest
+        return True
+
+
+class PendingCheckpoints:
+    """All of them, in order of ids."""
+
+    def __init__(self) -> None:
+        self._pending: dict[CheckpointId, PendingCheckpoint] = {}
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def __iter__(self) -> Iterator[PendingCheckpoint]:
+        return iter(list(self._pending.values()))
+
+    def get(self, checkpoint_id: CheckpointId) -> PendingCheckpoint | None:
+        return self._pending.get(checkpoint_id)
+
+    def add(self, pending: PendingCheckpoint) -> None:
+        self._pending[pending.checkpoint_id] = pending
+
+    def remove(self, checkpoint_id: CheckpointId) -> PendingCheckpoint | None:
+        """Take it out; None where there is none."""
+        return self._pending.pop(checkpoint_id, None)
+
+    @property
+    def unanswered(self) -> PendingCheckpoint | None:
+        """The one whose record was sent and is not answered yet."""
+        return next((pending for pending in self if pending.sent), None)
+
+    def abortable(self) -> list[PendingCheckpoint]:
+        """Those whose record was not sent."""
+        return [pending for pending in self if not pending.sent]
+
+    def ready(self) -> PendingCheckpoint | None:
+        """The newest one that everybody acknowledged: recording it makes the older ones needless."""
+        return next((pending for pending in reversed(list(self)) if pending.state is PendingState.READY), None)
+
+    def expired(self, now_s: float, timeout_s: float) -> list[PendingCheckpoint]:
+        """Those that took too long."""
+        return [pending for pending in self.abortable() if now_s - pending.triggered_s >= timeout_s]
+
+    def covering(self, batch: BatchNumber) -> PendingCheckpoint | None:
+        """The newest one whose cut is at or past `batch`."""
+        return next((pending for pending in reversed(list(self)) if pending.batch >= batch), None)
+
+    def validate(self) -> None:
+        """Check the invariants; raises AssertionError."""
+        pending = list(self)
+        assert sum(each.sent for each in pending) <= 1, "two records are unanswered at once"
+        ids = [each.checkpoint_id for each in pending]
+        assert ids == sorted(ids), f"out of order: {ids}"
+        cuts = [each.batch for each in pending]
+        assert cuts == sorted(cuts), f"a newer checkpoint has an older cut: {cuts}"
+        for each in pending:
+            assert each.manifests.keys() <= each.expected.keys(), f"{each.checkpoint_id}: acknowledged by strangers"
+            assert not each.sent or not each.missing(), f"{each.checkpoint_id}: recorded without {each.missing()}"

@@ -1,0 +1,156 @@
+"""Groups of committables that a record holds, per sink: published strictly in order, then discarded.
+
+    queued ──Publish──► publishing ──Published──► published ──no record names it──► discarding ──Discarded──► gone
+       ▲                    │ I/O error, after a pause                                  │ failed, after a pause
+       └────────────────────┘                                                           └──► published
+
+A group keeps its number however many records carry it. Each record carries what is not published when it is
+sent; so a published group is dropped from the next record, and its staged files go once every record that
+names it is gone. Does not own: the objects of groups (registry).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from holdfast.checkpoint.events import Discard, Group, PausePlanning, Publish, ResumePlanning
+from holdfast.ids import JournalNumber
+
+RETRY_PAUSE_S = 1.0
+"""Pause after a first failed publication; it doubles with each further one in a row."""
+
+RETRY_PAUSE_MAX_S = 30.0
+
+GroupKey = tuple[str, JournalNumber]
+
+
+@dataclass
+class SinkQueue:
+    """One sink's groups. `unpublished` in order of numbers; only its head is ever being published."""
+
+    sink: str
+    unpublished: list[Group] = field(default_factory=list)
+    published: dict[JournalNumber, Group] = field(default_factory=dict)
+    discarding: dict[JournalNumber, Group] = field(default_factory=dict)
+    publishing: bool = False
+    refused: bool = False
+    paused: bool = False
+    failures_in_a_row: int = 0
+    not_before_s: float = 0.0
+    discard_not_before_s: dict[JournalNumber, float] = field(default_factory=dict)
+
+    def all(self) -> list[Group]:
+        return [*self.published.values(), *self.discarding.values(), *self.unpublished]
+
+
+class Publication:
+    """All sinks' queues."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, SinkQueue] = {}
+
+    def add(self, sink: str, group: Group) -> None:
+        """A record that was written holds this group now; numbers of a sink grow."""
+        self._queues.setdefault(sink, SinkQueue(sink)).unpublished.append(group)
+
+    def unpublished(self) -> dict[str, list[Group]]:
+        """What the next record carries, per sink, in order."""
+        return {queue.sink: list(queue.unpublished) for queue in self._sorted() if queue.unpublished}
+
+    def publish(self, now_s: float) -> list[Publish]:
+        """The head of each queue that rests."""
+        commands = []
+        for queue in self._sorted():
+            if queue.unpublished and not queue.publishing and not queue.refused and queue.not_before_s <= now_s:
+                queue.publishing = True
+                head = queue.unpublished[0]
+                commands.append(Publish(queue.sink, head.number, head.object))
+        return commands
+
+    def published(self, sink: str, number: JournalNumber) -> None:
+        """The head is visible. Any other number is an old answer, and ignored."""
+        queue = self._publishing(sink, number)
+        if queue is not None:
+            queue.publishing = False
+            queue.failures_in_a_row = 0
+            queue.published[number] = queue.unpublished.pop(0)
+
+    def failed(self, sink: str, number: JournalNumber, now_s: float) -> None:
+        """The head could not be published; it is tried again after a pause."""
+        queue = self._publishing(sink, number)
+        if queue is not None:
+            queue.publishing = False
+            pause_s = min(RETRY_PAUSE_MAX_S, RETRY_PAUSE_S * 2.0 ** min(queue.failures_in_a_row, 10))
+            queue.not_before_s = now_s + pause_s
+            queue.failures_in_a_row += 1
+
+    def refused(self, sink: str, number: JournalNumber) -> bool:
+        """The sink will never take the head; it is not tried again. Whether that is news."""
+        queue = self._publishing(sink, number)
+        if queue is None:
+            return False
+        queue.publishing = False
+        queue.refused = True
+        return True
+
+    def discard(self, named: set[GroupKey], now_s: float) -> list[Discard]:
+        """Published groups that no record names (`named`: those that one does)."""
+        commands = []
+        for queue in self._sorted():
+            for number, group in sorted(queue.published.items()):
+                if (queue.sink, number) not in named and queue.discard_not_before_s.get(number, 0.0) <= now_s:
+                    queue.discarding[number] = queue.published.pop(number)
+                    commands.append(Discard(queue.sink, number, group.object))
+        return commands
+
+    def discarded(self, sink: str, number: JournalNumber) -> bool:
+        """Its staged files are gone. Whether that is news."""
+        queue = self._queues.get(sink)
+        if queue is None or queue.discarding.pop(number, None) is None:
+            return False
+        queue.discard_not_before_s.pop(number, None)
+        return True
+
+    def discard_failed(self, sink: str, number: JournalNumber, now_s: float) -> None:
+        """Some of its staged files may be left; tried again after a pause."""
+        queue = self._queues.get(sink)
+        if queue is not None and number in queue.discarding:
+            queue.published[number] = queue.discarding.pop(number)
+            queue.discard_not_before_s[number] = now_s + RETRY_PAUSE_MAX_S
+
+    def planning(self, unpublished_max: int) -> list[PausePlanning | ResumePlanning]:
+        """What has changed about whether batches may be planned."""
+        commands: list[PausePlanning | ResumePlanning] = []
+        for queue in self._sorted():
+            full = len(queue.unpublished) >= unpublished_max
+            if full != queue.paused:
+                queue.paused = full
+                commands.append(PausePlanning(queue.sink) if full else ResumePlanning(queue.sink))
+        return commands
+
+    def groups(self) -> Iterator[tuple[str, Group]]:
+        """Every group whose staged files were not discarded yet."""
+        for queue in self._sorted():
+            for group in queue.all():
+                yield queue.sink, group
+
+    def backlog(self) -> Mapping[str, int]:
+        """Unpublished groups of each sink that ever had one."""
+        return {queue.sink: len(queue.unpublished) for queue in self._sorted()}
+
+    def validate(self) -> None:
+        """Check the invariants; raises AssertionError."""
+        for queue in self._sorted():
+            numbers = [group.number for group in queue.unpublished]
+            assert numbers == sorted(set(numbers)), f"{queue.sink}: out of order: {numbers}"
+            assert not queue.publishing or numbers, f"{queue.sink}: publishes nothing"
+            done = queue.published.keys() | queue.discarding.keys()
+            assert not numbers or all(number < numbers[0] for number in done), f"{queue.sink}: {done} before {numbers}"
+
+    def _sorted(self) -> list[SinkQueue]:
+        return [self._queues[sink] for sink in sorted(self._queues)]
+
+    def _publishing(self, sink: str, number: JournalNumber) -> SinkQueue | None:
+        queue = self._queues.get(sink)
+        if queue is None or not queue.publishing or queue.unpublished[0].number != number:
+            return None
+        return queue

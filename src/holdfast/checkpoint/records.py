@@ -1,0 +1,72 @@
+"""Checkpoint records that are, or may still be, in the journal.
+
+    newest ──a newer one is written──► subsumed ──ExpireRecords──► expiring ──RecordsExpired──► gone
+                                           ▲                           │ failed, after a pause
+                                           └───────────────────────────┘
+
+The newest one is never expired: a restart begins from it. Does not own: what records name (registry).
+"""
+
+from dataclasses import dataclass
+
+from holdfast.checkpoint.publication import GroupKey
+from holdfast.checkpoint.registry import RETRY_PAUSE_S
+from holdfast.ids import JournalNumber
+
+
+@dataclass
+class _Record:
+    groups: frozenset[GroupKey]
+    expiring: bool = False
+    not_before_s: float = 0.0
+
+
+class RetainedRecords:
+    """Records by number, the newest last."""
+
+    def __init__(self) -> None:
+        self._records: dict[JournalNumber, _Record] = {}
+
+    @property
+    def newest(self) -> JournalNumber | None:
+        return next(reversed(self._records), None)
+
+    def written(self, number: JournalNumber, groups: frozenset[GroupKey]) -> None:
+        """A record was found or written; numbers grow."""
+        self._records[number] = _Record(groups)
+
+    def expire(self, now_s: float) -> list[JournalNumber]:
+        """Subsumed records to delete now, oldest first; each is given out once until it is answered."""
+        numbers = [
+            number
+            for number, record in self._records.items()
+            if number != self.newest and not record.expiring and record.not_before_s <= now_s
+        ]
+        for number in numbers:
+            self._records[number].expiring = True
+        return numbers
+
+    def expired(self, number: JournalNumber) -> bool:
+        """It is gone. Whether that is news."""
+        record = self._records.get(number)
+        if record is None or not record.expiring:
+            return False
+        del self._records[number]
+        return True
+
+    def expire_failed(self, number: JournalNumber, now_s: float) -> None:
+        """It may still be there; tried again after a pause."""
+        record = self._records.get(number)
+        if record is not None and record.expiring:
+            record.expiring = False
+            record.not_before_s = now_s + RETRY_PAUSE_S
+
+    def named_groups(self) -> set[GroupKey]:
+        """Groups that any of them names."""
+        return {group for record in self._records.values() for group in record.groups}
+
+    def validate(self) -> None:
+        """Check the invariants; raises AssertionError."""
+        numbers = list(self._records)
+        assert numbers == sorted(numbers), f"out of order: {numbers}"
+        assert not numbers or not self._records[numbers[-1]].expiring, f"the newest record, {numbers[-1]}, expires"

@@ -1,0 +1,155 @@
+"""Who needs which stored object, and which ones may be deleted.
+
+    unknown ──hold──► held, not owned ──acknowledge──► owned ──last holder lets go──► deletable
+                            │                            ▲                               │ take
+                            ▼ last holder lets go        │ hold, before it is taken      ▼
+                         unknown                         └──────────────────────────  deleting ──deleted──► unknown
+                                                                      delete_failed ──► deletable, after a pause
+
+A *holder* is a record, a pending checkpoint, a group of committables, or the log of a live TaskManager.
+Invariants: only owned names are ever deleted (what was in no acknowledgement belongs to its TaskManager);
+a name with a holder is neither deletable nor being deleted.
+
+Does not own: who holds what when; that is the coordinator's.
+"""
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+
+from holdfast.ids import CheckpointId, Incarnation, JournalNumber
+
+RETRY_PAUSE_S = 5.0
+"""What could not be deleted is tried again after this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordHolder:
+    """A record that is, or may still be, in the journal."""
+
+    number: JournalNumber
+
+
+@dataclass(frozen=True, slots=True)
+class PendingHolder:
+    """A checkpoint that may yet be recorded."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHolder:
+    """A group whose staged files were not discarded yet: its object is needed to find them."""
+
+    sink: str
+    number: JournalNumber
+
+
+@dataclass(frozen=True, slots=True)
+class LogHolder:
+    """The logs of one live TaskManager."""
+
+    task_manager: int
+    incarnation: Incarnation
+
+
+Holder = RecordHolder | PendingHolder | GroupHolder | LogHolder
+
+
+class ObjectRegistry:
+    """Holders and names, and the queue of what may be deleted."""
+
+    def __init__(self) -> None:
+        self._names: dict[Holder, set[str]] = {}
+        self._holders: dict[str, set[Holder]] = {}
+        self._owned: set[str] = set()
+        self._deletable: dict[str, float] = {}
+        self._deleting: set[str] = set()
+
+    def acknowledge(self, names: Iterable[str]) -> None:
+        """From now on these are deleted here and nowhere else, at once if nobody holds them."""
+        for name in names:
+            self._owned.add(name)
+            if name not in self._holders and name not in self._deleting:
+                self._deletable.setdefault(name, 0.0)
+
+    def hold(self, holder: Holder, names: Iterable[str]) -> None:
+        """`holder` needs these too, beside what it holds already."""
+        held = self._names.setdefault(holder, set())
+        for name in names:
+            held.add(name)
+            self._holders.setdefault(name, set()).add(holder)
+            self._deletable.pop(name, None)
+
+    def replace(self, holder: Holder, names: Set[str]) -> None:
+        """`holder` needs exactly these from now on."""
+        before = self._names.get(holder, set())
+        self.hold(holder, names - before)
+        self._let_go(holder, before - names)
+
+    def release(self, holder: Holder) -> None:
+        """`holder` needs nothing any more. Unknown holders are fine."""
+        self._let_go(holder, set(self._names.get(holder, ())))
+        self._names.pop(holder, None)
+
+    def take(self, now_s: float) -> list[str]:
+        """Names to delete now, in the order they came free; each is given out once until it is answered."""
+        names = [name for name, not_before_s in self._deletable.items() if not_before_s <= now_s]
+        for name in names:
+            del self._deletable[name]
+        self._deleting.update(names)
+        return names
+
+    def deleted(self, names: Iterable[str]) -> None:
+        """These are gone."""
+        for name in names:
+            if name in self._deleting:
+                self._deleting.discard(name)
+                self._owned.discard(name)
+
+    def delete_failed(self, names: Iterable[str], now_s: float) -> None:
+        """These may still be there; they stay queued."""
+        for name in names:
+            if name in self._deleting:
+                self._deleting.discard(name)
+                self._deletable[name] = now_s + RETRY_PAUSE_S
+
+    def names(self, holder: Holder) -> frozenset[str]:
+        """What `holder` holds."""
+        return frozenset(self._names.get(holder, ()))
+
+    def holders(self) -> list[Holder]:
+        """All that hold something or may come to."""
+        return list(self._names)
+
+    def being_deleted(self, names: Iterable[str]) -> list[str]:
+        """Those of `names` whose deletion was ordered: nothing may refer to them any more."""
+        return sorted(self._deleting.intersection(names))
+
+    def __len__(self) -> int:
+        return len(self._holders.keys() | self._owned)
+
+    def validate(self) -> None:
+        """Check the invariants; raises AssertionError."""
+        for name, holders in self._holders.items():
+            assert holders, f"{name} is kept without a holder"
+            assert name not in self._deletable, f"{name} may be deleted, but is held by {holders}"
+            for holder in holders:
+                assert name in self._names[holder], f"{holder} does not know that it holds {name}"
+        for holder, names in self._names.items():
+            for name in names:
+                assert holder in self._holders[name], f"{name} does not know its holder {holder}"
+        waiting = self._deletable.keys() | self._deleting
+        assert waiting <= self._owned, f"not ours to delete: {sorted(waiting - self._owned)}"
+        idle = self._owned - self._holders.keys() - waiting
+        assert not idle, f"held by nobody and never deleted: {sorted(idle)}"
+        assert not self._deletable.keys() & self._deleting, "queued twice"
+
+    def _let_go(self, holder: Holder, names: Iterable[str]) -> None:
+        for name in names:
+            self._names[holder].discard(name)
+            holders = self._holders[name]
+            holders.discard(holder)
+            if not holders:
+                del self._holders[name]
+                if name in self._owned and name not in self._deleting:
+                    self._deletable[name] = 0.0
