@@ -1,0 +1,350 @@
+"""What every sink promises, run over all of them, with the job's storage in files and in memory."""
+
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import cloudpickle
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable
+
+from holdfast import failpoints
+from holdfast.errors import CorruptObject, HoldfastError, PublishFailed, StorageError
+from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
+from holdfast.sinks.callback import CallbackSink
+from holdfast.sinks.delta import DeltaSink
+from holdfast.sinks.memory import MemorySink
+from holdfast.sinks.noop import NoopSink
+from holdfast.sinks.parquet import ParquetSink
+from holdfast.sinks.staging import INLINE_BYTES_MAX
+from holdfast.storage.store import ObjectStore, open_store
+
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
+JOB = "0123456789abcdef0123456789abcdef"
+LARGE = 20_000
+"""Rows enough to outgrow a committable, so that an object is staged."""
+
+
+def rows(*pairs: tuple[int | None, str | None]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"k": k, "v": v} for k, v in pairs], schema=SCHEMA)
+
+
+def large(start: int) -> pa.RecordBatch:
+    return rows(*((k, uuid4().hex) for k in range(start, start + LARGE)))
+
+
+@dataclass
+class Bench:
+    """One sink with a job around it; `again()` is the same sink in another JobMaster."""
+
+    sink: Sink
+    store: ObjectStore
+    visible: Callable[[], list[dict[str, Any]]]
+    again: Callable[[], Sink]
+    staged_in: list[ObjectStore]
+
+    def __post_init__(self) -> None:
+        self.sink.prepare(SCHEMA, SinkContext(JOB, "out", self.store, self.store.url, ("k",)))
+
+    @property
+    def context(self) -> PublishContext:
+        return PublishContext(JOB, "out", self.store, SCHEMA, ("k",))
+
+    def stage(self, *batches: pa.RecordBatch, batch: int = 1, unit: int = 0, epoch: int = 1) -> list[bytes]:
+        shipped = pickle.loads(cloudpickle.dumps(self.sink))
+        context = StageContext(JOB, "out", epoch, 1, batch, unit, uuid4().hex, self.store)
+        return shipped.stage(iter(batches), context)
+
+    def publish(self, number: int, committables: list[bytes], sink: Sink | None = None) -> None:
+        (sink or self.sink).publish(number, committables, self.context)
+
+    def staged_objects(self) -> list[str]:
+        return [i.name for s in self.staged_in for folder in ("staging/", "_staging/") for i in s.list(folder)]
+
+
+def noop(tmp_path: Path, store: ObjectStore) -> Bench:
+    return Bench(NoopSink(), store, list, NoopSink, [store])
+
+
+def memory(tmp_path: Path, store: ObjectStore) -> Bench:
+    sink = MemorySink()
+    return Bench(sink, store, sink.rows, lambda: sink, [store])
+
+
+def callback(tmp_path: Path, store: ObjectStore) -> Bench:
+    seen: dict[int, list[dict[str, Any]]] = {}
+
+    def take(table: pa.Table, number: int) -> None:
+        """Keeps to the contract: a number that comes again must bring the same rows."""
+        assert seen.setdefault(number, table.to_pylist()) == table.to_pylist()
+
+    return Bench(
+        CallbackSink(take), store, lambda: [r for n in seen for r in seen[n]], lambda: CallbackSink(take), [store]
+    )
+
+
+def parquet_bench(url: str, read: Callable[[], list[dict[str, Any]]], store: ObjectStore) -> Bench:
+    return Bench(ParquetSink(url), store, read, lambda: ParquetSink(url), [open_store(url), store])
+
+
+def parquet(tmp_path: Path, store: ObjectStore) -> Bench:
+    folder = tmp_path / "out"
+    return parquet_bench(folder.as_uri(), lambda: ds.dataset(folder, schema=SCHEMA).to_table().to_pylist(), store)
+
+
+def parquet_in_memory(tmp_path: Path, store: ObjectStore) -> Bench:
+    url = f"memory://out-{uuid4().hex}"
+    target = open_store(url)
+
+    def read() -> list[dict[str, Any]]:
+        names = [info.name for info in target.list("") if not info.name.startswith("_")]
+        return [r for name in names for r in pa.parquet.read_table(pa.BufferReader(target.get(name))).to_pylist()]
+
+    return parquet_bench(url, read, store)
+
+
+def delta(tmp_path: Path, store: ObjectStore, mode: Any = "append") -> Bench:
+    url = (tmp_path / "table").as_uri()
+    return Bench(
+        DeltaSink(url, mode=mode),
+        store,
+        lambda: DeltaTable(tmp_path / "table").to_pyarrow_table().to_pylist(),
+        lambda: DeltaSink(url, mode=mode),
+        [store],
+    )
+
+
+def delta_upsert(tmp_path: Path, store: ObjectStore) -> Bench:
+    return delta(tmp_path, store, "upsert")
+
+
+KEEPING = [memory, callback, parquet, parquet_in_memory, delta, delta_upsert]
+REREAD = [memory, callback, delta_upsert, parquet, parquet_in_memory]
+"""Those whose staged files are not the published ones."""
+
+
+@pytest.fixture(params=["file", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    return open_store((tmp_path / "job").as_uri() if request.param == "file" else f"memory://job-{uuid4().hex}")
+
+
+@pytest.fixture
+def armed() -> Iterator[Callable[[str, str], None]]:
+    yield failpoints.arm
+    failpoints.disarm()
+
+
+def by_key(found: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
+    return sorted((row["k"], row["v"]) for row in found)
+
+
+@pytest.mark.parametrize("make", KEEPING)
+def test_staged_rows_are_invisible_until_published(make: Any, tmp_path: Path, store: ObjectStore) -> None:
+    bench = make(tmp_path, store)
+    small, big = bench.stage(rows((1, "a"))), bench.stage(large(10), unit=1)
+    assert bench.visible() == []
+    bench.publish(7, small + big)
+    assert len(bench.visible()) == 1 + LARGE
+
+
+@pytest.mark.parametrize("make", KEEPING)
+def test_publishing_a_number_twice_is_publishing_it_once(make: Any, tmp_path: Path, store: ObjectStore) -> None:
+    bench = make(tmp_path, store)
+    group = bench.stage(rows((1, "a"), (2, None))) + bench.stage(rows((3, "c")), unit=1)
+    bench.publish(7, group)
+    bench.publish(7, group)
+    bench.publish(7, group, bench.again())
+    assert by_key(bench.visible()) == [(1, "a"), (2, None), (3, "c")]
+
+
+@pytest.mark.parametrize("make", KEEPING)
+def test_groups_are_published_in_order_of_their_numbers(make: Any, tmp_path: Path, store: ObjectStore) -> None:
+    bench = make(tmp_path, store)
+    groups = {number: bench.stage(rows((number, f"v{number}")), batch=number) for number in (3, 4, 9)}
+    for number, group in groups.items():
+        bench.publish(number, group)
+        assert max(row["k"] for row in bench.visible()) == number
+    assert by_key(bench.visible()) == [(3, "v3"), (4, "v4"), (9, "v9")]
+
+
+@pytest.mark.parametrize("make", KEEPING)
+def test_an_older_jobmaster_that_publishes_late_changes_nothing(make: Any, tmp_path: Path, store: ObjectStore) -> None:
+    bench = make(tmp_path, store)
+    old, new = bench.stage(rows((1, "old"))), bench.stage(rows((1, "new"), (2, "x")), batch=2)
+    bench.publish(3, old)
+    bench.publish(4, new)
+    before = by_key(bench.visible())
+    bench.publish(3, old, bench.again())
+    assert by_key(bench.visible()) == before
+
+
+@pytest.mark.parametrize("make", REREAD)
+def test_what_a_late_jobmaster_finds_discarded_is_not_published_half(
+    make: Any, tmp_path: Path, store: ObjectStore
+) -> None:
+    bench = make(tmp_path, store)
+    group = bench.stage(large(0)) + bench.stage(rows((-1, "last")), unit=1)
+    bench.publish(3, group)
+    before = by_key(bench.visible())
+    bench.sink.discard(group, bench.context)
+    try:
+        bench.publish(3, group, bench.again())
+    except PublishFailed as error:
+        assert "is gone" in str(error)
+    assert by_key(bench.visible()) == before
+
+
+@pytest.mark.parametrize("make", KEEPING)
+def test_a_crash_between_staging_and_publishing_loses_and_doubles_nothing(
+    make: Any, tmp_path: Path, store: ObjectStore
+) -> None:
+    bench = make(tmp_path, store)
+    lost = bench.stage(rows((1, "of an attempt that failed")))
+    counted = bench.stage(rows((1, "a")), epoch=1)
+    bench.publish(5, counted, bench.again())
+    assert by_key(bench.visible()) == [(1, "a")]
+    bench.sink.discard(lost, bench.context)
+    assert by_key(bench.visible()) == [(1, "a")]
+
+
+@pytest.mark.parametrize(
+    ("make", "failpoint"),
+    [
+        (callback, "sink.callback.before"),
+        (callback, "sink.callback.after"),
+        (parquet, "sink.parquet.copied"),
+        (delta, "sink.delta.loaded"),
+        (delta, "sink.delta.committed"),
+        (delta_upsert, "sink.delta.loaded"),
+        (delta_upsert, "sink.delta.committed"),
+    ],
+)
+def test_a_crash_while_publishing_is_healed_by_publishing_again(
+    make: Any, failpoint: str, tmp_path: Path, store: ObjectStore, armed: Callable[[str, str], None]
+) -> None:
+    bench = make(tmp_path, store)
+    group = bench.stage(rows((1, "a"))) + bench.stage(rows((2, "b")), unit=1)
+    armed(failpoint, "raise")
+    with pytest.raises(HoldfastError, match="failpoint"):
+        bench.publish(5, group)
+    failpoints.disarm()
+    bench.publish(5, group, bench.again())
+    assert by_key(bench.visible()) == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.parametrize("make", [noop, *KEEPING])
+def test_no_rows_make_no_committables_and_an_empty_group_changes_nothing(
+    make: Any, tmp_path: Path, store: ObjectStore
+) -> None:
+    bench = make(tmp_path, store)
+    assert bench.stage() == []
+    assert bench.stage(rows()) == []
+    bench.publish(5, [])
+    bench.publish(6, bench.stage())
+    assert bench.visible() == []
+    assert bench.staged_objects() == []
+
+
+@pytest.mark.parametrize("make", REREAD)
+def test_discarding_deletes_what_was_staged_and_twice_is_fine(make: Any, tmp_path: Path, store: ObjectStore) -> None:
+    bench = make(tmp_path, store)
+    dropped, kept = bench.stage(large(0)), bench.stage(large(LARGE), unit=1)
+    assert len(bench.staged_objects()) == 2
+    bench.sink.discard(dropped, bench.context)
+    bench.sink.discard(dropped, bench.context)
+    assert len(bench.staged_objects()) == 1
+    bench.publish(1, kept)
+    bench.sink.discard(kept, bench.context)
+    assert bench.staged_objects() == []
+    assert len(bench.visible()) == LARGE
+
+
+def test_discarding_published_appends_keeps_the_table_readable(tmp_path: Path, store: ObjectStore) -> None:
+    bench = delta(tmp_path, store)
+    group = bench.stage(rows((1, "a")))
+    bench.publish(1, group)
+    bench.sink.discard(group, bench.context)
+    assert by_key(bench.visible()) == [(1, "a")]
+
+
+@pytest.mark.parametrize("make", KEEPING)
+def test_a_committable_that_cannot_be_read_is_refused_and_named(make: Any, tmp_path: Path, store: ObjectStore) -> None:
+    bench = make(tmp_path, store)
+    good = bench.stage(rows((1, "a")))
+    foreign = good[0].replace(b"-1", b"-9")
+    for bad in (b"", b"\x93nonsense", good[0][:-1], foreign):
+        with pytest.raises(CorruptObject, match="sink 'out'"):
+            bench.publish(1, [*good, bad])
+    assert bench.visible() == []
+
+
+@pytest.mark.parametrize("make", REREAD)
+def test_a_staged_file_that_was_altered_is_refused_and_named(make: Any, tmp_path: Path, store: ObjectStore) -> None:
+    bench = make(tmp_path, store)
+    group = bench.stage(large(0))
+    (name,) = bench.staged_objects()
+    (holder,) = [s for s in bench.staged_in if name in {i.name for i in s.list(name.partition("/")[0] + "/")}]
+    holder.put(name, holder.get(name)[:-3] + b"abc")
+    with pytest.raises(CorruptObject, match=name):
+        bench.publish(1, group)
+    assert bench.visible() == []
+
+
+@pytest.mark.parametrize("make", [noop, *KEEPING])
+def test_a_sink_survives_cloudpickle_and_stages_the_same_there(make: Any, tmp_path: Path, store: ObjectStore) -> None:
+    bench = make(tmp_path, store)
+    shipped = pickle.loads(cloudpickle.dumps(bench.sink))
+    assert shipped.kind == bench.sink.kind
+    assert (bench.stage(rows((1, "a"))) == []) == isinstance(bench.sink, NoopSink)
+
+
+def test_the_noop_sink_takes_every_row_and_keeps_none(tmp_path: Path, store: ObjectStore) -> None:
+    bench = noop(tmp_path, store)
+    left = iter([rows((1, "a")), rows((2, "b"))])
+    context = StageContext(JOB, "out", 1, 1, 1, 0, "attempt", store)
+    assert bench.sink.stage(left, context) == []
+    assert next(left, None) is None
+
+
+def test_the_drivers_memory_sink_has_the_rows_and_its_copies_have_none(tmp_path: Path, store: ObjectStore) -> None:
+    bench = memory(tmp_path, store)
+    assert isinstance(bench.sink, MemorySink)
+    assert bench.sink.table().schema == SCHEMA
+    bench.publish(1, bench.stage(rows((1, "a"))))
+    assert pickle.loads(cloudpickle.dumps(bench.sink)).rows() == []
+    assert bench.sink.rows() == [{"k": 1, "v": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [(ValueError("no"), PublishFailed), (ConnectionError("later"), ConnectionError), (StorageError("s"), StorageError)],
+)
+def test_only_io_errors_of_a_callback_are_tried_again(
+    raised: Exception, expected: type[Exception], tmp_path: Path, store: ObjectStore
+) -> None:
+    calls: list[tuple[int, int]] = []
+
+    def fn(table: pa.Table, number: int) -> None:
+        calls.append((table.num_rows, number))
+        raise raised
+
+    bench = Bench(CallbackSink(fn), store, list, lambda: CallbackSink(fn), [store])
+    group = bench.stage(rows((1, "a"), (2, "b")))
+    for _ in range(2):
+        with pytest.raises(expected):
+            bench.publish(4, group)
+    assert calls == [(2, 4), (2, 4)]
+
+
+def test_a_committable_outgrows_its_record_into_an_object(tmp_path: Path, store: ObjectStore) -> None:
+    bench = memory(tmp_path, store)
+    (small,) = bench.stage(rows((1, "a")))
+    (big,) = bench.stage(large(0))
+    assert len(small) < INLINE_BYTES_MAX
+    assert len(big) < 300
+    assert len(bench.staged_objects()) == 1
