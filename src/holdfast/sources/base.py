@@ -101,11 +101,15 @@ class Enumerator(ABC):
 
     def restore(self, offsets: Offsets, objects: list[str]) -> None:
         """Called once, before anything else, when the job restarts from a checkpoint."""
-        return None
+        return
 
     def completed(self, offsets: Offsets) -> None:
-        """A checkpoint with these offsets was recorded; chunks that only older ones needed may be deleted."""
-        return None
+        """A checkpoint with these offsets was recorded: the job will not go back to before them.
+
+        The objects that `objects` named are not the enumerator's to delete: the JobMaster deletes those that no
+        record and no pending checkpoint names any more.
+        """
+        return
 
     def lag(self, offsets: Offsets) -> Mapping[str, int]:
         """Rows (or units of the position) between `offsets` and the last `latest()`, per split."""
@@ -113,7 +117,7 @@ class Enumerator(ABC):
 
     def close(self) -> None:
         """Release what is held."""
-        return None
+        return
 
 
 class Source(ABC):
@@ -124,7 +128,10 @@ class Source(ABC):
 
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """The schema of the rows; called once at `start()` on the driver. Raises `JobRefused` where it cannot be known."""
+        """The schema of the rows; called at `start()` on the driver, before the source is shipped to tasks.
+
+        Raises `JobRefused` where it cannot be known.
+        """
 
     @abstractmethod
     def enumerator(self, context: EnumeratorContext) -> Enumerator:

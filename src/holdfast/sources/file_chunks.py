@@ -1,0 +1,82 @@
+"""Discovery chunks: which files a source has seen, in order, as immutable objects.
+
+    frame "HFSC" version 1 | zlib( msgpack { source, level, first, files: [[path, size, modified_us], …] } )
+
+The file at place i of a chunk has number `first + i`. The chunks of a source, in order, cover the numbers from
+0 without a gap. A new chunk replaces the last ones where `FAN` of one level would stand side by side, so that n
+discoveries leave at most `(FAN - 1) * (log_FAN(n) + 1)` chunks, and each file's entry is written
+`log_FAN(n) + 1` times.
+
+Pure: does no I/O and does not know which objects are still needed.
+"""
+
+import zlib
+
+import msgspec
+
+from holdfast.errors import CorruptObject
+from holdfast.sources.file_trees import FileInfo
+from holdfast.storage.framing import frame, unframe
+
+MAGIC = b"HFSC"
+VERSION = 1
+FAN = 8
+
+
+class ChunkContent(msgspec.Struct, frozen=True):
+    """What is stored."""
+
+    source: str
+    level: int
+    first: int
+    files: list[tuple[str, int, int]]
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """A stored chunk, without its entries."""
+
+    name: str
+    level: int
+    first: int
+    count: int
+
+
+def encode(content: ChunkContent) -> bytes:
+    return frame(MAGIC, VERSION, zlib.compress(msgspec.msgpack.encode(content), 1))
+
+
+def decode(name: str, data: bytes) -> ChunkContent:
+    """Raises `CorruptObject` naming the object."""
+    payload = unframe(name, data, MAGIC, VERSION)
+    try:
+        return msgspec.msgpack.decode(zlib.decompress(payload), type=ChunkContent)
+    except (zlib.error, msgspec.MsgspecError) as error:
+        raise CorruptObject(f"{name}: not a discovery chunk: {error}") from error
+
+
+def replaced_by_next(levels: list[int]) -> tuple[int, int]:
+    """How many of the chunks stay when one more is written, and the level of the new one, which holds the others."""
+    stack = [*levels, 0]
+    while len(stack) >= FAN and len(set(stack[-FAN:])) == 1:
+        stack[-FAN:] = [stack[-1] + 1]
+    return len(stack) - 1, stack[-1]
+
+
+def join(source: str, stored: list[tuple[str, ChunkContent]]) -> tuple[list[Chunk], list[FileInfo]]:
+    """The chunks of a source in order, and all the files they name, by number.
+
+    Raises
+    ------
+    CorruptObject
+        One is of another source, or together they have a gap or an overlap.
+    """
+    chunks: list[Chunk] = []
+    files: list[FileInfo] = []
+    for name, content in sorted(stored, key=lambda pair: pair[1].first):
+        if content.source != source:
+            raise CorruptObject(f"{name}: is of source {content.source!r}, expected source {source!r}")
+        if content.first != len(files):
+            raise CorruptObject(f"{name}: starts at file number {content.first}, expected {len(files)}")
+        chunks.append(Chunk(name, content.level, content.first, len(content.files)))
+        files.extend(FileInfo(*entry) for entry in content.files)
+    return chunks, files

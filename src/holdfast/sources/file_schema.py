@@ -1,0 +1,152 @@
+"""How the columns of one file fit the schema of a source: the policy for evolving files.
+
+Pure. A file may miss a column (`on_missing_column`), have one more (`on_new_column`), or hold a type
+that every value survives being widened from; anything else is refused with file, column and types.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import BadRecord
+
+INTEGER_BITS = {
+    pa.int8(): 8,
+    pa.int16(): 16,
+    pa.int32(): 32,
+    pa.int64(): 64,
+}
+UNSIGNED_BITS = {pa.uint8(): 8, pa.uint16(): 16, pa.uint32(): 32, pa.uint64(): 64}
+
+
+@dataclass(frozen=True)
+class EvolutionPolicy:
+    """What happens when a file has a column more or less than the schema: `fail`, or `ignore` / `null`."""
+
+    on_new_column: str = "fail"
+    on_missing_column: str = "fail"
+
+
+def check_columns(path: str, found: Sequence[str], schema: pa.Schema, policy: EvolutionPolicy) -> None:
+    """Raise `BadRecord` unless the policy takes a file with these columns."""
+    doubled = sorted({name for name in found if list(found).count(name) > 1})
+    if doubled:
+        raise BadRecord(f"{path}: has more than one column {doubled[0]!r}: rename one of them")
+    new = [name for name in found if name not in schema.names]
+    if new and policy.on_new_column == "fail":
+        raise BadRecord(
+            f"{path}: has new columns {new}, expected {schema.names}: add them to schema=, or use "
+            "on_new_column='ignore' to leave them out"
+        )
+    for field in schema:
+        if field.name in found:
+            continue
+        if policy.on_missing_column == "fail":
+            raise BadRecord(
+                f"{path}: has no column {field.name!r} ({field.type}), only {list(found)}: use "
+                "on_missing_column='null' to read nulls"
+            )
+        if not field.nullable:
+            raise BadRecord(f"{path}: has no column {field.name!r}, which schema= declares as never null")
+
+
+def check_types(path: str, found: pa.Schema, schema: pa.Schema) -> None:
+    """Raise `BadRecord` naming each column whose type in the file does not fit."""
+    wrong = [
+        f"column {field.name!r} is {found.field(field.name).type}, expected {field.type}"
+        for field in schema
+        if field.name in found.names and not fits(found.field(field.name).type, field.type)
+    ]
+    if wrong:
+        raise BadRecord(f"{path}: {'; '.join(wrong)}: write the file with the expected types, or change schema=")
+
+
+def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether every value of one type is a value of the other (a finer timestamp is cut to the wanted unit)."""
+    if found == wanted or pa.types.is_null(found):
+        return True
+    if pa.types.is_dictionary(found):
+        return fits(found.value_type, wanted)
+    if found in INTEGER_BITS or found in UNSIGNED_BITS:
+        return _integer_fits(found, wanted)
+    if pa.types.is_floating(found) and pa.types.is_floating(wanted):
+        return bool(found.bit_width <= wanted.bit_width)
+    if pa.types.is_timestamp(found) and pa.types.is_timestamp(wanted):
+        return (found.tz is None) == (wanted.tz is None)
+    if pa.types.is_decimal(found) and pa.types.is_decimal(wanted):
+        whole, wanted_whole = found.precision - found.scale, wanted.precision - wanted.scale
+        return bool(found.scale <= wanted.scale and whole <= wanted_whole)
+    if _is_list(found) and _is_list(wanted):
+        return fits(found.value_type, wanted.value_type)
+    if pa.types.is_struct(found) and pa.types.is_struct(wanted):
+        return [field.name for field in found] == [field.name for field in wanted] and all(
+            fits(one.type, other.type) for one, other in zip(found, wanted, strict=True)
+        )
+    if pa.types.is_map(found) and pa.types.is_map(wanted):
+        return fits(found.key_type, wanted.key_type) and fits(found.item_type, wanted.item_type)
+    return (_is_text(found) and _is_text(wanted)) or (_is_bytes(found) and _is_bytes(wanted))
+
+
+def _integer_fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    bits = INTEGER_BITS.get(found) or UNSIGNED_BITS[found]
+    signed = found in INTEGER_BITS
+    if wanted in INTEGER_BITS:
+        return INTEGER_BITS[wanted] >= bits + (0 if signed else 1)
+    if wanted in UNSIGNED_BITS:
+        return not signed and UNSIGNED_BITS[wanted] >= bits
+    return bool(pa.types.is_float64(wanted) and bits <= 32)
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))
+
+
+def _is_bytes(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(type_)
+        or pa.types.is_large_binary(type_)
+        or pa.types.is_fixed_size_binary(type_)
+        or pa.types.is_binary_view(type_)
+    )
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with exactly the columns of the schema, in its order; missing ones are null. Checked before."""
+    columns = []
+    for field in schema:
+        index = batch.schema.get_field_index(field.name)
+        if index < 0:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+            continue
+        column = batch.column(index)
+        columns.append(column if column.type == field.type else pc.cast(column, field.type, safe=False))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def forbidden_nulls(batch: pa.RecordBatch) -> tuple[np.ndarray, str] | None:
+    """Which rows (bool) hold a null where the schema allows none, and in which column first; None for none at all."""
+    mask = np.zeros(batch.num_rows, dtype=bool)
+    first = ""
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if not field.nullable and column.null_count:
+            mask |= column.is_null().to_numpy(zero_copy_only=False)
+            first = first or field.name
+    return (mask, first) if first else None
+
+
+def spark_friendly(type_: pa.DataType) -> pa.DataType:
+    """The type that an inferred schema gives a column: one that Spark SQL has, where there is one."""
+    if pa.types.is_dictionary(type_):
+        return spark_friendly(type_.value_type)
+    if pa.types.is_null(type_) or pa.types.is_time(type_) or _is_text(type_):
+        return pa.string()
+    if pa.types.is_timestamp(type_):
+        return pa.timestamp("us", type_.tz)
+    return type_

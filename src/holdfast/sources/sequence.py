@@ -1,0 +1,184 @@
+"""A source that counts: `start`, `start + 1`, … up to `stop`, or for ever.
+
+Split i of n holds every n-th value from `start + i`, so that `stop` may change between two runs of a
+job without moving a value to another split. A position is an index within its split. Every value is
+a function of split and position alone; nothing is stored but positions.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from holdfast.clock import Clock
+from holdfast.errors import JobRefused, SettingsError
+from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, Source, SourceBatch, SourcePlan, SplitRead
+
+CHUNK_ROWS_MAX = 1_000_000
+VALUE_MAX = 2**63 - 1
+ROW_BYTES = 8
+SCHEMA = pa.schema([pa.field("value", pa.int64(), nullable=False)])
+
+
+@dataclass(frozen=True)
+class SequenceSource(Source):
+    """The integers of a range, in one column `value` (int64).
+
+    Parameters
+    ----------
+    rows
+        How many values; None for no end. Not together with `stop`.
+    start, stop
+        The first value, and the one after the last; `stop=None` (and no `rows`) for no end.
+    splits
+        How many splits share the range, and so how many tasks can read at once.
+    rows_per_second
+        How many rows come into being each second, over all splits; None for all at once.
+    name
+        Identifies the source's positions when the job is started again.
+    starting
+        Positions per split (`{"0": 10}`) to start from when there is no checkpoint; 0 where not given.
+
+    Raises
+    ------
+    SettingsError
+        A parameter is out of its range; names it.
+    """
+
+    rows: int | None = None
+    _: KW_ONLY
+    start: int = 0
+    stop: int | None = None
+    splits: int = 1
+    rows_per_second: float | None = None
+    name: str | None = None
+    starting: Mapping[str, int] | None = None
+
+    kind = "sequence"
+
+    def __post_init__(self) -> None:
+        if self.rows is not None and self.stop is not None:
+            raise SettingsError("SequenceSource: give rows or stop, not both")
+        if self.rows is not None and self.rows < 0:
+            raise SettingsError(f"SequenceSource: rows={self.rows}: expected at least 0")
+        if self.splits < 1:
+            raise SettingsError(f"SequenceSource: splits={self.splits}: expected at least 1")
+        if self.rows_per_second is not None and not self.rows_per_second > 0:
+            raise SettingsError(f"SequenceSource: rows_per_second={self.rows_per_second}: expected more than 0")
+        if not (-VALUE_MAX <= self.start <= self.end <= VALUE_MAX):
+            raise SettingsError(
+                f"SequenceSource: start={self.start}, stop={self.end}: expected start <= stop, both within 64 bits"
+            )
+        for split, position in (self.starting or {}).items():
+            if split not in self.split_names or not 0 <= position <= self.length(int(split)):
+                raise SettingsError(
+                    f"SequenceSource: starting {split!r}: {position!r}: expected a split of {self.split_names[0]} to "
+                    f"{self.split_names[-1]} and a position in it"
+                )
+
+    @property
+    def end(self) -> int:
+        """The value after the last one; the highest int64 where there is no end."""
+        if self.rows is not None:
+            return self.start + self.rows
+        return VALUE_MAX if self.stop is None else self.stop
+
+    @property
+    def split_names(self) -> list[str]:
+        return [str(index) for index in range(self.splits)]
+
+    def length(self, split: int, total: int | None = None) -> int:
+        """How many of the first `total` values (all by default) are in a split."""
+        total = self.end - self.start if total is None else total
+        return max(0, -(-(total - split) // self.splits))
+
+    def schema(self) -> pa.Schema:
+        return SCHEMA
+
+    def enumerator(self, context: EnumeratorContext) -> Enumerator:
+        return SequenceEnumerator(self, context.source, context.clock)
+
+    def read(self, read: SplitRead) -> Iterator[SourceBatch]:
+        position, stop = int(read.start or 0), int(read.stop or 0)
+        while position < stop:
+            rows = min(stop - position, CHUNK_ROWS_MAX)
+            first = self.start + int(read.split) + position * self.splits
+            values = np.arange(rows, dtype=np.int64)
+            if self.splits != 1:
+                values *= self.splits
+            if first:
+                values += first
+            yield SourceBatch(pa.RecordBatch.from_arrays([pa.array(values)], schema=SCHEMA), position)
+            position += rows
+
+    def describe(self) -> dict[str, Any]:
+        end = "no end" if self.rows is None and self.stop is None else str(self.end)
+        return {"description": f"SequenceSource[{self.start} to {end}, {self.splits} splits]"}
+
+
+class SequenceEnumerator(Enumerator):
+    """Positions per split; with `rows_per_second` the clock says how far `latest` goes."""
+
+    def __init__(self, source: SequenceSource, name: str, clock: Clock) -> None:
+        self._source = source
+        self._name = name
+        self._clock = clock
+        self._base_rows = 0
+        self._started_s = clock.monotonic()
+        self._latest = self.initial()
+        self._base_rows = sum(self._latest_ints().values())
+
+    def initial(self) -> Offsets:
+        starting = self._source.starting or {}
+        return {split: starting.get(split, 0) for split in self._source.split_names}
+
+    def latest(self) -> Offsets:
+        source = self._source
+        total = source.end - source.start
+        if source.rows_per_second is not None:
+            elapsed_s = self._clock.monotonic() - self._started_s
+            total = min(total, self._base_rows + int(elapsed_s * source.rows_per_second))
+        before = self._latest_ints()
+        self._latest = {split: max(before[split], source.length(int(split), total)) for split in before}
+        return dict(self._latest)
+
+    def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
+        budget = max(1, min(rows_max, bytes_max // ROW_BYTES))
+        left = {split: max(0, _index(until, split) - _index(start, split)) for split in self._source.split_names}
+        shares = divide_evenly(left, budget)
+        to = {split: _index(start, split) + shares[split] for split in left}
+        reads = [SplitRead(split, start[split], to[split], rows) for split, rows in shares.items() if rows]
+        return SourcePlan(dict(to) if reads else start, reads)
+
+    def restore(self, offsets: Offsets, objects: list[str]) -> None:
+        if sorted(offsets) != sorted(self._source.split_names):
+            raise JobRefused(
+                f"source {self._name!r}: the checkpoint holds positions of the splits {sorted(offsets)}, the source "
+                f"has {self._source.split_names}: keep splits={len(offsets)}, or give the source a new name"
+            )
+        self._latest = {split: _index(offsets, split) for split in self._source.split_names}
+        self._base_rows = sum(self._latest_ints().values())
+        self._started_s = self._clock.monotonic()
+
+    def lag(self, offsets: Offsets) -> Mapping[str, int]:
+        return {split: max(0, position - _index(offsets, split)) for split, position in self._latest_ints().items()}
+
+    def _latest_ints(self) -> dict[str, int]:
+        return {split: _index(self._latest, split) for split in self._latest}
+
+
+def divide_evenly(left: Mapping[str, int], budget: int) -> dict[str, int]:
+    """Share a budget over what is left in each split: all of the short ones, the same (±1) for the others."""
+    shares = dict.fromkeys(left, 0)
+    waiting = sorted(left, key=lambda split: left[split])
+    for place, split in enumerate(waiting):
+        shares[split] = min(left[split], budget // (len(waiting) - place))
+        budget -= shares[split]
+    return shares
+
+
+def _index(offsets: Offsets, split: str) -> int:
+    return msgspec.convert(offsets.get(split, 0), int)
