@@ -5,6 +5,7 @@ that takes rows slowly slows the sender down. After an error the thread throws a
 raised at the next call.
 """
 
+import contextlib
 import queue
 import threading
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from holdfast.taskmanager.remote import remote_error
 from holdfast.taskmanager.security import connect
 
 MESSAGES_WAITING_MAX = 4
+ABORT_WAIT_S_MAX = 1.0
 
 _encode = msgspec.msgpack.encode
 
@@ -58,10 +60,13 @@ class Link:
             raise self._error
 
     def abort(self) -> None:
-        """Stop sending; errors no longer matter."""
+        """Stop sending; errors no longer matter. Does not wait long for a TaskManager that takes nothing more."""
         self._aborted = True
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._messages.get_nowait()
         self._messages.put(None)
-        self._thread.join()
+        self._thread.join(ABORT_WAIT_S_MAX)
 
     def _run(self) -> None:
         streams: dict[tuple[str, int], tuple[Any, Any]] = {}
@@ -74,7 +79,7 @@ class Link:
                     client = connect(self._route.address, self._secret)
                 self._write(client, streams, message)
             except (flight.FlightError, pa.ArrowException, OSError) as error:
-                self._error = self._after(error, streams)
+                self._error = remote_error(error, self._lost)
         self._finish(streams)
         if client is not None:
             client.close()
@@ -85,9 +90,6 @@ class Link:
             descriptor = flight.FlightDescriptor.for_command(_encode(message.tag))
             streams[key] = client.do_put(descriptor, message.rows.schema)
         streams[key][0].write_with_metadata(message.rows, _encode(message.sections))
-
-    def _after(self, error: Exception, streams: dict[tuple[str, int], tuple[Any, Any]]) -> Exception:
-        return remote_error(error, self._lost)
 
     def _finish(self, streams: dict[tuple[str, int], tuple[Any, Any]]) -> None:
         for writer, _ in streams.values():

@@ -163,6 +163,8 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     full_bytes: int = 0
     sync_ms: float = 0.0
     async_ms: float = 0.0
+    sequence: int = 0
+    """Grows with every acknowledgement the incarnation composes; a repetition keeps its number."""
 
 
 class Decline(msgspec.Struct, frozen=True):

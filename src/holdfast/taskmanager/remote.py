@@ -74,14 +74,14 @@ def calling(lost: Lost) -> Iterator[None]:
     """Around a client's call: turns Flight errors back into those of `holdfast.errors`, or into `lost`'s."""
     try:
         yield
-    except flight.FlightUnauthenticatedError as error:
-        raise HoldfastError(_first_line(error)) from error
     except (flight.FlightError, pa.ArrowException, OSError) as error:
         raise remote_error(error, lost) from error
 
 
 def remote_error(error: BaseException, lost: Lost) -> Exception:
     """The error that a failed call stands for."""
+    if isinstance(error, flight.FlightUnauthenticatedError):
+        return HoldfastError(_first_line(error))
     body = getattr(error, "extra_info", b"")
     if not body:
         return lost(_first_line(error))
@@ -92,7 +92,7 @@ def remote_error(error: BaseException, lost: Lost) -> Exception:
 
 
 def _first_line(error: BaseException) -> str:
-    text = str(error).split(". gRPC client debug context")[0]
+    text = str(error).split(". gRPC client debug context")[0].split(". Detail: ")[0]
     return text.splitlines()[0] if text else type(error).__name__
 
 

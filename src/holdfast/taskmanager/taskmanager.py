@@ -275,8 +275,8 @@ class TaskManager:
             return ()
         if self._in_flight[:2] != (request.run, request.batch) or request.level in self._in_flight.levels:
             raise HoldfastError(
-                f"TaskManager {self.index}: batch {request.batch} in run {request.run}, level {request.level} cannot be "
-                f"processed: in flight is {_named(self._in_flight)}; commit or abort it first"
+                f"TaskManager {self.index}: batch {request.batch} in run {request.run}, level {request.level} cannot "
+                f"be processed: in flight is {_named(self._in_flight)}; commit or abort it first"
             )
         return self._in_flight.levels
 
