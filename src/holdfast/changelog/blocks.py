@@ -4,14 +4,15 @@
 
 What logs and materialized tables have in common. Blocks of one log cover contiguous, disjoint ranges of key
 groups, so that a reader of few key groups decompresses few blocks; within a block, rows of a change set are
-sorted by key group. This module owns no framing: lengths and checksums of blocks stand in a directory.
+sorted by key group. Lengths and checksums of
+blocks stand in a directory in front of them, which is framed (`storage.framing`); what else it says is the caller's.
 """
 
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -20,12 +21,16 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from holdfast.errors import CorruptObject
+from holdfast.storage.framing import HEADER_BYTES, unframe
 
 KEY_GROUP_COLUMN = "__key_group"
 BLOCK_BYTES = 1024 * 1024
 """Uncompressed target. Large enough that a schema in each costs nothing, small enough to skip and to split."""
 
 Codec = Literal["lz4", "zstd"]
+
+
+_LENGTH_OFFSET = 12
 
 
 class BlockEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -35,6 +40,16 @@ class BlockEntry(msgspec.Struct, frozen=True, array_like=True):
     key_group_stop: int
     length: int
     crc: int
+
+
+class HasBlocks(Protocol):
+    """A directory, of whatever kind."""
+
+    @property
+    def blocks(self) -> list[BlockEntry]: ...
+
+
+Directory = TypeVar("Directory", bound=HasBlocks)
 
 
 @dataclass(frozen=True)
@@ -90,6 +105,30 @@ def decode_block(what: str, entry: BlockEntry, data: memoryview, batches: int) -
     if len(found) != batches:
         raise CorruptObject(f"{what}: a block has {len(found)} change sets, expected {batches}")
     return found
+
+
+def read_framed_directory(
+    what: str, data: memoryview, length: int, magic: bytes, version: int, kind: type[Directory]
+) -> tuple[Directory, int]:
+    """The directory in front of blocks, and where the blocks start.
+
+    Raises
+    ------
+    CorruptObject
+        The bytes are not `length` long, no such frame, or the directory describes another length.
+    """
+    if len(data) != length or length < HEADER_BYTES:
+        raise CorruptObject(f"{what}: truncated: expected {length} bytes, found {len(data)}")
+    stop = HEADER_BYTES + int.from_bytes(data[_LENGTH_OFFSET:HEADER_BYTES], "little")
+    payload = unframe(what, bytes(data[:stop]), magic, version)
+    try:
+        directory = msgspec.msgpack.decode(payload, type=kind)
+    except msgspec.MsgspecError as error:
+        raise CorruptObject(f"{what}: its directory cannot be read: {error}") from error
+    found = stop + sum(entry.length for entry in directory.blocks)
+    if found != length:
+        raise CorruptObject(f"{what}: its directory describes {found} bytes, the handle {length}")
+    return directory, stop
 
 
 def within(rows: pa.RecordBatch, key_group_start: int, key_group_stop: int) -> pa.RecordBatch:

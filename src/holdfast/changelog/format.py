@@ -18,7 +18,16 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
-from holdfast.changelog.blocks import BLOCK_BYTES, Block, BlockEntry, Codec, decode_block, encode_blocks, within
+from holdfast.changelog.blocks import (
+    BLOCK_BYTES,
+    Block,
+    BlockEntry,
+    Codec,
+    decode_block,
+    encode_blocks,
+    read_framed_directory,
+    within,
+)
 from holdfast.changelog.handles import LogPiece
 from holdfast.errors import CorruptObject
 from holdfast.storage.framing import HEADER_BYTES, frame, unframe
@@ -28,7 +37,6 @@ PIECE_MAGIC = b"HFLP"
 VERSION = 1
 OBJECT_HEADER = frame(OBJECT_MAGIC, VERSION, b"")
 OBJECT_BYTES_MAX = 8 * 1024 * 1024
-_LENGTH_OFFSET = 12
 
 
 @dataclass(frozen=True)
@@ -161,18 +169,7 @@ def read_piece(
 
 def read_directory(what: str, data: memoryview, length: int) -> tuple[Directory, int]:
     """A piece's directory, and where its blocks start. Raises `CorruptObject`."""
-    if len(data) != length or length < HEADER_BYTES:
-        raise CorruptObject(f"{what}: truncated: expected {length} bytes, found {len(data)}")
-    stop = HEADER_BYTES + int.from_bytes(data[_LENGTH_OFFSET:HEADER_BYTES], "little")
-    payload = unframe(what, bytes(data[:stop]), PIECE_MAGIC, VERSION)
-    try:
-        directory = msgspec.msgpack.decode(payload, type=Directory)
-    except msgspec.MsgspecError as error:
-        raise CorruptObject(f"{what}: its directory cannot be read: {error}") from error
-    found = stop + sum(entry.length for entry in directory.blocks)
-    if found != length:
-        raise CorruptObject(f"{what}: its directory describes {found} bytes, the handle {length}")
-    return directory, stop
+    return read_framed_directory(what, data, length, PIECE_MAGIC, VERSION, Directory)
 
 
 def _piece(log: LogId, entries: list[ChangeSetEntry], blocks: list[Block]) -> EncodedPiece:

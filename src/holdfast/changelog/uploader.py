@@ -130,6 +130,11 @@ class Uploader:
         if unwanted:
             self._discard(unwanted)
 
+    def count(self, **counters: int) -> None:
+        """Add to the counters that `metrics` gives."""
+        with self._changed:
+            self._counters.update(counters)
+
     def metrics(self) -> dict[str, float]:
         """Counters since the start, and what waits now."""
         with self._changed:
@@ -179,33 +184,29 @@ class Uploader:
         try:
             failpoints.hit("changelog.upload.before")
             name = self._put(lambda: names.changelog_object(self._epoch, self._incarnation), packed.data())
+            failpoints.hit("changelog.upload.after")
         except Exception as error:
             for request in packed.pieces:
                 request.failed(error, self.release)
             return
         finally:
             self._in_flight.release(packed.length)
-        failpoints.hit("changelog.upload.after")
         self._ownership.hold(name, len(packed.pieces))
         for request in packed.pieces:
             request.arrived(packed.pieces_of(request, name), self.release)
         self._janitor.sweep()
 
     def _put(self, new_name: Callable[[], str], data: bytes) -> str:
-        self._count(numberOfUploadRequests=1)
+        self.count(numberOfUploadRequests=1)
         try:
             name, attempts = put_with_attempts(
                 self._store, new_name, data, self._retries, self._closed.wait, lambda lost: self._discard([lost])
             )
         except Exception:
-            self._count(numberOfUploadFailures=1)
+            self.count(numberOfUploadFailures=1)
             raise
-        self._count(uploadSizes=len(data), totalAttemptsPerUpload=attempts)
+        self.count(uploadSizes=len(data), totalAttemptsPerUpload=attempts)
         return name
-
-    def _count(self, **counters: int) -> None:
-        with self._changed:
-            self._counters.update(counters)
 
     def _discard(self, objects: Sequence[str]) -> None:
         self._janitor.discard(objects)

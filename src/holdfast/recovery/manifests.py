@@ -1,0 +1,46 @@
+"""Manifests: one TaskManager's part of a checkpoint. Drawn in docs/format/manifest.md.
+
+    object := frame("HFMF", version, msgpack of `changelog.handles.Manifest`)
+
+A reader refuses what it does not know, naming the object.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from holdfast.changelog.handles import Manifest
+from holdfast.errors import CorruptObject
+from holdfast.storage.framing import frame, unframe
+from holdfast.storage.store import ObjectStore
+
+MAGIC = b"HFMF"
+VERSION = 1
+DOWNLOADS_MAX = 8
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The bytes to store."""
+    return frame(MAGIC, VERSION, msgspec.msgpack.encode(manifest))
+
+
+def decode_manifest(name: str, data: bytes) -> Manifest:
+    """The manifest stored as the object `name`. Raises `CorruptObject`."""
+    payload = unframe(name, data, MAGIC, VERSION)
+    try:
+        return msgspec.msgpack.decode(payload, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise CorruptObject(f"{name}: is no manifest of this version: {error}") from error
+
+
+def load_manifests(store: ObjectStore, names: Sequence[str]) -> list[Manifest]:
+    """The manifests of these names, in their order, fetched in parallel.
+
+    Raises
+    ------
+    StorageError, CorruptObject
+        One is missing or cannot be read.
+    """
+    with ThreadPoolExecutor(min(DOWNLOADS_MAX, max(1, len(names))), thread_name_prefix="holdfast-manifests") as pool:
+        return list(pool.map(lambda name: decode_manifest(name, store.get(name)), names))
