@@ -1,0 +1,255 @@
+"""One aggregate of one subtask: from input columns to state columns and running values.
+
+    rows ── slots ──► Accumulator.add ──► state columns of the table
+                                    └───► running value of each row (emit="every")
+    touched slots ──► Accumulator.results ──► one value a key    (emit="changes")
+
+Sums that can overflow are in `checked_sums.py`. Fixed-width types run in compiled kernels; strings, binaries,
+decimals and nested types in a Python loop over the rows (about 0.1 µs a row).
+
+Columns of the table are fetched anew for each chunk, since `StateTable.lookup` may reallocate them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.functions import kernels
+from holdfast.functions.columns import (
+    NO_MASK,
+    AnyArray,
+    BoolArray,
+    IntArray,
+    column_array,
+    fixed_array,
+    has_kernels,
+    object_array,
+    validity,
+)
+from holdfast.state.physical import values_of
+from holdfast.state.table import StateTable
+
+if TYPE_CHECKING:
+    from holdfast.functions.aggregates import BoundAggregate
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some rows of a batch with the slots of their keys; `running`: whether running values are wanted."""
+
+    rows: pa.RecordBatch
+    slots: IntArray
+    running: bool
+
+    @property
+    def running_rows(self) -> int:
+        """The number of running values wanted."""
+        return len(self.slots) if self.running else 0
+
+    def only(self, good: BoolArray) -> "Chunk":
+        return Chunk(self.rows.filter(pa.array(good)), self.slots[good], self.running)
+
+
+def room(rows: int, dtype: Any) -> AnyArray:
+    return np.empty(rows, dtype=dtype)
+
+
+class Accumulator(ABC):
+    """What one aggregate does with a chunk. `name` is the state column."""
+
+    counters: tuple[str, ...] = ()
+    """State columns that hold a number for every present key: zeroed and made valid when a key is first applied."""
+    open_columns: tuple[str, ...] = ()
+    """State columns that must read zero where they are null, before rows are added."""
+
+    def __init__(self, bound: "BoundAggregate", table: StateTable) -> None:
+        self.bound = bound
+        self.table = table
+        self.name = bound.state_column
+        self.type: pa.DataType = bound.result_type
+
+    def input(self, chunk: Chunk) -> pa.Array:
+        return chunk.rows.column(self.bound.aggregate.column)
+
+    def state(self) -> tuple[AnyArray, BoolArray]:
+        column = self.table.column(self.name)
+        return column.values, column.valid
+
+    @abstractmethod
+    def add(self, chunk: Chunk) -> pa.Array | None:
+        """Take all rows; the running values if the chunk wants them. Only after every checked sum took them."""
+
+    def results(self, slots: IntArray) -> pa.Array:
+        values, valid = self.state()
+        return column_array(values[slots], valid[slots], self.type)
+
+
+class Count(Accumulator):
+    """`count()` and `count(c)`."""
+
+    def __init__(self, bound: "BoundAggregate", table: StateTable) -> None:
+        super().__init__(bound, table)
+        self.counters = (self.name,)
+
+    def add(self, chunk: Chunk) -> pa.Array | None:
+        counts, _ = self.state()
+        out = room(chunk.running_rows, np.int64)
+        mask = NO_MASK if self.bound.aggregate.column is None else validity(self.input(chunk))
+        if len(mask):
+            kernels.count_values(chunk.slots, mask, counts, out)
+        elif chunk.running:
+            kernels.count_rows_running(chunk.slots, counts, out)
+        else:
+            kernels.count_rows(chunk.slots, counts)
+        return fixed_array(out, NO_MASK, self.type) if chunk.running else None
+
+
+class FloatSum(Accumulator):
+    def __init__(self, bound: "BoundAggregate", table: StateTable) -> None:
+        super().__init__(bound, table)
+        self.open_columns = (self.name,)
+
+    def add(self, chunk: Chunk) -> pa.Array | None:
+        sums, state_valid = self.state()
+        array = self.input(chunk)
+        mask = validity(array)
+        out, out_valid = room(chunk.running_rows, np.float64), room(chunk.running_rows, np.bool_)
+        kernels.add_floats(chunk.slots, values_of(array), mask, sums, out)
+        kernels.mark_valid(chunk.slots, mask, state_valid, out_valid)
+        return fixed_array(out, out_valid, self.type) if chunk.running else None
+
+
+class Mean(Accumulator):
+    """A sum in double precision and a count; null while the count is 0."""
+
+    def __init__(self, bound: "BoundAggregate", table: StateTable) -> None:
+        super().__init__(bound, table)
+        self.count_name = f"{self.name}.count"
+        self.counters = (self.name, self.count_name)
+
+    def add(self, chunk: Chunk) -> pa.Array | None:
+        sums, _ = self.state()
+        counts = self.table.column(self.count_name).values
+        array = self.input(chunk)
+        if not has_kernels(array.type):
+            array = pc.cast(array, pa.float64())
+        mask = validity(array)
+        out, out_counts = room(chunk.running_rows, np.float64), room(chunk.running_rows, np.int64)
+        kernels.add_floats(chunk.slots, values_of(array), mask, sums, out)
+        if len(mask):
+            kernels.count_values(chunk.slots, mask, counts, out_counts)
+        elif chunk.running:
+            kernels.count_rows_running(chunk.slots, counts, out_counts)
+        else:
+            kernels.count_rows(chunk.slots, counts)
+        return self._quotients(out, out_counts) if chunk.running else None
+
+    def results(self, slots: IntArray) -> pa.Array:
+        counts = self.table.column(self.count_name)
+        return self._quotients(self.state()[0][slots], np.where(counts.valid[slots], counts.values[slots], 0))
+
+    def _quotients(self, sums: AnyArray, counts: IntArray) -> pa.Array:
+        some = counts > 0
+        return fixed_array(np.divide(sums, counts, out=np.zeros(len(sums)), where=some), some, self.type)
+
+
+class Extreme(Accumulator):
+    """`min` and `max` of fixed-width types."""
+
+    def add(self, chunk: Chunk) -> pa.Array | None:
+        state, state_valid = self.state()
+        array = self.input(chunk)
+        values = values_of(array)
+        out, out_valid = room(chunk.running_rows, values.dtype), room(chunk.running_rows, np.bool_)
+        keep = kernels.keep_least if self.bound.aggregate.function == "min" else kernels.keep_greatest
+        keep(chunk.slots, values, validity(array), state, state_valid, out, out_valid)
+        return fixed_array(out, out_valid, self.type) if chunk.running else None
+
+
+class First(Accumulator):
+    """`first` of fixed-width types; a flag tells a key whose first value was null from one without a first row."""
+
+    def add(self, chunk: Chunk) -> pa.Array | None:
+        state, state_valid = self.state()
+        seen = self.table.column(f"{self.name}.seen")
+        array = self.input(chunk)
+        values = values_of(array)
+        out, out_valid = room(chunk.running_rows, values.dtype), room(chunk.running_rows, np.bool_)
+        kernels.keep_first(chunk.slots, values, validity(array), state, state_valid, seen.values, out, out_valid)
+        return fixed_array(out, out_valid, self.type) if chunk.running else None
+
+
+class Last(Accumulator):
+    """`last` of fixed-width types; its running value is the input."""
+
+    def add(self, chunk: Chunk) -> pa.Array | None:
+        state, state_valid = self.state()
+        array = self.input(chunk)
+        kernels.keep_last(chunk.slots, values_of(array), validity(array), state, state_valid)
+        return array if chunk.running else None
+
+
+Fold = Callable[[dict[int, Any], list[int], list[Any]], list[Any]]
+"""(value by slot, the rows' slots, the rows' values) → the running values; changes the first."""
+
+UNSEEN = object()
+
+
+def fold_least(cells: dict[int, Any], slots: list[int], values: list[Any]) -> list[Any]:
+    out = []
+    for slot, value in zip(slots, values, strict=True):
+        kept = cells[slot]
+        if value is not None and (kept is None or value < kept):
+            cells[slot] = kept = value
+        out.append(kept)
+    return out
+
+
+def fold_greatest(cells: dict[int, Any], slots: list[int], values: list[Any]) -> list[Any]:
+    out = []
+    for slot, value in zip(slots, values, strict=True):
+        kept = cells[slot]
+        if value is not None and (kept is None or value > kept):
+            cells[slot] = kept = value
+        out.append(kept)
+    return out
+
+
+def fold_first(cells: dict[int, Any], slots: list[int], values: list[Any]) -> list[Any]:
+    out = []
+    for slot, value in zip(slots, values, strict=True):
+        if cells[slot] is UNSEEN:
+            cells[slot] = value
+        out.append(cells[slot])
+    return out
+
+
+def fold_last(cells: dict[int, Any], slots: list[int], values: list[Any]) -> list[Any]:
+    cells.update(zip(slots, values, strict=True))
+    return values
+
+
+FOLDS: dict[str, Fold] = {"min": fold_least, "max": fold_greatest, "first": fold_first, "last": fold_last}
+
+
+class ObjectFold(Accumulator):
+    """`min`, `max`, `first`, `last` of types that are Python objects in the table."""
+
+    def add(self, chunk: Chunk) -> pa.Array | None:
+        values, valid = self.state()
+        distinct = np.unique(chunk.slots)
+        cells = dict(zip(distinct.tolist(), np.where(valid[distinct], values[distinct], None).tolist(), strict=True))
+        if self.bound.aggregate.function == "first":
+            seen = self.table.column(f"{self.name}.seen").values
+            cells.update((slot, UNSEEN) for slot in distinct[~seen[distinct]].tolist())
+            seen[distinct] = True
+        out = FOLDS[self.bound.aggregate.function](cells, chunk.slots.tolist(), self.input(chunk).to_pylist())
+        after = [cells[slot] for slot in distinct.tolist()]
+        values[distinct] = object_array(after)
+        valid[distinct] = [value is not None for value in after]
+        return pa.array(out, type=self.type) if chunk.running else None

@@ -1,0 +1,182 @@
+"""Sums that can leave their type, and the search for the rows that would make them.
+
+A bad row must change no aggregate of its operator, so sums come first and in two steps: `try_add` adds all rows of a
+chunk or none, `take_back` undoes a success of it, and only when every sum took the chunk do `add` and the other
+accumulators run. Where one did not, `overflowing_rows` finds every bad row exactly, in row order, and the chunk is
+tried again without them. A chunk without overflow pays one addition and one comparison a row.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from decimal import Context, Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.functions import kernels
+from holdfast.functions.accumulators import Accumulator, Chunk, room
+from holdfast.functions.columns import AnyArray, BoolArray, IntArray, fixed_array, object_array, validity
+from holdfast.state.physical import values_of
+from holdfast.state.table import StateTable
+
+if TYPE_CHECKING:
+    from holdfast.functions.aggregates import BoundAggregate
+
+EXACT = Context(prec=80)
+"""Enough for any sum of two decimals of 38 digits; the default context rounds to 28."""
+
+
+class CheckedSum(Accumulator):
+    """`least` and `greatest` bound the sum, as integers in the unit of the type's last decimal place."""
+
+    least: int
+    greatest: int
+
+    @abstractmethod
+    def try_add(self, chunk: Chunk) -> int:
+        """Add all rows and return -1; or none, and return the first one after which the sum does not fit."""
+
+    @abstractmethod
+    def take_back(self, chunk: Chunk) -> None:
+        """Undo the last `try_add`, which took this chunk."""
+
+    @abstractmethod
+    def exact(self, value: Any) -> int:
+        """A value of the column or of the state, in the unit of `least` and `greatest`."""
+
+
+class IntegerSum(CheckedSum):
+    least = -(2**63)
+    greatest = 2**63 - 1
+
+    def __init__(self, bound: "BoundAggregate", table: StateTable) -> None:
+        super().__init__(bound, table)
+        self.open_columns = (self.name,)
+        self._out: AnyArray = room(0, np.int64)
+
+    def try_add(self, chunk: Chunk) -> int:
+        array = self.input(chunk)
+        self._out = room(chunk.running_rows, np.int64)
+        return int(kernels.add_integers(chunk.slots, values_of(array), validity(array), self.state()[0], self._out))
+
+    def take_back(self, chunk: Chunk) -> None:
+        array = self.input(chunk)
+        kernels.subtract_integers(chunk.slots, values_of(array), validity(array), self.state()[0])
+
+    def add(self, chunk: Chunk) -> pa.Array | None:
+        out_valid = room(chunk.running_rows, np.bool_)
+        kernels.mark_valid(chunk.slots, validity(self.input(chunk)), self.state()[1], out_valid)
+        return fixed_array(self._out, out_valid, self.type) if chunk.running else None
+
+    def exact(self, value: Any) -> int:
+        return int(value)
+
+
+class DecimalSum(CheckedSum):
+    """Decimals are Python objects in the table; added exactly, row by row."""
+
+    def __init__(self, bound: "BoundAggregate", table: StateTable) -> None:
+        super().__init__(bound, table)
+        self.greatest = 10**self.type.precision - 1
+        self.least = -self.greatest
+        self._too_large = Decimal(10) ** (self.type.precision - self.type.scale)
+        self._out: list[Decimal | None] = []
+        self._before: tuple[IntArray, AnyArray, BoolArray] | None = None
+
+    def try_add(self, chunk: Chunk) -> int:
+        values, valid = self.state()
+        distinct = np.unique(chunk.slots)
+        before = (distinct, values[distinct], valid[distinct])
+        cells = dict(zip(distinct.tolist(), np.where(before[2], before[1], None).tolist(), strict=True))
+        self._out = []
+        for row, (slot, value) in enumerate(zip(chunk.slots.tolist(), self.input(chunk).to_pylist(), strict=True)):
+            total = cells[slot]
+            if value is not None:
+                total = value if total is None else EXACT.add(total, value)
+                if abs(total) >= self._too_large:
+                    return row
+                cells[slot] = total
+            self._out.append(total)
+        after = [cells[slot] for slot in distinct.tolist()]
+        values[distinct] = object_array(after)
+        valid[distinct] = [value is not None for value in after]
+        self._before = before
+        return -1
+
+    def take_back(self, chunk: Chunk) -> None:
+        if self._before is None:
+            raise AssertionError("take_back without a try_add that took its chunk")
+        (slots, old, old_valid), self._before = self._before, None
+        values, valid = self.state()
+        values[slots], valid[slots] = old, old_valid
+
+    def add(self, chunk: Chunk) -> pa.Array | None:
+        out, self._out, self._before = self._out, [], None
+        return pa.array(out, type=self.type) if chunk.running else None
+
+    def exact(self, value: Any) -> int:
+        return int(value.scaleb(self.type.scale, EXACT))
+
+
+def try_all(sums: Sequence[CheckedSum], chunk: Chunk) -> bool:
+    """Let all sums take the chunk, or none."""
+    for number, checked in enumerate(sums):
+        if checked.try_add(chunk) >= 0:
+            for earlier in sums[:number]:
+                earlier.take_back(chunk)
+            return False
+    return True
+
+
+def overflowing_rows(sums: Sequence[CheckedSum], chunk: Chunk) -> dict[int, CheckedSum]:
+    """The rows that must be left out so that every sum fits after every other row, each with the sum it overflows.
+
+    Rows are taken in order; a bad row is left out of all sums. Nothing is changed.
+    """
+    rows = np.flatnonzero(_suspects(sums, chunk))
+    slots = chunk.slots[rows].tolist()
+    columns = [checked.input(chunk).take(pa.array(rows)).to_pylist() for checked in sums]
+    totals = [_totals(checked, np.unique(chunk.slots[rows])) for checked in sums]
+    bad: dict[int, CheckedSum] = {}
+    for row, slot, *values in zip(rows.tolist(), slots, *columns, strict=True):
+        after = [
+            total[slot] + (0 if value is None else checked.exact(value))
+            for checked, total, value in zip(sums, totals, values, strict=True)
+        ]
+        culprit = _first_outside(sums, after)
+        if culprit is not None:
+            bad[row] = culprit
+            continue
+        for total, new in zip(totals, after, strict=True):
+            total[slot] = new
+    return bad
+
+
+def _first_outside(sums: Sequence[CheckedSum], after: Sequence[int]) -> CheckedSum | None:
+    for checked, total in zip(sums, after, strict=True):
+        if not checked.least <= total <= checked.greatest:
+            return checked
+    return None
+
+
+def _totals(checked: CheckedSum, slots: IntArray) -> dict[int, int]:
+    values, valid = checked.state()
+    pairs = zip(slots.tolist(), values[slots].tolist(), valid[slots].tolist(), strict=True)
+    return {slot: checked.exact(value) if ok else 0 for slot, value, ok in pairs}
+
+
+def _suspects(sums: Sequence[CheckedSum], chunk: Chunk) -> BoolArray:
+    """Rows of keys that could overflow at all: state plus the magnitudes of all their rows nears the bound."""
+    distinct, groups = np.unique(chunk.slots, return_inverse=True)
+    suspect = np.zeros(len(distinct), dtype=np.bool_)
+    for checked in sums:
+        values, valid = checked.state()
+        unit = 10.0 ** (checked.type.scale if pa.types.is_decimal(checked.type) else 0)
+        state = np.where(valid[distinct], values[distinct], 0).astype(np.float64)
+        added = pc.fill_null(pc.cast(checked.input(chunk), pa.float64(), safe=False), 0.0)
+        weights = np.abs(added.to_numpy(zero_copy_only=False))
+        reach = (np.abs(state) + np.bincount(groups, weights=weights, minlength=len(distinct))) * unit
+        suspect |= reach >= 0.999 * checked.greatest
+    return suspect[groups]

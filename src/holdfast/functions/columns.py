@@ -1,0 +1,52 @@
+"""Between Arrow columns, NumPy arrays and a table's columns, as keyed functions need it.
+
+The rule for what is fixed-width and how it looks is `state.physical`'s; a table holds everything else as Python
+objects, `None` or anything where it is null.
+"""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.state.physical import fixed_array as _fixed_array
+from holdfast.state.physical import physical_dtype, validity_of
+
+BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
+AnyArray = np.ndarray[Any, np.dtype[Any]]
+
+NO_MASK: BoolArray = np.zeros(0, dtype=np.bool_)
+"""Instead of a validity array where no value is null; kernels test its length once."""
+
+
+def has_kernels(kind: pa.DataType) -> bool:
+    """Whether values of this type are looped over by compiled kernels (half floats have none)."""
+    dtype = physical_dtype(kind)
+    return dtype is not None and dtype != np.float16
+
+
+def validity(array: pa.Array) -> BoolArray:
+    """One boolean a row, or `NO_MASK` where nothing is null."""
+    valid = validity_of(array)
+    return NO_MASK if valid is None else valid
+
+
+def fixed_array(values: AnyArray, valid: BoolArray, kind: pa.DataType) -> pa.Array:
+    """An Arrow array over `values`, without a copy; null where `valid` is False (`NO_MASK`: nowhere)."""
+    return _fixed_array(values, valid if len(valid) else None, kind)
+
+
+def object_array(values: list[Any]) -> AnyArray:
+    """A one-dimensional array of Python objects, also where they are sequences."""
+    out = np.empty(len(values), dtype=object)
+    out[:] = values
+    return out
+
+
+def column_array(values: AnyArray, valid: BoolArray, kind: pa.DataType) -> pa.Array:
+    """An Arrow array of rows gathered from a table's column, null where `valid` is False."""
+    if values.dtype == object:
+        objects = [value if ok else None for value, ok in zip(values.tolist(), valid.tolist(), strict=True)]
+        return pa.array(objects, type=kind)
+    return fixed_array(values, valid, kind)

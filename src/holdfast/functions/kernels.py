@@ -1,0 +1,213 @@
+"""The loops over rows of keyed functions, compiled; each releases the GIL.
+
+`slots[i]` is the place of row i's key in the state arrays. `valid` is one boolean a row, or empty where no input value
+is null. `out` (and `out_valid`) receive the running value of each row, or are empty where nobody wants it.
+Rows are taken in order. Blank state arrives as zero and not valid (`open_states` sees to it).
+"""
+
+from typing import Any
+
+import numpy as np
+
+from holdfast.functions.columns import AnyArray, BoolArray, IntArray
+from holdfast.state.compiled import kernel
+
+
+@kernel
+def open_states(slots: IntArray, valid: BoolArray, values: AnyArray) -> None:
+    """Zero what is not valid: accumulators count from zero."""
+    for i in range(slots.shape[0]):
+        if not valid[slots[i]]:
+            values[slots[i]] = 0
+
+
+@kernel
+def raise_flags(slots: IntArray, flags: BoolArray) -> None:
+    for i in range(slots.shape[0]):
+        flags[slots[i]] = True
+
+
+@kernel
+def count_rows(slots: IntArray, counts: IntArray) -> None:
+    for i in range(slots.shape[0]):
+        counts[slots[i]] += 1
+
+
+@kernel
+def count_rows_running(slots: IntArray, counts: IntArray, out: IntArray) -> None:
+    for i in range(slots.shape[0]):
+        n = counts[slots[i]] + 1
+        counts[slots[i]] = n
+        out[i] = n
+
+
+@kernel
+def count_values(slots: IntArray, valid: BoolArray, counts: IntArray, out: IntArray) -> None:
+    running = out.shape[0] > 0
+    for i in range(slots.shape[0]):
+        s = slots[i]
+        n = counts[s]
+        if valid[i]:
+            n += 1
+            counts[s] = n
+        if running:
+            out[i] = n
+
+
+@kernel
+def add_integers(slots: IntArray, values: AnyArray, valid: BoolArray, sums: IntArray, out: IntArray) -> int:
+    """Add all rows, or none: the index of the first row whose sum leaves int64, or -1."""
+    dense = valid.shape[0] == 0
+    running = out.shape[0] > 0
+    for i in range(slots.shape[0]):
+        s = slots[i]
+        old = sums[s]
+        if dense or valid[i]:
+            value = np.int64(values[i])
+            new = old + value
+            if ((old ^ new) & (value ^ new)) < 0:
+                subtract_integers(slots[:i], values, valid, sums)
+                return i
+            sums[s] = new
+            old = new
+        if running:
+            out[i] = old
+    return -1
+
+
+@kernel
+def subtract_integers(slots: IntArray, values: AnyArray, valid: BoolArray, sums: IntArray) -> None:
+    """Take back what `add_integers` added; exact, since nothing overflowed."""
+    dense = valid.shape[0] == 0
+    for i in range(slots.shape[0]):
+        if dense or valid[i]:
+            sums[slots[i]] -= np.int64(values[i])
+
+
+@kernel
+def mark_valid(slots: IntArray, valid: BoolArray, state_valid: BoolArray, out_valid: BoolArray) -> None:
+    """A key is valid from its first value that is not null on."""
+    dense = valid.shape[0] == 0
+    running = out_valid.shape[0] > 0
+    for i in range(slots.shape[0]):
+        s = slots[i]
+        if dense or valid[i]:
+            state_valid[s] = True
+        if running:
+            out_valid[i] = state_valid[s]
+
+
+@kernel
+def add_floats(slots: IntArray, values: AnyArray, valid: BoolArray, sums: AnyArray, out: AnyArray) -> None:
+    dense = valid.shape[0] == 0
+    running = out.shape[0] > 0
+    for i in range(slots.shape[0]):
+        s = slots[i]
+        if dense or valid[i]:
+            sums[s] += np.float64(values[i])
+        if running:
+            out[i] = sums[s]
+
+
+@kernel
+def _before(a: Any, b: Any) -> Any:
+    """Spark's order: NaN equals NaN and is above everything else."""
+    return a < b or (b != b and a == a)
+
+
+@kernel
+def keep_least(
+    slots: IntArray,
+    values: AnyArray,
+    valid: BoolArray,
+    state: AnyArray,
+    state_valid: BoolArray,
+    out: AnyArray,
+    out_valid: BoolArray,
+) -> None:
+    dense = valid.shape[0] == 0
+    running = out.shape[0] > 0
+    for i in range(slots.shape[0]):
+        s = slots[i]
+        if (dense or valid[i]) and (not state_valid[s] or _before(values[i], state[s])):
+            state[s] = values[i]
+            state_valid[s] = True
+        if running:
+            out[i] = state[s]
+            out_valid[i] = state_valid[s]
+
+
+@kernel
+def keep_greatest(
+    slots: IntArray,
+    values: AnyArray,
+    valid: BoolArray,
+    state: AnyArray,
+    state_valid: BoolArray,
+    out: AnyArray,
+    out_valid: BoolArray,
+) -> None:
+    dense = valid.shape[0] == 0
+    running = out.shape[0] > 0
+    for i in range(slots.shape[0]):
+        s = slots[i]
+        if (dense or valid[i]) and (not state_valid[s] or _before(state[s], values[i])):
+            state[s] = values[i]
+            state_valid[s] = True
+        if running:
+            out[i] = state[s]
+            out_valid[i] = state_valid[s]
+
+
+@kernel
+def keep_first(
+    slots: IntArray,
+    values: AnyArray,
+    valid: BoolArray,
+    state: AnyArray,
+    state_valid: BoolArray,
+    seen: BoolArray,
+    out: AnyArray,
+    out_valid: BoolArray,
+) -> None:
+    dense = valid.shape[0] == 0
+    running = out.shape[0] > 0
+    for i in range(slots.shape[0]):
+        s = slots[i]
+        if not seen[s]:
+            seen[s] = True
+            state[s] = values[i]
+            state_valid[s] = dense or valid[i]
+        if running:
+            out[i] = state[s]
+            out_valid[i] = state_valid[s]
+
+
+@kernel
+def keep_last(slots: IntArray, values: AnyArray, valid: BoolArray, state: AnyArray, state_valid: BoolArray) -> None:
+    """The running value is the input itself, so nobody needs it from here."""
+    dense = valid.shape[0] == 0
+    for i in range(slots.shape[0]):
+        s = slots[i]
+        state[s] = values[i]
+        state_valid[s] = dense or valid[i]
+
+
+@kernel
+def number_keys(slots: IntArray, numbers: IntArray, groups: IntArray, distinct: IntArray) -> int:
+    """Number the distinct slots in order of first appearance; returns how many there are.
+
+    `numbers` is scratch space of the table's capacity, all -1 before and after; `groups[i]` becomes the number of
+    row i's slot, `distinct[n]` the slot with number n.
+    """
+    count = 0
+    for i in range(slots.shape[0]):
+        s = slots[i]
+        if numbers[s] < 0:
+            numbers[s] = count
+            distinct[count] = s
+            count += 1
+        groups[i] = numbers[s]
+    for n in range(count):
+        numbers[distinct[n]] = -1
+    return count

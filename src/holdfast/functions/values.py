@@ -1,0 +1,229 @@
+"""Whether a Python value fits an Arrow type, without the silent conversions of `pyarrow.array` (1.5 → 1, 1 → date).
+
+A *fit* is a function that returns the value as Arrow would give it back (so that what is read later equals what was
+put), a fresh copy where it is mutable, and raises `Misfit` otherwise. It is called for every value that user code
+hands over, so the usual case of each type is one comparison.
+"""
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import SettingsError
+
+Fit = Callable[[Any], Any]
+
+
+class Misfit(TypeError):
+    """A value that does not fit; the message says what was found and what was expected."""
+
+    def __init__(self, value: Any, expected: str) -> None:
+        super().__init__(f"found {value!r:.200} ({type(value).__name__}), expected {expected}")
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _fit_integer(kind: pa.DataType) -> Fit:
+    low = 0 if pa.types.is_unsigned_integer(kind) else -(2 ** (kind.bit_width - 1))
+    high = low + 2**kind.bit_width - 1
+
+    def fit(value: Any) -> Any:
+        if type(value) is int and low <= value <= high:
+            return value
+        plain = _plain(value)
+        if isinstance(plain, int) and not isinstance(plain, bool) and low <= plain <= high:
+            return int(plain)
+        raise Misfit(value, str(kind))
+
+    return fit
+
+
+def _fit_float(kind: pa.DataType) -> Fit:
+    def fit(value: Any) -> Any:
+        if type(value) is float:
+            return value
+        plain = _plain(value)
+        if isinstance(plain, int | float) and not isinstance(plain, bool):
+            return float(plain)
+        raise Misfit(value, str(kind))
+
+    if kind == pa.float64():
+        return fit
+    return lambda value: pa.scalar(fit(value), type=kind).as_py()
+
+
+def _fit_class(kind: pa.DataType, usual: type, accepted: tuple[type, ...]) -> Fit:
+    def fit(value: Any) -> Any:
+        if type(value) is usual:
+            return value
+        plain = _plain(value)
+        if isinstance(plain, accepted):
+            return usual(plain)
+        raise Misfit(value, str(kind))
+
+    return fit
+
+
+def _fit_by_arrow(kind: pa.DataType, accepted: tuple[type, ...]) -> Fit:
+    """For types with limits of their own (precision, width, unit): Arrow decides, for values of the right kind."""
+
+    def fit(value: Any) -> Any:
+        if not isinstance(value, accepted) or isinstance(value, bool):
+            raise Misfit(value, str(kind))
+        try:
+            return pa.scalar(value, type=kind).as_py()
+        except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+            raise Misfit(value, f"{kind} ({error})") from error
+
+    return fit
+
+
+def _fit_date(value: Any) -> Any:
+    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        return value
+    raise Misfit(value, "date32[day]")
+
+
+def _fit_list(kind: pa.DataType) -> Fit:
+    fit_item = fit_for(kind.value_type, kind.value_field.nullable)
+
+    def fit(value: Any) -> Any:
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence | np.ndarray):
+            raise Misfit(value, str(kind))
+        return [fit_item(item) for item in value]
+
+    return fit
+
+
+def _fit_map(kind: pa.DataType) -> Fit:
+    fit_key, fit_item = fit_for(kind.key_type, False), fit_for(kind.item_type, kind.item_field.nullable)
+
+    def fit(value: Any) -> Any:
+        pairs = value.items() if isinstance(value, Mapping) else value
+        if isinstance(value, str | bytes) or not isinstance(pairs, Sequence) and not isinstance(value, Mapping):
+            raise Misfit(value, str(kind))
+        if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+            raise Misfit(value, f"{kind} (a dict, or a list of pairs)")
+        return [(fit_key(key), fit_item(item)) for key, item in pairs]
+
+    return fit
+
+
+def _fit_struct(kind: pa.DataType) -> Fit:
+    fits = {field.name: fit_for(field.type, field.nullable) for field in kind}
+
+    def fit(value: Any) -> Any:
+        if not isinstance(value, Mapping) or not value.keys() <= fits.keys():
+            raise Misfit(value, f"{kind} (a dict with these fields)")
+        return {name: fit_field(value.get(name)) for name, fit_field in fits.items()}
+
+    return fit
+
+
+def _fit_value(kind: pa.DataType) -> Fit | None:
+    types = pa.types
+    if types.is_integer(kind):
+        return _fit_integer(kind)
+    if types.is_floating(kind):
+        return _fit_float(kind)
+    if types.is_boolean(kind):
+        return _fit_class(kind, bool, (bool,))
+    if types.is_string(kind) or types.is_large_string(kind):
+        return _fit_class(kind, str, (str,))
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return _fit_class(kind, bytes, (bytes, bytearray, memoryview))
+    if types.is_fixed_size_binary(kind):
+        return _fit_by_arrow(kind, (bytes,))
+    if types.is_decimal(kind):
+        return _fit_by_arrow(kind, (Decimal, int))
+    if types.is_date32(kind):
+        return _fit_date
+    if types.is_timestamp(kind):
+        return _fit_by_arrow(kind, (datetime.datetime, np.datetime64))
+    if types.is_time(kind):
+        return _fit_by_arrow(kind, (datetime.time,))
+    if types.is_duration(kind):
+        return _fit_by_arrow(kind, (datetime.timedelta, np.timedelta64))
+    if types.is_map(kind):
+        return _fit_map(kind)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return _fit_list(kind)
+    return _fit_struct(kind) if types.is_struct(kind) else None
+
+
+def fit_for(kind: pa.DataType, nullable: bool = True) -> Fit:
+    """The fit of a type; raises `SettingsError` for types that functions cannot hold (dictionaries, unions, …)."""
+    fit = _fit_value(kind)
+    if fit is None:
+        raise SettingsError(
+            f"type {kind} cannot be held by a function; use a number, boolean, string, binary, decimal, date, time, "
+            "timestamp, duration, list, map or struct"
+        )
+    found = fit
+
+    def fit_or_none(value: Any) -> Any:
+        if value is not None:
+            return found(value)
+        if nullable:
+            return None
+        raise Misfit(value, f"{kind} (not null)")
+
+    return fit_or_none
+
+
+_SCALARS = (type(None), bool, int, float, str, bytes)
+
+
+def _check_packable(value: Any) -> None:
+    """Only what comes back as it was: no classes, sets or dates, which msgpack would turn into something else."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return
+    if kind is list or kind is tuple:
+        for item in value:
+            _check_packable(item)
+    elif kind is dict:
+        for key, item in value.items():
+            if type(key) not in _SCALARS:
+                raise Misfit(key, "a dict key that msgpack can hold (a number, str, bytes, bool or None)")
+            _check_packable(item)
+    else:
+        raise Misfit(value, "what msgpack can hold: None, bool, int, float, str, bytes, or lists and dicts of these")
+
+
+def pack(value: Any) -> bytes:
+    """Any msgpack-able object as bytes; tuples come back as lists. Raises `Misfit`."""
+    _check_packable(value)
+    try:
+        return msgspec.msgpack.encode(value)
+    except (OverflowError, RecursionError, ValueError) as error:
+        raise Misfit(value, f"what msgpack can hold ({error})") from error
+
+
+class Codec:
+    """How a value of a declared type is kept: as what `fit_for` gives, or as msgpack where there is no type."""
+
+    def __init__(self, kind: pa.DataType | None) -> None:
+        self.column_type: pa.DataType = pa.binary() if kind is None else kind
+        self.put: Fit = _pack_or_none if kind is None else fit_for(kind)
+        self.get: Fit | None = None
+        """From what is kept to a copy for the user; None where it is immutable and may be handed out itself."""
+        if kind is None:
+            self.get = _unpack_or_none
+        elif pa.types.is_nested(kind):
+            self.get = self.put
+
+
+def _pack_or_none(value: Any) -> bytes | None:
+    return None if value is None else pack(value)
+
+
+def _unpack_or_none(data: bytes | None) -> Any:
+    return None if data is None else msgspec.msgpack.decode(data)
