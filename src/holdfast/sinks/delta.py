@@ -25,7 +25,7 @@ from holdfast.sinks.delta_files import add_action, empty_partitions_to_null, req
 from holdfast.sinks.delta_merge import CHANGE_TYPE, check_changes, data_schema, last_per_key, merge
 from holdfast.sinks.delta_schema import differences, missing_columns, stored_schema, unsupported
 from holdfast.sinks.partitions import partition_differences
-from holdfast.sinks.staging import StagedDeltaFile, StagedRows, decode, discard_rows, encode, pieces, read_rows
+from holdfast.sinks.staging import StagedDeltaFile, StagedRows, decode, discard_rows, encode, pieces, probe, read_rows
 from holdfast.sinks.staging import stage_rows as stage_tables
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
@@ -172,7 +172,7 @@ class DeltaSink(Sink):
         return DeltaTable(self._delta_url, storage_options=dict(self.storage_options))
 
     def _load_or_create(self, columns: pa.Schema) -> DeltaTable:
-        self._store()  # makes the folder of a local table, and names what is wrong with the URL
+        probe(self._store(), "_holdfast_staging")
         try:
             return self._load()
         except TableNotFoundError:

@@ -32,7 +32,7 @@ def check_changes(rows: pa.Table, sink: str) -> None:
     if CHANGE_TYPE not in rows.schema.names:
         return
     allowed = (*UPSERTS, DELETE, IGNORED)
-    unknown = pc.invert(pc.is_in(rows.column(CHANGE_TYPE), value_set=pa.array(allowed)))
+    unknown = pc.invert(pc.is_in(rows.column(CHANGE_TYPE), value_set=pa.array([*allowed, None])))
     if pc.any(unknown).as_py():
         index = pc.index(unknown, True).as_py()
         raise BadRecord(
@@ -68,7 +68,7 @@ def merge(table: DeltaTable, changes: pa.Table, keys: Sequence[str], commit: Com
         changes = changes.drop_columns([_DELETED])
     merger = table.merge(
         changes,
-        " AND ".join(f"t.{_quoted(key)} IS NOT DISTINCT FROM s.{_quoted(key)}" for key in keys),
+        " AND ".join(f"(t.{_quoted(key)} IS NOT DISTINCT FROM s.{_quoted(key)})" for key in keys),
         source_alias="s",
         target_alias="t",
         # The rows are in memory anyway; this way delta-rs skips files by their key range.

@@ -13,7 +13,6 @@ import hashlib
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from uuid import uuid4
 
 import pyarrow as pa
 
@@ -21,7 +20,7 @@ from holdfast.errors import JobRefused, ObjectNotFound, PublishFailed, SettingsE
 from holdfast.failpoints import hit
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
 from holdfast.sinks.partitions import divide, folder, parquet_bytes, parquet_refusal, partition_differences
-from holdfast.sinks.staging import StagedParquet, check, decode, encode, fetch, pieces, staged_name, transfer
+from holdfast.sinks.staging import StagedParquet, check, decode, encode, fetch, pieces, probe, staged_name, transfer
 from holdfast.storage import names
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
@@ -49,11 +48,8 @@ class ParquetSink(Sink):
         found = partition_differences(schema, self.partition_by) + ([refusal] if refusal else [])
         if found:
             raise JobRefused(f"sink {context.sink!r} cannot write to {self.url}: " + "; ".join(found))
-        probe = f"_staging/{context.job_id}/probe-{uuid4().hex}"
         try:
-            store = self._open()
-            store.put(probe, b"")
-            store.delete([probe])
+            probe(self._open(), "_staging")
         except StorageError as error:
             raise JobRefused(f"sink {context.sink!r} cannot write to {self.url}: {error}") from error
 

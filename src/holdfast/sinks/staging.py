@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
@@ -203,6 +204,13 @@ def check(data: bytes, size_bytes: int, crc32: int, where: str) -> None:
 def discard_rows(staged: Sequence[StagedRows], context: PublishContext) -> None:
     """Delete the staged objects; those that are gone already are fine."""
     context.store.delete([one.name for one in staged if one.name is not None])
+
+
+def probe(store: ObjectStore, folder: str) -> None:
+    """Write and delete an empty object: whether a target can be written to. Raises `StorageError`."""
+    name = f"{folder}/probe-{uuid4().hex}"
+    store.put(name, b"")
+    store.delete([name])
 
 
 def transfer(call: Callable[[T], R], items: Sequence[T]) -> list[R]:
