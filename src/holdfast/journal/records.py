@@ -2,8 +2,6 @@
 
 import msgspec
 
-from holdfast.storage import names
-
 
 class Takeover(msgspec.Struct, frozen=True, tag="takeover", tag_field="kind", forbid_unknown_fields=True):
     """A JobMaster took over. `epoch` is the record's own number; `nonce` tells it from any other JobMaster's."""
@@ -62,10 +60,3 @@ class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", tag_field=
 
 
 Record = Takeover | CheckpointRecord
-
-
-def describe(number: int, record: Record) -> str:
-    """One line for messages."""
-    if isinstance(record, Takeover):
-        return f"{names.journal(number)} (takeover by epoch {record.epoch}, nonce {record.nonce})"
-    return f"{names.journal(number)} (checkpoint {record.checkpoint_id} of epoch {record.epoch}, nonce {record.nonce})"

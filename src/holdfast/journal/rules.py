@@ -38,10 +38,13 @@ def number_for_put(numbers: Iterable[int]) -> int:
 
 
 def outcome(own: Record, found: Record | None) -> Outcome:
-    """What reading a number back says about one's own put there; `found` is None where there is nothing."""
+    """What reading a number back says about one's own put there; `found` is None where there is nothing.
+
+    The nonce decides, not equality: a position may be NaN.
+    """
     if found is None:
         return Outcome.ABSENT
-    return Outcome.WRITTEN if found == own else Outcome.TAKEN
+    return Outcome.WRITTEN if (found.epoch, found.nonce) == (own.epoch, own.nonce) else Outcome.TAKEN
 
 
 def takeover_counts(number: int, numbers_listed_after_put: Iterable[int]) -> bool:

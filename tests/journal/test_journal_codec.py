@@ -1,0 +1,120 @@
+"""The bytes of the journal's objects. `REWRITE_GOLDEN=1` writes the golden files anew: only for a new version."""
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import CorruptObject
+from holdfast.journal import codec
+from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity, Takeover
+from holdfast.storage.framing import frame
+
+GOLDEN = Path(__file__).parent / "golden"
+TAKEOVER = Takeover(epoch=17, nonce="00112233445566778899aabbccddeeff")
+CHECKPOINT = CheckpointRecord(
+    epoch=17,
+    nonce="ffeeddccbbaa99887766554433221100",
+    checkpoint_id=3,
+    batch=41,
+    run=2,
+    batch_time_us=1_700_000_000_000_000,
+    offsets={"flights": {"0": 12, "file": "a.parquet", "ratio": 0.5, "open": True, "none": None, "große": -(2**63)}},
+    source_objects={"flights": ["sources/000000000017/00000000000000000000000000000001"]},
+    manifests=["manifests/000000000017/000000000003/tm-000000000000"],
+    groups={"delta-1": [GroupRef(15, "manifests/000000000012/000000000009/sink-delta-1"), GroupRef(18, "manifests/x")]},
+    operators={"aggregate-1": OperatorIdentity(("carrier", "origin"), {"state": b"\x00\xffschema"})},
+    parallelism=4,
+    max_parallelism=128,
+)
+STORED = {
+    "job-1.bin": (codec.encode_job(codec.StoredJob("0123456789abcdef" * 2, 1, 128)), codec.decode_job),
+    "takeover-1.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
+    "checkpoint-1.bin": (codec.encode_record(CHECKPOINT), codec.decode_record),
+    "committables-1.bin": (codec.encode_committables("delta-1", [b"", b"\x80", b"one"]), codec.decode_committables),
+}
+ENCODED = {
+    "job-1.bin": codec.StoredJob("0123456789abcdef" * 2, 1, 128),
+    "takeover-1.bin": TAKEOVER,
+    "checkpoint-1.bin": CHECKPOINT,
+    "committables-1.bin": codec.StoredCommittables("delta-1", [b"", b"\x80", b"one"]),
+}
+
+
+@pytest.mark.parametrize("file", list(STORED))
+def test_the_stored_format_is_that_of_its_golden_file(file: str) -> None:
+    data, decode = STORED[file]
+    if os.environ.get("REWRITE_GOLDEN"):
+        (GOLDEN / file).write_bytes(data)
+    golden = (GOLDEN / file).read_bytes()
+    assert decode(file, golden) == ENCODED[file]
+    assert data == golden
+
+
+@given(st.sampled_from(list(STORED)), st.data())
+def test_a_truncated_or_altered_object_is_refused_by_name(file: str, data: st.DataObject) -> None:
+    stored, decode = STORED[file]
+    altered = bytearray(stored)
+    if data.draw(st.booleans()):
+        del altered[data.draw(st.integers(0, len(stored) - 1)) :]
+    else:
+        for bit in data.draw(st.sets(st.integers(0, len(stored) * 8 - 1), min_size=1, max_size=3)):
+            altered[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(CorruptObject, match="journal/7"):
+        decode("journal/7", bytes(altered))
+
+
+@given(st.binary(max_size=100))
+def test_any_payload_behind_a_sound_frame_is_decoded_or_refused_by_name(payload: bytes) -> None:
+    try:
+        record = codec.decode_record("journal/7", frame(codec.RECORD_MAGIC, codec.RECORD_VERSION, payload))
+    except CorruptObject as error:
+        assert "journal/7" in str(error)
+    else:
+        assert isinstance(record, Takeover | CheckpointRecord)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"kind": "takeover", "epoch": 1, "nonce": "x", "colour": "red"},
+        {"kind": "truce", "epoch": 1},
+        {"kind": "takeover", "epoch": "one", "nonce": "x"},
+        {"epoch": 1, "nonce": "x"},
+        [1, 2],
+    ],
+)
+def test_a_record_that_says_more_less_or_else_is_refused(payload: object) -> None:
+    data = frame(codec.RECORD_MAGIC, codec.RECORD_VERSION, msgspec.msgpack.encode(payload))
+    with pytest.raises(CorruptObject, match="journal/7: the payload is not what its format version says"):
+        codec.decode_record("journal/7", data)
+
+
+def test_one_kind_of_object_is_not_read_as_another() -> None:
+    with pytest.raises(CorruptObject, match="HFJR"):
+        codec.decode_record("journal/7", STORED["job-1.bin"][0])
+
+
+def test_records_keep_the_types_of_positions() -> None:
+    decoded = codec.decode_record("x", codec.encode_record(CHECKPOINT))
+    assert isinstance(decoded, CheckpointRecord)
+    positions = decoded.offsets["flights"]
+    assert [type(positions[key]) for key in ("0", "file", "ratio", "open", "none")] == [
+        int,
+        str,
+        float,
+        bool,
+        type(None),
+    ]
+
+
+def test_a_record_lists_the_objects_it_names_once() -> None:
+    assert CHECKPOINT.objects() == [
+        "manifests/000000000017/000000000003/tm-000000000000",
+        "sources/000000000017/00000000000000000000000000000001",
+        "manifests/000000000012/000000000009/sink-delta-1",
+        "manifests/x",
+    ]
