@@ -9,7 +9,7 @@ blocks stand in a directory in front of them, which is framed (`storage.framing`
 """
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, Protocol, TypeVar
@@ -31,6 +31,10 @@ Codec = Literal["lz4", "zstd"]
 
 
 _LENGTH_OFFSET = 12
+
+
+Merge = Callable[[list[pa.RecordBatch]], pa.RecordBatch]
+"""Keeps the last row of each key, sorted by key group: `state.table.merge_changes`."""
 
 
 class BlockEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -61,11 +65,17 @@ class Block:
 
 
 def encode_blocks(
-    change_sets: Sequence[pa.RecordBatch], key_group_start: int, key_group_stop: int, codec: Codec, target_bytes: int
+    change_sets: Sequence[pa.RecordBatch],
+    key_group_start: int,
+    key_group_stop: int,
+    codec: Codec,
+    target_bytes: int,
+    merge: Merge | None = None,
 ) -> Iterator[Block]:
     """Divide rows sorted by key group into blocks that together cover `[key_group_start, key_group_stop)`.
 
-    Lazily: a block is compressed when it is asked for. A single key group is never divided.
+    Lazily: a block is made when it is asked for. A single key group is never divided. With `merge` the change
+    sets become one, block by block: few keys at a time fit into the processor's caches.
 
     Raises
     ------
@@ -80,6 +90,9 @@ def encode_blocks(
             rows.slice(int(cut[index]), int(cut[index + 1] - cut[index]))
             for rows, cut in zip(change_sets, cuts, strict=True)
         ]
+        if merge is not None:
+            filled = [rows for rows in slices if rows.num_rows]
+            slices = [merge(filled)] if len(filled) > 1 else filled or slices[:1]
         yield _encode(slices, int(start), int(stop), codec)
 
 

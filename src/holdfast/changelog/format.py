@@ -23,6 +23,7 @@ from holdfast.changelog.blocks import (
     Block,
     BlockEntry,
     Codec,
+    Merge,
     decode_block,
     encode_blocks,
     read_framed_directory,
@@ -105,20 +106,26 @@ def encode_pieces(
     log: LogId,
     change_sets: Sequence[ChangeSet],
     *,
+    merge: Merge | None = None,
     codec: Codec = "lz4",
     block_bytes: int = BLOCK_BYTES,
     piece_bytes_max: int = OBJECT_BYTES_MAX - HEADER_BYTES,
 ) -> Iterator[EncodedPiece]:
     """Encode change sets of one log, in order of their SQNs, as pieces that each fit into an object.
 
+    With `merge` they are stored as one, with the last row of each key; without, apart.
+
     Several pieces divide the key groups among them and have the same SQN range. Lazily: the first can be on
     its way while the next is compressed. Only a single key group that is larger makes a larger piece.
     """
     entries = [ChangeSetEntry(each.sqn_start, each.sqn_stop, each.batch_start, each.batch_stop) for each in change_sets]
+    if merge is not None:
+        first, last = entries[0], entries[-1]
+        entries = [ChangeSetEntry(first.sqn_start, last.sqn_stop, first.batch_start, last.batch_stop)]
     blocks: list[Block] = []
     blocks_bytes = 0
     encoded = encode_blocks(
-        [each.rows for each in change_sets], log.key_group_start, log.key_group_stop, codec, block_bytes
+        [each.rows for each in change_sets], log.key_group_start, log.key_group_stop, codec, block_bytes, merge
     )
     for block in encoded:
         directory_bytes_bound = 256 + len(log.operator) * 4 + len(log.table) * 4 + 40 * (len(entries) + len(blocks))

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from holdfast.changelog.blocks import Merge
 from holdfast.changelog.format import OBJECT_HEADER, ChangeSet, EncodedPiece, LogId, encode_pieces
 from holdfast.changelog.handles import LogPiece
-
-Merge = Callable[[list[pa.RecordBatch]], pa.RecordBatch]
-"""Keeps the last row of each key, sorted by key group: `state.table.merge_changes`."""
 
 
 class PersistRequest:
@@ -35,11 +33,7 @@ class PersistRequest:
 
     def encode(self, piece_bytes_max: int) -> Iterator[EncodedPiece]:
         """The pieces, of the change sets merged into one."""
-        sets = self._change_sets
-        if len(sets) > 1:
-            rows = self._merge([each.rows for each in sets])
-            sets = [ChangeSet(sets[0].sqn_start, sets[-1].sqn_stop, sets[0].batch_start, sets[-1].batch_stop, rows)]
-        yield from encode_pieces(self.log, sets, piece_bytes_max=piece_bytes_max)
+        yield from encode_pieces(self.log, self._change_sets, merge=self._merge, piece_bytes_max=piece_bytes_max)
 
     def expect(self) -> None:
         """One more object has pieces of it."""

@@ -19,9 +19,10 @@ from typing import NamedTuple
 import msgspec
 import pyarrow as pa
 
+from holdfast.changelog.blocks import Merge
 from holdfast.changelog.format import ChangeSet, LogId
 from holdfast.changelog.handles import LogPiece
-from holdfast.changelog.packing import Merge, PersistRequest
+from holdfast.changelog.packing import PersistRequest
 from holdfast.changelog.uploader import Uploader
 from holdfast.errors import CheckpointFailed
 
