@@ -25,6 +25,7 @@ from holdfast.functions.columns import (
     AnyArray,
     BoolArray,
     IntArray,
+    cells_at,
     column_array,
     fixed_array,
     has_kernels,
@@ -243,7 +244,7 @@ class ObjectFold(Accumulator):
     def add(self, chunk: Chunk) -> pa.Array | None:
         values, valid = self.state()
         distinct = np.unique(chunk.slots)
-        cells = dict(zip(distinct.tolist(), np.where(valid[distinct], values[distinct], None).tolist(), strict=True))
+        cells = cells_at(distinct, values, valid)
         if self.bound.aggregate.function == "first":
             seen = self.table.column(f"{self.name}.seen").values
             cells.update((slot, UNSEEN) for slot in distinct[~seen[distinct]].tolist())

@@ -36,6 +36,7 @@ class Cells:
         self.operator = operator
         self.name = name
         self.codec: Codec = state.codec()
+        self.type = "any msgpack-able object" if state.type is None else str(state.type)
         self.cursor = cursor
         self.kept: dict[int, Any] = {}
 
@@ -58,10 +59,10 @@ class Cells:
         try:
             self.kept[self.cursor.slot] = self.codec.put(value)
         except Misfit as misfit:
-            raise UserFunctionError(
-                f"operator {self.operator!r}: state {self.name!r} of type "
-                f"{self.codec.column_type if self.codec.get is None else self.name}: {misfit}"
-            ) from misfit
+            raise self.misfit(misfit) from misfit
+
+    def misfit(self, misfit: Misfit) -> UserFunctionError:
+        return UserFunctionError(f"operator {self.operator!r}: state {self.name!r} of type {self.type}: {misfit}")
 
     def read(self) -> Any:
         kept = self.kept[self.cursor.slot]
@@ -88,7 +89,10 @@ class KeyedValueState(ValueState):
         return kept if self._get is None else self._get(kept)
 
     def update(self, value: Any) -> None:
-        self._cells.put(value)
+        try:
+            self._kept[self._cursor.slot] = self._put(value)
+        except Misfit as misfit:
+            raise self._cells.misfit(misfit) from misfit
 
     def clear(self) -> None:
         self._cells.clear()

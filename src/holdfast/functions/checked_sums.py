@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from holdfast.functions import kernels
 from holdfast.functions.accumulators import Accumulator, Chunk, room
-from holdfast.functions.columns import AnyArray, BoolArray, IntArray, fixed_array, object_array, validity
+from holdfast.functions.columns import AnyArray, BoolArray, IntArray, cells_at, fixed_array, object_array, validity
 from holdfast.state.physical import values_of
 from holdfast.state.table import StateTable
 
@@ -89,7 +89,7 @@ class DecimalSum(CheckedSum):
         values, valid = self.state()
         distinct = np.unique(chunk.slots)
         before = (distinct, values[distinct], valid[distinct])
-        cells = dict(zip(distinct.tolist(), np.where(before[2], before[1], None).tolist(), strict=True))
+        cells = cells_at(distinct, values, valid)
         self._out = []
         for row, (slot, value) in enumerate(zip(chunk.slots.tolist(), self.input(chunk).to_pylist(), strict=True)):
             total = cells[slot]

@@ -44,6 +44,12 @@ def object_array(values: list[Any]) -> AnyArray:
     return out
 
 
+def cells_at(slots: IntArray, values: AnyArray, valid: BoolArray) -> dict[int, Any]:
+    """Value by slot of an object column at distinct slots; None where it is null."""
+    triples = zip(slots.tolist(), values[slots].tolist(), valid[slots].tolist(), strict=True)
+    return {slot: value if ok else None for slot, value, ok in triples}
+
+
 def column_array(values: AnyArray, valid: BoolArray, kind: pa.DataType) -> pa.Array:
     """An Arrow array of rows gathered from a table's column, null where `valid` is False."""
     if values.dtype == object:

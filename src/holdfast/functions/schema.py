@@ -42,8 +42,6 @@ _DECIMAL = ("decimal", "dec", "numeric")
 _TEXT = ("varchar", "char", "character")
 
 _TOKENS = re.compile(r"""\s*(?:(`(?:[^`]|``)*`)|('(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.)*")|(\w+)|([<>(),:-]))""")
-    r"\s*(?:(`(?:[^`]|``)*`)|('(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\")|(\w+)|([<>(),:-]))", re.UNICODE
-)
 
 
 def to_arrow_schema(schema: Any) -> pa.Schema:

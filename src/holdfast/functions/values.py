@@ -107,7 +107,7 @@ def _fit_map(kind: pa.DataType) -> Fit:
 
     def fit(value: Any) -> Any:
         pairs = value.items() if isinstance(value, Mapping) else value
-        if isinstance(value, str | bytes) or not isinstance(pairs, Sequence) and not isinstance(value, Mapping):
+        if isinstance(value, str | bytes) or (not isinstance(pairs, Sequence) and not isinstance(value, Mapping)):
             raise Misfit(value, str(kind))
         if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
             raise Misfit(value, f"{kind} (a dict, or a list of pairs)")

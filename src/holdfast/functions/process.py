@@ -1,0 +1,231 @@
+"""Functions of users on keyed streams, as declared: the base classes, their checks, and the operator's settings.
+
+    class Count(hf.ProcessFunction):
+        n = hf.ValueState(pa.int64(), default=0)
+
+        def process(self, row, ctx):
+            n = self.n.value() + 1
+            self.n.update(n)
+            yield {"k": row.k, "n": n}
+
+    class FastCount(hf.BatchFunction):
+        n = hf.ValueState(pa.int64(), default=0)
+
+        def process(self, batch, keys, groups, ctx):
+            n = self.n.values().to_numpy() + np.bincount(groups, minlength=keys.num_rows)
+            self.n.update(n)
+            yield pa.record_batch([keys["k"], n], names=["k", "n"])
+
+Each subtask runs a copy of the instance, made by a cloudpickle round trip before the first batch. Everything that
+can be known from the declaration is checked there: `SettingsError` (the function) or `JobRefused` (the schema).
+
+Does not own the running: `process_operator.py`, `batch_operator.py`.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import JobRefused, SettingsError
+from holdfast.functions.batch_operator import BatchOperator
+from holdfast.functions.operator import Operator, OperatorSpec
+from holdfast.functions.process_operator import ProcessOperator
+from holdfast.functions.states import State, ValueState, declared_states
+from holdfast.functions.values import fit_for
+
+
+class KeyedFunction:
+    """What both kinds share. `open` and `close` are for resources that cannot be pickled."""
+
+    def open(self, ctx: "Context") -> None:
+        """Called once on each copy before its first rows. There is no current key, so states cannot be used."""
+        return
+
+    def close(self) -> None:
+        """Called once when the subtask ends in good order; not when its process is killed."""
+        return
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(getattr(type(self), name, None), State):
+            raise AttributeError(
+                f"{name!r} is a state of {type(self).__name__}; put a value with self.{name}.update(…)"
+            )
+        super().__setattr__(name, value)
+
+
+class ProcessFunction(KeyedFunction):
+    """A function of one row and the states of its key."""
+
+    def process(self, row: Any, ctx: "Context") -> Iterable[dict[str, Any] | tuple[Any, ...]] | None:
+        """Called for each row, in the order of arrival.
+
+        Parameters
+        ----------
+        row : named tuple
+            The columns of the input; a name that Python does not allow becomes `_<position>`.
+        ctx : Context
+
+        Returns
+        -------
+        A generator (or list) of output rows: dicts with exactly the schema's columns, or tuples in their order.
+        """
+        raise SettingsError(f"{type(self).__name__} has no process(self, row, ctx)")
+
+
+class BatchFunction(KeyedFunction):
+    """A function of many rows and the states of their keys, as arrays. States are `ValueState`s only."""
+
+    def process(
+        self, batch: pa.RecordBatch, keys: pa.RecordBatch, groups: "np.ndarray[Any, np.dtype[np.int64]]", ctx: "Context"
+    ) -> pa.RecordBatch | Iterable[pa.RecordBatch] | None:
+        """Called once or several times a batch, with rows in the order of arrival.
+
+        Parameters
+        ----------
+        batch : the rows
+        keys : their distinct keys, in order of first appearance (key columns only)
+        groups : for each row, the index of its key in `keys`
+
+        Returns
+        -------
+        A record batch of the declared schema, or a generator of them, or None.
+        """
+        raise SettingsError(f"{type(self).__name__} has no process(self, batch, keys, groups, ctx)")
+
+
+@dataclass
+class Context:
+    """What a function may know. `key` is the key's value, or a named tuple where `key_by` has several columns.
+
+    In a `BatchFunction`, and in `open`, there is no key (None). `batch_time` is fixed by the batch's plan and the same
+    when the batch is processed again; None in `open`.
+    """
+
+    operator: str
+    subtask: int
+    key: Any = None
+    batch_time: datetime | None = None
+
+
+def check_function(function: Any) -> None:
+    """What can be known without a schema; raises `SettingsError`."""
+    if not isinstance(function, ProcessFunction | BatchFunction):
+        hint = "; give an instance, not the class" if isinstance(function, type) else ""
+        raise SettingsError(
+            f"process() got {function!r}; expected an instance of a ProcessFunction or BatchFunction{hint}"
+        )
+    name = type(function).__name__
+    if type(function).process in (ProcessFunction.process, BatchFunction.process):
+        raise SettingsError(f"{name} does not define process(); it is called for the operator's rows")
+    if hasattr(function, "on_timer"):
+        raise SettingsError(f"{name} defines on_timer(), but this version has no timers; remove it")
+    arguments = ("row", "ctx") if isinstance(function, ProcessFunction) else ("batch", "keys", "groups", "ctx")
+    _check_signature(name, "process", function.process, arguments)
+    _check_signature(name, "open", function.open, ("ctx",))
+    _check_signature(name, "close", function.close, ())
+    for state_name, state in declared_states(function).items():
+        if isinstance(function, BatchFunction) and not isinstance(state, ValueState):
+            raise SettingsError(
+                f"state {state_name!r} of {name} is a {state.kind}; a BatchFunction has ValueStates only, which it "
+                "reads and writes as arrays"
+            )
+    try:
+        cloudpickle.loads(cloudpickle.dumps(function))
+    except Exception as error:  # pickling runs code of the user, which may raise anything
+        raise SettingsError(
+            f"{name} cannot be sent to the tasks: {error}; make connections, locks and files in open(), "
+            "which runs there, instead of in __init__"
+        ) from error
+
+
+def _check_signature(name: str, method: str, bound: Callable[..., Any], arguments: tuple[str, ...]) -> None:
+    try:
+        inspect.signature(bound).bind(*arguments)
+    except TypeError as error:
+        raise SettingsError(
+            f"{name}.{method} is called as {method}({', '.join(arguments)}), but: {error}; its signature is "
+            f"{method}{inspect.signature(bound)}"
+        ) from error
+    if inspect.iscoroutinefunction(bound) or inspect.isasyncgenfunction(bound):
+        raise SettingsError(f"{name}.{method} is async; it must be an ordinary function or generator")
+
+
+@dataclass(frozen=True)
+class ProcessSpec(OperatorSpec):
+    """`KeyedStream.process` as declared. Raises `SettingsError` or `JobRefused` when made.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        Of the output (see `schema.to_arrow_schema` for other forms).
+    bad_records : {"fail", "dead_letter"}
+        What becomes of a row for which the function raises, or whose output does not fit the schema.
+    """
+
+    name: str
+    key_columns: tuple[str, ...]
+    input_schema: pa.Schema
+    function: ProcessFunction | BatchFunction
+    schema: pa.Schema
+    bad_records: Literal["fail", "dead_letter"] = "fail"
+
+    def __post_init__(self) -> None:
+        check_function(self.function)
+        if self.bad_records not in ("fail", "dead_letter"):
+            raise SettingsError(f"bad_records is {self.bad_records!r}; allowed are 'fail' and 'dead_letter'")
+        if isinstance(self.function, ProcessFunction):
+            for field in self.schema:
+                self._check_output(field)
+        for column in self.key_columns:
+            if self.input_schema.names.count(column) != 1:
+                raise JobRefused(
+                    f"operator {self.name!r}: key column {column!r} is not one of its input's columns "
+                    f"({', '.join(self.input_schema.names)}), or there are several of that name"
+                )
+        for state in self.states:
+            if state in self.key_columns or state.startswith("__"):
+                raise JobRefused(
+                    f"operator {self.name!r}: state {state!r} has the name of a key column or begins with '__'; "
+                    "rename the state"
+                )
+
+    def _check_output(self, field: pa.Field) -> None:
+        try:
+            fit_for(field.type)
+        except SettingsError as error:
+            raise SettingsError(f"operator {self.name!r}: output column {field.name!r}: {error}") from error
+
+    @property
+    def states(self) -> dict[str, State]:
+        return declared_states(self.function)
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return self.schema
+
+    @property
+    def key_schema(self) -> pa.Schema:
+        return pa.schema([self.input_schema.field(column) for column in self.key_columns])
+
+    @property
+    def value_schema(self) -> pa.Schema:
+        return pa.schema([pa.field(name, state.codec().column_type) for name, state in self.states.items()])
+
+    def table_schemas(self) -> dict[str, pa.Schema]:
+        return {"state": pa.schema([*self.key_schema, *self.value_schema])}
+
+    def copy_function(self) -> Any:
+        """A subtask's own copy of the function."""
+        return cloudpickle.loads(cloudpickle.dumps(self.function))
+
+    def create(self, subtask: int, key_group_start: int, key_group_stop: int, max_parallelism: int) -> Operator:
+        context = Context(self.name, subtask)
+        if isinstance(self.function, ProcessFunction):
+            return ProcessOperator(self, context, max_parallelism)
+        return BatchOperator(self, context, max_parallelism)

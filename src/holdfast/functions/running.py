@@ -1,0 +1,54 @@
+"""What both function operators share: time, where a row stands, how errors and bad rows are worded."""
+
+import json
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from holdfast.errors import UserFunctionError
+from holdfast.functions.operator import BatchContext
+from holdfast.sources.base import BadRow
+
+if TYPE_CHECKING:
+    from holdfast.functions.process import Context, KeyedFunction
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def named_tuples(name: str, fields: Sequence[str]) -> Callable[[Iterable[Any]], Any]:
+    """A maker of named tuples; a field name that Python does not allow becomes `_<position>`."""
+    made: Any = namedtuple(name, fields, rename=True)  # type: ignore[misc]
+    return cast(Callable[[Iterable[Any]], Any], made._make)
+
+
+def batch_time(context: BatchContext) -> datetime:
+    return _EPOCH + timedelta(microseconds=context.batch_time_us)
+
+
+def call_open(function: "KeyedFunction", context: "Context") -> None:
+    """`open`, before any row; its errors name operator and subtask."""
+    try:
+        function.open(context)
+    except Exception as error:  # user code may raise anything
+        raise UserFunctionError(
+            f"operator {context.operator!r}, subtask {context.subtask}: {type(function).__name__}.open() raised "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def raised(operator: str, key: Mapping[str, Any] | None, where: str, error: Exception) -> str:
+    """What happened when a function was called, in one line."""
+    of_key = "" if key is None else f", key {dict(key)!r}"
+    return f"operator {operator!r}{of_key}, {where}: process() raised {type(error).__name__}: {error}"
+
+
+def where_of(context: BatchContext, row: int) -> str:
+    """A row's place; rows are numbered from 0 within a subtask's part of a batch."""
+    return f"row {row} of batch {context.batch}, subtask {context.subtask}"
+
+
+def bad_row(operator: str, context: BatchContext, row: int, reason: str, values: Mapping[str, Any]) -> BadRow:
+    """For the dead letters. Source, split and position are no longer known behind an exchange."""
+    payload = json.dumps(values, default=str)
+    return BadRow("", "", where_of(context, row), reason, payload, operator=operator)
