@@ -113,16 +113,16 @@ class World:
         self.take_over()
 
     def run(self) -> None:
-        """A faulty minute; a healthy one, in which everything recovers; then the end, when all must be tidy."""
-        self.run_for(60)
+        """Forty faulty seconds; forty healthy ones, in which everything recovers; then the end, when all must be tidy."""
+        self.run_for(40)
         self.faulty = False
-        self.run_for(60)
+        self.run_for(40)
         self.stopped = True
         for _ in range(3):
             assert self.running and not self.paused, "a healthy world did not recover"
             self.commit_one()
             self.request()
-            self.run_for(20)
+            self.run_for(15)
         self.check_published_exactly_once()
         self.check_nothing_is_left()
 
@@ -186,16 +186,14 @@ class World:
         self.at(0.2, self.tick)
         self.tell(ev.Tick(self.now, self.now))
         dice = self.random.random()
-        if not self.faulty:
-            return
-        if dice < 0.005:
-            self.take_over()
-        elif dice < 0.02 and self.running and self.task_managers:
-            self.kill(self.random.choice(list(self.task_managers)))
-        elif dice < 0.05:
-            self.request()
-        elif dice < 0.1 and self.running and self.task_managers:
+        if dice < 0.1 and self.running and self.task_managers and not self.stopped:
             self.materialize(self.random.choice(list(self.task_managers.values())))
+        elif dice < 0.105 and self.faulty:
+            self.take_over()
+        elif dice < 0.12 and self.faulty and self.running and self.task_managers:
+            self.kill(self.random.choice(list(self.task_managers)))
+        elif dice < 0.15 and self.faulty:
+            self.request()
 
     def request(self) -> None:
         name = f"request-{len(self.requests)}"
@@ -206,7 +204,7 @@ class World:
         """One more batch, whose output per sink is the range of offsets it covers."""
         if run != self.run_number or not self.running or self.stopped:
             return
-        self.at(self.random.choice([0.05, 0.3]), lambda: self.commit(run))
+        self.at(self.random.choice([0.1, 0.5]), lambda: self.commit(run))
         if not self.paused:
             self.commit_one()
 

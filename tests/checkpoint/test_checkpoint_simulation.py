@@ -1,12 +1,16 @@
-"""The real coordinator in a random world; a failing seed is printed, and replayed with HOLDFAST_SEED."""
+"""The real coordinator in a random world; a failing seed is printed, and replayed with HOLDFAST_SEED=n; HOLDFAST_SEEDS=n runs more of them."""
 
 import os
 
 import pytest
 from checkpoint_world import World
 
-SEEDS = [int(os.environ["HOLDFAST_SEED"])] if "HOLDFAST_SEED" in os.environ else list(range(400))
-SEEDS_A_TEST = 40
+SEEDS = (
+    [int(os.environ["HOLDFAST_SEED"])]
+    if "HOLDFAST_SEED" in os.environ
+    else list(range(int(os.environ.get("HOLDFAST_SEEDS", "200"))))
+)
+SEEDS_A_TEST = 25
 
 
 @pytest.mark.parametrize(

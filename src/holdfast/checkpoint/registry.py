@@ -130,14 +130,13 @@ class ObjectRegistry:
 
     def validate(self) -> None:
         """Check the invariants; raises AssertionError."""
-        for name, holders in self._holders.items():
-            assert holders, f"{name} is kept without a holder"
-            assert name not in self._deletable, f"{name} may be deleted, but is held by {holders}"
-            for holder in holders:
-                assert name in self._names[holder], f"{holder} does not know that it holds {name}"
+        inverse: dict[str, set[Holder]] = {}
         for holder, names in self._names.items():
             for name in names:
-                assert holder in self._holders[name], f"{name} does not know its holder {holder}"
+                inverse.setdefault(name, set()).add(holder)
+        assert inverse == self._holders, "holders and names disagree"
+        doomed = self._holders.keys() & (self._deletable.keys() | self._deleting)
+        assert not doomed, f"held, and yet to be deleted: {sorted(doomed)}"
         waiting = self._deletable.keys() | self._deleting
         assert waiting <= self._owned, f"not ours to delete: {sorted(waiting - self._owned)}"
         idle = self._owned - self._holders.keys() - waiting
