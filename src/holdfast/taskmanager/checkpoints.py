@@ -15,12 +15,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from holdfast.changelog.handles import Manifest, TableHandle
+from holdfast.changelog.uploader import Uploader
 from holdfast.errors import HoldfastError
 from holdfast.failpoints import hit
 from holdfast.recovery.manifests import encode_manifest
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
-from holdfast.taskmanager.protocol import Acknowledgement, Decline, JobMasterGateway
+from holdfast.taskmanager.protocol import Acknowledgement, Decline, Deployment, JobMasterGateway
 
 _log = logging.getLogger(__name__)
 
@@ -46,12 +47,13 @@ class CheckpointWork:
     """One a deployment. `close` ends the repeating: the JobMaster has resolved its checkpoints before it deploys."""
 
     def __init__(
-        self, epoch: int, task_manager: int, incarnation: int, store: ObjectStore, job_master: JobMasterGateway
+        self, deployment: Deployment, store: ObjectStore, uploader: Uploader, job_master: JobMasterGateway
     ) -> None:
-        self._epoch = epoch
-        self._task_manager = task_manager
-        self._incarnation = incarnation
+        self._epoch = deployment.epoch
+        self._task_manager = deployment.task_manager
+        self._incarnation = deployment.incarnation
         self._store = store
+        self._uploader = uploader
         self._job_master = job_master
         self._closed = threading.Event()
         self._pieces_seen: set[tuple[str, int]] = set()
@@ -89,6 +91,8 @@ class CheckpointWork:
         self._store.put(name, encode_manifest(manifest))
         hit("taskmanager.cut.manifest")
         objects = dict.fromkeys([name, *(each for table in tables for each in table.objects())])
+        # From here on only the JobMaster may delete them.
+        self._uploader.acknowledge(objects)
         incremental, full = self._sizes(tables)
         return Acknowledgement(
             checkpoint_id=cut.checkpoint_id,

@@ -4,8 +4,7 @@ Built whole or not at all; `Hosted.close` lets go of it. Restores run side by si
 once for all subtasks. The program comes from the authenticated JobMaster: the only bytes unpickled here.
 """
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import cloudpickle
@@ -13,14 +12,15 @@ import pyarrow as pa
 
 from holdfast.changelog.uploader import Uploader
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, JobRefused
+from holdfast.errors import HoldfastError
 from holdfast.graph.program import Program
 from holdfast.materialize.keyed_state import KeyedState
-from holdfast.recovery.restore import ObjectCache, restore_table, select
+from holdfast.materialize.policy import MaterializationPolicy
+from holdfast.recovery.restore import ObjectCache, restore_table
+from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.checkpoints import CheckpointWork
 from holdfast.taskmanager.protocol import Deployment, JobMasterGateway, SubtaskDeployment
-from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.subtask import Subtask
 
 
@@ -48,8 +48,77 @@ class Hosted:
         """Objects that live logs and materializations hold."""
         return [name for each in self.subtasks.values() for name in each.held()]
 
-    def close(self) -> None:
+    def close(self, *, discard: bool) -> None:
+        """`discard`: what was uploaded and never acknowledged is deleted; not so where the JobMaster may be gone."""
         self.checkpoints.close()
+        self.uploader.close(discard=discard)
         for each in self.subtasks.values():
             each.close()
-        self.uploader.close()
+
+
+def host(
+    deployment: Deployment, store: ObjectStore, job_master: JobMasterGateway, clock: Clock, pool: ThreadPoolExecutor
+) -> Hosted:
+    """Build and restore everything that `deployment` names; `pool` runs the restores.
+
+    Raises
+    ------
+    StorageError, CorruptObject, JobRefused
+        A subtask cannot be restored; nothing stays hosted.
+    """
+    program: Program = cloudpickle.loads(deployment.program)
+    uploader = _uploader(deployment, store, clock)
+    retrying = RetryingStore(store)
+    checkpoints = CheckpointWork(deployment, retrying, uploader, job_master)
+    hosted = Hosted(program, {}, uploader, checkpoints)
+    with ObjectCache(retrying) as fetch:
+        built: list[Future[Subtask]] = [
+            pool.submit(_restored, each, deployment, program, uploader, fetch, clock) for each in deployment.subtasks
+        ]
+        errors = [error for error in (future.exception() for future in built) if error is not None]
+    subtasks = [future.result() for future in built if future.exception() is None]
+    hosted.subtasks.update({(each.name, each.subtask): each for each in subtasks})
+    if errors:
+        hosted.close(discard=True)
+        raise errors[0]
+    return hosted
+
+
+def _uploader(deployment: Deployment, store: ObjectStore, clock: Clock) -> Uploader:
+    settings = deployment.changelog
+    return Uploader(
+        store,
+        deployment.epoch,
+        deployment.incarnation,
+        persist_delay_s=settings.persist_delay_s,
+        persist_bytes_max=settings.persist_bytes_max,
+        object_bytes_max=settings.object_bytes_max,
+        in_flight_bytes_max=settings.in_flight_bytes_max,
+        clock=clock,
+    )
+
+
+def _restored(
+    subtask: SubtaskDeployment,
+    deployment: Deployment,
+    program: Program,
+    uploader: Uploader,
+    fetch: ObjectCache,
+    clock: Clock,
+) -> Subtask:
+    settings = deployment.changelog
+    policy = MaterializationPolicy(
+        log_handles_max=settings.log_handles_max,
+        log_ratio_max=settings.log_ratio_max,
+        interval_s=settings.materialization_interval_s,
+    )
+    start, stop = subtask.key_group_start, subtask.key_group_stop
+    operator = program.operators[subtask.operator].create(subtask.subtask, start, stop, deployment.max_parallelism)
+    states = {}
+    for name, table in operator.tables.items():
+        handles = [handle for handle in subtask.restore if (handle.operator, handle.table) == (subtask.operator, name)]
+        restore_table(table, handles, fetch, start, stop)
+        states[name] = KeyedState(subtask.operator, name, table, start, stop, uploader, policy, clock)
+        if handles:
+            states[name].restored(handles)
+    return Subtask(subtask.operator, subtask.subtask, operator, states)

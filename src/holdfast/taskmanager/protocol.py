@@ -25,6 +25,18 @@ class SubtaskDeployment(msgspec.Struct, frozen=True):
     restore: list[TableHandle] = []
 
 
+class ChangelogSettings(msgspec.Struct, frozen=True):
+    """How the tables of a deployment are kept durable: numbers only; what they mean is `CheckpointConfig`'s to say."""
+
+    log_handles_max: int = 64
+    log_ratio_max: float = 2.0
+    materialization_interval_s: float = 600.0
+    persist_delay_s: float = 0.01
+    persist_bytes_max: int = 10_000_000
+    object_bytes_max: int = 8 * 1024 * 1024
+    in_flight_bytes_max: int = 100_000_000
+
+
 class Deployment(msgspec.Struct, frozen=True):
     """Everything a TaskManager needs to (re)start its subtasks; replaces whatever it hosted before."""
 
@@ -40,6 +52,7 @@ class Deployment(msgspec.Struct, frozen=True):
     subtasks: list[SubtaskDeployment]
     first_batch: int = 0
     """Batches below it belong to an earlier deployment."""
+    changelog: ChangelogSettings = ChangelogSettings()
 
 
 class ExchangeTag(msgspec.Struct, frozen=True):

@@ -3,6 +3,8 @@
 import msgspec
 
 MEBIBYTE = 1024 * 1024
+EXCHANGE_SHARE = 4
+"""One part in this many of the memory is for exchanged rows."""
 
 
 class TaskManagerSettings(msgspec.Struct, frozen=True):
@@ -25,10 +27,20 @@ class TaskManagerSettings(msgspec.Struct, frozen=True):
     advertised_host: str | None = None
     port_range: tuple[int, int] | None = None
     local_dir: str | None = None
-    exchange_memory_bytes_max: int = 512 * MEBIBYTE
-    state_memory_bytes_max: int = 4096 * MEBIBYTE
+    memory_bytes: int = 1024 * MEBIBYTE
+    """Tables and exchange buffers together."""
     heartbeat_interval_s: float = 1.0
     job_master_silence_s_max: float = 30.0
+
+    @property
+    def exchange_memory_bytes_max(self) -> int:
+        """What input and output may take before they go to local files."""
+        return self.memory_bytes // EXCHANGE_SHARE
+
+    @property
+    def state_memory_bytes_max(self) -> int:
+        """What all state tables may take together."""
+        return self.memory_bytes - self.exchange_memory_bytes_max
 
     def __repr__(self) -> str:
         return (

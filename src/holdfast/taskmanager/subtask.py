@@ -5,18 +5,16 @@
 
 Invariants: a batch is committed once or not at all; a commit that fails half way makes the subtask broken, and a
 broken one does nothing more. One thread at a time processes, commits or undoes; `checkpoint` may come from another
-one meanwhile, and sees each batch committed or not, never in between.
+one meanwhile, for a batch that was committed before.
 It does not own when any of that happens: the TaskManager does.
 """
 
-import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 
 import pyarrow as pa
 
 from holdfast.changelog.handles import TableHandle
-from holdfast.errors import HoldfastError, TaskManagerLost
+from holdfast.errors import TaskManagerLost
 from holdfast.failpoints import hit
 from holdfast.functions.operator import BatchContext, Operator, OperatorResult
 from holdfast.materialize.keyed_state import KeyedState
@@ -35,7 +33,6 @@ class Subtask:
         self._in_batch = False
         self._committed: int | None = None
         self._broken: str | None = None
-        self._boundary = threading.Lock()
 
     @property
     def memory_bytes(self) -> int:
@@ -73,8 +70,7 @@ class Subtask:
         if self._committed == batch:
             return
         try:
-            with self._boundary:
-                self._commit(batch)
+            self._commit(batch)
         except Exception as error:
             self._broken = f"operator {self.name!r}, subtask {self.subtask}: commit of batch {batch} failed: {error}"
             raise TaskManagerLost(self._broken) from error
@@ -91,39 +87,40 @@ class Subtask:
         self._committed = batch
 
     def undo(self) -> None:
-        """Undo the batch in flight, if any."""
-        if self._in_batch:
+        """Undo the batch in flight, if any. Raises `TaskManagerLost` as `commit` does."""
+        if not self._in_batch:
+            return
+        try:
             for table in self._operator.tables.values():
                 table.undo()
-            self._in_batch = False
+        except Exception as error:
+            self._broken = f"operator {self.name!r}, subtask {self.subtask}: undo failed: {error}"
+            raise TaskManagerLost(self._broken) from error
+        self._in_batch = False
 
     def checkpoint(self, checkpoint_id: int, batch: int) -> list[Future[TableHandle]]:
         """Start to persist the state as of `batch`, committed before."""
-        with self._boundary:
-            self._check()
-            return [state.checkpoint(checkpoint_id, batch) for state in self._states.values()]
+        self._check()
+        return [state.checkpoint(checkpoint_id, batch) for state in self._states.values()]
 
     def completed(self, checkpoint_id: int) -> None:
-        self._tell(lambda state: state.completed(checkpoint_id))
+        for state in self._states.values():
+            state.completed(checkpoint_id)
 
     def aborted(self, checkpoint_id: int) -> None:
-        self._tell(lambda state: state.aborted(checkpoint_id))
+        for state in self._states.values():
+            state.aborted(checkpoint_id)
 
     def held(self) -> list[str]:
         """Objects that its live logs and materializations hold."""
-        with self._boundary:
-            return [name for state in self._states.values() for name in state.held()]
+        return [name for state in self._states.values() for name in state.held()]
 
     def close(self) -> None:
         """Let go of everything. What is stored stays."""
         self._operator.close()
-        self._tell(lambda state: state.close())
-
-    def _tell(self, say: Callable[[KeyedState], None]) -> None:
-        with self._boundary:
-            for state in self._states.values():
-                say(state)
+        for state in self._states.values():
+            state.close()
 
     def _check(self) -> None:
         if self._broken is not None:
-            raise HoldfastError(self._broken)
+            raise TaskManagerLost(self._broken)

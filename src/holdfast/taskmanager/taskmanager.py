@@ -92,10 +92,10 @@ class TaskManager:
         self._see(deployment.run, "deploy")
         with self._work:
             self._see(deployment.run, "deploy")
-            self._undeploy()
+            self._undeploy(discard=True)
             hit("taskmanager.deploy.before")
             self._pool = ThreadPoolExecutor(max(1, len(deployment.subtasks)), thread_name_prefix="subtask")
-            hosted = host(deployment, self._settings, self._store, self._job_master, self._clock, self._pool)
+            hosted = host(deployment, self._store, self._job_master, self._clock, self._pool)
             with self._numbers:
                 self._hosted = hosted
                 self._committed = self._released = deployment.first_batch - 1
@@ -234,7 +234,7 @@ class TaskManager:
     def close(self) -> None:
         """Let go of everything held in this process and on its disk; the store stays as it is."""
         with self._work:
-            self._undeploy()
+            self._undeploy(discard=False)
             self._area.close()
 
     # Inside.
@@ -316,13 +316,13 @@ class TaskManager:
             raise next((error for error in errors if isinstance(error, HoldfastError)), errors[0])
         return [future.result() for future in futures]
 
-    def _undeploy(self) -> None:
+    def _undeploy(self, *, discard: bool) -> None:
         with self._numbers:
             hosted, self._hosted, self._in_flight = self._hosted, None, None
         self._inputs.release_all()
         self._outputs.release_all()
         if hosted is not None:
-            hosted.close()
+            hosted.close(discard=discard)
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None

@@ -1,0 +1,252 @@
+"""What the tests of this folder share: a TaskManager with a counting operator, a JobMaster that notes, and senders."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+from holdfast.changelog.handles import TableHandle
+from holdfast.exchange.local import LocalSender
+from holdfast.exchange.sender import UnitAttempt
+from holdfast.functions.aggregates import AggregateSpec, count
+from holdfast.functions.operator import BatchContext, Operator, OperatorResult, OperatorSpec
+from holdfast.graph.keygroups import key_group_range
+from holdfast.graph.program import OperatorTarget, Program
+from holdfast.recovery.manifests import load_manifests
+from holdfast.recovery.restore import select
+from holdfast.state.table import StateTable
+from holdfast.storage.store import ObjectStore, open_store
+from holdfast.taskmanager.protocol import (
+    Acknowledgement,
+    ChangelogSettings,
+    Decline,
+    Deployment,
+    ExchangeRoute,
+    ExchangeRoutes,
+    ProcessRequest,
+    ProcessResult,
+    SentStream,
+    SubtaskDeployment,
+)
+from holdfast.taskmanager.security import new_secret
+from holdfast.taskmanager.settings import TaskManagerSettings
+from holdfast.taskmanager.taskmanager import TaskManager
+
+JOB = "0123456789abcdef" * 2
+MAX_PARALLELISM = 128
+INPUT = pa.schema([("k", pa.int64())])
+COUNT = OperatorTarget("count", 0, ("k",))
+SECRET = new_secret()
+
+
+def rows(*keys: int | None) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(keys, pa.int64())], schema=INPUT)
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """Wait for a condition that another thread brings about."""
+    tick, waited = threading.Event(), 0.0
+    while not condition():
+        tick.wait(0.005)
+        waited += 0.005
+        assert waited < timeout_s, "the condition did not come about"
+
+
+class NotingJobMaster:
+    """`JobMasterGateway` that leaves the first `silent` acknowledgements and declines without an answer."""
+
+    def __init__(self, silent: Sequence[Exception | bool] = ()) -> None:
+        self.silent = list(silent)
+        self.calls = 0
+        self.acknowledgements: list[Acknowledgement] = []
+        self.declines: list[Decline] = []
+        self.registered: list[tuple[int, int, str]] = []
+        self.heartbeats = 0
+        self.wanted = True
+
+    def register(self, task_manager: int, incarnation: int, address: str) -> bool:
+        self.registered.append((task_manager, incarnation, address))
+        return self.wanted
+
+    def heartbeat(self, task_manager: int, incarnation: int) -> bool:
+        self.heartbeats += 1
+        return self.wanted
+
+    def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
+        return self._answer(self.acknowledgements, acknowledgement)
+
+    def decline(self, decline: Decline) -> bool:
+        return self._answer(self.declines, decline)
+
+    def _answer(self, notes: list[Any], note: Any) -> bool:
+        self.calls += 1
+        if self.silent:
+            answer = self.silent.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        notes.append(note)
+        return True
+
+
+@dataclass
+class Hooks:
+    """What an operator of `HookedSpec` does before it processes; shared within the process."""
+
+    before: Callable[[BatchContext], None] = field(default=lambda context: None)
+
+
+HOOKS = Hooks()
+
+
+class _HookedOperator(Operator):
+    def __init__(self, inner: Operator) -> None:
+        self._inner = inner
+        self.tables = inner.tables
+
+    def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
+        result = self._inner.process(inputs, context)
+        HOOKS.before(context)
+        return result
+
+
+@dataclass(frozen=True)
+class HookedSpec(OperatorSpec):
+    """Counts, then calls `HOOKS.before`: everything was changed and nothing is decided."""
+
+    inner: AggregateSpec
+    name: str = "count"
+    key_columns: tuple[str, ...] = ("k",)
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return self.inner.output_schema
+
+    def table_schemas(self) -> dict[str, pa.Schema]:
+        return self.inner.table_schemas()
+
+    def create(self, subtask: int, key_group_start: int, key_group_stop: int, max_parallelism: int) -> Operator:
+        return _HookedOperator(self.inner.create(subtask, key_group_start, key_group_stop, max_parallelism))
+
+
+def counting(name: str = "count") -> OperatorSpec:
+    return HookedSpec(AggregateSpec(name, ("k",), INPUT, {"n": count()}), name)
+
+
+def program(*specs: OperatorSpec) -> bytes:
+    operators = {spec.name: spec for spec in specs or (counting(),)}
+    levels = {name: 1 + index for index, name in enumerate(operators)}
+    made = Program({}, (), operators, levels, {}, {}, {})
+    return bytes(cloudpickle.dumps(made))
+
+
+class World:
+    """One TaskManager, in process, with `parallelism` subtasks of each operator."""
+
+    def __init__(
+        self,
+        tmp_path: Any,
+        parallelism: int = 2,
+        store: ObjectStore | None = None,
+        job_master: NotingJobMaster | None = None,
+        memory_bytes: int = 1 << 30,
+        incarnation: int = 1,
+    ) -> None:
+        self.parallelism = parallelism
+        self.store = store or open_store(f"file://{tmp_path}/store")
+        self.job_master = job_master or NotingJobMaster()
+        self.settings = TaskManagerSettings(
+            job_id=JOB,
+            epoch=1,
+            task_manager=0,
+            incarnation=incarnation,
+            job_master="grpc://127.0.0.1:1",
+            secret=SECRET,
+            bind_host="127.0.0.1",
+            storage_url=self.store.url,
+            local_dir=str(tmp_path / "spill"),
+            memory_bytes=memory_bytes,
+        )
+        self.task_manager = TaskManager(self.settings, self.store, self.job_master)
+        self.run = 1
+        self.attempts = 0
+
+    def deployment(self, run: int = 1, shipped: bytes | None = None, **more: Any) -> Deployment:
+        return Deployment(
+            job_id=JOB,
+            epoch=1,
+            run=run,
+            task_manager=0,
+            incarnation=self.settings.incarnation,
+            program=shipped or program(),
+            parallelism=self.parallelism,
+            max_parallelism=MAX_PARALLELISM,
+            subtasks=more.pop("subtasks", None) or self.subtasks(more.pop("restore", [])),
+            changelog=ChangelogSettings(persist_delay_s=0.0),
+            **more,
+        )
+
+    def subtasks(self, restore: list[TableHandle], operators: Sequence[str] = ("count",)) -> list[SubtaskDeployment]:
+        made = []
+        for operator in operators:
+            for subtask in range(self.parallelism):
+                start, stop = key_group_range(subtask, self.parallelism, MAX_PARALLELISM)
+                own = select(restore, operator, "state", start, stop)
+                made.append(SubtaskDeployment(operator, subtask, start, stop, own))
+        return made
+
+    def deployed(self) -> "World":
+        self.task_manager.deploy(self.deployment())
+        return self
+
+    def routes(self, address: str = "") -> ExchangeRoutes:
+        route = ExchangeRoute(0, self.settings.incarnation, address)
+        return ExchangeRoutes(JOB, [route], [0] * self.parallelism, MAX_PARALLELISM)
+
+    def unit(self, batch: int, unit: int = 0, attempt: str = "") -> UnitAttempt:
+        self.attempts += 1
+        return UnitAttempt(self.run, batch, 0, unit, attempt or f"attempt-{self.attempts}")
+
+    def send(self, batch: int, *keys: int, unit: int = 0, operator: str = "count") -> list[SentStream]:
+        sender = LocalSender(self.routes(), {0: self.task_manager}, self.unit(batch, unit))
+        sender.send(OperatorTarget(operator, 0, ("k",)), rows(*keys))
+        return sender.finish()
+
+    def process(self, batch: int, streams: list[SentStream], level: int = 1) -> ProcessResult:
+        return self.task_manager.process(ProcessRequest(self.run, batch, 0, level, streams))
+
+    def batch(self, batch: int, *keys: int) -> None:
+        """Send, process and commit one batch."""
+        self.process(batch, self.send(batch, *keys))
+        self.task_manager.commit(self.run, batch)
+        self.task_manager.release(self.run, batch)
+
+    def output(self, batch: int, operator: str = "count") -> dict[int, int]:
+        found: dict[int, int] = {}
+        for subtask in range(self.parallelism):
+            for piece in self.task_manager.output(self.run, batch, operator, subtask):
+                found |= dict(zip(piece["k"].to_pylist(), piece["n"].to_pylist(), strict=True))
+        return found
+
+    def counts(self) -> dict[int, int]:
+        """All counts now, by way of a batch that names no new key and is undone."""
+        assert self.task_manager._hosted is not None
+        found: dict[int, int] = {}
+        for subtask in self.task_manager._hosted.subtasks.values():
+            table: StateTable = subtask._operator.tables["state"]
+            snapshot = table.snapshot()
+            found |= dict(zip(snapshot["k"].to_pylist(), snapshot["n.count"].to_pylist(), strict=True))
+        return found
+
+    def acknowledged(self, checkpoint_id: int) -> Acknowledgement:
+        notes = self.job_master.acknowledgements
+        until(lambda: any(note.checkpoint_id == checkpoint_id for note in notes) or bool(self.job_master.declines))
+        assert not self.job_master.declines
+        return next(note for note in notes if note.checkpoint_id == checkpoint_id)
+
+    def handles(self, acknowledgement: Acknowledgement) -> list[TableHandle]:
+        [manifest] = load_manifests(self.store, [acknowledgement.manifest])
+        return manifest.tables

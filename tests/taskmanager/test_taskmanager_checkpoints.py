@@ -1,0 +1,156 @@
+import threading
+
+import pytest
+from taskmanager_world import HOOKS, NotingJobMaster, World, until
+
+from holdfast import failpoints
+from holdfast.errors import HoldfastError, StorageError
+
+
+@pytest.fixture(autouse=True)
+def _clean():
+    yield
+    HOOKS.before = lambda context: None
+    failpoints.disarm()
+
+
+@pytest.fixture
+def world(tmp_path):
+    world = World(tmp_path).deployed()
+    yield world
+    world.task_manager.close()
+
+
+def test_a_cut_is_acknowledged_with_a_manifest_that_restores_the_state_at_another_parallelism(world, tmp_path):
+    world.batch(0, *range(50))
+    world.batch(1, *range(25))
+    world.task_manager.cut(1, 1, 1)
+    acknowledgement = world.acknowledged(1)
+    assert (acknowledgement.batch, acknowledgement.task_manager, acknowledgement.incarnation) == (1, 0, 1)
+    assert acknowledgement.manifest in acknowledgement.objects
+    assert set(acknowledgement.objects) <= set(acknowledgement.held)
+    assert {info.name for info in world.store.list("")} == set(acknowledgement.objects)
+    assert 0 < acknowledgement.incremental_bytes == acknowledgement.full_bytes
+
+    other = World(tmp_path, parallelism=3, store=world.store, incarnation=2)
+    other.task_manager.deploy(other.deployment(restore=world.handles(acknowledgement), first_batch=2))
+    assert other.counts() == world.counts() == {key: 2 if key < 25 else 1 for key in range(50)}
+    other.task_manager.close()
+
+
+def test_a_cut_holds_the_state_of_its_batch_while_the_next_one_is_processing_and_is_not_waited_for(world, tmp_path):
+    world.batch(0, 1, 2, 3)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def before(context):
+        begun.set()
+        assert go_on.wait(20)
+
+    HOOKS.before = before
+    processing = threading.Thread(target=world.process, args=(1, world.send(1, 1, 2, 3)))
+    processing.start()
+    assert begun.wait(20)
+    world.task_manager.cut(1, 1, 0)
+    acknowledgement = world.acknowledged(1)
+    go_on.set()
+    processing.join(20)
+    world.task_manager.commit(1, 1)
+
+    other = World(tmp_path, store=world.store, incarnation=2)
+    other.task_manager.deploy(other.deployment(restore=world.handles(acknowledgement)))
+    assert other.counts() == {1: 1, 2: 1, 3: 1}
+    assert world.counts() == {1: 2, 2: 2, 3: 2}
+    other.task_manager.close()
+
+
+def test_a_cut_at_an_earlier_batch_than_the_last_committed_leaves_the_later_one_out(world, tmp_path):
+    world.batch(0, 1)
+    world.batch(1, 1)
+    world.task_manager.cut(1, 1, 0)
+    handles = world.handles(world.acknowledged(1))
+    other = World(tmp_path, store=world.store, incarnation=2)
+    other.task_manager.deploy(other.deployment(restore=handles))
+    assert other.counts() == {1: 1}
+    other.task_manager.close()
+
+
+def test_a_batch_that_is_not_committed_cannot_be_cut(world):
+    world.process(0, world.send(0, 1))
+    with pytest.raises(HoldfastError, match="cut of checkpoint 1 at batch 0"):
+        world.task_manager.cut(1, 1, 0)
+
+
+def test_later_checkpoints_store_only_what_is_new(world):
+    world.batch(0, *range(100))
+    world.task_manager.cut(1, 1, 0)
+    first = world.acknowledged(1)
+    world.task_manager.complete(1, 1)
+    world.batch(1, 5)
+    world.task_manager.cut(1, 2, 1)
+    second = world.acknowledged(2)
+    assert second.incremental_bytes < second.full_bytes
+    assert second.full_bytes == second.incremental_bytes + first.full_bytes
+
+
+def test_an_acknowledgement_is_repeated_until_it_is_answered(tmp_path):
+    silent = [ConnectionError("no route"), False, HoldfastError("not now")]
+    world = World(tmp_path, job_master=NotingJobMaster(silent)).deployed()
+    world.batch(0, 1)
+    world.task_manager.cut(1, 1, 0)
+    world.acknowledged(1)
+    assert world.job_master.calls == 4
+    world.task_manager.close()
+
+
+def test_a_cut_whose_upload_fails_is_declined_until_that_is_answered_and_the_next_one_succeeds(world):
+    world.job_master.silent = [False, ConnectionError("no route")]
+    world.batch(0, 1, 2, 3)
+    failpoints.arm("taskmanager.cut.uploaded", "raise:StorageError@1")
+    world.task_manager.cut(1, 1, 0)
+    until(lambda: bool(world.job_master.declines))
+    [decline] = world.job_master.declines
+    assert (decline.checkpoint_id, decline.soft) == (1, False)
+    assert "StorageError" in decline.reason
+    world.job_master.declines.clear()
+    world.task_manager.abort_checkpoint(1, 1)
+    world.task_manager.cut(1, 2, 0)
+    assert len(world.handles(world.acknowledged(2))) == 2
+
+
+def test_a_new_deployment_ends_the_repeating_for_the_old_one(tmp_path):
+    world = World(tmp_path, job_master=NotingJobMaster([False] * 1000)).deployed()
+    world.batch(0, 1)
+    world.task_manager.cut(1, 1, 0)
+    until(lambda: world.job_master.calls > 0)
+    world.task_manager.deploy(world.deployment(run=2))
+    world.job_master.silent.clear()
+    world.run = 2
+    world.batch(0, 1)
+    world.task_manager.cut(2, 2, 0)
+    world.acknowledged(2)
+    assert [each.checkpoint_id for each in world.job_master.acknowledgements] == [2]
+    world.task_manager.close()
+
+
+def test_ending_deletes_nothing_in_the_store(world):
+    world.batch(0, 1)
+    world.task_manager.cut(1, 1, 0)
+    world.acknowledged(1)
+    before = world.store.list("")
+    world.task_manager.close()
+    assert world.store.list("") == before
+
+
+def test_a_restore_that_fails_leaves_nothing_hosted_and_the_next_deployment_works(world):
+    world.batch(0, 1)
+    world.task_manager.cut(1, 1, 0)
+    handles = world.handles(world.acknowledged(1))
+    deployment = world.deployment(run=2, restore=handles)
+    kept = {info.name: world.store.get(info.name) for info in world.store.list("dstl/")}
+    world.store.delete(list(kept))
+    with pytest.raises(StorageError):
+        world.task_manager.deploy(deployment)
+    for name, data in kept.items():
+        world.store.put(name, data)
+    world.task_manager.deploy(deployment)
+    assert world.counts() == {1: 1}
