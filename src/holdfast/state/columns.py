@@ -151,4 +151,4 @@ def _bits(values: Values) -> Values:
 
 
 def _blank(dtype: np.dtype[Any], capacity: int) -> Values:
-    return np.full(capacity, None, dtype) if dtype == object else np.zeros(capacity, dtype)
+    return np.full(capacity, None, dtype) if dtype.hasobject else np.zeros(capacity, dtype)

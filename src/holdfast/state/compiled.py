@@ -1,4 +1,7 @@
-"""How kernels are compiled: Numba, without the GIL, cached on disk; and two instructions that Numba lacks.
+"""How kernels are compiled: Numba, without the GIL, cached on disk; and access to bytes by address.
+
+Byte strings are compared and copied by address (`array.ctypes.data`, taken once, outside of loops): passing an array
+to a function in a loop counts references, which costs more than the work itself.
 
 The cache lies beside the source where that can be written, else in the user's cache folder, or in
 `NUMBA_CACHE_DIR`; a process that finds it loads a kernel in milliseconds.
@@ -8,7 +11,7 @@ Everything here is for single-threaded use of the arrays that are passed in.
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
 from numba.extending import intrinsic
 
@@ -18,6 +21,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def kernel(function: Function) -> Function:
     """Compile `function` on first use (once a machine); the GIL is released while it runs."""
     return cast(Function, njit(cache=True, nogil=True)(function))
+
+
+def inlined(function: Function) -> Function:
+    """For helpers that take arrays and are called in hot loops: each real call would count references, atomically."""
+    return cast(Function, njit(inline="always")(function))
 
 
 def _prefetch(typing_context: Any, address: Any) -> Any:
@@ -31,16 +39,64 @@ def _prefetch(typing_context: Any, address: Any) -> Any:
     return types.void(types.uintp), generate
 
 
-def _load_u64(typing_context: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
-        return builder.load(pointer, align=1)
+def _load(bits: int) -> Any:
+    def load(typing_context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            pointer = builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
+            return builder.zext(builder.load(pointer, align=1), ir.IntType(64))
 
-    return types.uint64(types.uintp), generate
+        return types.uint64(types.uintp), generate
+
+    return load
+
+
+def _store(bits: int) -> Any:
+    def store(typing_context: Any, address: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            pointer = builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
+            builder.store(builder.trunc(arguments[1], ir.IntType(bits)), pointer, align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.uintp, types.uint64), generate
+
+    return store
 
 
 prefetch: Any = intrinsic(_prefetch)
 """In kernels only: ask for the cache line at an address; never faults."""
 
-load_u64: Any = intrinsic(_load_u64)
-"""In kernels only: the eight bytes at an address, aligned or not, as a little-endian integer."""
+load_u8: Any = intrinsic(_load(8))
+load_u32: Any = intrinsic(_load(32))
+load_u64: Any = intrinsic(_load(64))
+"""In kernels only: the bytes at an address, aligned or not, as a little-endian integer."""
+
+store_u8: Any = intrinsic(_store(8))
+store_u64: Any = intrinsic(_store(64))
+"""In kernels only: the inverse."""
+
+
+@kernel
+def copy_bytes(source: Any, target: Any, length: Any) -> None:
+    """Copy `length` bytes from address to address; the ranges never overlap."""
+    i = 0
+    while i + 8 <= length:
+        store_u64(target + i, load_u64(source + i))
+        i += 8
+    while i < length:
+        store_u8(target + i, load_u8(source + i))
+        i += 1
+
+
+@kernel
+def same_bytes(a: Any, b: Any, length: Any) -> Any:
+    """Whether the `length` bytes at two addresses are equal."""
+    i = 0
+    while i + 8 <= length:
+        if load_u64(a + i) != load_u64(b + i):
+            return False
+        i += 8
+    while i < length:
+        if load_u8(a + i) != load_u8(b + i):
+            return False
+        i += 1
+    return True

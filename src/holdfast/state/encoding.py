@@ -12,7 +12,7 @@ Each field says where it ends, so two keys are equal exactly if their bytes are.
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.state.compiled import kernel
+from holdfast.state.compiled import copy_bytes, kernel
 
 Bools = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
@@ -20,21 +20,15 @@ Bytes = npt.NDArray[np.uint8]
 
 
 @kernel
-def copy_bytes(source: Bytes, start: int, length: int, target: Bytes, position: int) -> None:
-    """Copy `length` bytes; the ranges never overlap."""
-    for i in range(length):
-        target[position + i] = source[start + i]
-
-
-@kernel
 def write_fixed(values: Bytes, width: int, valid: Bools, cursors: Integers, out: Bytes) -> None:
     """Append one fixed-width field to every key; `cursors` move past it."""
+    source, target = values.ctypes.data, out.ctypes.data
     for i in range(len(cursors)):
         position = cursors[i]
         out[position] = valid[i]
         position += 1
         if valid[i]:
-            copy_bytes(values, i * width, width, out, position)
+            copy_bytes(source + i * width, target + position, width)
             position += width
         cursors[i] = position
 
@@ -42,6 +36,7 @@ def write_fixed(values: Bytes, width: int, valid: Bools, cursors: Integers, out:
 @kernel
 def write_variable(offsets: Integers, data: Bytes, valid: Bools, cursors: Integers, out: Bytes) -> None:
     """Append one string or binary field to every key; `cursors` move past it."""
+    source, target = data.ctypes.data, out.ctypes.data
     for i in range(len(cursors)):
         position = cursors[i]
         out[position] = valid[i]
@@ -50,7 +45,7 @@ def write_variable(offsets: Integers, data: Bytes, valid: Bools, cursors: Intege
             length = offsets[i + 1] - offsets[i]
             for shift in range(4):
                 out[position + shift] = (length >> (8 * shift)) & 0xFF
-            copy_bytes(data, offsets[i], length, out, position + 4)
+            copy_bytes(source + offsets[i], target + position + 4, length)
             position += 4 + length
         cursors[i] = position
 
@@ -58,12 +53,13 @@ def write_variable(offsets: Integers, data: Bytes, valid: Bools, cursors: Intege
 @kernel
 def read_fixed(data: Bytes, width: int, cursors: Integers, values: Bytes, valid: Bools) -> None:
     """Read one fixed-width field of every key at its cursor; nulls get zeros."""
+    source, target = data.ctypes.data, values.ctypes.data
     for i in range(len(cursors)):
         position = cursors[i]
         valid[i] = data[position] == 1
         position += 1
         if valid[i]:
-            copy_bytes(data, position, width, values, i * width)
+            copy_bytes(source + position, target + i * width, width)
             position += width
         cursors[i] = position
 
@@ -84,10 +80,11 @@ def read_lengths(data: Bytes, cursors: Integers, offsets: Integers, valid: Bools
 @kernel
 def read_variable(data: Bytes, cursors: Integers, offsets: Integers, valid: Bools, values: Bytes) -> None:
     """The bytes of the field that `read_lengths` measured; `cursors` move past it."""
+    source, target = data.ctypes.data, values.ctypes.data
     for i in range(len(cursors)):
         if valid[i]:
             length = offsets[i + 1] - offsets[i]
-            copy_bytes(data, cursors[i] + 5, length, values, offsets[i])
+            copy_bytes(source + cursors[i] + 5, target + offsets[i], length)
             cursors[i] += 5 + length
         else:
             cursors[i] += 1

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.state.compiled import kernel, load_u64
+from holdfast.state.compiled import kernel, load_u8, load_u32, load_u64
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -64,27 +64,23 @@ def _stripes(address: Any, length: Any) -> Any:
 
 
 @kernel
-def xxh64(data: Any, start: Any, length: Any) -> Any:
-    """XXH64, seed 0, of `data[start : start + length]` (uint8)."""
-    base = data.ctypes.data
-    position, stop = start, start + length
+def xxh64(address: Any, length: Any) -> Any:
+    """XXH64, seed 0, of the `length` bytes at an address."""
+    stop = address + length
     h = _P5
     if length >= 32:
-        h = _stripes(base + position, length)
-        position += length - length % 32
+        h = _stripes(address, length)
+        address += length - length % 32
     h += np.uint64(length)
-    while position + 8 <= stop:
-        h = _rotate(h ^ _round(_ZERO, load_u64(base + position)), 27) * _P1 + _P4
-        position += 8
-    if position + 4 <= stop:
-        word = _ZERO
-        for i in range(4):
-            word |= np.uint64(data[position + i]) << np.uint64(8 * i)
-        h = _rotate(h ^ (word * _P1), 23) * _P2 + _P3
-        position += 4
-    while position < stop:
-        h = _rotate(h ^ (np.uint64(data[position]) * _P5), 11) * _P1
-        position += 1
+    while address + 8 <= stop:
+        h = _rotate(h ^ _round(_ZERO, load_u64(address)), 27) * _P1 + _P4
+        address += 8
+    if address + 4 <= stop:
+        h = _rotate(h ^ (load_u32(address) * _P1), 23) * _P2 + _P3
+        address += 4
+    while address < stop:
+        h = _rotate(h ^ (load_u8(address) * _P5), 11) * _P1
+        address += 1
     h = (h ^ (h >> np.uint64(33))) * _P2
     h = (h ^ (h >> np.uint64(29))) * _P3
     return h ^ (h >> np.uint64(32))
@@ -103,8 +99,9 @@ def hash_integers(values: npt.NDArray[np.int64]) -> Hashes:
 def hash_bytes(offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> Hashes:
     """The hash of each of `len(offsets) - 1` byte strings."""
     hashes = np.empty(len(offsets) - 1, np.uint64)
+    base = data.ctypes.data
     for i in range(len(hashes)):
-        hashes[i] = xxh64(data, offsets[i], offsets[i + 1] - offsets[i])
+        hashes[i] = xxh64(base + offsets[i], offsets[i + 1] - offsets[i])
     return hashes
 
 

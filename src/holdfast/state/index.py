@@ -21,6 +21,9 @@ from holdfast.state.physical import Bytes, Integers
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 ENTRIES_LEAST = 128
+LOADS_MAX = ((1 << 14, 0.125), (1 << 18, 0.375))
+"""Up to so many entries: the load from which on the index grows. Small ones are kept sparse, which costs no memory
+worth counting and saves mispredicted branches."""
 LOAD_MAX = 0.625
 SLOTS_LEAST = 64
 ARENA_LEAST = 1024
@@ -36,6 +39,7 @@ class KeyIndex(ABC):
         self._control = np.zeros(CONTROL_FIELDS, np.int64)
         self._tags = np.zeros(SLOTS_LEAST, np.int64)
         self._free = np.empty(0, np.int64)
+        self._fresh = np.empty(0, np.int64)
         self._entries = np.empty(0, np.int64)
         self._use_entries(np.zeros(2 * ENTRIES_LEAST, np.int64))
 
@@ -54,20 +58,22 @@ class KeyIndex(ABC):
 
     @property
     def memory_bytes(self) -> int:
-        return self._entries.nbytes + self._tags.nbytes + self._free.nbytes
+        return self._entries.nbytes + self._tags.nbytes + self._free.nbytes + self._fresh.nbytes
 
     def lookup(self, keys: Keys, stamp: int) -> tuple[Integers, Integers]:
         """The slot of every row's key, unknown keys inserted; and the distinct slots not yet stamped so.
 
         `stamp` is in [1, 2^31). Keys must not be null where they are of one column.
         """
-        slots, fresh = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
+        slots = np.empty(len(keys), np.int64)
+        if len(self._fresh) < len(keys):
+            self._fresh = np.empty(len(keys), np.int64)
         self._control[FRESH] = 0
-        row = self._probe(keys, 0, stamp, slots, fresh)
+        row = self._probe(keys, 0, stamp, slots)
         while row < len(keys):
             self._make_room(keys, row)
-            row = self._probe(keys, row, stamp, slots, fresh)
-        return slots, fresh[: self._control[FRESH]]
+            row = self._probe(keys, row, stamp, slots)
+        return slots, self._fresh[: self._control[FRESH]].copy()
 
     def remove(self, slots: Integers) -> None:
         """Remove the keys of distinct `slots`, all in use."""
@@ -85,7 +91,7 @@ class KeyIndex(ABC):
         self._keep(live)
         self._free = np.empty(0, np.int64)
         self._control[[COUNT, SLOTS_USED, FREE]] = 0, 0, 0
-        self._use_entries(np.zeros(2 * max(ENTRIES_LEAST, int(len(live) / LOAD_MAX) + 1), np.int64))
+        self._use_entries(np.zeros(2 * _capacity_for(len(live)), np.int64))
         kernels.insert_distinct(self._tags, len(live), self._entries)
         self._control[[COUNT, SLOTS_USED]] = len(live)
 
@@ -98,7 +104,7 @@ class KeyIndex(ABC):
         """The key groups of `slots`."""
 
     @abstractmethod
-    def _probe(self, keys: Keys, row: int, stamp: int, slots: Integers, fresh: Integers) -> int: ...
+    def _probe(self, keys: Keys, row: int, stamp: int, slots: Integers) -> int: ...
 
     def _make_room(self, keys: Keys, row: int) -> None:
         """So that the key of `row` can be inserted."""
@@ -119,7 +125,7 @@ class KeyIndex(ABC):
 
     def _use_entries(self, entries: Integers) -> None:
         self._entries = entries
-        self._control[COUNT_MAX] = int(len(entries) // 2 * LOAD_MAX)
+        self._control[COUNT_MAX] = int(len(entries) // 2 * _load_max(len(entries) // 2))
 
 
 class IntegerIndex(KeyIndex):
@@ -131,11 +137,11 @@ class IntegerIndex(KeyIndex):
     def key_groups(self, slots: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
         return groups_of(hash_integers(kernels.gather(self._tags, slots)), max_parallelism)
 
-    def _probe(self, keys: Keys, row: int, stamp: int, slots: Integers, fresh: Integers) -> int:
+    def _probe(self, keys: Keys, row: int, stamp: int, slots: Integers) -> int:
         assert keys.values is not None
         return int(
             kernels.lookup_integers(
-                keys.values, row, stamp, self._entries, self._tags, self._free, self._control, slots, fresh
+                keys.values, row, stamp, self._entries, self._tags, self._free, self._control, slots, self._fresh
             )
         )
 
@@ -162,7 +168,7 @@ class BytesIndex(KeyIndex):
         super().remove(slots)
         self._control[ARENA_LIVE] -= self._extents[slots, 1].sum()
 
-    def _probe(self, keys: Keys, row: int, stamp: int, slots: Integers, fresh: Integers) -> int:
+    def _probe(self, keys: Keys, row: int, stamp: int, slots: Integers) -> int:
         return int(
             kernels.lookup_bytes(
                 keys.hashes.view(np.int64),
@@ -175,7 +181,7 @@ class BytesIndex(KeyIndex):
                 self._free,
                 self._control,
                 slots,
-                fresh,
+                self._fresh,
                 self._extents,
                 self._arena,
             )
@@ -227,6 +233,18 @@ def new_index(key_schema: pa.Schema) -> KeyIndex:
 
 def _next_capacity(capacity: int) -> int:
     return capacity * 2 if capacity < GROW_BY_HALF_FROM else capacity + capacity // 2
+
+
+def _load_max(capacity: int) -> float:
+    return next((load for limit, load in LOADS_MAX if capacity <= limit), LOAD_MAX)
+
+
+def _capacity_for(count: int) -> int:
+    """The least capacity of the usual sequence that takes `count` keys."""
+    capacity = ENTRIES_LEAST
+    while capacity * _load_max(capacity) < count:
+        capacity = _next_capacity(capacity)
+    return capacity
 
 
 def _grown(array: npt.NDArray[Scalar], capacity: int) -> npt.NDArray[Scalar]:

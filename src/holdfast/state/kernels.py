@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.state.compiled import kernel, load_u64, prefetch
-from holdfast.state.encoding import copy_bytes
+from holdfast.state.compiled import copy_bytes, inlined, kernel, load_u64, prefetch, same_bytes
 from holdfast.state.hashing import mix
 
 Array = npt.NDArray[Any]
@@ -34,31 +33,65 @@ bytes used in the arena, and those of live keys."""
 
 _BLOCK = 32
 _SLOT_MASK = 0xFFFFFFFF
-_32 = np.uint64(32)
+_PREFETCH_FROM = 1 << 15
+"""Words of an index (256 KB) from which on fetching ahead pays."""
+_0, _1, _32 = np.uint64(0), np.uint64(1), np.uint64(32)
 
 
 @kernel
-def home_of(tag: int, capacity: int) -> Any:
-    """Where the probing for `tag` begins."""
-    return np.int64(((mix(tag) >> _32) * np.uint64(capacity)) >> _32)
+def home_of(tag: Any, capacity: Any) -> Any:
+    """Where the probing for `tag` begins (uint64, as all positions are: signed ones cost a check for each access)."""
+    return ((mix(tag) >> _32) * capacity) >> _32
 
 
 @kernel
-def _take_slot(control: Integers, free: Integers) -> Any:
+def _next(p: Any, capacity: Any) -> Any:
+    return p + _1 if p + _1 < capacity else _0
+
+
+@kernel
+def _slot_of(meta: Any) -> Any:
+    return (meta & _SLOT_MASK) - 1
+
+
+@inlined
+def _find_homes(tags: Integers, row: int, block: int, entries: Integers, homes: Any) -> None:
+    """The homes of `tags[row : row + block]`; fetches their cache lines where the index is larger than the cache."""
+    capacity = np.uint64(len(entries) >> 1)
+    for i in range(block):
+        homes[i] = home_of(tags[np.uint64(row + i)], capacity)
+    if len(entries) >= _PREFETCH_FROM:
+        base = entries.ctypes.data
+        for i in range(block):
+            prefetch(base + homes[i] * np.uint64(16))
+
+
+@inlined
+def _is_full(control: Integers, slot_tags: Integers) -> Any:
+    no_slot = control[FREE] == 0 and control[SLOTS_USED] == len(slot_tags)
+    return no_slot or control[COUNT] >= control[COUNT_MAX]
+
+
+@inlined
+def _insert(tag: int, p: Any, entries: Integers, slot_tags: Integers, free: Integers, control: Integers) -> Any:
+    """Put `tag` at the empty entry `p`, without a stamp; returns its slot."""
     if control[FREE] > 0:
         control[FREE] -= 1
-        slot = free[control[FREE]]
+        slot = free[np.uint64(control[FREE])]
     else:
         slot = control[SLOTS_USED]
         control[SLOTS_USED] += 1
     control[COUNT] += 1
+    entries[p + p] = tag
+    slot_tags[np.uint64(slot)] = tag
     return slot
 
 
-@kernel
-def _is_full(control: Integers, slot_tags: Integers) -> Any:
-    no_slot = control[FREE] == 0 and control[SLOTS_USED] == len(slot_tags)
-    return no_slot or control[COUNT] >= control[COUNT_MAX]
+@inlined
+def _touch(slot: int, p: Any, stamp: int, entries: Integers, control: Integers, fresh: Integers) -> None:
+    entries[p + p + _1] = (stamp << 32) | (slot + 1)
+    fresh[np.uint64(control[FRESH])] = slot
+    control[FRESH] += 1
 
 
 @kernel
@@ -77,54 +110,67 @@ def lookup_integers(
 
     `fresh` collects each slot whose stamp was another one, once, in order.
     """
-    capacity = len(entries) >> 1
-    base = entries.ctypes.data
-    homes = np.empty(_BLOCK, np.int64)
+    capacity = np.uint64(len(entries) >> 1)
+    homes = np.empty(_BLOCK, np.uint64)
     row = start
     while row < len(keys):
         block = min(_BLOCK, len(keys) - row)
+        _find_homes(keys, row, block, entries, homes)
         for i in range(block):
-            homes[i] = home_of(keys[row + i], capacity)
-            prefetch(base + homes[i] * 16)
-        for i in range(block):
-            key, p = keys[row + i], homes[i]
+            at = np.uint64(row + i)
+            key, p = keys[at], homes[i]
             while True:
-                meta = entries[2 * p + 1]
-                if meta != 0 and entries[2 * p] == key:
-                    slot = (meta & _SLOT_MASK) - 1
-                    if meta >> 32 == stamp:
-                        break
-                elif meta != 0:
-                    p = p + 1 if p + 1 < capacity else 0
-                    continue
-                else:
-                    if _is_full(control, slot_tags):
-                        return row + i
-                    slot = _take_slot(control, free)
-                    entries[2 * p] = key
-                    slot_tags[slot] = key
-                entries[2 * p + 1] = (stamp << 32) | (slot + 1)
-                fresh[control[FRESH]] = slot
-                control[FRESH] += 1
-                break
-            slots[row + i] = slot
+                meta = entries[p + p + _1]
+                if entries[p + p] == key and meta >> 32 == stamp:
+                    break
+                if meta == 0 or entries[p + p] == key:
+                    if meta == 0:
+                        if _is_full(control, slot_tags):
+                            return row + i
+                        meta = _insert(key, p, entries, slot_tags, free, control) + 1
+                    _touch(_slot_of(meta), p, stamp, entries, control, fresh)
+                    break
+                p = _next(p, capacity)
+            slots[at] = _slot_of(meta)
         row += block
     return row
 
 
+@inlined
+def _fetch_keys(
+    hashes: Integers, row: int, block: int, entries: Integers, homes: Any, extents: Any, arena: Any
+) -> None:
+    """Move `homes` on to the first entry of the same hash, or an empty one; fetch the cache lines of the keys there."""
+    capacity = np.uint64(len(entries) >> 1)
+    for i in range(block):
+        p = homes[i]
+        while entries[p + p] != hashes[np.uint64(row + i)] and entries[p + p + _1] != 0:
+            p = _next(p, capacity)
+        homes[i] = p
+        prefetch(_extent_of(entries[p + p + _1], extents))
+    for i in range(block):
+        prefetch(arena + load_u64(_extent_of(entries[homes[i] + homes[i] + _1], extents)))
+
+
 @kernel
-def _same_bytes(a: Bytes, a_start: int, b: Bytes, b_start: int, length: int) -> Any:
-    a_base, b_base = a.ctypes.data + a_start, b.ctypes.data + b_start
-    i = 0
-    while i + 8 <= length:
-        if load_u64(a_base + i) != load_u64(b_base + i):
-            return False
-        i += 8
-    while i < length:
-        if a[a_start + i] != b[b_start + i]:
-            return False
-        i += 1
-    return True
+def _extent_of(meta: Any, extents: Any) -> Any:
+    """The address of the extent of an entry's key (of any key for an empty entry)."""
+    return extents + np.uint64(max(_slot_of(meta), 0)) * np.uint64(16)
+
+
+@kernel
+def _is_key(extent: Any, arena: Any, key: Any, length: Any) -> Any:
+    same_length = load_u64(extent + np.uint64(8)) == np.uint64(length)
+    return same_length and same_bytes(arena + load_u64(extent), key, length)
+
+
+@inlined
+def _keep_key(slot: int, extents: Integers, arena: int, control: Integers, key: int, length: int) -> None:
+    extents[slot, 0] = control[ARENA_USED]
+    extents[slot, 1] = length
+    copy_bytes(key, arena + control[ARENA_USED], length)
+    control[ARENA_USED] += length
+    control[ARENA_LIVE] += length
 
 
 @kernel
@@ -144,58 +190,35 @@ def lookup_bytes(
     arena: Bytes,
 ) -> Any:
     """`lookup_integers` for byte keys. `extents[slot]` is (start, length) of the slot's key in `arena`."""
-    capacity = len(entries) >> 1
-    base = entries.ctypes.data
-    homes = np.empty(_BLOCK, np.int64)
+    capacity = np.uint64(len(entries) >> 1)
+    keys_at, arena_at, extents_at = data.ctypes.data, arena.ctypes.data, extents.ctypes.data
+    homes = np.empty(_BLOCK, np.uint64)
     row = start
     while row < len(hashes):
         block = min(_BLOCK, len(hashes) - row)
+        _find_homes(hashes, row, block, entries, homes)
+        if len(entries) >= _PREFETCH_FROM:
+            _fetch_keys(hashes, row, block, entries, homes, extents_at, arena_at)
         for i in range(block):
-            homes[i] = home_of(hashes[row + i], capacity)
-            prefetch(base + homes[i] * 16)
-        extents_base, arena_base = extents.ctypes.data, arena.ctypes.data
-        for i in range(block):
-            meta = entries[2 * homes[i] + 1]
-            if meta != 0:
-                prefetch(extents_base + ((meta & _SLOT_MASK) - 1) * 16)
-        for i in range(block):
-            meta = entries[2 * homes[i] + 1]
-            if meta != 0:
-                prefetch(arena_base + extents[(meta & _SLOT_MASK) - 1, 0])
-        for i in range(block):
-            tag, p = hashes[row + i], homes[i]
-            key_start = offsets[row + i]
-            length = offsets[row + i + 1] - key_start
+            at = np.uint64(row + i)
+            tag, p = hashes[at], homes[i]
+            key = keys_at + offsets[at]
+            length = offsets[at + _1] - offsets[at]
             while True:
-                meta = entries[2 * p + 1]
-                slot = (meta & _SLOT_MASK) - 1
-                if (
-                    meta != 0
-                    and entries[2 * p] == tag
-                    and extents[slot, 1] == length
-                    and _same_bytes(arena, extents[slot, 0], data, key_start, length)
-                ):
-                    if meta >> 32 == stamp:
-                        break
-                elif meta != 0:
-                    p = p + 1 if p + 1 < capacity else 0
-                    continue
-                else:
+                meta = entries[p + p + _1]
+                if meta == 0:
                     if _is_full(control, slot_tags) or control[ARENA_USED] + length > len(arena):
                         return row + i
-                    slot = _take_slot(control, free)
-                    entries[2 * p] = tag
-                    slot_tags[slot] = tag
-                    extents[slot, 0] = control[ARENA_USED]
-                    extents[slot, 1] = length
-                    copy_bytes(data, key_start, length, arena, control[ARENA_USED])
-                    control[ARENA_USED] += length
-                    control[ARENA_LIVE] += length
-                entries[2 * p + 1] = (stamp << 32) | (slot + 1)
-                fresh[control[FRESH]] = slot
-                control[FRESH] += 1
-                break
-            slots[row + i] = slot
+                    meta = _insert(tag, p, entries, slot_tags, free, control) + 1
+                    _keep_key(_slot_of(meta), extents, arena_at, control, key, length)
+                    _touch(_slot_of(meta), p, stamp, entries, control, fresh)
+                    break
+                if entries[p + p] == tag and _is_key(_extent_of(meta, extents_at), arena_at, key, length):
+                    if meta >> 32 != stamp:
+                        _touch(_slot_of(meta), p, stamp, entries, control, fresh)
+                    break
+                p = _next(p, capacity)
+            slots[at] = _slot_of(meta)
         row += block
     return row
 
@@ -203,36 +226,38 @@ def lookup_bytes(
 @kernel
 def rehash(entries: Integers, larger: Integers) -> None:
     """Insert all entries, known to be distinct, into `larger`, which is empty."""
-    capacity = len(larger) >> 1
+    capacity = np.uint64(len(larger) >> 1)
     for old in range(len(entries) >> 1):
         if entries[2 * old + 1] != 0:
             p = home_of(entries[2 * old], capacity)
-            while larger[2 * p + 1] != 0:
-                p = p + 1 if p + 1 < capacity else 0
-            larger[2 * p] = entries[2 * old]
-            larger[2 * p + 1] = entries[2 * old + 1]
+            while larger[p + p + _1] != 0:
+                p = _next(p, capacity)
+            larger[p + p] = entries[2 * old]
+            larger[p + p + _1] = entries[2 * old + 1]
+
+
+@kernel
+def _distance(start: Any, stop: Any, capacity: Any) -> Any:
+    """Steps from `start` forward to `stop`."""
+    return stop - start if stop >= start else stop + capacity - start
 
 
 @kernel
 def remove(slots: Integers, entries: Integers, slot_tags: Integers, free: Integers, control: Integers) -> None:
     """Take the entries of `slots`, which must be there, out of the index; the slots go onto the free list."""
-    capacity = len(entries) >> 1
+    capacity = np.uint64(len(entries) >> 1)
     for slot in slots:
         hole = home_of(slot_tags[slot], capacity)
-        while (entries[2 * hole + 1] & _SLOT_MASK) - 1 != slot:
-            hole = hole + 1 if hole + 1 < capacity else 0
-        p = hole
-        while True:
-            p = p + 1 if p + 1 < capacity else 0
-            if entries[2 * p + 1] == 0:
-                break
-            from_home = p - home_of(entries[2 * p], capacity)
-            from_hole = p - hole
-            if from_home + (capacity if from_home < 0 else 0) >= from_hole + (capacity if from_hole < 0 else 0):
-                entries[2 * hole] = entries[2 * p]
-                entries[2 * hole + 1] = entries[2 * p + 1]
+        while _slot_of(entries[hole + hole + _1]) != slot:
+            hole = _next(hole, capacity)
+        p = _next(hole, capacity)
+        while entries[p + p + _1] != 0:
+            if _distance(home_of(entries[p + p], capacity), p, capacity) >= _distance(hole, p, capacity):
+                entries[hole + hole] = entries[p + p]
+                entries[hole + hole + _1] = entries[p + p + _1]
                 hole = p
-        entries[2 * hole + 1] = 0
+            p = _next(p, capacity)
+        entries[hole + hole + _1] = 0
         free[control[FREE]] = slot
         control[FREE] += 1
         control[COUNT] -= 1
@@ -250,7 +275,7 @@ def gather(values: Array, slots: Integers) -> Any:
     """`values[slots]`, without bounds checks."""
     out = np.empty(len(slots), values.dtype)
     for i in range(len(slots)):
-        out[i] = values[slots[i]]
+        out[i] = values[np.uint64(slots[i])]
     return out
 
 
@@ -258,14 +283,14 @@ def gather(values: Array, slots: Integers) -> Any:
 def scatter(values: Array, slots: Integers, source: Array) -> None:
     """`values[slots] = source`; where a slot comes twice, the last one stays."""
     for i in range(len(slots)):
-        values[slots[i]] = source[i]
+        values[np.uint64(slots[i])] = source[i]
 
 
 @kernel
 def fill(values: Array, slots: Integers, value: Any) -> None:
     """`values[slots] = value`."""
     for i in range(len(slots)):
-        values[slots[i]] = value
+        values[np.uint64(slots[i])] = value
 
 
 @kernel
@@ -273,7 +298,7 @@ def gather_lengths(extents: Integers, slots: Integers) -> Any:
     """Offsets (from 0) of the keys of `slots`, laid end to end."""
     offsets = np.zeros(len(slots) + 1, np.int64)
     for i in range(len(slots)):
-        offsets[i + 1] = offsets[i] + extents[slots[i], 1]
+        offsets[i + 1] = offsets[i] + extents[np.uint64(slots[i]), 1]
     return offsets
 
 
@@ -281,8 +306,12 @@ def gather_lengths(extents: Integers, slots: Integers) -> Any:
 def gather_bytes(extents: Integers, arena: Bytes, slots: Integers, offsets: Integers) -> Any:
     """The keys of `slots`, laid end to end."""
     out = np.empty(offsets[-1], np.uint8)
+    source, target = arena.ctypes.data, out.ctypes.data
     for i in range(len(slots)):
-        copy_bytes(arena, extents[slots[i], 0], extents[slots[i], 1], out, offsets[i])
+        ahead = min(i + _BLOCK, len(slots) - 1)
+        prefetch(source + extents[np.uint64(slots[ahead]), 0])
+        slot = np.uint64(slots[i])
+        copy_bytes(source + extents[slot, 0], target + offsets[i], extents[slot, 1])
     return out
 
 
@@ -290,7 +319,7 @@ def gather_bytes(extents: Integers, arena: Bytes, slots: Integers, offsets: Inte
 def mark_changed(values: Array, valid: Bools, slots: Integers, old: Array, old_valid: Bools, changed: Bools) -> None:
     """Set `changed[i]` where the column's value at `slots[i]` is no longer the old one. Bits are compared."""
     for i in range(len(slots)):
-        slot = slots[i]
+        slot = np.uint64(slots[i])
         if valid[slot] != old_valid[i] or (valid[slot] and values[slot] != old[i]):
             changed[i] = True
 
@@ -322,10 +351,10 @@ def last_rows(slots: Integers, slot_count: int) -> Any:
 @kernel
 def insert_distinct(slot_tags: Integers, count: int, entries: Integers) -> None:
     """Insert slots 0 … count - 1, whose keys are distinct, into an empty index."""
-    capacity = len(entries) >> 1
+    capacity = np.uint64(len(entries) >> 1)
     for slot in range(count):
         p = home_of(slot_tags[slot], capacity)
-        while entries[2 * p + 1] != 0:
-            p = p + 1 if p + 1 < capacity else 0
-        entries[2 * p] = slot_tags[slot]
-        entries[2 * p + 1] = slot + 1
+        while entries[p + p + _1] != 0:
+            p = _next(p, capacity)
+        entries[p + p] = slot_tags[slot]
+        entries[p + p + _1] = slot + 1

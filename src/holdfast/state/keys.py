@@ -167,7 +167,7 @@ def _encode_several(columns: Sequence[Any]) -> Keys:
     variable = [variable_bytes_of(array) if _is_variable(array.type) else None for array in columns]
     lengths = np.full(rows, len(columns), np.int64)
     for array, mask, parts in zip(columns, valid, variable, strict=True):
-        lengths += mask * (byte_width(array.type) if parts is None else 4 + np.diff(parts[0]))
+        lengths += mask * ((byte_width(array.type) or 0) if parts is None else 4 + np.diff(parts[0]))
     offsets = np.zeros(rows + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     out = np.empty(int(offsets[-1]), np.uint8)

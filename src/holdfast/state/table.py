@@ -169,8 +169,9 @@ class StateTable:
         self._remove_absent(old.slots)
 
     def apply(self, changes: pa.RecordBatch, key_group_start: int, key_group_stop: int) -> None:
-        """Replay a change set or snapshot, outside a batch: rows of other key groups are left out, the last of a key wins.
+        """Replay a change set or snapshot, outside a batch; rows of other key groups are left out.
 
+        The last row of a key wins.
         Value columns are met by name: one that `changes` lacks becomes null in its rows, one that only `changes`
         has is left out.
 
