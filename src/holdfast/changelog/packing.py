@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from holdfast.changelog.blocks import Merge
+from holdfast.changelog.blocks import BLOCK_BYTES, Merge
 from holdfast.changelog.format import OBJECT_HEADER, ChangeSet, EncodedPiece, LogId, encode_pieces
 from holdfast.changelog.handles import LogPiece
 
@@ -33,7 +33,13 @@ class PersistRequest:
 
     def encode(self, piece_bytes_max: int) -> Iterator[EncodedPiece]:
         """The pieces, of the change sets merged into one."""
-        yield from encode_pieces(self.log, self._change_sets, merge=self._merge, piece_bytes_max=piece_bytes_max)
+        yield from encode_pieces(
+            self.log,
+            self._change_sets,
+            merge=self._merge,
+            block_bytes=min(BLOCK_BYTES, piece_bytes_max // 2),
+            piece_bytes_max=piece_bytes_max,
+        )
 
     def expect(self) -> None:
         """One more object has pieces of it."""

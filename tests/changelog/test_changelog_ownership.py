@@ -1,0 +1,55 @@
+"""Who may delete an uploaded object (behaviours 9 and 10), and what happens to failed deletes."""
+
+from obstore.store import MemoryStore
+
+from holdfast.changelog.in_flight import InFlight
+from holdfast.changelog.janitor import Janitor
+from holdfast.changelog.ownership import Ownership
+from holdfast.storage.obstore_store import ObstoreStore
+from holdfast.testing.stores import Fault, FaultyStore
+
+
+def test_an_object_that_no_acknowledgement_named_is_deleted_when_its_last_user_lets_go():
+    ownership = Ownership()
+    ownership.hold("o", users=2)
+    assert ownership.release(["o"]) == []
+    assert ownership.release(["o"]) == ["o"]
+    assert ownership.release(["o"]) == []
+
+
+def test_an_acknowledged_object_is_never_deleted_whoever_shares_it():
+    ownership = Ownership()
+    ownership.hold("o", users=2)
+    ownership.release(["o"])
+    ownership.acknowledge(["o", "of another incarnation"])
+    assert ownership.release(["o", "of another incarnation"]) == []
+
+
+def test_nothing_is_deleted_once_the_job_master_is_gone():
+    ownership = Ownership()
+    ownership.hold("o")
+    ownership.abandon()
+    assert ownership.release(["o"]) == []
+
+
+def test_a_delete_that_failed_stays_queued_until_it_succeeds():
+    inner = ObstoreStore("memory://", MemoryStore())
+    inner.put("o", b"x")
+    faults = [Fault.FAIL, None]
+    janitor = Janitor(FaultyStore(inner, lambda operation, name: faults.pop(0)))
+    janitor.discard(["o"])
+    janitor.sweep()
+    assert janitor.queued() == 1
+    janitor.sweep()
+    assert janitor.queued() == 0
+    assert inner.list("") == []
+
+
+def test_the_bound_in_flight_lets_a_single_larger_object_go_alone():
+    in_flight = InFlight(100)
+    in_flight.acquire(500)
+    assert not in_flight.available
+    in_flight.release(500)
+    in_flight.acquire(60)
+    assert in_flight.available
+    assert in_flight.bytes == 60
