@@ -1,0 +1,96 @@
+"""Holdfast: fault tolerance for stateful streams on PySpark. The public API and nothing else."""
+
+from holdfast.errors import (
+    BadRecord,
+    CheckpointFailed,
+    CorruptObject,
+    Fenced,
+    HoldfastError,
+    JobRefused,
+    ObjectExists,
+    ObjectNotFound,
+    PublishFailed,
+    QueryFailed,
+    SettingsError,
+    StateTooLarge,
+    StorageError,
+    TaskManagerLost,
+    UserFunctionError,
+)
+from holdfast.functions.aggregates import count, first, last, max, mean, min, sum
+from holdfast.functions.process import BatchFunction, ProcessFunction
+from holdfast.functions.states import AggregatingState, ReducingState, ValueState
+from holdfast.job import Job, KeyedStream, Stream
+from holdfast.query import Query
+from holdfast.settings import (
+    CheckpointConfig,
+    HashMapState,
+    TaskManagerConfig,
+    available_now,
+    cron,
+    every,
+    manual,
+    processing_time,
+)
+from holdfast.sinks.callback import CallbackSink
+from holdfast.sinks.delta import DeltaSink
+from holdfast.sinks.memory import MemorySink
+from holdfast.sinks.noop import NoopSink
+from holdfast.sinks.parquet import ParquetSink
+from holdfast.sources.dataframe import DataFrameSource
+from holdfast.sources.file import FileSource
+from holdfast.sources.pyspark_reader import DataSourceReaderSource
+from holdfast.sources.sequence import SequenceSource
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "AggregatingState",
+    "BadRecord",
+    "BatchFunction",
+    "CallbackSink",
+    "CheckpointConfig",
+    "CheckpointFailed",
+    "CorruptObject",
+    "DataFrameSource",
+    "DataSourceReaderSource",
+    "DeltaSink",
+    "Fenced",
+    "FileSource",
+    "HashMapState",
+    "HoldfastError",
+    "Job",
+    "JobRefused",
+    "KeyedStream",
+    "MemorySink",
+    "NoopSink",
+    "ObjectExists",
+    "ObjectNotFound",
+    "ParquetSink",
+    "ProcessFunction",
+    "PublishFailed",
+    "Query",
+    "QueryFailed",
+    "ReducingState",
+    "SequenceSource",
+    "SettingsError",
+    "StateTooLarge",
+    "StorageError",
+    "Stream",
+    "TaskManagerConfig",
+    "TaskManagerLost",
+    "UserFunctionError",
+    "ValueState",
+    "available_now",
+    "count",
+    "cron",
+    "every",
+    "first",
+    "last",
+    "manual",
+    "max",
+    "mean",
+    "min",
+    "processing_time",
+    "sum",
+]

@@ -6,15 +6,15 @@ from holdfast.sources.base import Offsets, SplitRead
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """The smallest piece of work of a leg: one split read, or one subtask's output. Numbered within (batch, level).
+    """What one sender does for one leg: reads, or the output of subtasks, in that order.
 
-    A task works off one or several units; each unit's rows and committables are kept apart, in unit order.
+    Numbered within (batch, level); TaskManagers process input in the order of these numbers.
     """
 
     unit: int
     leg: int
-    read: SplitRead | None = None
-    subtask: int | None = None
+    reads: list[SplitRead] = []
+    subtasks: list[int] = []
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -24,10 +24,24 @@ class Plan(msgspec.Struct, frozen=True):
     batch_time_us: int
     start: dict[str, Offsets]
     to: dict[str, Offsets]
-    units: list[Unit]
-    """Those of level 0; the units of higher levels follow from parallelism alone."""
+    reads: dict[str, list[list[SplitRead]]]
+    """Per source: the reads of each sender."""
 
     @property
     def progress(self) -> bool:
         """Whether the batch moves any source."""
         return self.start != self.to
+
+
+def group_reads(reads: list[SplitRead], senders: int) -> list[list[SplitRead]]:
+    """Divide reads among at most `senders` senders: contiguous, in order, of about equal expected rows."""
+    total = sum(read.rows for read in reads)
+    groups: list[list[SplitRead]] = []
+    done = 0
+    for read in reads:
+        sender = min(len(reads), senders) * done // max(total, 1)
+        if not groups or sender >= len(groups):
+            groups.append([])
+        groups[-1].append(read)
+        done += read.rows
+    return groups

@@ -1,0 +1,281 @@
+"""The body of a push or pull task: one unit of work, from its reads or subtask outputs to its target. Spark-free.
+
+    read splits ─┐                                  ┌─► sender, by key group ─► TaskManagers
+                 ├─► steps in Python, batch by batch ┤
+    pull output ─┘                                  └─► sink.stage ─► committables
+
+Whatever happens is an outcome (`UnitResult`), not an exception: the JobMaster decides what to do about it.
+A task decides nothing about what to read, and deletes nothing.
+"""
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast import errors
+from holdfast.exchange.sender import Sender, UnitAttempt
+from holdfast.graph.plan import Unit
+from holdfast.graph.program import Leg, MapBatches, OperatorOrigin, OperatorTarget, Program, SinkTarget, SourceOrigin
+from holdfast.sinks.base import Sink, StageContext
+from holdfast.sinks.dead_letters import bad_rows_to_batch
+from holdfast.sources.base import BadRow, Position
+from holdfast.storage.store import ObjectStore
+from holdfast.taskmanager.protocol import SentStream
+
+DEAD_LETTERS = "dead-letters"
+
+
+class Links(Protocol):
+    """How a task reaches TaskManagers: over Flight, or directly in one process."""
+
+    def open_sender(self, unit: UnitAttempt) -> Sender: ...
+
+    def output(self, run: int, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]: ...
+
+
+class LevelRequest(msgspec.Struct, frozen=True):
+    """What all units of one level of one run of a batch have in common."""
+
+    job_id: str
+    epoch: int
+    run: int
+    batch: int
+    level: int
+    dead_letter: bool
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a unit failed: the name of a class in `holdfast.errors` (or another one's), and its message."""
+
+    kind: str
+    message: str
+
+    def error(self) -> Exception:
+        """The error again, of its own class where it is one of Holdfast's."""
+        cls = getattr(errors, self.kind, None)
+        if isinstance(cls, type) and issubclass(cls, errors.HoldfastError):
+            return cls(self.message)
+        return RuntimeError(f"{self.kind}: {self.message}")
+
+
+class UnitResult(msgspec.Struct, frozen=True):
+    unit: int
+    leg: int
+    attempt: str
+    rows: int = 0
+    sent: list[SentStream] = []
+    committables: list[bytes] = []
+    dead_letters: list[bytes] = []
+    bad_rows: int = 0
+    failure: Failure | None = None
+
+
+def run_unit(unit: Unit, request: LevelRequest, program: Program, links: Links, store: ObjectStore) -> UnitResult:
+    """Work off one unit in this process; only for legs without a Spark step."""
+    leg = program.legs[unit.leg]
+    attempt = uuid.uuid4().hex
+    rows = UnitRows(unit, request, program, links)
+    try:
+        return deliver(apply_steps(rows, leg.steps, rows.where), unit, attempt, request, program, links, store, rows)
+    except Exception as error:
+        return UnitResult(unit.unit, unit.leg, attempt, failure=failure_of(error))
+
+
+def failure_of(error: Exception) -> Failure:
+    return Failure(type(error).__name__, str(error))
+
+
+@dataclass
+class UnitRows:
+    """Iterates the rows of a unit before any step; knows where they come from, and collects what is malformed."""
+
+    unit: Unit
+    request: LevelRequest
+    program: Program
+    links: Links
+    count: int = 0
+    bad: list[BadRow] = field(default_factory=list)
+    split: str = ""
+    position: Position = None
+    source: str = ""
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        leg = self.program.legs[self.unit.leg]
+        rows = self._pulled(leg.origin) if isinstance(leg.origin, OperatorOrigin) else self._read(leg.origin)
+        for batch in rows:
+            self.count += batch.num_rows
+            yield batch
+
+    def where(self) -> str:
+        """The place of the current rows, for messages."""
+        if self.source:
+            return f"source {self.source!r}, split {self.split!r}, from position {self.position}"
+        return f"output of {self.split!r}"
+
+    def _read(self, origin: SourceOrigin) -> Iterator[pa.RecordBatch]:
+        source = self.program.sources[origin.source]
+        self.source = origin.source
+        for read in self.unit.reads:
+            self.split = read.split
+            for batch in source.read(read):
+                self.position = batch.position
+                self._collect_bad(batch.bad)
+                if batch.rows.num_rows:
+                    yield batch.rows
+
+    def _collect_bad(self, bad: list[BadRow]) -> None:
+        if bad and not self.request.dead_letter:
+            first = bad[0]
+            raise errors.BadRecord(
+                f"source {self.source!r}, split {first.split!r}, position {first.position}: {first.reason}; "
+                f"the row is {first.payload!r}. Correct it, or keep such rows apart with Job(bad_records='dead_letter')"
+            )
+        self.bad.extend(bad)
+
+    def _pulled(self, origin: OperatorOrigin) -> Iterator[pa.RecordBatch]:
+        for subtask in self.unit.subtasks:
+            self.split = f"{origin.operator}/{subtask}"
+            self.position = None
+            yield from self.links.output(self.request.run, self.request.batch, origin.operator, subtask)
+
+
+def apply_steps(
+    rows: Iterable[pa.RecordBatch], steps: Iterable[object], where: Callable[[], str]
+) -> Iterator[pa.RecordBatch]:
+    """The rows after the Python steps, lazily, batch by batch."""
+    result = iter(rows)
+    for step in steps:
+        assert isinstance(step, MapBatches), "Spark steps run in Spark"
+        result = _map(result, step, where)
+    return result
+
+
+def _map(rows: Iterator[pa.RecordBatch], step: MapBatches, where: Callable[[], str]) -> Iterator[pa.RecordBatch]:
+    for batch in rows:
+        try:
+            made = step.fn(batch)
+            for part in [made] if isinstance(made, pa.RecordBatch) else made:
+                yield _conform(part, step)
+        except errors.HoldfastError:
+            raise
+        except Exception as error:
+            name = getattr(step.fn, "__name__", repr(step.fn))
+            raise errors.UserFunctionError(
+                f"map_batches({name}) raised {type(error).__name__}: {error} at {where()}, {batch.num_rows} rows"
+            ) from error
+
+
+def _conform(part: object, step: MapBatches) -> pa.RecordBatch:
+    name = getattr(step.fn, "__name__", repr(step.fn))
+    if not isinstance(part, pa.RecordBatch):
+        raise errors.UserFunctionError(f"map_batches({name}) gave a {type(part).__name__}, not a pyarrow.RecordBatch")
+    if part.schema.equals(step.schema):
+        return part
+    if part.schema.names != step.schema.names:
+        raise errors.UserFunctionError(
+            f"map_batches({name}) gave the columns {part.schema.names}, declared are {step.schema.names}"
+        )
+    return part.cast(step.schema)
+
+
+def deliver(
+    rows: Iterator[pa.RecordBatch],
+    unit: Unit,
+    attempt: str,
+    request: LevelRequest,
+    program: Program,
+    links: Links,
+    store: ObjectStore,
+    origin: UnitRows | None = None,
+) -> UnitResult:
+    """Take the rows of a unit to its leg's target. `origin` is known where the rows did not pass through Spark."""
+    leg = program.legs[unit.leg]
+    bad: list[BadRow] = origin.bad if origin else []
+    sent: list[SentStream] = []
+    committables: list[bytes] = []
+    if isinstance(leg.target, SinkTarget):
+        sink = program.sinks[leg.target.sink]
+        context = _stage_context(leg.target.sink, unit, attempt, request, store)
+        committables = sink.stage(rows, context)
+    else:
+        sent = _send(rows, leg, leg.target, unit, attempt, request, links, origin, bad)
+    return UnitResult(
+        unit=unit.unit,
+        leg=unit.leg,
+        attempt=attempt,
+        rows=origin.count if origin else 0,
+        sent=sent,
+        committables=committables,
+        dead_letters=stage_dead_letters(bad, program.dead_letters, unit, attempt, request, store),
+        bad_rows=len(bad),
+    )
+
+
+def stage_dead_letters(
+    bad: list[BadRow], sink: Sink | None, unit: Unit, attempt: str, request: LevelRequest, store: ObjectStore
+) -> list[bytes]:
+    """Stage bad rows in the dead-letter folder, an ordinary sink."""
+    if not bad or sink is None:
+        return []
+    return sink.stage(iter([bad_rows_to_batch(bad)]), _stage_context(DEAD_LETTERS, unit, attempt, request, store))
+
+
+def _stage_context(sink: str, unit: Unit, attempt: str, request: LevelRequest, store: ObjectStore) -> StageContext:
+    # Units are numbered within a level: the number that names files must not repeat within a batch.
+    number = request.level * 100_000 + unit.unit
+    return StageContext(request.job_id, sink, request.epoch, request.run, request.batch, number, attempt, store)
+
+
+def _send(
+    rows: Iterator[pa.RecordBatch],
+    leg: Leg,
+    target: OperatorTarget,
+    unit: Unit,
+    attempt: str,
+    request: LevelRequest,
+    links: Links,
+    origin: UnitRows | None,
+    bad: list[BadRow],
+) -> list[SentStream]:
+    sender = links.open_sender(UnitAttempt(request.run, request.batch, request.level, unit.unit, attempt))
+    try:
+        for batch in rows:
+            nulls = sender.send(target, batch)
+            if len(nulls):
+                _null_keys(batch, nulls, leg, target, request, origin, bad)
+        return sender.finish()
+    except BaseException:
+        sender.abort()
+        raise
+
+
+def _null_keys(
+    batch: pa.RecordBatch,
+    nulls: npt.NDArray[np.int64],
+    leg: Leg,
+    target: OperatorTarget,
+    request: LevelRequest,
+    origin: UnitRows | None,
+    bad: list[BadRow],
+) -> None:
+    """Rows whose key is null: refused, or set apart."""
+    reason = f"null in a key column ({', '.join(target.key_columns)}) of operator {target.operator!r}"
+    for index, row in zip(nulls.tolist(), batch.take(pa.array(nulls)).to_pylist(), strict=True):
+        source, split, position = ("", "", "")
+        if origin is not None:
+            exact = not leg.steps and isinstance(origin.position, int)
+            position = str(origin.position + index) if exact else f"from {origin.position}"  # type: ignore[operator]
+            source, split = origin.source, origin.split
+        if not request.dead_letter:
+            raise errors.BadRecord(
+                f"source {source!r}, split {split!r}, position {position}: {reason}; the row is {row}. "
+                "Filter such rows out, or keep them apart with Job(bad_records='dead_letter')"
+            )
+        payload = msgspec.json.encode(row, enc_hook=str).decode()
+        bad.append(BadRow(source, split, position, reason, payload, target.operator))

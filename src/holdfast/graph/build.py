@@ -1,0 +1,200 @@
+"""From what a user declared to a `Program`: names, schemas, legs, levels. Pure; refuses what cannot run.
+
+Declarations form a DAG by construction: a stream only exists after what it comes from.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import JobRefused
+from holdfast.functions.operator import OperatorSpec
+from holdfast.graph.program import (
+    Leg,
+    MapBatches,
+    OperatorOrigin,
+    OperatorTarget,
+    Program,
+    SinkTarget,
+    SourceOrigin,
+    Step,
+    Transform,
+)
+from holdfast.sinks.base import Sink
+from holdfast.sources.base import Source
+
+CHANGE_TYPE = "_change_type"
+
+
+@dataclass(frozen=True)
+class TransformDeclaration:
+    fn: Callable[[Any], Any]
+
+
+StepDeclaration = MapBatches | TransformDeclaration
+
+
+@dataclass(frozen=True)
+class Path:
+    """One way into a stream: an origin's name and the steps since."""
+
+    origin: SourceOrigin | OperatorOrigin
+    steps: tuple[StepDeclaration, ...] = ()
+
+
+@dataclass(frozen=True)
+class OperatorDeclaration:
+    name: str
+    key_columns: tuple[str, ...]
+    paths: tuple[Path, ...]
+    specify: Callable[[str, tuple[str, ...], pa.Schema], OperatorSpec]
+    retracts: bool = False
+    """Whether it understands `_change_type`."""
+
+
+@dataclass(frozen=True)
+class SinkDeclaration:
+    name: str
+    sink: Sink
+    paths: tuple[Path, ...]
+
+
+@dataclass
+class Declarations:
+    """Everything declared so far, in order, by name."""
+
+    sources: dict[str, Source] = field(default_factory=dict)
+    operators: dict[str, OperatorDeclaration] = field(default_factory=dict)
+    sinks: dict[str, SinkDeclaration] = field(default_factory=dict)
+
+    def name_for(self, given: str | None, kind: str) -> str:
+        """The given name, or kind plus declaration order; refused where it is taken or cannot be part of a path."""
+        taken = {*self.sources, *self.operators, *self.sinks}
+        if given is None:
+            number = 1
+            while f"{kind}-{number}" in taken:
+                number += 1
+            return f"{kind}-{number}"
+        if not given or not all(c.isalnum() or c in "-_." for c in given) or given.startswith("."):
+            raise JobRefused(
+                f"name {given!r}: letters, digits, '-', '_' and '.' are allowed, and it may not begin with '.'"
+            )
+        if given in taken:
+            raise JobRefused(f"name {given!r} is used twice in this job; give each source, operator and sink its own")
+        return given
+
+
+AnalyseTransform = Callable[[Callable[[Any], Any], pa.Schema], pa.Schema]
+
+
+def build_program(
+    declared: Declarations, analyse: AnalyseTransform, dead_letters: Sink | None, tags: dict[str, str]
+) -> Program:
+    """Resolve every schema and lay the legs. Raises `JobRefused`."""
+    if not declared.sinks:
+        raise JobRefused("the job writes nothing: give at least one stream a sink with .write(...)")
+    return _Builder(declared, analyse).build(dead_letters, tags)
+
+
+class _Builder:
+    def __init__(self, declared: Declarations, analyse: AnalyseTransform) -> None:
+        self._declared = declared
+        self._analyse = analyse
+        self._schemas: dict[SourceOrigin | OperatorOrigin, pa.Schema] = {}
+        self._levels: dict[str, int] = {}
+        self._legs: list[Leg] = []
+
+    def build(self, dead_letters: Sink | None, tags: dict[str, str]) -> Program:
+        for name, source in self._declared.sources.items():
+            self._schemas[SourceOrigin(name)] = source.schema()
+        operators = {name: self._add_operator(declared) for name, declared in self._declared.operators.items()}
+        sink_schemas = {name: self._add_sink(declared) for name, declared in self._declared.sinks.items()}
+        self._refuse_unread_operators()
+        return Program(
+            sources=dict(self._declared.sources),
+            legs=tuple(self._legs),
+            operators=operators,
+            operator_levels=self._levels,
+            sinks={name: declared.sink for name, declared in self._declared.sinks.items()},
+            sink_schemas=sink_schemas,
+            sink_keys={name: self._sink_keys(declared) for name, declared in self._declared.sinks.items()},
+            dead_letters=dead_letters,
+            tags=tags,
+        )
+
+    def _add_operator(self, declared: OperatorDeclaration) -> OperatorSpec:
+        level = 1 + max(self._origin_level(path) for path in declared.paths)
+        self._levels[declared.name] = level
+        target = OperatorTarget(declared.name, 0, declared.key_columns)
+        schema = self._add_legs(declared.name, declared.paths, target)
+        for column in declared.key_columns:
+            if column not in schema.names:
+                raise JobRefused(
+                    f"operator {declared.name!r}: key column {column!r} is not among the columns of its input: "
+                    f"{', '.join(schema.names)}"
+                )
+        if CHANGE_TYPE in schema.names and not declared.retracts:
+            raise JobRefused(
+                f"operator {declared.name!r}: its input has the column {CHANGE_TYPE!r} of change data, which cannot be "
+                "aggregated without retraction; drop the column, or keep only inserts, before key_by"
+            )
+        spec = declared.specify(declared.name, declared.key_columns, schema)
+        self._schemas[OperatorOrigin(declared.name)] = spec.output_schema
+        return spec
+
+    def _add_sink(self, declared: SinkDeclaration) -> pa.Schema:
+        return self._add_legs(declared.name, declared.paths, SinkTarget(declared.name))
+
+    def _add_legs(self, name: str, paths: Sequence[Path], target: OperatorTarget | SinkTarget) -> pa.Schema:
+        first: pa.Schema | None = None
+        for path in paths:
+            steps, schema = self._resolve(path)
+            if first is None:
+                first = schema
+            elif not first.equals(schema):
+                raise JobRefused(f"{name!r} unites streams of different schemas: {_line(first)} and {_line(schema)}")
+            level = self._origin_level(path)
+            self._legs.append(Leg(len(self._legs), level, path.origin, steps, target, schema))
+        assert first is not None
+        return first
+
+    def _resolve(self, path: Path) -> tuple[tuple[Step, ...], pa.Schema]:
+        schema = self._schemas[path.origin]
+        steps: list[Step] = []
+        for step in path.steps:
+            if isinstance(step, MapBatches):
+                steps.append(step)
+                schema = step.schema
+            else:
+                schema = self._analyse(step.fn, schema)
+                steps.append(Transform(step.fn, schema))
+        return tuple(steps), schema
+
+    def _origin_level(self, path: Path) -> int:
+        return self._levels[path.origin.operator] if isinstance(path.origin, OperatorOrigin) else 0
+
+    def _sink_keys(self, declared: SinkDeclaration) -> tuple[str, ...]:
+        """The key columns of the operator right before, where all paths agree."""
+        keys = {
+            self._declared.operators[path.origin.operator].key_columns
+            if isinstance(path.origin, OperatorOrigin)
+            else ()
+            for path in declared.paths
+        }
+        return keys.pop() if len(keys) == 1 else ()
+
+    def _refuse_unread_operators(self) -> None:
+        read = {leg.origin for leg in self._legs}
+        for origin in self._schemas:
+            if origin in read:
+                continue
+            kind, name = (
+                ("source", origin.source) if isinstance(origin, SourceOrigin) else ("operator", origin.operator)
+            )
+            raise JobRefused(f"the output of {kind} {name!r} is used nowhere; write it to a sink (NoopSink discards)")
+
+
+def _line(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -1,0 +1,271 @@
+"""What a user builds: a `Job`, its streams, and `start()`.
+
+Declarations only, checked as far as they can be without data; nothing runs before `start()`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from holdfast.errors import JobRefused, SettingsError
+from holdfast.functions.aggregates import Aggregate, AggregateSpec
+from holdfast.functions.process import BatchFunction, ProcessFunction, ProcessSpec
+from holdfast.functions.schema import to_arrow_schema
+from holdfast.graph.build import Declarations, OperatorDeclaration, Path, SinkDeclaration, TransformDeclaration
+from holdfast.graph.program import MapBatches, OperatorOrigin, SourceOrigin
+from holdfast.settings import (
+    CheckpointConfig,
+    HashMapState,
+    QueryTrigger,
+    Size,
+    StateBackend,
+    TaskManagerConfig,
+    processing_time,
+    size_bytes,
+)
+from holdfast.sinks.base import Sink
+from holdfast.sinks.dead_letters import DeadLetterSink
+from holdfast.sources.base import Source
+from holdfast.sources.equivalents import explain_streaming_dataframe
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from holdfast.query import Query
+
+
+class Job:
+    """One pipeline with a name and a storage URL.
+
+    Parameters
+    ----------
+    spark
+        A classic `SparkSession`. The job works in a clone of it, and never stops it. None only for `holdfast.testing`.
+    name
+        For messages and the Spark UI.
+    storage
+        URL of the job's own folder: `file:///…`, `s3://…`, `gs://…`, `az://…`; reachable from all executors.
+    storage_options
+        For obstore (credentials, endpoints); never stored or logged.
+    parallelism
+        Subtasks of each keyed operator. Default: one for each slot that Spark has.
+    max_parallelism
+        The number of key groups, fixed for the life of the storage. Default: by Flink's formula, at least 128.
+    task_managers
+        Processes that hold state; each takes one of Spark's slots for as long as the query runs.
+    state
+        The backend: `HashMapState()`.
+    checkpoint, task_manager
+        See `CheckpointConfig` and `TaskManagerConfig`.
+    max_rows_per_batch, max_bytes_per_batch
+        Bounds of one batch, over all sources.
+    bad_records, dead_letters
+        `"fail"`, or `"dead_letter"` with the URL of a folder: malformed rows, null keys, rows that overflow a sum or
+        whose function raised.
+    drop_state
+        Names of sources, operators and sinks whose stored state is given up at this start.
+    ship_modules
+        Modules to send by value, because executors do not have them.
+
+    Raises
+    ------
+    SettingsError, JobRefused
+    """
+
+    def __init__(
+        self,
+        spark: "SparkSession | None",
+        *,
+        name: str,
+        storage: str,
+        storage_options: Mapping[str, str] | None = None,
+        parallelism: int | None = None,
+        max_parallelism: int | None = None,
+        task_managers: int = 1,
+        state: StateBackend | None = None,
+        checkpoint: CheckpointConfig | None = None,
+        task_manager: TaskManagerConfig | None = None,
+        max_rows_per_batch: int = 2_000_000,
+        max_bytes_per_batch: Size = "256MB",
+        bad_records: str = "fail",
+        dead_letters: str | None = None,
+        drop_state: Sequence[str] = (),
+        ship_modules: "Sequence[ModuleType]" = (),
+    ) -> None:
+        if spark is not None:
+            from holdfast.spark.session import check_session
+
+            check_session(spark)
+        self.spark = spark
+        self.name = name
+        self.storage = storage
+        self.storage_options = dict(storage_options or {})
+        self.parallelism = parallelism
+        self.max_parallelism = max_parallelism
+        self.task_managers = task_managers
+        self.state = state or HashMapState()
+        self.checkpoint = checkpoint or CheckpointConfig()
+        self.task_manager = task_manager or TaskManagerConfig()
+        self.max_rows_per_batch = max_rows_per_batch
+        self.max_bytes_per_batch = size_bytes(max_bytes_per_batch, "max_bytes_per_batch")
+        self.dead_letters = _dead_letter_sink(bad_records, dead_letters, self.storage_options)
+        self.drop_state = tuple(drop_state)
+        self.ship_modules = tuple(ship_modules)
+        self.declared = Declarations()
+        self._check()
+
+    def _check(self) -> None:
+        if not self.name:
+            raise SettingsError("name='' is not allowed: give the job a name")
+        for field in ("parallelism", "max_parallelism", "task_managers", "max_rows_per_batch"):
+            value = getattr(self, field)
+            optional = field in ("parallelism", "max_parallelism")
+            if not (value is None and optional) and (not isinstance(value, int) or value < 1):
+                raise SettingsError(f"{field}={value!r} is not allowed: a whole number from 1")
+        if self.parallelism and self.max_parallelism and self.parallelism > self.max_parallelism:
+            raise SettingsError(
+                f"parallelism={self.parallelism} is above max_parallelism={self.max_parallelism}; it can be at most that"
+            )
+        if not isinstance(self.state, HashMapState):
+            raise SettingsError(f"state={self.state!r} is not allowed: HashMapState()")
+        if self.parallelism and self.task_managers > self.parallelism:
+            raise SettingsError(
+                f"task_managers={self.task_managers} is above parallelism={self.parallelism}: some would hold no state"
+            )
+
+    def read(self, source: "Source | DataFrame") -> "Stream":
+        """A stream of a source's rows. A source instance is read once per branch, from the same plan."""
+        if not isinstance(source, Source):
+            raise JobRefused(_no_source(source))
+        name = self.declared.name_for(source.name, source.kind)
+        self.declared.sources[name] = source
+        return Stream(self, (Path(SourceOrigin(name)),))
+
+    def start(self, trigger: QueryTrigger | None = None) -> "Query":
+        """Check everything that can be known, deploy, and run in the background.
+
+        Raises
+        ------
+        JobRefused
+            The job cannot run as it is; state and published output are as they were.
+        StorageError
+            The storage cannot be reached.
+        CorruptObject
+            Something stored cannot be read by this version.
+        """
+        from holdfast.spark.start import start_on_spark
+
+        return start_on_spark(self, trigger or processing_time())
+
+
+class Stream:
+    """Rows without keys. Immutable: every method gives a new stream."""
+
+    def __init__(self, job: Job, paths: tuple[Path, ...]) -> None:
+        self._job = job
+        self._paths = paths
+
+    def _then(self, step: MapBatches | TransformDeclaration) -> "Stream":
+        return Stream(self._job, tuple(Path(path.origin, (*path.steps, step)) for path in self._paths))
+
+    def transform(self, fn: "Callable[[DataFrame], DataFrame]") -> "Stream":
+        """Apply `DataFrame -> DataFrame` by Spark SQL, batch by batch.
+
+        Analysed once at `start()`, and refused there if it needs a shuffle, changes the number of partitions, or is
+        nondeterministic: a batch that is repeated must give the same rows.
+        """
+        return self._then(TransformDeclaration(fn))
+
+    def map_batches(
+        self, fn: Callable[[pa.RecordBatch], pa.RecordBatch | Iterator[pa.RecordBatch]], schema: Any
+    ) -> "Stream":
+        """Apply `fn` to Arrow record batches, in Python, without the JVM. `schema`: of what it returns."""
+        return self._then(MapBatches(fn, to_arrow_schema(schema)))
+
+    def union(self, other: "Stream") -> "Stream":
+        """Rows of both, which must have the same schema; in no particular order."""
+        if other._job is not self._job:
+            raise JobRefused("union of streams of different jobs: read both sources in one job")
+        return Stream(self._job, (*self._paths, *other._paths))
+
+    def key_by(self, *columns: str) -> "KeyedStream":
+        """Group by the values of columns; rows with a null among them are bad records."""
+        if not columns or not all(isinstance(column, str) and column for column in columns):
+            raise SettingsError(f"key_by{columns!r} is not allowed: name one or more columns")
+        if len(set(columns)) < len(columns):
+            raise SettingsError(f"key_by{columns!r} names a column twice")
+        return KeyedStream(self._job, self._paths, columns)
+
+    def write(self, sink: Sink) -> None:
+        """Send the rows to a sink. A stream can be written to several."""
+        if not isinstance(sink, Sink):
+            raise SettingsError(f"write({sink!r}): expected a sink such as DeltaSink, ParquetSink or NoopSink")
+        name = self._job.declared.name_for(sink.name, sink.kind)
+        self._job.declared.sinks[name] = SinkDeclaration(name, sink, self._paths)
+
+
+class KeyedStream:
+    """Rows grouped by key: what keyed operators are applied to."""
+
+    def __init__(self, job: Job, paths: tuple[Path, ...], key_columns: tuple[str, ...]) -> None:
+        self._job = job
+        self._paths = paths
+        self._key_columns = key_columns
+
+    def aggregate(self, emit: str = "changes", *, name: str | None = None, **aggregates: Aggregate) -> Stream:
+        """Keep aggregates per key: `aggregate(n=hf.count(), total=hf.sum("x"))`.
+
+        Output: the key columns, then the aggregates in keyword order. `emit="changes"`: one row per key touched in
+        a batch, at its end; `"every"`: one row per input row, with the running values.
+        """
+        for keyword, aggregate in aggregates.items():
+            if not isinstance(aggregate, Aggregate):
+                raise SettingsError(
+                    f"aggregate({keyword}={aggregate!r}): expected count(), sum(column), min, max, mean, first or last"
+                )
+        if not aggregates or emit not in ("changes", "every"):
+            raise SettingsError(f"aggregate(emit={emit!r}) takes emit='changes' or 'every' and at least one aggregate")
+        dead_letter = self._job.dead_letters is not None
+
+        def specify(operator: str, keys: tuple[str, ...], schema: pa.Schema) -> AggregateSpec:
+            return AggregateSpec(
+                operator, keys, schema, dict(aggregates), emit, "dead_letter" if dead_letter else "fail"
+            )
+
+        return self._declare(name, "aggregate", specify)
+
+    def process(self, function: ProcessFunction | BatchFunction, schema: Any, *, name: str | None = None) -> Stream:
+        """Apply a user's function with state per key. `schema`: of the rows it yields."""
+        output = to_arrow_schema(schema)
+        dead_letter = self._job.dead_letters is not None
+
+        def specify(operator: str, keys: tuple[str, ...], input_schema: pa.Schema) -> ProcessSpec:
+            return ProcessSpec(operator, keys, input_schema, function, output, "dead_letter" if dead_letter else "fail")
+
+        return self._declare(name, "process", specify)
+
+    def _declare(self, name: str | None, kind: str, specify: Callable[..., Any]) -> Stream:
+        declared = self._job.declared
+        operator = declared.name_for(name, kind)
+        declared.operators[operator] = OperatorDeclaration(operator, self._key_columns, self._paths, specify)
+        return Stream(self._job, (Path(OperatorOrigin(operator)),))
+
+
+def _no_source(found: Any) -> str:
+    """What to read instead of something that is no source."""
+    if getattr(found, "isStreaming", False):
+        return explain_streaming_dataframe(str(found._jdf.queryExecution().logical()))
+    return f"read({type(found).__name__}): expected a source such as FileSource, SequenceSource or DataFrameSource"
+
+
+def _dead_letter_sink(
+    bad_records: str, dead_letters: str | None, storage_options: Mapping[str, str]
+) -> DeadLetterSink | None:
+    if bad_records not in ("fail", "dead_letter"):
+        raise SettingsError(f"bad_records={bad_records!r} is not allowed: 'fail' or 'dead_letter'")
+    if (bad_records == "dead_letter") != (dead_letters is not None):
+        raise SettingsError("bad_records='dead_letter' and dead_letters=<url of a folder> belong together; give both")
+    return None if dead_letters is None else DeadLetterSink(dead_letters, storage_options=dict(storage_options))

@@ -1,0 +1,156 @@
+"""Runs one batch: push → process → pull, level by level, then commit. A transaction: all of it, or nothing.
+
+    level 0     units read splits          → operators of level 1, sinks
+    level n     units pull from operators  → operators of level n + 1, sinks
+    commit      once every operator has processed and everything is staged
+
+Owns no retries: an error leaves the batch uncommitted, and the JobMaster aborts it on the TaskManagers.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from holdfast import failpoints
+from holdfast.exchange.task import DEAD_LETTERS, LevelRequest, UnitResult, stage_dead_letters
+from holdfast.graph.plan import Plan, Unit
+from holdfast.graph.program import Leg, OperatorOrigin, Program, SinkTarget, SourceOrigin
+from holdfast.jobmaster.cluster import Cluster, LevelRun
+from holdfast.jobmaster.taskmanagers import TaskManagers
+from holdfast.sources.base import BadRow
+from holdfast.storage.store import ObjectStore
+from holdfast.taskmanager.protocol import ExchangeRoutes, ProcessRequest, SentStream
+
+OPERATOR_UNIT = 1_000_000
+"""Dead letters of operators are staged by the JobMaster as units from here on, apart from those of tasks."""
+
+
+@dataclass
+class BatchOutcome:
+    """What a batch did so far; `committables` per sink in unit order, also for batches that fail (to be dropped)."""
+
+    rows_in: int = 0
+    rows_by_source: dict[str, int] = field(default_factory=dict)
+    bad_rows: int = 0
+    rows_out: int = 0
+    committables: dict[str, list[bytes]] = field(default_factory=dict)
+    durations_ms: dict[str, float] = field(default_factory=dict)
+    committing: bool = False
+    """From here on some TaskManagers may have committed: an error is no longer undone, but restored from."""
+
+    def add(self, sink: str, committables: Iterable[bytes]) -> None:
+        self.committables.setdefault(sink, []).extend(committables)
+
+    def time(self, phase: str, started_s: float) -> None:
+        self.durations_ms[phase] = self.durations_ms.get(phase, 0.0) + (time.monotonic() - started_s) * 1000
+
+
+@dataclass(frozen=True)
+class BatchRunner:
+    """Runs batches under one run number and one set of TaskManagers; made anew after every change of either."""
+
+    job_id: str
+    epoch: int
+    run: int
+    program: Program
+    cluster: Cluster
+    task_managers: TaskManagers
+    routes: ExchangeRoutes
+    store: ObjectStore
+    dead_letter: bool
+
+    def execute(self, plan: Plan, outcome: BatchOutcome) -> None:
+        """Run and commit. `outcome` is filled as it goes, so that a failed batch's staged files are known."""
+        started_s = time.monotonic()
+        streams = self._run_level(plan, 0, self._source_units(plan), outcome)
+        outcome.time("push", started_s)
+        for level in range(1, self.program.levels + 1):
+            failpoints.hit("jobmaster.process.before")
+            started_s = time.monotonic()
+            pulled = self._process(plan, level, streams, outcome)
+            outcome.time("process", started_s)
+            started_s = time.monotonic()
+            streams = self._run_level(plan, level, pulled, outcome)
+            outcome.time("pull", started_s)
+        self._commit(plan, outcome)
+
+    def _commit(self, plan: Plan, outcome: BatchOutcome) -> None:
+        failpoints.hit("jobmaster.commit.before")
+        started_s = time.monotonic()
+        if self.program.levels:
+            outcome.committing = True
+            self.task_managers.on_all(lambda _, gateway: gateway.commit(self.run, plan.batch))
+            failpoints.hit("jobmaster.commit.after")
+            self.task_managers.on_all(lambda _, gateway: gateway.release(self.run, plan.batch))
+        outcome.time("commit", started_s)
+
+    def _source_units(self, plan: Plan) -> list[Unit]:
+        units: list[Unit] = []
+        for leg in self.program.legs:
+            if isinstance(leg.origin, SourceOrigin):
+                for reads in plan.reads[leg.origin.source]:
+                    units.append(Unit(len(units), leg.index, reads=reads))
+        return units
+
+    def _run_level(self, plan: Plan, level: int, units: list[Unit], outcome: BatchOutcome) -> list[SentStream]:
+        if not units:
+            return []
+        failpoints.hit("jobmaster.level.before")
+        request = LevelRequest(self.job_id, self.epoch, self.run, plan.batch, level, self.dead_letter)
+        what = "push" if level == 0 else "pull"
+        run = LevelRun(request, units, self.routes, f"batch {plan.batch}, {what} {level}")
+        results = self.cluster.run_level(run)
+        for result in results:
+            self._collect(result, outcome)
+        for result in results:
+            if result.failure is not None:
+                raise result.failure.error()
+        return [stream for result in results for stream in result.sent]
+
+    def _collect(self, result: UnitResult, outcome: BatchOutcome) -> None:
+        leg = self.program.legs[result.leg]
+        if isinstance(leg.origin, SourceOrigin):
+            self._count_source(leg, leg.origin.source, result.rows, outcome)
+        if isinstance(leg.target, SinkTarget):
+            outcome.rows_out += result.rows
+            outcome.add(leg.target.sink, result.committables)
+        outcome.bad_rows += result.bad_rows
+        if result.dead_letters:
+            outcome.add(DEAD_LETTERS, result.dead_letters)
+
+    def _count_source(self, leg: Leg, source: str, rows: int, outcome: BatchOutcome) -> None:
+        """A source read by several branches counts once: by its first leg."""
+        first = next(other.index for other in self.program.legs if other.origin == leg.origin)
+        if leg.index == first:
+            outcome.rows_in += rows
+            outcome.rows_by_source[source] = outcome.rows_by_source.get(source, 0) + rows
+
+    def _process(self, plan: Plan, level: int, streams: list[SentStream], outcome: BatchOutcome) -> list[Unit]:
+        """Have every TaskManager process a level; returns the units that pull what came out."""
+
+        def request(task_manager: int) -> ProcessRequest:
+            own = [stream for stream in streams if stream.task_manager == task_manager]
+            return ProcessRequest(self.run, plan.batch, plan.batch_time_us, level, own)
+
+        results = self.task_managers.on_all(lambda index, gateway: gateway.process(request(index)))
+        subtasks = sorted(
+            (subtask for result in results for subtask in result.subtasks), key=lambda r: (r.operator, r.subtask)
+        )
+        bad = [row for subtask in subtasks for row in subtask.bad]
+        self._stage_bad(plan, level, bad, outcome)
+        units: list[Unit] = []
+        for leg in self.program.legs:
+            if isinstance(leg.origin, OperatorOrigin):
+                for subtask in subtasks:
+                    if subtask.operator == leg.origin.operator and subtask.rows_out:
+                        units.append(Unit(len(units), leg.index, subtasks=[subtask.subtask]))
+        return units
+
+    def _stage_bad(self, plan: Plan, level: int, bad: list[BadRow], outcome: BatchOutcome) -> None:
+        if not bad:
+            return
+        request = LevelRequest(self.job_id, self.epoch, self.run, plan.batch, level, self.dead_letter)
+        unit = Unit(OPERATOR_UNIT, 0)
+        letters = stage_dead_letters(bad, self.program.dead_letters, unit, "jobmaster", request, self.store)
+        outcome.add(DEAD_LETTERS, letters)
+        outcome.bad_rows += len(bad)

@@ -1,0 +1,477 @@
+"""The control loop: one thread feeds events to the coordinator and starts the commands it answers with.
+
+    batch loop ─┐                         ┌─► records   (one thread: the journal)
+    TaskManagers├─► queue ─► coordinator ─┼─► deletions (one thread)
+    clock ──────┘     ▲                   ├─► publication (one thread a sink)
+                      └─── outcomes ◄─────┴─► calls to TaskManagers (one thread each, in order)
+
+Decides nothing: the rules are `checkpoint/`'s. Nothing here waits for a batch, and no batch waits for anything here.
+"""
+
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from holdfast import failpoints
+from holdfast.checkpoint import events
+from holdfast.checkpoint.coordinator import Coordinator
+from holdfast.checkpoint.events import Command, Event, Group, Position
+from holdfast.clock import Clock
+from holdfast.errors import CheckpointFailed, Fenced, HoldfastError, PublishFailed, StorageError
+from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
+from holdfast.jobmaster.publisher import Publisher
+from holdfast.jobmaster.taskmanagers import TaskManagers
+from holdfast.journal.codec import encode_committables
+from holdfast.journal.journal import Journal
+from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity
+from holdfast.storage import names
+from holdfast.storage.store import ObjectStore
+from holdfast.taskmanager.protocol import Acknowledgement, Decline, TaskManagerGateway
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.02
+RESOLVE_PAUSE_S = 0.5
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What every record of this job repeats."""
+
+    epoch: int
+    operators: dict[str, OperatorIdentity]
+    parallelism: int
+    max_parallelism: int
+
+
+@dataclass(frozen=True)
+class CheckpointStats:
+    """One checkpoint that completed; times in seconds by the monotonic clock."""
+
+    checkpoint_id: int
+    number: int
+    batch: int
+    duration_s: float
+    incremental_bytes: int
+    full_bytes: int
+
+
+@dataclass
+class Listeners:
+    """What the control loop tells the JobMaster; all are called on its thread and return at once."""
+
+    completed: Callable[[CheckpointStats, Position], None]
+    failover: Callable[[str], None]
+    failed: Callable[[Exception], None]
+    planning: Callable[[frozenset[str]], None]
+
+
+@dataclass
+class _Watch:
+    """A checkpoint under way, for its figures."""
+
+    started_s: float
+    incremental_bytes: int = 0
+    full_bytes: int = 0
+
+
+@dataclass
+class _Requests:
+    """Promises: checkpoints that somebody waits for, publications that somebody waits for, the failover's base."""
+
+    checkpoints: dict[str, "Future[JournalNumber | None]"] = field(default_factory=dict)
+    base: "Future[CheckpointRecord | None] | None" = None
+
+
+class Control:
+    """Start with `open`, end with `close`."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        journal: Journal,
+        store: ObjectStore,
+        task_managers: TaskManagers,
+        publishers: Mapping[str, Publisher],
+        facts: JobFacts,
+        clock: Clock,
+        listeners: Listeners,
+    ) -> None:
+        self._coordinator = coordinator
+        self._journal = journal
+        self._store = store
+        self._task_managers = task_managers
+        self._publishers = publishers
+        self._facts = facts
+        self._clock = clock
+        self._listeners = listeners
+        self._events: queue.SimpleQueue[Event | Callable[[], None] | None] = queue.SimpleQueue()
+        self._requests = _Requests()
+        self._records: dict[JournalNumber, CheckpointRecord] = {}
+        self._watched: dict[int, _Watch] = {}
+        self._paused: set[str] = set()
+        self._run = 0
+        self._closing = threading.Event()
+        self._record_thread = ThreadPoolExecutor(1, "holdfast-records")
+        self._delete_thread = ThreadPoolExecutor(1, "holdfast-deletions")
+        self._call_threads = [ThreadPoolExecutor(1, f"holdfast-call-{n}") for n in range(task_managers.count)]
+        self._thread = threading.Thread(target=self._loop, name="holdfast-control", daemon=True)
+
+    # --- from other threads -------------------------------------------------------------------------------------------
+
+    def open(self, base_number: JournalNumber | None, base: CheckpointRecord | None, objects: frozenset[str]) -> None:
+        """The storage was taken over."""
+        found = None
+        if base is not None and base_number is not None:
+            self._records[base_number] = base
+            groups = {
+                sink: [Group(JournalNumber(ref.number), ref.object) for ref in refs]
+                for sink, refs in base.groups.items()
+            }
+            found = events.BaseRecord(base_number, objects, groups)
+        self._thread.start()
+        self.post(events.Started(self._clock.monotonic(), self._clock.now(), found))
+
+    def post(self, event: Event) -> None:
+        self._events.put(event)
+
+    def request_checkpoint(self, request_id: str) -> "Future[JournalNumber | None]":
+        """A checkpoint of everything committed so far; the future fails with `CheckpointFailed`."""
+        promise: Future[JournalNumber | None] = Future()
+
+        def ask() -> None:
+            self._requests.checkpoints[request_id] = promise
+            self._handle(events.TriggerRequested(request_id))
+
+        self._events.put(ask)
+        return promise
+
+    def begin_failover(self, reason: str) -> "Future[CheckpointRecord | None]":
+        """Resolve what is pending and choose the base: the newest record, or None for the beginning."""
+        promise: Future[CheckpointRecord | None] = Future()
+
+        def begin() -> None:
+            self._requests.base = promise
+            self._handle(events.FailoverBegan(reason))
+
+        self._events.put(begin)
+        return promise
+
+    def deployed(self, run: int, live: Mapping[int, int]) -> None:
+        """Everything is deployed under `run`; dead incarnations' folders are looked through for what nobody owns."""
+        self._run = run
+
+        def note() -> None:
+            self._handle(
+                events.TaskManagersChanged(
+                    RunNumber(run), {index: Incarnation(number) for index, number in live.items()}
+                )
+            )
+            for incarnation in self._task_managers.take_dead():
+                self._delete_thread.submit(self._find_left_behind, incarnation)
+
+        self._events.put(note)
+
+    def run_changed(self, run: int) -> None:
+        """A batch is tried again under a new run number; checkpoints are not concerned."""
+        self._run = run
+
+    def drop_staged(self, sink: str, committables: list[bytes]) -> None:
+        """Delete staged files of a batch that was not committed."""
+        self._submit(self._delete_thread, self._drop_staged, sink, committables)
+
+    def published(self) -> bool:
+        """Whether every recorded group is published."""
+        return self._events.empty() and not any(self._coordinator.backlog.values())
+
+    def acknowledge(self, ack: Acknowledgement) -> bool:
+        """From a TaskManager; answered once the fact is queued."""
+
+        def note() -> None:
+            watch = self._watched.get(ack.checkpoint_id)
+            if watch is not None:
+                watch.incremental_bytes += ack.incremental_bytes
+                watch.full_bytes += ack.full_bytes
+            self._handle(
+                events.Acknowledged(
+                    checkpoint_id=CheckpointId(ack.checkpoint_id),
+                    task_manager=ack.task_manager,
+                    incarnation=Incarnation(ack.incarnation),
+                    batch=BatchNumber(ack.batch),
+                    manifest=ack.manifest,
+                    objects=frozenset(ack.objects),
+                    held=frozenset(ack.held),
+                    sequence=ack.sequence,
+                )
+            )
+
+        self._events.put(note)
+        return True
+
+    def decline(self, decline: Decline) -> bool:
+        self.post(
+            events.Declined(
+                CheckpointId(decline.checkpoint_id),
+                decline.task_manager,
+                Incarnation(decline.incarnation),
+                decline.reason,
+                decline.soft,
+            )
+        )
+        return True
+
+    def close(self) -> None:
+        """Stop feeding events; what is under way in other threads ends by itself or is abandoned."""
+        self._closing.set()
+        self._events.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
+        for executor in [self._record_thread, self._delete_thread, *self._call_threads]:
+            executor.shutdown(wait=True, cancel_futures=True)
+        for publisher in self._publishers.values():
+            publisher.close()
+        for promise in self._requests.checkpoints.values():
+            promise.set_exception(CheckpointFailed("the query ended before the checkpoint completed"))
+
+    # --- on the control thread ----------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        last_tick_s = 0.0
+        while not self._closing.is_set():
+            with contextlib.suppress(queue.Empty):
+                item = self._events.get(timeout=TICK_S)
+                if item is None:
+                    return
+                self._guarded(lambda item=item: item() if callable(item) else self._handle(item))
+            now_s = self._clock.monotonic()
+            if now_s - last_tick_s >= TICK_S:
+                last_tick_s = now_s
+                self._guarded(self._tick)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """The loop must outlive a fault in a command; the query does not."""
+        try:
+            step()
+        except Exception as error:
+            log.exception("the control loop failed")
+            self._listeners.failed(error)
+
+    def _tick(self) -> None:
+        self._task_managers.check_heartbeats()
+        self._handle(events.Tick(self._clock.monotonic(), self._clock.now()))
+
+    def _handle(self, event: Event) -> None:
+        for command in self._coordinator.handle(event):
+            self._execute(command)
+
+    def _execute(self, command: Command) -> None:
+        match command:
+            case events.Cut():
+                self._cut(command)
+            case events.StoreAndRecord():
+                self._submit(self._record_thread, self._store_and_record, command)
+            case events.NotifyCompleted():
+                self._notify_completed(command)
+            case events.NotifyAborted():
+                log.warning("checkpoint %d aborted: %s", command.checkpoint_id, command.reason)
+                self._watched.pop(command.checkpoint_id, None)
+                self._tell_all(lambda gateway: gateway.abort_checkpoint(self._run, command.checkpoint_id))
+            case events.ExpireRecords():
+                self._submit(self._record_thread, self._expire, command)
+            case events.Publish():
+                self._publishers[command.sink].publish(command, self.post)
+            case events.Discard():
+                self._submit(self._delete_thread, self._discard, command)
+            case events.DropStaged():
+                self._submit(self._delete_thread, self._drop_staged, command.sink, command.committables)
+            case events.DeleteObjects():
+                self._submit(self._delete_thread, self._delete, command)
+            case events.Resolve():
+                self._resolve(command)
+            case events.Failover():
+                self._listeners.failover(command.reason)
+            case events.RestoreFrom():
+                if self._requests.base is not None:
+                    self._requests.base.set_result(None if command.number is None else self._records[command.number])
+                    self._requests.base = None
+            case events.FailQuery():
+                self._listeners.failed(
+                    PublishFailed(f"sink {command.sink!r} refuses group {command.number}: {command.reason}")
+                )
+            case events.PausePlanning():
+                self._paused.add(command.sink)
+                self._listeners.planning(frozenset(self._paused))
+            case events.ResumePlanning():
+                self._paused.discard(command.sink)
+                self._listeners.planning(frozenset(self._paused))
+
+    def _submit(self, executor: ThreadPoolExecutor, work: Callable[..., None], *arguments: object) -> None:
+        def guarded() -> None:
+            self._guarded(lambda: work(*arguments))
+
+        if not self._closing.is_set():
+            executor.submit(guarded)
+
+    def _cut(self, command: events.Cut) -> None:
+        self._watched[command.checkpoint_id] = _Watch(self._clock.monotonic())
+        for task_manager, incarnation in command.task_managers.items():
+            self._submit(self._call_threads[task_manager], self._cut_one, command, task_manager, incarnation)
+
+    def _cut_one(self, command: events.Cut, task_manager: int, incarnation: Incarnation) -> None:
+        try:
+            self._task_managers.gateway(task_manager).cut(self._run, command.checkpoint_id, command.batch)
+        except HoldfastError as error:
+            self.post(events.Declined(command.checkpoint_id, task_manager, incarnation, str(error)))
+
+    def _notify_completed(self, command: events.NotifyCompleted) -> None:
+        watch = self._watched.pop(command.checkpoint_id, None)
+        duration_s = self._clock.monotonic() - watch.started_s if watch else 0.0
+        stats = CheckpointStats(
+            command.checkpoint_id,
+            command.number,
+            command.batch,
+            duration_s,
+            watch.incremental_bytes if watch else 0,
+            watch.full_bytes if watch else 0,
+        )
+        self._tell_all(lambda gateway: gateway.complete(self._run, command.checkpoint_id))
+        self._listeners.completed(stats, command.position)
+
+    def _tell_all(self, call: Callable[[TaskManagerGateway], None]) -> None:
+        """News that may be lost: the next checkpoint's says it again."""
+
+        def tell(index: int) -> None:
+            try:
+                call(self._task_managers.gateway(index))
+            except HoldfastError as error:
+                log.info("TaskManager %d was not told: %s", index, error)
+
+        for index, executor in enumerate(self._call_threads):
+            self._submit(executor, tell, index)
+
+    def _resolve(self, command: events.Resolve) -> None:
+        promise = self._requests.checkpoints.pop(command.request_id, None)
+        if promise is None:
+            return
+        if command.failure is None:
+            promise.set_result(command.number)
+        else:
+            error = CheckpointFailed(command.failure)
+            error.soft = command.soft
+            promise.set_exception(error)
+
+    # --- on the record thread -----------------------------------------------------------------------------------------
+
+    def _store_and_record(self, command: events.StoreAndRecord) -> None:
+        stored: dict[str, str] = {}
+        checkpoint_id = command.checkpoint_id
+        try:
+            for sink, committables in command.committables.items():
+                stored[sink] = names.committables(self._facts.epoch, checkpoint_id, sink)
+                self._store.put(stored[sink], encode_committables(sink, committables))
+            failpoints.hit("jobmaster.record.before")
+        except (StorageError, OSError) as error:
+            self.post(events.RecordFailed(checkpoint_id, str(error), stored))
+            return
+        record = self._record(command, stored)
+        try:
+            number = self._append(record)
+        except Fenced as error:
+            self.post(events.Superseded())
+            self._listeners.failed(error)
+            return
+        failpoints.hit("jobmaster.record.after")
+
+        def note() -> None:
+            self._records[number] = record
+            self._handle(events.RecordWritten(checkpoint_id, number, stored))
+
+        self._events.put(note)
+
+    def _append(self, record: CheckpointRecord) -> JournalNumber:
+        """Until it is known what became of the record; a JobMaster that is closed leaves it to the next takeover."""
+        while True:
+            try:
+                return self._journal.resolve() if self._journal.unresolved else self._journal.append(record)
+            except StorageError as error:
+                log.warning("checkpoint %d: %s", record.checkpoint_id, error)
+                if self._closing.wait(RESOLVE_PAUSE_S):
+                    raise
+
+    def _record(self, command: events.StoreAndRecord, stored: Mapping[str, str]) -> CheckpointRecord:
+        groups = {
+            sink: [GroupRef(group.number, group.object) for group in refs] for sink, refs in command.carried.items()
+        }
+        for sink, name in stored.items():
+            groups.setdefault(sink, []).append(GroupRef(self._journal.next_number, name))
+        return CheckpointRecord(
+            epoch=self._facts.epoch,
+            checkpoint_id=command.checkpoint_id,
+            batch=command.batch,
+            run=command.run,
+            batch_time_us=command.position.batch_time_us,
+            offsets={source: dict(offsets) for source, offsets in command.position.offsets.items()},
+            source_objects=dict(command.position.source_objects),
+            manifests=command.manifests,
+            groups={sink: refs for sink, refs in groups.items() if refs},
+            operators=self._facts.operators,
+            parallelism=self._facts.parallelism,
+            max_parallelism=self._facts.max_parallelism,
+        )
+
+    def _expire(self, command: events.ExpireRecords) -> None:
+        numbers = frozenset(command.numbers)
+        try:
+            self._journal.expire(command.numbers)
+        except (StorageError, Fenced) as error:
+            log.warning("records %s could not be expired: %s", sorted(numbers), error)
+            self.post(events.ExpireFailed(numbers))
+            return
+
+        def note() -> None:
+            for number in numbers:
+                self._records.pop(number, None)
+            self._handle(events.RecordsExpired(numbers))
+
+        self._events.put(note)
+
+    # --- on the deletion thread ---------------------------------------------------------------------------------------
+
+    def _delete(self, command: events.DeleteObjects) -> None:
+        found = frozenset(command.names)
+        try:
+            self._store.delete(command.names)
+        except (StorageError, OSError) as error:
+            log.warning("%d objects could not be deleted: %s", len(found), error)
+            self.post(events.DeleteFailed(found))
+            return
+        self.post(events.ObjectsDeleted(found))
+
+    def _discard(self, command: events.Discard) -> None:
+        try:
+            self._publishers[command.sink].discard(command.object)
+        except (StorageError, OSError) as error:
+            log.warning("staged files of sink %r could not be deleted: %s", command.sink, error)
+            self.post(events.DiscardFailed(command.sink, command.number))
+            return
+        self.post(events.Discarded(command.sink, command.number))
+
+    def _drop_staged(self, sink: str, committables: list[bytes]) -> None:
+        try:
+            self._publishers[sink].drop(committables)
+        except (StorageError, OSError) as error:
+            log.warning("staged files of sink %r are left to the next takeover: %s", sink, error)
+
+    def _find_left_behind(self, incarnation: int) -> None:
+        found: set[str] = set()
+        try:
+            for folder in names.incarnation_folders(self._facts.epoch, incarnation):
+                found.update(info.name for info in self._store.list(folder))
+        except (StorageError, OSError) as error:
+            log.warning("folders of incarnation %d are left to the next takeover: %s", incarnation, error)
+            return
+        self.post(events.ObjectsFound(frozenset(found)))

@@ -1,0 +1,62 @@
+"""New code meets old state: by the names of sources, operators and sinks. Pure but for reading Arrow schemas.
+
+What is stored and no longer declared is refused unless the user names it in `drop_state`: state and positions
+would silently be lost otherwise.
+"""
+
+from collections.abc import Collection, Mapping
+
+import pyarrow as pa
+
+from holdfast.errors import JobRefused
+from holdfast.exchange.task import DEAD_LETTERS
+from holdfast.graph.program import Program
+from holdfast.journal.records import CheckpointRecord, OperatorIdentity
+from holdfast.recovery.schema import check_schema
+
+
+def identities(program: Program) -> dict[str, OperatorIdentity]:
+    """What this program's records say of its operators."""
+    return {
+        name: OperatorIdentity(
+            tuple(spec.key_columns),
+            {table: schema.serialize().to_pybytes() for table, schema in spec.table_schemas().items()},
+        )
+        for name, spec in program.operators.items()
+    }
+
+
+def check_identity(base: CheckpointRecord, program: Program, drop_state: Collection[str]) -> None:
+    """Raises `JobRefused` naming both sides where stored state and declared job do not belong together."""
+    _refuse_missing("operator", "state", base.operators, program.operators, drop_state)
+    _refuse_missing("source", "positions", base.offsets, program.sources, drop_state)
+    waiting = [sink for sink, groups in base.groups.items() if groups and sink != DEAD_LETTERS]
+    _refuse_missing("sink", "unpublished output", waiting, program.sinks, drop_state)
+    for name, stored in base.operators.items():
+        if name in program.operators and name not in drop_state:
+            _check_operator(name, stored, program)
+
+
+def _refuse_missing(
+    kind: str, what: str, stored: Collection[str], declared: Mapping[str, object], drop_state: Collection[str]
+) -> None:
+    for name in stored:
+        if name not in declared and name not in drop_state:
+            raise JobRefused(
+                f"the storage holds {what} of {kind} {name!r}, but the job has no {kind} of that name (it has: "
+                f"{', '.join(sorted(declared)) or 'none'}). Give the {kind} its old name with name={name!r}, "
+                f"or give up its {what} with Job(drop_state=[{name!r}])"
+            )
+
+
+def _check_operator(name: str, stored: OperatorIdentity, program: Program) -> None:
+    spec = program.operators[name]
+    if tuple(stored.key_columns) != tuple(spec.key_columns):
+        raise JobRefused(
+            f"operator {name!r}: its stored state is keyed by ({', '.join(stored.key_columns)}), the job declares "
+            f"key_by({', '.join(spec.key_columns)}). State cannot be keyed anew: keep the key columns, give the "
+            f"operator another name, or give up its state with Job(drop_state=[{name!r}])"
+        )
+    for table, declared in spec.table_schemas().items():
+        if table in stored.tables:
+            check_schema(pa.ipc.read_schema(pa.py_buffer(stored.tables[table])), declared, name, table)

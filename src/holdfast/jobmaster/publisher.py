@@ -1,0 +1,66 @@
+"""Publishes one sink's groups on a thread of its own, one at a time, in the order the coordinator gives them."""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from holdfast import failpoints
+from holdfast.checkpoint import events
+from holdfast.checkpoint.events import Event
+from holdfast.errors import CorruptObject, PublishFailed, StorageError
+from holdfast.journal.codec import decode_committables
+from holdfast.sinks.base import PublishContext, Sink
+from holdfast.storage.store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+
+class Publisher:
+    """Loads a group's committables, and has the sink publish or discard them."""
+
+    def __init__(self, sink: Sink, context: PublishContext, store: ObjectStore) -> None:
+        self._sink = sink
+        self._context = context
+        self._store = store
+        self._thread = ThreadPoolExecutor(1, f"holdfast-publish-{context.sink}")
+        self._closed = False
+
+    def publish(self, command: events.Publish, post: Callable[[Event], None]) -> None:
+        """Returns at once; the outcome is posted."""
+        if not self._closed:
+            self._thread.submit(self._publish, command, post)
+
+    def _publish(self, command: events.Publish, post: Callable[[Event], None]) -> None:
+        failpoints.hit("jobmaster.publish.before")
+        try:
+            self._sink.publish(command.number, self._load(command.object), self._context)
+        except (PublishFailed, CorruptObject) as error:
+            post(events.PublicationFailed(command.sink, command.number, str(error), io=False))
+            return
+        except (StorageError, OSError) as error:
+            log.warning("sink %r could not publish group %d: %s", command.sink, command.number, error)
+            post(events.PublicationFailed(command.sink, command.number, str(error), io=True))
+            return
+        except Exception as error:
+            log.exception("sink %r failed", command.sink)
+            reason = f"{type(error).__name__}: {error}"
+            post(events.PublicationFailed(command.sink, command.number, reason, io=False))
+            return
+        failpoints.hit("jobmaster.publish.after")
+        post(events.Published(command.sink, command.number))
+
+    def discard(self, name: str) -> None:
+        """Delete the staged files of a stored group."""
+        self._sink.discard(self._load(name), self._context)
+
+    def drop(self, committables: list[bytes]) -> None:
+        """Delete staged files that no record ever held."""
+        self._sink.discard(committables, self._context)
+
+    def _load(self, name: str) -> list[bytes]:
+        return decode_committables(name, self._store.get(name)).committables
+
+    def close(self) -> None:
+        """Wait for the group being published; drop the rest, which the record still holds."""
+        self._closed = True
+        self._thread.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,137 @@
+"""Starting a job, wherever it runs: refuse what can be known, take over the storage, make the JobMaster.
+
+    open the job ─► check old state against new code ─► prepare sinks ─► take over ─► check again ─► JobMaster
+
+Everything before the takeover leaves an older JobMaster on the same storage alone.
+"""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.clock import Clock
+from holdfast.errors import JobRefused, ObjectNotFound, StorageError
+from holdfast.exchange.task import DEAD_LETTERS
+from holdfast.graph.keygroups import default_max_parallelism
+from holdfast.graph.program import Program
+from holdfast.jobmaster.cluster import Cluster
+from holdfast.jobmaster.identity import check_identity
+from holdfast.jobmaster.master import JobMaster, MasterSettings
+from holdfast.jobmaster.server import JobMasterServer
+from holdfast.journal.codec import StoredJob
+from holdfast.journal.fence import journal_numbers, read_record, take_over
+from holdfast.journal.job import open_job
+from holdfast.journal.records import CheckpointRecord
+from holdfast.sinks.base import SinkContext
+from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
+from holdfast.storage.store import ObjectStore
+from holdfast.taskmanager.protocol import Acknowledgement, Decline
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a cluster is made for: one start of one job."""
+
+    job: StoredJob
+    epoch: int
+    secret: str
+    job_master: str
+    """The JobMaster's Flight address; empty where TaskManagers are in this process."""
+
+
+class Gateway:
+    """What TaskManagers call, from before the JobMaster exists."""
+
+    def __init__(self) -> None:
+        self.master: JobMaster | None = None
+
+    def register(self, task_manager: int, incarnation: int, address: str) -> bool:
+        return self.master is not None and self.master.register(task_manager, incarnation, address)
+
+    def heartbeat(self, task_manager: int, incarnation: int) -> bool:
+        return self.master is not None and self.master.heartbeat(task_manager, incarnation)
+
+    def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
+        return self.master is not None and self.master.acknowledge(acknowledgement)
+
+    def decline(self, decline: Decline) -> bool:
+        return self.master is not None and self.master.decline(decline)
+
+
+@dataclass(frozen=True)
+class Start:
+    """The parts of one start."""
+
+    settings: Callable[[StoredJob], MasterSettings]
+    store: ObjectStore
+    storage_url: str
+    program: Program
+    shipped: bytes
+    clock: Clock
+    cluster: Callable[[Place, Gateway], Cluster]
+    host: str | None
+    """Where the JobMaster listens; None where TaskManagers are in this process."""
+
+
+def open_stored_job(store: ObjectStore, parallelism: int, max_parallelism: int | None) -> StoredJob:
+    """The job in the storage, made if it is new. Raises `JobRefused`."""
+    wanted = max_parallelism or default_max_parallelism(parallelism)
+    job = open_job(store, wanted, explicit=max_parallelism is not None)
+    if parallelism > job.max_parallelism:
+        raise JobRefused(
+            f"parallelism={parallelism} is above the {job.max_parallelism} key groups that this storage was made with; "
+            "set a lower parallelism, or start on a new storage with a higher max_parallelism"
+        )
+    return job
+
+
+def start_job(start: Start, job: StoredJob) -> JobMaster:
+    """Start; raises what keeps the job from running, having changed no state."""
+    settings = start.settings(job)
+    base = _newest_checkpoint(start.store)
+    if base is not None:
+        check_identity(base, start.program, settings.drop_state)
+    _prepare_sinks(start, job)
+    taken = take_over(start.store)
+    if taken.base is not None:
+        check_identity(taken.base, start.program, settings.drop_state)
+    gateway = Gateway()
+    secret = secrets.token_hex(32)
+    server = JobMasterServer(gateway, secret, start.host) if start.host is not None else None
+    try:
+        place = Place(job, int(taken.epoch), secret, server.address if server else "")
+        cluster = start.cluster(place, gateway)
+        master = JobMaster(settings, job, start.store, start.program, start.shipped, cluster, start.clock, taken)
+        gateway.master = master
+        master.on_close(server.close if server else lambda: None)
+        master.start()
+    except BaseException:
+        if server is not None:
+            server.close()
+        raise
+    return master
+
+
+def _newest_checkpoint(store: ObjectStore) -> CheckpointRecord | None:
+    """A look before the takeover; what changes meanwhile is looked at again after it."""
+    for number in sorted(journal_numbers(store), reverse=True):
+        try:
+            record = read_record(store, number)
+        except ObjectNotFound:
+            continue
+        if isinstance(record, CheckpointRecord):
+            return record
+    return None
+
+
+def _prepare_sinks(start: Start, job: StoredJob) -> None:
+    program = start.program
+    sinks = [(name, sink, program.sink_schemas[name]) for name, sink in program.sinks.items()]
+    if program.dead_letters is not None:
+        sinks.append((DEAD_LETTERS, program.dead_letters, DEAD_LETTER_SCHEMA))
+    for name, sink, schema in sinks:
+        context = SinkContext(job.job_id, name, start.store, start.storage_url, program.sink_keys.get(name, ()))
+        try:
+            sink.prepare(schema, context)
+        except (StorageError, OSError) as error:
+            raise StorageError(f"sink {name!r}: its target cannot be reached: {error}") from error

@@ -1,0 +1,122 @@
+"""What a user holds: a running query, with PySpark's `StreamingQuery` names."""
+
+import uuid
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+from holdfast.errors import QueryFailed
+from holdfast.jobmaster.control import CheckpointStats
+from holdfast.jobmaster.master import JobMaster
+from holdfast.settings import CheckpointConfig
+
+
+class Query:
+    """A started job. Thread-safe."""
+
+    def __init__(self, master: JobMaster, on_end: Callable[[], None]) -> None:
+        self._master = master
+        self._run_id = str(uuid.uuid4())
+        self._on_end = on_end
+
+    @property
+    def id(self) -> str:
+        """The job's id: the same over restarts on the same storage."""
+        return self._master.job.job_id
+
+    @property
+    def runId(self) -> str:
+        """New for every start."""
+        return self._run_id
+
+    @property
+    def name(self) -> str:
+        return self._master.settings.name
+
+    @property
+    def isActive(self) -> bool:
+        return self._master.active
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """PySpark's keys; `message` names a sink that planning waits for."""
+        paused = self._master.paused_by
+        if not self.isActive:
+            message = "Stopped" if self._master.error is None else f"Ended with an error: {self._master.error}"
+        elif paused:
+            message = f"Waiting for sink {', '.join(sorted(paused))}, which has too many groups to publish"
+        else:
+            message = "Processing"
+        last = self.lastProgress
+        return {
+            "message": message,
+            "isDataAvailable": bool(last and any(sum(source["lag"].values()) for source in last["sources"])),
+            "isTriggerActive": self.isActive and not paused,
+        }
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:
+        """The last committed batch, with PySpark's keys, plus `lag` per split for each source."""
+        last = self._master.progress.last()
+        return None if last is None else {"id": self.id, "runId": self.runId, **last}
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:
+        """The last 100 committed batches, oldest first."""
+        return [{"id": self.id, "runId": self.runId, **entry} for entry in self._master.progress.recent()]
+
+    @property
+    def checkpoints(self) -> list[CheckpointStats]:
+        """Completed checkpoints of this start, oldest first."""
+        return list(self._master.progress.checkpoints)
+
+    @property
+    def restarts(self) -> list[str]:
+        """Reasons of the restarts from a checkpoint since the start, oldest first."""
+        return list(self._master.progress.restarts)
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:
+        """Wait for the end, at most `timeout` seconds; whether it has ended. Raises `QueryFailed` if with an error."""
+        ended = self._master.wait(timeout)
+        if ended:
+            self._on_end()
+            if self._master.error is not None:
+                raise self._failed() from self._master.error
+        return ended
+
+    def processAllAvailable(self) -> None:
+        """Block until everything available now is processed, checkpointed and published. Raises `QueryFailed`."""
+        try:
+            self._master.process_all_available().result()
+        except Exception as error:
+            raise self._failed() from error
+
+    def trigger_checkpoint(self, timeout: float | None = None) -> int | None:
+        """Take a checkpoint of everything committed so far, whatever the policy.
+
+        Returns the number of the newest record then (None: nothing was ever to record).
+        Raises `CheckpointFailed`, or `TimeoutError` after `timeout` seconds.
+        """
+        try:
+            return self._master.trigger_checkpoint().result(timeout)
+        except FutureTimeout as error:
+            raise TimeoutError(f"the checkpoint did not complete within {timeout} s") from error
+
+    def update(self, *, checkpoint: CheckpointConfig) -> None:
+        """Change checkpoint settings, the trigger included, while the query runs."""
+        self._master.update(checkpoint)
+
+    def exception(self) -> QueryFailed | None:
+        """The error the query ended with."""
+        return None if self._master.error is None else self._failed()
+
+    def stop(self) -> None:
+        """Undo the batch in flight and end; work since the last checkpoint is repeated at the next start."""
+        self._master.stop()
+        self._on_end()
+
+    def _failed(self) -> QueryFailed:
+        error = self._master.error
+        failed = QueryFailed(f"query {self.name!r} ended: {type(error).__name__}: {error}" if error else "stopped")
+        failed.__cause__ = error
+        return failed

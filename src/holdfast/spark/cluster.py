@@ -1,0 +1,199 @@
+"""Spark as the place a job runs on: TaskManagers as one-task jobs, levels of a batch as single-stage jobs.
+
+Never more tasks side by side than the slots that TaskManagers leave: a replacement TaskManager must not wait
+behind senders. Every Spark job carries a group (for cancelling) and a description (for the Spark UI).
+"""
+
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+import msgspec
+import pyarrow as pa
+from pyspark import InheritableThread
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.exchange.task import UnitResult
+from holdfast.graph.plan import Unit
+from holdfast.graph.program import Leg, Program, SourceOrigin, Transform
+from holdfast.jobmaster.cluster import LevelRun, StartTaskManager
+from holdfast.sources.dataframe import DataFrameSource
+from holdfast.spark.tasks import DeliverUnit, ReadUnit, RunUnits, Shipment, StepBatches
+from holdfast.spark.transforms import spark_schema
+from holdfast.taskmanager.client import TaskManagerClient
+from holdfast.taskmanager.main import run_task_manager
+from holdfast.taskmanager.protocol import ExchangeRoute, TaskManagerGateway
+from holdfast.taskmanager.settings import TaskManagerSettings
+
+log = logging.getLogger(__name__)
+
+RESULT = "result binary"
+
+
+class SparkCluster:
+    """Implements `jobmaster.cluster.Cluster` on a Spark session."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        name: str,
+        program: Program,
+        shipment: Shipment,
+        task_manager: TaskManagerSettings,
+        senders: int,
+    ) -> None:
+        self.senders = senders
+        self._spark = spark
+        self._sc = spark.sparkContext
+        self._name = name
+        self._group = f"holdfast-{name}-{shipment.secret[:8]}"
+        self._program = program
+        self._secret = shipment.secret
+        self._shipment = self._sc.broadcast(msgspec.msgpack.encode(shipment))
+        self._task_manager = task_manager
+        self._hosted: dict[tuple[int, int], threading.Thread] = {}
+
+    def start_task_manager(self, start: StartTaskManager) -> None:
+        settings = msgspec.structs.replace(
+            self._task_manager, task_manager=start.task_manager, incarnation=start.incarnation
+        )
+        thread = InheritableThread(target=self._host, args=(start, settings), daemon=True)
+        thread.name = f"holdfast-taskmanager-{start.task_manager}-{start.incarnation}"
+        self._hosted[start.task_manager, start.incarnation] = thread
+        thread.start()
+
+    def _host(self, start: StartTaskManager, settings: TaskManagerSettings) -> None:
+        """One Spark job of one task for as long as the TaskManager lives."""
+        reason = "its Spark task returned"
+        try:
+            group = self._task_manager_group(start.task_manager, start.incarnation)
+            self._describe(group, f"TaskManager {start.task_manager}, incarnation {start.incarnation}")
+            self._sc.parallelize([0], 1).mapPartitions(_TaskManagerTask(msgspec.msgpack.encode(settings))).collect()
+        except Exception as error:
+            reason = _first_line(error)
+        finally:
+            start.ended(start.task_manager, start.incarnation, reason)
+
+    def end_task_manager(self, task_manager: int, incarnation: int) -> None:
+        self._sc.cancelJobGroup(self._task_manager_group(task_manager, incarnation))
+
+    def gateway(self, route: ExchangeRoute) -> TaskManagerGateway:
+        return TaskManagerClient(route, self._secret)
+
+    def run_level(self, run: LevelRun) -> list[UnitResult]:
+        header = msgspec.msgpack.encode(msgspec.structs.replace(run, units=[]))
+        self._describe(self._run_group(run.request.run), run.description)
+        by_leg: dict[int, list[Unit]] = {}
+        in_python: list[Unit] = []
+        for unit in run.units:
+            if self._in_python(self._program.legs[unit.leg]):
+                in_python.append(unit)
+            else:
+                by_leg.setdefault(unit.leg, []).append(unit)
+        results = self._run_in_python(header, in_python) if in_python else []
+        for leg, units in by_leg.items():
+            results += self._run_in_spark(header, self._program.legs[leg], units)
+        return sorted(results, key=lambda result: result.unit)
+
+    def _in_python(self, leg: Leg) -> bool:
+        return leg.in_python and self._dataframe_source(leg) is None
+
+    def _dataframe_source(self, leg: Leg) -> DataFrameSource | None:
+        source = self._program.sources[leg.origin.source] if isinstance(leg.origin, SourceOrigin) else None
+        return source if isinstance(source, DataFrameSource) else None
+
+    def _run_in_python(self, header: bytes, units: list[Unit]) -> list[UnitResult]:
+        tasks = min(len(units), self.senders)
+        groups = [msgspec.msgpack.encode(units[task::tasks]) for task in range(tasks)]
+        body = RunUnits(self._shipment, header, groups)
+        encoded = self._sc.parallelize(range(tasks), tasks).mapPartitionsWithIndex(body).collect()
+        return [msgspec.msgpack.decode(result, type=UnitResult) for result in encoded]
+
+    def _run_in_spark(self, header: bytes, leg: Leg, units: list[Unit]) -> list[UnitResult]:
+        source = self._dataframe_source(leg)
+        if source is not None:
+            return [result for unit in units for result in self._run_dataframe(header, leg, source, unit)]
+        results: list[UnitResult] = []
+        for first in range(0, len(units), self.senders):
+            some = units[first : first + self.senders]
+            encoded = msgspec.msgpack.encode(some)
+            origin = self._origin_schema(leg)
+            rows = self._spark.range(0, len(some), 1, len(some)).mapInArrow(
+                ReadUnit(self._shipment, header, encoded), spark_schema(origin)
+            )
+            results += self._deliver(rows, leg, DeliverUnit(self._shipment, header, encoded, False))
+        return results
+
+    def _run_dataframe(self, header: bytes, leg: Leg, source: DataFrameSource, unit: Unit) -> list[UnitResult]:
+        results: list[UnitResult] = []
+        for read in unit.reads:
+            rows = source.dataframe_of(self._spark, read)
+            if rows.rdd.getNumPartitions() > self.senders:
+                rows = rows.coalesce(self.senders)
+            body = DeliverUnit(self._shipment, header, msgspec.msgpack.encode([unit]), True)
+            results += self._deliver(rows, leg, body)
+        return results
+
+    def _deliver(self, rows: DataFrame, leg: Leg, body: DeliverUnit) -> list[UnitResult]:
+        for step in leg.steps:
+            if isinstance(step, Transform):
+                rows = step.fn(rows)
+            else:
+                rows = rows.mapInArrow(StepBatches(cloudpickle.dumps(step)), spark_schema(step.schema))
+        encoded = rows.mapInArrow(body, RESULT).collect()
+        return [msgspec.msgpack.decode(bytes(row[0]), type=UnitResult) for row in encoded]
+
+    def _origin_schema(self, leg: Leg) -> pa.Schema:
+        if isinstance(leg.origin, SourceOrigin):
+            return self._program.sources[leg.origin.source].schema()
+        return self._program.operators[leg.origin.operator].output_schema
+
+    def cancel(self, run: int) -> None:
+        self._sc.cancelJobGroup(self._run_group(run))
+
+    def stop(self) -> None:
+        for (task_manager, incarnation), thread in self._hosted.items():
+            if thread.is_alive():
+                self.end_task_manager(task_manager, incarnation)
+        for thread in self._hosted.values():
+            thread.join(timeout=10)
+        self._shipment.unpersist()
+
+    def _describe(self, group: str, description: str) -> None:
+        self._sc.setJobGroup(group, f"{self._name}: {description}", interruptOnCancel=True)
+
+    def _task_manager_group(self, task_manager: int, incarnation: int) -> str:
+        return f"{self._group}-taskmanager-{task_manager}-{incarnation}"
+
+    def _run_group(self, run: int) -> str:
+        return f"{self._group}-run-{run}"
+
+
+class _TaskManagerTask:
+    def __init__(self, settings: bytes) -> None:
+        self._settings = settings
+
+    def __call__(self, _: Iterator[Any]) -> Iterator[Any]:
+        run_task_manager(_own_address(msgspec.msgpack.decode(self._settings, type=TaskManagerSettings)))
+        return iter(())
+
+
+def _first_line(error: Exception) -> str:
+    """The gist of what Py4J wraps in pages of stack traces."""
+    text = str(error)
+    for line in text.splitlines():
+        if "SparkException" in line or "Job aborted" in line or "cancelled" in line:
+            return line.strip()[:500]
+    return f"{type(error).__name__}: {text[:500]}"
+
+
+def _own_address(settings: TaskManagerSettings) -> TaskManagerSettings:
+    """On the executor: bind the one address of this machine that reaches the driver, which is the one Spark uses."""
+    host, port = settings.job_master.removeprefix("grpc://").rsplit(":", 1)
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((host.strip("[]"), int(port)))
+        return msgspec.structs.replace(settings, bind_host=probe.getsockname()[0])

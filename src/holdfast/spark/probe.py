@@ -1,0 +1,90 @@
+"""A look at the executors before anything runs there: Python, Holdfast, imports, storage.
+
+The probe itself must run where Holdfast is missing, so it travels by value and imports nothing of it at its top.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from holdfast.errors import JobRefused
+
+Finding = tuple[str, str, str, str, str]
+"""host, Python version, Holdfast's version ('' where missing), what failed to import, what failed in the storage"""
+
+
+def probe_executors(
+    spark: SparkSession, program: bytes, storage: tuple[str, dict[str, str]], nonce: tuple[str, bytes], tasks: int
+) -> None:
+    """Raises `JobRefused` naming what an executor lacks, and the remedy."""
+    import holdfast
+
+    run = _by_value(_probe)
+    context = spark.sparkContext
+    context.setJobGroup("holdfast-probe", "holdfast: probe of the executors")
+    try:
+        found = (
+            context.parallelize(range(tasks), tasks).mapPartitions(lambda _: [run(program, storage, nonce)]).collect()
+        )
+    except Exception as error:
+        raise JobRefused(_python_failed(str(error))) from error
+    for host, python, version, missing, unshared in sorted(set(found)):
+        if not version:
+            raise JobRefused(
+                f"executor on {host}: Holdfast is not installed in {python}. Install holdfast=={holdfast.__version__} "
+                "there, or ship a virtual environment (spark.archives and PYSPARK_PYTHON)"
+            )
+        if version != holdfast.__version__:
+            raise JobRefused(
+                f"executor on {host}: found Holdfast {version}, the driver has {holdfast.__version__}; install the same"
+            )
+        if missing:
+            raise JobRefused(
+                f"executor on {host}: the job's functions need something that is not there: {missing}. Install it on "
+                "the executors, or send the module with Job(ship_modules=[...])"
+            )
+        if unshared:
+            raise JobRefused(
+                f"executor on {host}: it cannot read what the driver wrote to the job's storage ({unshared}). The "
+                "storage must be shared by driver and executors: an object store, or a file system mounted on all"
+            )
+
+
+def _python_failed(text: str) -> str:
+    for line in text.splitlines():
+        if "PYTHON_VERSION_MISMATCH" in line or "ModuleNotFoundError" in line or "Cannot run program" in line:
+            return f"the executors' Python cannot run the driver's functions: {line.strip()[:500]}"
+    return f"the executors could not be probed: {text[:500]}"
+
+
+def _probe(program: bytes, storage: tuple[str, dict[str, str]], nonce: tuple[str, bytes]) -> Any:
+    import platform
+    import socket
+
+    host, python = socket.gethostname(), f"Python {platform.python_version()}"
+    try:
+        import holdfast
+    except ImportError:
+        return (host, python, "", "", "")
+    try:
+        import cloudpickle
+
+        cloudpickle.loads(program)
+    except ImportError as error:
+        return (host, python, holdfast.__version__, str(error), "")
+    try:
+        from holdfast.storage.store import open_store
+
+        same = open_store(*storage).get(nonce[0]) == nonce[1]
+        problem = "" if same else f"{nonce[0]} has other contents"
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+    return (host, python, holdfast.__version__, "", problem)
+
+
+def _by_value(function: Any) -> Callable[..., Finding]:
+    """A copy that cloudpickle sends with its code, since it seems to be from `__main__`."""
+    copy = type(function)(function.__code__, {"__builtins__": __builtins__, "__name__": "__main__"}, function.__name__)
+    copy.__module__ = "__main__"
+    return copy  # type: ignore[no-any-return]

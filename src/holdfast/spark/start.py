@@ -1,0 +1,129 @@
+"""`Job.start()` on Spark: analyse, check the place, and hand over to `jobmaster.start`."""
+
+import uuid
+from typing import TYPE_CHECKING
+
+import cloudpickle
+from pyspark.sql import SparkSession
+
+from holdfast.clock import SystemClock
+from holdfast.errors import JobRefused
+from holdfast.graph.build import build_program
+from holdfast.graph.program import Program
+from holdfast.jobmaster.deployment import Layout
+from holdfast.jobmaster.master import MasterSettings
+from holdfast.jobmaster.planner import BatchLimits
+from holdfast.jobmaster.start import Gateway, Place, Start, open_stored_job, start_job
+from holdfast.journal.codec import StoredJob
+from holdfast.query import Query
+from holdfast.settings import QueryTrigger
+from holdfast.sources.dataframe import DataFrameSource
+from holdfast.spark.cluster import SparkCluster
+from holdfast.spark.memory import check_memory
+from holdfast.spark.probe import probe_executors
+from holdfast.spark.session import clone_session, driver_host, slots
+from holdfast.spark.tasks import Shipment
+from holdfast.spark.transforms import analyse_transform
+from holdfast.storage import names
+from holdfast.storage.retrying import RetryingStore
+from holdfast.storage.store import ObjectStore, open_store
+from holdfast.taskmanager.settings import TaskManagerSettings
+
+if TYPE_CHECKING:
+    from holdfast.job import Job
+
+
+def start_on_spark(job: "Job", trigger: QueryTrigger) -> Query:
+    """Start a job on its Spark session. Raises `JobRefused` and what `Job.start` says."""
+    if job.spark is None:
+        raise JobRefused("this job was made without a Spark session; pass one to Job(spark, ...)")
+    session = clone_session(job.spark)
+    _bind_sources(job, session)
+    program = build_program(
+        job.declared, lambda fn, schema: analyse_transform(session, fn, schema), job.dead_letters, {}
+    )
+    layout = _layout(job, program, slots(session))
+    check_memory(session, job.task_manager, layout.task_managers)
+    shipped = _ship(job, program)
+    store = RetryingStore(open_store(job.storage, job.storage_options))
+    _probe(job, session, shipped, store)
+    stored = open_stored_job(store, layout.parallelism, job.max_parallelism)
+    layout = Layout(layout.parallelism, stored.max_parallelism, layout.task_managers)
+
+    def settings(_: StoredJob) -> MasterSettings:
+        limits = BatchLimits(job.max_rows_per_batch, job.max_bytes_per_batch)
+        dead_letter = job.dead_letters is not None
+        return MasterSettings(job.name, layout, job.checkpoint, limits, dead_letter, job.drop_state, trigger)
+
+    def cluster(place: Place, _: Gateway) -> SparkCluster:
+        senders = slots(session) - layout.task_managers
+        return _cluster(job, session, program, shipped, place, senders)
+
+    start = Start(settings, store, job.storage, program, shipped, SystemClock(), cluster, driver_host(session))
+    return Query(start_job(start, stored), on_end=lambda: None)
+
+
+def _bind_sources(job: "Job", session: SparkSession) -> None:
+    for source in job.declared.sources.values():
+        if isinstance(source, DataFrameSource):
+            source.bind(session)
+
+
+def _layout(job: "Job", program: Program, available: int) -> Layout:
+    """The job's shape in the slots there are; at least one must be left for batches."""
+    task_managers = job.task_managers if program.operators else 0
+    if available < task_managers + 1:
+        raise JobRefused(
+            f"the job needs {task_managers + 1} slots at least ({task_managers} TaskManagers, which keep theirs, and one "
+            f"for batches), Spark has {available}. Give it more (local[N], spark.executor.cores, spark.cores.max, "
+            "spark.executor.instances) or set a lower task_managers"
+        )
+    parallelism = job.parallelism or max(task_managers, available - task_managers)
+    return Layout(parallelism, job.max_parallelism or 0, task_managers)
+
+
+def _ship(job: "Job", program: Program) -> bytes:
+    for module in job.ship_modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return cloudpickle.dumps(program)
+    except Exception as error:
+        raise JobRefused(
+            f"the job's functions cannot be sent to executors: {type(error).__name__}: {error}. A function may not hold "
+            "open files, locks, connections or the Spark session; open them in open(ctx)"
+        ) from error
+    finally:
+        for module in job.ship_modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _probe(job: "Job", session: SparkSession, shipped: bytes, store: ObjectStore) -> None:
+    name, nonce = names.probe(0), uuid.uuid4().bytes
+    store.put(name, nonce)
+    try:
+        storage = (job.storage, job.storage_options)
+        probe_executors(session, shipped, storage, (name, nonce), slots(session))
+    finally:
+        store.delete([name])
+
+
+def _cluster(
+    job: "Job", session: SparkSession, program: Program, shipped: bytes, place: Place, senders: int
+) -> SparkCluster:
+    shipment = Shipment(place.job.job_id, shipped, job.storage, job.storage_options, place.secret)
+    task_manager = TaskManagerSettings(
+        job_id=place.job.job_id,
+        epoch=place.epoch,
+        task_manager=-1,
+        incarnation=-1,
+        job_master=place.job_master,
+        secret=place.secret,
+        bind_host="",
+        storage_url=job.storage,
+        storage_options=job.storage_options,
+        advertised_host=job.task_manager.advertised_host,
+        port_range=None if job.task_manager.port_range == (0, 0) else job.task_manager.port_range,
+        local_dir=job.task_manager.local_dir,
+        memory_bytes=job.task_manager.memory_bytes,
+    )
+    return SparkCluster(session, job.name, program, shipment, task_manager, senders)

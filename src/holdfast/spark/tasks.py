@@ -1,0 +1,202 @@
+"""What runs in Spark's Python workers: units of work, and the TaskManager. Everything arrives as plain bytes.
+
+Singletons (program, store, links) live as long as the worker process and are made anew in a forked one.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.broadcast import Broadcast
+
+from holdfast.exchange.links import FlightLinks
+from holdfast.exchange.task import (
+    UnitResult,
+    UnitRows,
+    apply_steps,
+    deliver,
+    failure_of,
+    run_unit,
+    stage_dead_letters,
+)
+from holdfast.graph.plan import Unit
+from holdfast.graph.program import MapBatches, Program
+from holdfast.jobmaster.cluster import LevelRun
+from holdfast.storage import names
+from holdfast.storage.store import ObjectStore, open_store
+
+RESULT_SCHEMA = pa.schema([pa.field("result", pa.binary())])
+
+
+class Shipment(msgspec.Struct, frozen=True):
+    """What every task of a job needs; travels once, by broadcast, and is never stored."""
+
+    job_id: str
+    program: bytes
+    storage_url: str
+    storage_options: dict[str, str]
+    secret: str
+
+
+class _Worker:
+    """This process's copy of a job."""
+
+    def __init__(self, shipment: Shipment) -> None:
+        self.pid = os.getpid()
+        self.shipment = shipment
+        self.program: Program = cloudpickle.loads(shipment.program)
+        self.store: ObjectStore = open_store(shipment.storage_url, shipment.storage_options)
+
+
+_workers: dict[str, _Worker] = {}
+
+
+def worker_for(shipment: "Broadcast[bytes]") -> _Worker:
+    """The singleton for a shipment; the last job's only, so that workers do not grow."""
+    raw = shipment.value
+    decoded = msgspec.msgpack.decode(raw, type=Shipment)
+    known = _workers.get(decoded.secret)
+    if known is None or known.pid != os.getpid():
+        _workers.clear()
+        known = _workers[decoded.secret] = _Worker(decoded)
+    return known
+
+
+def links_for(worker: _Worker, run: LevelRun) -> FlightLinks:
+    return FlightLinks(run.routes, worker.shipment.secret)
+
+
+class RunUnits:
+    """An RDD's partition function: the units of one task, all their steps in Python."""
+
+    def __init__(self, shipment: "Broadcast[bytes]", run: bytes, groups: list[bytes]) -> None:
+        self._shipment = shipment
+        self._run = run
+        self._groups = groups
+
+    def __call__(self, partition: int, _: Iterator[Any]) -> Iterator[bytes]:
+        worker = worker_for(self._shipment)
+        run = msgspec.msgpack.decode(self._run, type=LevelRun)
+        links = links_for(worker, run)
+        for unit in msgspec.msgpack.decode(self._groups[partition], type=list[Unit]):
+            result = run_unit(unit, run.request, worker.program, links, worker.store)
+            yield msgspec.msgpack.encode(result)
+
+
+class ReadUnit:
+    """The first half of a leg with Spark steps: one partition reads one unit into the JVM.
+
+    What cannot travel with the rows (their number, dead letters, a failure) is noted in the job's storage under the
+    name of this Spark task attempt, where the second half, the same attempt, finds it.
+    """
+
+    def __init__(self, shipment: "Broadcast[bytes]", run: bytes, units: bytes) -> None:
+        self._shipment = shipment
+        self._run = run
+        self._units = units
+
+    def __call__(self, _: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        worker = worker_for(self._shipment)
+        run = msgspec.msgpack.decode(self._run, type=LevelRun)
+        unit = msgspec.msgpack.decode(self._units, type=list[Unit])[_partition()]
+        rows = UnitRows(unit, run.request, worker.program, links_for(worker, run))
+        failure = None
+        try:
+            yield from rows
+        except GeneratorExit:
+            raise
+        except Exception as error:
+            failure = failure_of(error)
+        letters = stage_dead_letters(
+            rows.bad, worker.program.dead_letters, unit, uuid.uuid4().hex, run.request, worker.store
+        )
+        note = UnitResult(unit.unit, unit.leg, "", rows.count, [], [], letters, len(rows.bad), failure)
+        worker.store.put(_note_name(worker, run, unit.unit), msgspec.msgpack.encode(note))
+
+
+class StepBatches:
+    """A `map_batches` between Spark steps."""
+
+    def __init__(self, step: bytes) -> None:
+        self._step = step
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        step: MapBatches = cloudpickle.loads(self._step)
+        yield from apply_steps(batches, [step], lambda: f"partition {_partition()}")
+
+
+class DeliverUnit:
+    """The second half: takes what Spark made of a unit to the leg's target; one result row a partition."""
+
+    def __init__(self, shipment: "Broadcast[bytes]", run: bytes, units: bytes, read_by_spark: bool) -> None:
+        self._shipment = shipment
+        self._run = run
+        self._units = units
+        self._read_by_spark = read_by_spark
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        worker = worker_for(self._shipment)
+        run = msgspec.msgpack.decode(self._run, type=LevelRun)
+        unit = self._unit(msgspec.msgpack.decode(self._units, type=list[Unit]))
+        schema = worker.program.legs[unit.leg].schema
+        attempt = uuid.uuid4().hex
+        counted = _Counted(batches, schema)
+        try:
+            links = links_for(worker, run)
+            result = deliver(iter(counted), unit, attempt, run.request, worker.program, links, worker.store)
+        except Exception as error:
+            result = UnitResult(unit.unit, unit.leg, attempt, failure=failure_of(error))
+        result = self._with_note(result, worker, run, unit, counted.rows)
+        yield pa.record_batch([pa.array([msgspec.msgpack.encode(result)], pa.binary())], schema=RESULT_SCHEMA)
+
+    def _unit(self, units: list[Unit]) -> Unit:
+        if self._read_by_spark:
+            return msgspec.structs.replace(units[0], unit=units[0].unit * 10_000 + _partition())
+        return units[_partition()]
+
+    def _with_note(self, result: UnitResult, worker: _Worker, run: LevelRun, unit: Unit, rows: int) -> UnitResult:
+        if self._read_by_spark:
+            return msgspec.structs.replace(result, rows=rows)
+        name = _note_name(worker, run, unit.unit)
+        note = msgspec.msgpack.decode(worker.store.get(name), type=UnitResult)
+        worker.store.delete([name])
+        return msgspec.structs.replace(
+            result,
+            rows=note.rows,
+            dead_letters=[*note.dead_letters, *result.dead_letters],
+            bad_rows=note.bad_rows + result.bad_rows,
+            failure=note.failure or result.failure,
+        )
+
+
+class _Counted:
+    def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+        self._batches = batches
+        self._schema = schema
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.rows += batch.num_rows
+            yield batch if batch.schema.equals(self._schema) else batch.cast(self._schema)
+
+
+def _partition() -> int:
+    return int(_context().partitionId())
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None, "runs inside a Spark task only"
+    return context
+
+
+def _note_name(worker: _Worker, run: LevelRun, unit: int) -> str:
+    attempt = _context().taskAttemptId()
+    folder = names.staging_folder(worker.shipment.job_id, run.request.epoch, run.request.run)
+    return f"{folder}/notes/{run.request.batch}-{run.request.level}-{unit}-{attempt}"
