@@ -15,6 +15,8 @@ from deltalake import DeltaTable
 
 from holdfast import failpoints
 from holdfast.errors import CorruptObject, HoldfastError, PublishFailed, StorageError
+from holdfast.sinks import delta as delta_module
+from holdfast.sinks import parquet as parquet_module
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
 from holdfast.sinks.callback import CallbackSink
 from holdfast.sinks.delta import DeltaSink
@@ -119,11 +121,30 @@ def delta(tmp_path: Path, store: ObjectStore, mode: Any = "append") -> Bench:
     )
 
 
+def parquet_of_files(tmp_path: Path, store: ObjectStore) -> Bench:
+    parquet_module.SMALL_BYTES_MAX = -1
+    return parquet(tmp_path, store)
+
+
+def delta_of_files(tmp_path: Path, store: ObjectStore) -> Bench:
+    delta_module.SMALL_BYTES_MAX = -1
+    return delta(tmp_path, store)
+
+
 def delta_upsert(tmp_path: Path, store: ObjectStore) -> Bench:
     return delta(tmp_path, store, "upsert")
 
 
-KEEPING = [memory, callback, parquet, parquet_in_memory, delta, delta_upsert]
+KEEPING = [
+    memory,
+    callback,
+    parquet,
+    parquet_of_files,
+    parquet_in_memory,
+    delta,
+    delta_of_files,
+    delta_upsert,
+]
 REREAD = [memory, callback, delta_upsert, parquet, parquet_in_memory]
 """Those whose staged files are not the published ones."""
 
@@ -131,6 +152,12 @@ REREAD = [memory, callback, delta_upsert, parquet, parquet_in_memory]
 @pytest.fixture(params=["file", "memory"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     return open_store((tmp_path / "job").as_uri() if request.param == "file" else f"memory://job-{uuid4().hex}")
+
+
+@pytest.fixture(autouse=True)
+def _sizes_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (parquet_module, delta_module):
+        monkeypatch.setattr(module, "SMALL_BYTES_MAX", module.SMALL_BYTES_MAX)
 
 
 @pytest.fixture
@@ -218,8 +245,11 @@ def test_a_crash_between_staging_and_publishing_loses_and_doubles_nothing(
         (callback, "sink.callback.before"),
         (callback, "sink.callback.after"),
         (parquet, "sink.parquet.copied"),
+        (parquet_of_files, "sink.parquet.copied"),
         (delta, "sink.delta.loaded"),
         (delta, "sink.delta.committed"),
+        (delta_of_files, "sink.delta.loaded"),
+        (delta_of_files, "sink.delta.committed"),
         (delta_upsert, "sink.delta.loaded"),
         (delta_upsert, "sink.delta.committed"),
     ],
@@ -266,10 +296,23 @@ def test_discarding_deletes_what_was_staged_and_twice_is_fine(make: Any, tmp_pat
 
 def test_discarding_published_appends_keeps_the_table_readable(tmp_path: Path, store: ObjectStore) -> None:
     bench = delta(tmp_path, store)
-    group = bench.stage(rows((1, "a")))
+    small = large(0).slice(0, 1000)
+    group = bench.stage(small) + bench.stage(large(LARGE), unit=1)
     bench.publish(1, group)
+    assert len(bench.staged_objects()) == 1
     bench.sink.discard(group, bench.context)
-    assert by_key(bench.visible()) == [(1, "a")]
+    assert bench.staged_objects() == []
+    assert len(bench.visible()) == 1000 + LARGE
+
+
+@pytest.mark.parametrize("make", [parquet, parquet_in_memory, delta])
+def test_small_pieces_of_a_checkpoint_become_one_file(make: Any, tmp_path: Path, store: ObjectStore) -> None:
+    bench = make(tmp_path, store)
+    group = [one for batch in range(20) for one in bench.stage(rows((batch, "v")), batch=batch)]
+    bench.publish(1, group)
+    assert [row["k"] for row in bench.visible()] == list(range(20))
+    files = bench.staged_in[0].list("") if make is parquet_in_memory else list(tmp_path.glob("[to]*/*.parquet"))
+    assert len(files) == 1
 
 
 @pytest.mark.parametrize("make", KEEPING)

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, QueryBuilder, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 
 from holdfast import failpoints
 from holdfast.errors import BadRecord, PublishFailed, SettingsError, StorageError
@@ -61,6 +61,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def as_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small pieces are written as files of their own too."""
+    monkeypatch.setattr(delta_module, "SMALL_BYTES_MAX", -1)
+
+
+@pytest.fixture
 def held(tmp_path: Path) -> Iterator[Callable[[Callable[[], None], Callable[[], None]], None]]:
     """Runs the first call in a thread until it has loaded the table, then the second, then the rest of the first."""
 
@@ -94,6 +100,20 @@ def row(k: int | None, v: str | None = None, change: str | None = None) -> dict[
 
 
 # Conflicts
+
+
+def test_the_very_first_number_is_published_once_too(folder: Path) -> None:
+    target = Target(folder)
+    group = target.stage(row(1, "a"))
+    target.publish(0, group)
+    target.publish(0, group)
+    assert target.pairs() == [(1, "a")]
+
+
+def test_a_sink_that_turned_to_upserts_does_not_drop_files_staged_for_an_append(folder: Path, as_files: None) -> None:
+    group = Target(folder).stage(row(1, "a"))
+    with pytest.raises(PublishFailed, match="staged for mode='append'"):
+        Target(folder, mode="upsert").publish(1, group)
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
@@ -164,7 +184,7 @@ def test_a_conflict_that_never_ends_is_an_io_error_and_publishes_nothing(
 
     monkeypatch.setattr(delta_module, "hit", commit_first)
     monkeypatch.setattr(delta_module, "CONFLICTS_MAX", 3)
-    with pytest.raises(StorageError, match="3 commits of other writers"):
+    with pytest.raises(StorageError, match="refused 3 commits in a row"):
         target.publish(1, group)
     assert target.pairs() == [(9, "theirs")] * 3
     monkeypatch.undo()
@@ -221,7 +241,9 @@ def test_a_store_that_cannot_be_reached_is_an_io_error() -> None:
 # Append
 
 
-def test_an_append_that_vacuum_took_before_its_commit_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_append_that_vacuum_took_before_its_commit_is_refused(
+    folder: Path, as_files: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = Target(folder)
     group = target.stage(row(1, "a"))
     next(folder.glob("*.parquet")).unlink()
@@ -231,7 +253,9 @@ def test_an_append_that_vacuum_took_before_its_commit_is_refused(folder: Path, m
     assert target.table.version() == 0
 
 
-def test_staged_appends_lie_in_the_tables_folder_and_vacuum_takes_what_was_never_committed(folder: Path) -> None:
+def test_staged_appends_lie_in_the_tables_folder_and_vacuum_takes_what_was_never_committed(
+    folder: Path, as_files: None
+) -> None:
     target = Target(folder)
     target.stage(row(1, "lost"))
     target.publish(1, target.stage(row(2, "kept")))
@@ -450,7 +474,7 @@ def test_settings_that_make_no_sense_are_refused_when_made() -> None:
 
 def test_app_transactions_of_other_writers_are_kept(folder: Path) -> None:
     target = Target(folder)
-    foreign = delta_module.CommitProperties(app_transactions=[Transaction("other", 41)])
+    foreign = CommitProperties(app_transactions=[Transaction("other", 41)])
     write_deltalake(
         folder, pa.Table.from_pylist([row(9, "x")], schema=SCHEMA), mode="append", commit_properties=foreign
     )

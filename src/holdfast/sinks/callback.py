@@ -14,7 +14,7 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError, PublishFailed, SettingsError
 from holdfast.failpoints import hit
 from holdfast.sinks.base import PublishContext, Sink, StageContext
-from holdfast.sinks.staging import StagedRows, decode, discard_rows, pieces, read_rows, stage_rows
+from holdfast.sinks.staging import decode_rows, discard_rows, pieces, read_rows, stage_rows
 
 
 @dataclass
@@ -44,7 +44,7 @@ class CallbackSink(Sink):
     def publish(self, number: int, committables: Sequence[bytes], context: PublishContext) -> None:
         if not committables:
             return
-        rows = read_rows(decode(committables, StagedRows, context.sink), context)
+        rows = read_rows(decode_rows(committables, context.sink), context)
         hit("sink.callback.before")
         try:
             self.fn(rows, number)
@@ -58,4 +58,4 @@ class CallbackSink(Sink):
         hit("sink.callback.after")
 
     def discard(self, committables: Sequence[bytes], context: PublishContext) -> None:
-        discard_rows(decode(committables, StagedRows, context.sink), context)
+        discard_rows(decode_rows(committables, context.sink), context)

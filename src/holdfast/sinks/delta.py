@@ -1,6 +1,7 @@
 """A sink into a Delta table, exactly once: each published group is one Delta commit with an app transaction.
 
-    append   tasks write Parquet into the table's folder ──► publish names the files in one commit
+    append   tasks write Parquet into the table's folder ──► publish names the files in one commit,
+             or stage small pieces as Arrow              ──► publish gathers them into a file first
     upsert   tasks stage Arrow in the job's storage ──► publish merges the last row per key in one commit
 
 Invariants: the app transaction's id is job id + sink, its version the group's number. The check (is the
@@ -15,18 +16,28 @@ from typing import Literal, get_args
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from holdfast.errors import JobRefused, PublishFailed, SettingsError, StorageError
 from holdfast.failpoints import hit
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
-from holdfast.sinks.delta_files import add_action, empty_partitions_to_null, require_files, write_files
-from holdfast.sinks.delta_merge import CHANGE_TYPE, check_changes, data_schema, last_per_key, merge
+from holdfast.sinks.delta_commit import Append, Upsert
+from holdfast.sinks.delta_files import empty_partitions_to_null, write_files
+from holdfast.sinks.delta_merge import CHANGE_TYPE, check_changes, data_schema
 from holdfast.sinks.delta_schema import differences, missing_columns, stored_schema, unsupported
 from holdfast.sinks.partitions import partition_differences
-from holdfast.sinks.staging import StagedDeltaFile, StagedRows, decode, discard_rows, encode, pieces, probe, read_rows
-from holdfast.sinks.staging import stage_rows as stage_tables
+from holdfast.sinks.staging import (
+    SMALL_BYTES_MAX,
+    StagedDeltaFile,
+    decode,
+    discard_rows,
+    encode,
+    pieces,
+    probe,
+    stage_rows,
+    stage_table,
+)
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 
@@ -96,56 +107,62 @@ class DeltaSink(Sink):
 
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
         if self.mode == "upsert":
-            return stage_tables((self._changes(rows, context.sink) for rows in pieces(batches)), context)
+            return stage_rows((self._changes(rows, context.sink) for rows in pieces(batches)), context)
         store = self._store()
         staged: list[bytes] = []
-        for rows in pieces(batches):
-            written = write_files(rows.cast(stored_schema(rows.schema)), self.partition_by, context, store)
-            staged += [encode(one) for one in written]
+        for piece in pieces(batches):
+            rows = piece.cast(stored_schema(piece.schema))
+            if rows.nbytes <= SMALL_BYTES_MAX:
+                staged.append(encode(stage_table(rows, context, len(staged))))
+            else:
+                staged += [encode(one) for one in write_files(rows, self.partition_by, store)]
         hit("sink.delta.staged")
         return staged
 
     def publish(self, number: int, committables: Sequence[bytes], context: PublishContext) -> None:
         if not committables:
             return
-        publication = self._publication(committables, context)
+        group = self._group(committables, context)
         app = f"{context.job_id}/{context.sink}"
-        columns = self._columns(context.schema)
         try:
             for _ in range(CONFLICTS_MAX):
                 table = self._load()
                 published = table.transaction_version(app)
                 if published is not None and published >= number:
                     return
-                found = self._differences(table, columns, may_add=False)
-                if found:
-                    raise PublishFailed(
-                        f"sink {context.sink!r} cannot write to {self.url} any more, the table was changed: "
-                        + "; ".join(found)
-                    )
+                self._require_fit(table, context)
                 hit("sink.delta.loaded")
-                if publication.commit(table, app, number):
+                conflict = group.commit(table, Transaction(app, number))
+                if conflict is None:
                     hit("sink.delta.committed")
                     return
         except DeltaError as error:
             raise _translated(error, context.sink, self.url) from error
         raise StorageError(
-            f"sink {context.sink!r}: {CONFLICTS_MAX} commits of other writers to {self.url} came in between; will be "
-            "tried again"
-        )
+            f"sink {context.sink!r}: {self.url} refused {CONFLICTS_MAX} commits in a row, because others came in "
+            f"between; will be tried again. The last refusal: {conflict}"
+        ) from conflict
 
     def discard(self, committables: Sequence[bytes], context: PublishContext) -> None:
-        if self.mode == "upsert":
-            discard_rows(decode(committables, StagedRows, context.sink), context)
+        discard_rows(decode(committables, StagedDeltaFile, context.sink)[0], context)
 
-    def _publication(self, committables: Sequence[bytes], context: PublishContext) -> "_Append | _Upsert":
+    def _group(self, committables: Sequence[bytes], context: PublishContext) -> "Append | Upsert":
+        rows, files = decode(committables, StagedDeltaFile, context.sink)
         if self.mode == "append":
-            files = decode(committables, StagedDeltaFile, context.sink)
-            require_files(files, self._store(), context.sink)
-            return _Append(files, self.partition_by)
-        keys = self._keys(context.key_columns)
-        changes = last_per_key(read_rows(decode(committables, StagedRows, context.sink), context), keys)
-        return _Upsert(changes, keys, self.partition_by)
+            return Append(context, tuple(self.partition_by), rows, files, self._store())
+        if files:
+            raise PublishFailed(
+                f"sink {context.sink!r}: files were staged for mode='append', and the mode is now 'upsert'; start the "
+                "job once more with the old mode until they are published, or give the sink another name"
+            )
+        return Upsert(context, tuple(self.partition_by), rows, self._keys(context.key_columns))
+
+    def _require_fit(self, table: DeltaTable, context: PublishContext) -> None:
+        found = self._differences(table, self._columns(context.schema), may_add=False)
+        if found:
+            raise PublishFailed(
+                f"sink {context.sink!r} cannot write to {self.url} any more, the table was changed: " + "; ".join(found)
+            )
 
     def _changes(self, rows: pa.Table, sink: str) -> pa.Table:
         check_changes(rows, sink)
@@ -196,50 +213,6 @@ class DeltaSink(Sink):
             except CommitFailedError:
                 table = self._load()
         raise StorageError(f"{CONFLICTS_MAX} commits of other writers came in between while columns were added")
-
-
-@dataclass(frozen=True)
-class _Append:
-    files: list[StagedDeltaFile]
-    partition_by: Sequence[str]
-
-    def commit(self, table: DeltaTable, app: str, number: int) -> bool:
-        """Whether the commit was made; False on a conflict. delta-rs itself goes past appends of others."""
-        try:
-            table.create_write_transaction(
-                [add_action(one) for one in self.files],
-                mode="append",
-                schema=table.schema(),
-                partition_by=list(self.partition_by),
-                commit_properties=CommitProperties(app_transactions=[Transaction(app, number)]),
-            )
-        except CommitFailedError:
-            return False
-        return True
-
-
-@dataclass(frozen=True)
-class _Upsert:
-    changes: pa.Table
-    keys: tuple[str, ...]
-    partition_by: Sequence[str]
-
-    def commit(self, table: DeltaTable, app: str, number: int) -> bool:
-        """Whether the commit was made; False on a conflict: any other commit since the table was loaded."""
-        commit = CommitProperties(app_transactions=[Transaction(app, number)], max_commit_retries=0)
-        try:
-            if self.changes.num_rows:
-                version = table.version()
-                merge(table, self.changes, self.keys, commit)
-                if table.version() > version:
-                    return True
-            # A merge that finds nothing to do commits nothing, and the number would be forgotten.
-            table.create_write_transaction(
-                [], mode="append", schema=table.schema(), partition_by=list(self.partition_by), commit_properties=commit
-            )
-        except CommitFailedError:
-            return False
-        return True
 
 
 def _key_differences(columns: pa.Schema, schema: pa.Schema, keys: Sequence[str]) -> list[str]:

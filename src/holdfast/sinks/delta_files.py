@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from deltalake.transaction import AddAction
 
 from holdfast.errors import ObjectNotFound, PublishFailed
-from holdfast.sinks.base import StageContext
 from holdfast.sinks.partitions import divide, folder, parquet_bytes
 from holdfast.sinks.staging import StagedDeltaFile, transfer
 from holdfast.storage.store import ObjectStore
@@ -37,14 +36,12 @@ UNCHECKED_AGE_S = 3600.0
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
-def write_files(
-    rows: pa.Table, partition_by: Sequence[str], context: StageContext, store: ObjectStore
-) -> list[StagedDeltaFile]:
+def write_files(rows: pa.Table, partition_by: Sequence[str], store: ObjectStore) -> list[StagedDeltaFile]:
     """Write rows, already of the stored schema, as one file a partition."""
     staged = []
     for part in divide(empty_partitions_to_null(rows, partition_by), partition_by):
         data = parquet_bytes(part.rows)
-        path = f"{folder(part.values)}part-{context.batch:012d}-{context.unit:06d}-{uuid4().hex}.snappy.parquet"
+        path = f"{folder(part.values)}part-{uuid4().hex}.snappy.parquet"
         store.put(path, data)
         staged.append(
             StagedDeltaFile(

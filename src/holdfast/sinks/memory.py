@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
-from holdfast.sinks.staging import StagedRows, decode, discard_rows, pieces, read_rows, stage_rows
+from holdfast.sinks.staging import decode_rows, discard_rows, pieces, read_rows, stage_rows
 
 
 @dataclass
@@ -49,7 +49,7 @@ class MemorySink(Sink):
         return stage_rows(pieces(batches), context)
 
     def publish(self, number: int, committables: Sequence[bytes], context: PublishContext) -> None:
-        rows = read_rows(decode(committables, StagedRows, context.sink), context)
+        rows = read_rows(decode_rows(committables, context.sink), context)
         key = (context.job_id, context.sink)
         with self._published.lock:
             if number <= self._published.last.get(key, -1):
@@ -59,7 +59,7 @@ class MemorySink(Sink):
                 self._published.tables.append(rows)
 
     def discard(self, committables: Sequence[bytes], context: PublishContext) -> None:
-        discard_rows(decode(committables, StagedRows, context.sink), context)
+        discard_rows(decode_rows(committables, context.sink), context)
 
     def table(self) -> pa.Table:
         """Everything published so far, in order."""

@@ -2,8 +2,10 @@
 
     <url>/_staging/<job id>/<epoch>/<run>/<sink>/…         staged; readers of the folder skip it
     <url>/<column=value>/…/part-<sink digest>-<number>-<index>.parquet
+    <url>/<column=value>/…/part-<sink digest>-<number>-rows.parquet   small pieces, gathered
 
-Invariants: a published name follows from job id, sink, number and place in the group alone, and its bytes from
+Small pieces are staged as rows in the job's storage instead, and gathered into one file a partition.
+Invariants: a published name follows from job id, sink, number and place in the group alone, and its content from
 what was staged, so publishing again changes nothing. A file becomes visible as a whole; a checkpoint's files
 become visible one after the other. No `_SUCCESS` is written: without watermarks nobody knows when a
 partition is complete.
@@ -20,7 +22,21 @@ from holdfast.errors import JobRefused, ObjectNotFound, PublishFailed, SettingsE
 from holdfast.failpoints import hit
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
 from holdfast.sinks.partitions import divide, folder, parquet_bytes, parquet_refusal, partition_differences
-from holdfast.sinks.staging import StagedParquet, check, decode, encode, fetch, pieces, probe, staged_name, transfer
+from holdfast.sinks.staging import (
+    SMALL_BYTES_MAX,
+    StagedParquet,
+    check,
+    decode,
+    discard_rows,
+    encode,
+    fetch,
+    pieces,
+    probe,
+    read_rows,
+    stage_table,
+    staged_name,
+    transfer,
+)
 from holdfast.storage import names
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
@@ -57,6 +73,9 @@ class ParquetSink(Sink):
         store = self._open()
         staged: list[bytes] = []
         for rows in pieces(batches):
+            if rows.nbytes <= SMALL_BYTES_MAX:
+                staged.append(encode(stage_table(rows, context, len(staged))))
+                continue
             for part in divide(rows, self.partition_by):
                 data = parquet_bytes(part.rows)
                 name = "_" + staged_name(context, len(staged), ".parquet")
@@ -68,20 +87,26 @@ class ParquetSink(Sink):
     def publish(self, number: int, committables: Sequence[bytes], context: PublishContext) -> None:
         store = self._open()
         prefix = _published_prefix(context, number)
-        staged = decode(committables, StagedParquet, context.sink)
+        small, files = decode(committables, StagedParquet, context.sink)
 
         def copy(index: int) -> None:
-            one = staged[index]
+            one = files[index]
             _copy(store, one, f"{one.folder}{prefix}-{index:06d}.parquet", context)
             hit("sink.parquet.copied")
 
-        transfer(copy, range(len(staged)))
+        transfer(copy, range(len(files)))
+        if small:
+            for part in divide(read_rows(small, context), self.partition_by):
+                store.put(f"{folder(part.values)}{prefix}-rows.parquet", parquet_bytes(part.rows))
+                hit("sink.parquet.copied")
 
     def discard(self, committables: Sequence[bytes], context: PublishContext) -> None:
-        self._open().delete([one.name for one in decode(committables, StagedParquet, context.sink)])
+        small, files = decode(committables, StagedParquet, context.sink)
+        discard_rows(small, context)
+        self._open().delete([one.name for one in files])
 
     def sweep(self, epoch: int, named: Collection[bytes], context: PublishContext) -> None:
-        kept = {one.name for one in decode(list(named), StagedParquet, context.sink)}
+        kept = {one.name for one in decode(list(named), StagedParquet, context.sink)[1]}
         store = self._open()
         own = f"/{names.escape(context.sink)}/"
         dropped = []

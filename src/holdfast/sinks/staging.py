@@ -26,6 +26,9 @@ INLINE_BYTES_MAX = 8 * 1024
 STAGED_BYTES_MAX = 64 * 1024 * 1024
 """Rows are written to a staged file once this much of them is in memory."""
 
+SMALL_BYTES_MAX = 256 * 1024
+"""A sink of files gathers pieces up to this size into one file per checkpoint, instead of a file each."""
+
 TRANSFER_THREADS_MAX = 8
 
 T = TypeVar("T")
@@ -64,7 +67,7 @@ class StagedDeltaFile(msgspec.Struct, frozen=True, tag="delta-file-1", tag_field
 
 
 Committable = StagedRows | StagedParquet | StagedDeltaFile
-C = TypeVar("C", StagedRows, StagedParquet, StagedDeltaFile)
+F = TypeVar("F", StagedParquet, StagedDeltaFile)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Committable)
@@ -75,18 +78,26 @@ def encode(committable: Committable) -> bytes:
     return _encoder.encode(committable)
 
 
-def decode(encoded: Sequence[bytes], kind: type[C], sink: str) -> list[C]:
-    """The committables of one sink, in order.
+def decode_rows(encoded: Sequence[bytes], sink: str) -> list[StagedRows]:
+    """The committables of a sink that stages rows alone, in order. Raises `CorruptObject`, see `decode`."""
+    found = [_decode_one(data, (StagedRows,), sink) for data in encoded]
+    return [one for one in found if isinstance(one, StagedRows)]
+
+
+def decode(encoded: Sequence[bytes], kind: type[F], sink: str) -> tuple[list[StagedRows], list[F]]:
+    """The committables of a sink of files, in order: small pieces as rows, and files of its own kind.
 
     Raises
     ------
     CorruptObject
         One cannot be read, has a version this release does not know, or was made by another kind of sink.
     """
-    return [_decode_one(data, kind, sink) for data in encoded]
+    found = [_decode_one(data, (StagedRows, kind), sink) for data in encoded]
+    rows = [one for one in found if isinstance(one, StagedRows)]
+    return rows, [one for one in found if isinstance(one, kind)]
 
 
-def _decode_one(data: bytes, kind: type[C], sink: str) -> C:
+def _decode_one(data: bytes, kinds: tuple[type[Committable], ...], sink: str) -> Committable:
     try:
         committable = _decoder.decode(data)
     except msgspec.MsgspecError as error:
@@ -94,12 +105,18 @@ def _decode_one(data: bytes, kind: type[C], sink: str) -> C:
             f"a committable of sink {sink!r} ({len(data)} bytes) cannot be read: {error}; expected one written by "
             "this or an earlier release of Holdfast"
         ) from error
-    if not isinstance(committable, kind):
+    if not isinstance(committable, kinds):
         raise CorruptObject(
-            f"a committable of sink {sink!r} is a {type(committable).__name__}, expected {kind.__name__}: the sink was "
+            f"a committable of sink {sink!r} is a {type(committable).__name__}, expected {kinds[-1].__name__}: it was "
             "of another kind when this was staged; publish it with the old sink first, or rename the new one"
         )
     return committable
+
+
+def staged_names(encoded: Sequence[bytes], sink: str) -> list[str]:
+    """Names in the job's own storage that committables of any kind refer to."""
+    found = [_decode_one(data, (StagedRows, StagedParquet, StagedDeltaFile), sink) for data in encoded]
+    return [each.name for each in found if isinstance(each, StagedRows) and each.name is not None]
 
 
 def staged_name(context: StageContext, index: int, suffix: str) -> str:
@@ -126,10 +143,11 @@ def pieces(batches: Iterator[pa.RecordBatch], bytes_max: int = STAGED_BYTES_MAX)
 
 def stage_rows(tables: Iterator[pa.Table], context: StageContext) -> list[bytes]:
     """Stage rows as Arrow for a `publish` that reads them back with `read_rows`."""
-    return [encode(_stage_table(table, context, index)) for index, table in enumerate(tables)]
+    return [encode(stage_table(table, context, index)) for index, table in enumerate(tables)]
 
 
-def _stage_table(table: pa.Table, context: StageContext, index: int) -> StagedRows:
+def stage_table(table: pa.Table, context: StageContext, index: int) -> StagedRows:
+    """Stage one piece; `index` tells it from the others of the same attempt."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_table(table.combine_chunks())
