@@ -31,7 +31,6 @@ from holdfast.taskmanager.protocol import (
     SentStream,
     SubtaskDeployment,
 )
-from holdfast.taskmanager.security import new_secret
 from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.taskmanager import TaskManager
 
@@ -39,7 +38,7 @@ JOB = "0123456789abcdef" * 2
 MAX_PARALLELISM = 128
 INPUT = pa.schema([("k", pa.int64())])
 COUNT = OperatorTarget("count", 0, ("k",))
-SECRET = new_secret()
+SECRET = "the secret of these tests, the same in every process"
 
 
 def rows(*keys: int | None) -> pa.RecordBatch:

@@ -1,0 +1,361 @@
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from taskmanager_world import COUNT, HOOKS, INPUT, SECRET, NotingJobMaster, World, program, rows, until
+
+from holdfast.errors import HoldfastError, StaleCall, TaskManagerLost
+from holdfast.exchange.links import FlightLinks
+from holdfast.exchange.sender import ExchangeSender, UnitAttempt
+from holdfast.graph.program import OperatorTarget
+from holdfast.jobmaster.server import JobMasterServer
+from holdfast.taskmanager.client import TaskManagerClient
+from holdfast.taskmanager.jobmaster_client import JobMasterClient
+from holdfast.taskmanager.protocol import Acknowledgement, Decline, ExchangeRoute, OutputTicket, ProcessRequest
+from holdfast.taskmanager.remote import address
+from holdfast.taskmanager.security import SECRET_HEADER, SecretServerFactory, new_secret
+from holdfast.taskmanager.server import TaskManagerServer
+
+SEVERAL = range(1000)
+
+
+class Served(World):
+    """A TaskManager behind its Flight server in this process, with a client."""
+
+    def __init__(self, tmp_path: Path, **more: object) -> None:
+        super().__init__(tmp_path, **more)
+        self.server = TaskManagerServer(self.task_manager, SECRET, "127.0.0.1")
+        self.address = address("127.0.0.1", self.server.port)
+        self.route = ExchangeRoute(0, self.settings.incarnation, self.address)
+        self.client = TaskManagerClient(self.route, SECRET)
+
+    def sender(self, batch: int, secret: str = SECRET, attempt: str = "a", run: int = 1) -> ExchangeSender:
+        return ExchangeSender(self.routes(self.address), secret, UnitAttempt(run, batch, 0, 0, attempt))
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.close()
+        self.task_manager.close()
+
+
+@pytest.fixture
+def served(tmp_path):
+    served = Served(tmp_path)
+    served.client.deploy(served.deployment())
+    yield served
+    HOOKS.before = lambda context: None
+    served.close()
+
+
+def push(served: Served, batch: int, *keys: int):
+    sender = served.sender(batch)
+    assert len(sender.send(COUNT, rows(*keys))) == 0
+    return sender.finish()
+
+
+def test_a_batch_goes_through_push_process_pull_commit_and_cut_over_flight(served):
+    streams = push(served, 0, *SEVERAL, *SEVERAL)
+    result = served.client.process(ProcessRequest(1, 0, 0, 1, streams))
+    assert sum(each.rows_in for each in result.subtasks) == 2000
+    links = FlightLinks(served.routes(served.address), SECRET)
+    pulled = pa.Table.from_batches([piece for subtask in (0, 1) for piece in links.output(1, 0, "count", subtask)])
+    assert dict(zip(pulled["k"].to_pylist(), pulled["n"].to_pylist(), strict=True)) == dict.fromkeys(SEVERAL, 2)
+    served.client.commit(1, 0)
+    served.client.release(1, 0)
+    served.client.cut(1, 1, 0)
+    acknowledgement = served.acknowledged(1)
+    served.client.complete(1, 1)
+    served.client.abort_checkpoint(1, 2)
+    served.client.abort(2)
+    assert served.client.metrics()["lastCommittedBatch"] == 0
+    assert served.client.read_nonce(acknowledgement.manifest) == served.store.get(acknowledgement.manifest)
+
+
+def test_an_empty_output_is_pulled_as_no_rows(served):
+    served.client.process(ProcessRequest(1, 0, 0, 1, []))
+    assert sum(piece.num_rows for piece in served.client.output(1, 0, "count", 0)) == 0
+
+
+def test_a_sender_without_rows_opens_no_stream(served):
+    assert served.sender(0).finish() == []
+
+
+def test_rows_of_two_inputs_with_different_schemas_travel_in_one_attempt(served):
+    other = OperatorTarget("count", 1, ("key", "text"))
+    sender = served.sender(0)
+    sender.send(COUNT, rows(1, 2))
+    sender.send(other, pa.record_batch({"key": [1, 2], "text": ["a", None]}).slice(0, 1))
+    [stream] = sender.finish()
+    assert sorted({(total.operator, total.input) for total in stream.totals}) == [("count", 0), ("count", 1)]
+
+
+def test_rows_with_null_keys_are_named_and_not_sent(served):
+    sender = served.sender(0)
+    batch = pa.record_batch([pa.array([None, 5, None], pa.int64())], schema=INPUT)
+    assert sender.send(COUNT, batch).tolist() == [0, 2]
+    [stream] = sender.finish()
+    assert [total.rows for total in stream.totals] == [1]
+
+
+def test_errors_come_back_as_the_class_and_words_they_were_raised_with(served):
+    with pytest.raises(StaleCall, match=r"^operator 'count', subtask 0: the output of batch 9 is not held here"):
+        list(served.client.output(1, 9, "count", 0))
+    served.client.abort(3)
+    with pytest.raises(StaleCall, match="commit of run 2 is refused"):
+        served.client.commit(2, 0)
+    with pytest.raises(HoldfastError, match="KeyError: 'anything'"):
+        HOOKS.before = lambda context: {}["anything"]
+        served.client.process(ProcessRequest(3, 0, 0, 1, []))
+
+
+def test_very_long_errors_keep_beginning_and_end(served):
+    def before(context):
+        raise HoldfastError("begin " + "é" * 20_000 + " end")
+
+    HOOKS.before = before
+    with pytest.raises(HoldfastError, match=r"(?s)^begin .* \[…\] .* end$"):
+        served.client.process(ProcessRequest(1, 0, 0, 1, []))
+
+
+def test_calls_and_streams_for_another_incarnation_are_refused(served):
+    other = ExchangeRoute(0, 7, served.address)
+    with TaskManagerClient(other, SECRET) as client:
+        with pytest.raises(StaleCall, match="incarnation 7"):
+            client.commit(1, 0)
+        with pytest.raises(StaleCall, match="incarnation 7"):
+            list(client.output(1, 0, "count", 0))
+    sender = ExchangeSender(
+        msgspec.structs.replace(served.routes(), routes=[other]), SECRET, UnitAttempt(1, 0, 0, 0, "a")
+    )
+    sender.send(COUNT, rows(1))
+    with pytest.raises(StaleCall, match="incarnation"):
+        sender.finish()
+
+
+def test_a_stream_of_an_older_run_is_refused(served):
+    served.client.abort(2)
+    sender = served.sender(0, run=1)
+    sender.send(COUNT, rows(1))
+    with pytest.raises(StaleCall, match="run 2 has begun"):
+        sender.finish()
+
+
+def test_a_sender_that_gives_up_counts_for_nothing(served):
+    with served.sender(0) as sender:
+        sender.send(COUNT, rows(*range(100_000)))
+    streams = push(served, 0, 1)
+    assert served.client.process(ProcessRequest(1, 0, 0, 1, [])).subtasks[0].rows_in == 0
+    assert streams != []
+
+
+RAW_CALLS = {
+    "every action": lambda client, options: [
+        _refused(lambda kind=kind: list(client.do_action((kind, b""), options)))
+        for kind in ("deploy", "process", "commit", "abort", "release", "cut", "stop", "read_nonce", "unknown", "")
+    ],
+    "actions listed": lambda client, options: _refused(lambda: list(client.list_actions(options))),
+    "flights listed": lambda client, options: _refused(lambda: list(client.list_flights(b"", options))),
+    "flight info": lambda client, options: _refused(
+        lambda: client.get_flight_info(flight.FlightDescriptor.for_command(b""), options)
+    ),
+    "schema": lambda client, options: _refused(
+        lambda: client.get_schema(flight.FlightDescriptor.for_command(b""), options),
+        OSError,  # what PyArrow makes of it in this one call
+    ),
+    "pull": lambda client, options: _refused(
+        lambda: client.do_get(
+            flight.Ticket(msgspec.msgpack.encode(OutputTicket(1, 1, 0, "count", 0))), options
+        ).read_all()
+    ),
+    "push": lambda client, options: _refused(lambda: _raw_put(client, options)),
+    "exchange": lambda client, options: _refused(lambda: _raw_exchange(client, options)),
+    "handshake": lambda client, options: _refused(
+        lambda: client.authenticate_basic_token("user", "password", options), flight.FlightError, "."
+    ),
+}
+
+
+def _refused(call, error: type[Exception] = flight.FlightUnauthenticatedError, match: str = "secret") -> None:
+    with pytest.raises(error, match=match):
+        call()
+
+
+def _raw_put(client, options) -> None:
+    writer, _ = client.do_put(flight.FlightDescriptor.for_command(b"x"), INPUT, options)
+    writer.write_batch(rows(1))
+    writer.close()
+
+
+def _raw_exchange(client, options) -> None:
+    writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"x"), options)
+    writer.begin(INPUT)
+    writer.done_writing()
+    reader.read_chunk()
+
+
+@pytest.mark.parametrize("call", RAW_CALLS.values(), ids=RAW_CALLS.keys())
+@pytest.mark.parametrize("given", [None, "", "wrong" * 20], ids=["no secret", "an empty one", "a wrong one"])
+@pytest.mark.parametrize("server", ["TaskManager", "JobMaster"])
+def test_every_raw_flight_call_without_the_secret_is_refused(server, given, call, tmp_path):
+    world = World(tmp_path)
+    serving = (
+        TaskManagerServer(world.task_manager, SECRET, "127.0.0.1")
+        if server == "TaskManager"
+        else JobMasterServer(world.job_master, SECRET, "127.0.0.1")
+    )
+    headers = [] if given is None else [(SECRET_HEADER.encode(), given.encode())]
+    with flight.FlightClient(address("127.0.0.1", serving.port)) as client:
+        call(client, flight.FlightCallOptions(headers=headers, timeout=20))
+    serving.close()
+    world.task_manager.close()
+
+
+def test_clients_with_a_wrong_secret_say_so(served):
+    with (
+        TaskManagerClient(served.route, new_secret()) as client,
+        pytest.raises(HoldfastError, match="does not carry this job's secret"),
+    ):
+        client.metrics()
+    sender = served.sender(0, secret=new_secret())
+    sender.send(COUNT, rows(1))
+    with pytest.raises(HoldfastError, match="does not carry this job's secret"):
+        sender.finish()
+
+
+def test_a_secret_that_is_too_short_is_refused_when_a_server_is_made():
+    with pytest.raises(ValueError, match="32 characters"):
+        SecretServerFactory("short")
+
+
+def test_servers_bind_the_given_host_alone_and_a_free_port_of_the_range(tmp_path):
+    world = World(tmp_path)
+    first = TaskManagerServer(world.task_manager, SECRET, "127.0.0.1")
+    taken = first.port
+    second = TaskManagerServer(world.task_manager, SECRET, "127.0.0.1", (taken, min(taken + 50, 65535)))
+    assert second.port > taken
+    with pytest.raises(HoldfastError, match=rf"no free port from {taken} to {taken}.*port_range"):
+        TaskManagerServer(world.task_manager, SECRET, "127.0.0.1", (taken, taken))
+    with (
+        TaskManagerClient(ExchangeRoute(0, 1, address("127.0.0.2", taken)), SECRET) as elsewhere,
+        pytest.raises(TaskManagerLost),
+    ):
+        elsewhere.metrics()
+    first.close()
+    second.close()
+    world.task_manager.close()
+
+
+def test_the_job_master_is_called_over_flight():
+    job_master = NotingJobMaster()
+    server = JobMasterServer(job_master, SECRET, "127.0.0.1")
+    client = JobMasterClient(server.address, SECRET)
+    assert client.register(0, 1, "grpc://here:1") is True
+    assert client.heartbeat(0, 1) is True
+    acknowledgement = Acknowledgement(1, 0, 1, 5, "manifest", ["manifest"], ["manifest"])
+    assert client.acknowledge(acknowledgement) is True
+    assert client.decline(Decline(2, 0, 1, "because")) is True
+    assert job_master.registered == [(0, 1, "grpc://here:1")]
+    assert (job_master.acknowledgements, job_master.declines) == ([acknowledgement], [Decline(2, 0, 1, "because")])
+    job_master.wanted = False
+    assert client.heartbeat(0, 1) is False
+    server.close()
+    with pytest.raises(OSError, match="does not answer"):
+        client.heartbeat(0, 1)
+    client.close()
+
+
+SERVER = """
+import sys
+from pathlib import Path
+from test_taskmanager_flight import Served
+served = Served(Path(sys.argv[1]))
+served.task_manager.deploy(served.deployment())
+print(served.address, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def process(tmp_path):
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": str(here)}
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as started:
+        yield started
+        started.kill()
+
+
+@pytest.mark.kill
+def test_a_task_manager_killed_while_rows_are_sent_is_lost_at_once_and_so_is_every_later_call(process, tmp_path):
+    at = process.stdout.readline().strip()
+    world = World(tmp_path)
+    sender = ExchangeSender(world.routes(at), SECRET, UnitAttempt(1, 0, 0, 0, "a"))
+    batch = rows(*range(200_000))
+
+    def send_until_it_fails():
+        for number in range(10_000):
+            if number == 5:
+                process.send_signal(signal.SIGKILL)
+            sender.send(COUNT, batch)
+
+    with pytest.raises(TaskManagerLost, match="TaskManager 0"):
+        send_until_it_fails()
+    sender.abort()
+    with (
+        TaskManagerClient(ExchangeRoute(0, 1, at), SECRET) as client,
+        pytest.raises(TaskManagerLost, match="cannot be reached"),
+    ):
+        client.commit(1, 0)
+    another = ExchangeSender(world.routes(at), SECRET, UnitAttempt(1, 0, 0, 0, "b"))
+    another.send(COUNT, batch)
+    with pytest.raises(TaskManagerLost):
+        another.finish()
+
+
+@pytest.mark.kill
+def test_giving_up_does_not_wait_for_a_task_manager_that_takes_nothing_more(process, tmp_path):
+    at = process.stdout.readline().strip()
+    sender = ExchangeSender(World(tmp_path).routes(at), SECRET, UnitAttempt(1, 0, 0, 0, "a"))
+    sender.send(COUNT, rows(*range(100_000)))
+    process.send_signal(signal.SIGSTOP)
+    batch = rows(*range(500_000))
+
+    ended = threading.Event()
+
+    def send_much():
+        with contextlib.suppress(TaskManagerLost):
+            while not ended.is_set():
+                sender.send(COUNT, batch)
+
+    sending = threading.Thread(target=send_much, daemon=True)
+    sending.start()
+    until(lambda: sender._links[0]._messages.full())
+    ended.set()
+    sender.abort()
+    sending.join(20)
+    assert not sending.is_alive()
+    process.send_signal(signal.SIGCONT)
+    process.kill()
+
+
+def test_a_program_is_unpickled_only_after_the_secret_was_checked(tmp_path):
+    served = Served(tmp_path)
+    with TaskManagerClient(served.route, new_secret()) as client, pytest.raises(HoldfastError, match="secret"):
+        client.deploy(served.deployment(shipped=b"not even a pickle"))
+    with pytest.raises(HoldfastError, match="Unpickling"):
+        served.client.deploy(served.deployment(shipped=b"not even a pickle"))
+    served.client.deploy(served.deployment(shipped=program()))
+    served.close()
