@@ -1,0 +1,311 @@
+"""A table's log and materializations together: bases, adoption, truncation, failures, bounds."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+from obstore.store import MemoryStore
+
+from holdfast.changelog.attempts import RetryPolicy
+from holdfast.changelog.handles import TableHandle
+from holdfast.changelog.uploader import Uploader
+from holdfast.clock import ManualClock
+from holdfast.errors import CheckpointFailed, StorageError
+from holdfast.materialize.keyed_state import KeyedState
+from holdfast.materialize.policy import MaterializationPolicy
+from holdfast.recovery.restore import ObjectCache, restore_table
+from holdfast.state.table import StateTable
+from holdfast.storage.obstore_store import ObstoreStore
+from holdfast.testing.stores import Fault, FaultyStore
+
+KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        threading.Event().wait(0.001)
+
+
+class Subtask:
+    """A table with its durable side; counts keys, and keeps what it must restore to by batch."""
+
+    def __init__(self, policy: MaterializationPolicy) -> None:
+        self.inner = ObstoreStore("memory://", MemoryStore())
+        self.fail_shared = 0
+        self.shared_open = threading.Event()
+        self.shared_open.set()
+        self.clock = ManualClock()
+        self.uploader = Uploader(FaultyStore(self.inner, self._fault), 1, 1, retries=RetryPolicy(1, 0.0))
+        self.table = StateTable(KEYS, VALUES, 16)
+        self.keyed = KeyedState("count", "state", self.table, 0, 16, self.uploader, policy, self.clock)
+        self.batch = -1
+        self.expected: dict[int, dict[int, int]] = {-1: {}}
+
+    def run(self, *keys: int) -> int:
+        """A batch that counts these keys; returns its number."""
+        self.batch += 1
+        self.table.begin(self.batch)
+        slots = self.table.lookup(pa.record_batch({"k": pa.array(keys, pa.int64())}))
+        counts = self.table.column("n")
+        for slot in slots:
+            counts.values[slot] = counts.values[slot] + 1 if self.table.present[slot] else 1
+            counts.valid[slot] = self.table.present[slot] = True
+        changes = self.table.changes()
+        self.table.commit()
+        state = dict(self.expected[self.batch - 1])
+        for key in keys:
+            state[key] = state.get(key, 0) + 1
+        self.expected[self.batch] = state
+        self.keyed.committed(self.batch, changes)
+        return self.batch
+
+    def checkpoint(self, checkpoint_id: int, batch: int | None = None) -> TableHandle:
+        cut = self.batch if batch is None else batch
+        handle = self.keyed.checkpoint(checkpoint_id, cut).result(30)
+        assert self.restored(handle) == self.expected[cut]
+        return handle
+
+    def restored(self, *handles: TableHandle) -> dict[int, int]:
+        table = StateTable(KEYS, VALUES, 16)
+        with ObjectCache(self.inner) as cache:
+            restore_table(table, handles, cache, 0, 16)
+        return {row["k"]: row["n"] for row in table.snapshot().to_pylist()}
+
+    def metric(self, name: str) -> float:
+        return self.uploader.metrics().get(name, 0)
+
+    def materialized(self, times: int) -> None:
+        wait_until(lambda: self.metric("completedMaterialization") + self.metric("failedMaterialization") >= times)
+
+    def names(self) -> list[str]:
+        return [info.name for info in self.inner.list("")]
+
+    def _fault(self, operation: str, name: str) -> Fault | None:
+        if operation != "put" or not name.startswith("shared/"):
+            return None
+        self.shared_open.wait(30)
+        if self.fail_shared:
+            self.fail_shared -= 1
+            return Fault.FAIL
+        return None
+
+
+def make(**policy: float) -> Subtask:
+    settings = {"log_handles_max": 1000, "interval_s": 600.0, "retry_delay_s": 0.0} | policy
+    return Subtask(MaterializationPolicy(**settings))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def subtask() -> Iterator[Subtask]:
+    subtask = make(log_handles_max=2)
+    yield subtask
+    subtask.shared_open.set()
+    subtask.uploader.close()
+
+
+def test_a_checkpoint_names_the_log_and_later_a_materialization_with_the_log_since_it(subtask: Subtask):
+    subtask.run(1, 2)
+    first = subtask.checkpoint(1)
+    assert (len(first.materialized), len(first.log)) == (0, 1)
+    subtask.run(2)
+    assert len(subtask.checkpoint(2).log) == 2
+    subtask.run(3)  # two handles: materialized at this boundary
+    subtask.materialized(1)
+    subtask.run(4)
+    third = subtask.checkpoint(3)
+    assert (len(third.materialized), len(third.log)) == (1, 1)
+    assert pa.ipc.read_schema(pa.py_buffer(third.schema)) == subtask.table.stored_schema()
+
+
+def test_the_log_is_truncated_only_when_a_checkpoint_that_uses_the_materialization_completes(subtask: Subtask):
+    subtask.run(1)
+    old = subtask.checkpoint(1)
+    subtask.run(2)
+    subtask.checkpoint(2)
+    subtask.run(3)
+    subtask.materialized(1)
+    new = subtask.checkpoint(3)
+    assert set(old.objects()) < set(subtask.keyed.held())
+    subtask.keyed.completed(2)
+    assert set(old.objects()) < set(subtask.keyed.held())
+    subtask.keyed.completed(3)
+    assert subtask.keyed.held() == new.objects()
+    assert set(old.objects()) < set(subtask.names())  # acknowledged: the JobMaster deletes them
+
+
+def test_a_cut_before_the_boundary_does_not_use_the_materialization(subtask: Subtask):
+    subtask.run(1)
+    subtask.checkpoint(1)
+    subtask.run(1)
+    subtask.checkpoint(2)
+    subtask.run(1)
+    subtask.run(1)
+    subtask.materialized(1)
+    assert subtask.checkpoint(3, batch=1).materialized == []
+    assert len(subtask.checkpoint(4, batch=3).materialized) == 1
+
+
+def test_checkpoints_go_on_while_a_materialization_uploads(subtask: Subtask):
+    subtask.shared_open.clear()
+    for checkpoint_id in range(6):
+        subtask.run(checkpoint_id)
+        assert subtask.checkpoint(checkpoint_id).materialized == []
+        subtask.keyed.completed(checkpoint_id)
+    assert subtask.metric("startedMaterialization") == 1
+    subtask.shared_open.set()
+    subtask.materialized(1)
+    assert len(subtask.checkpoint(9).materialized) == 1
+
+
+def test_a_materialization_that_no_checkpoint_came_to_use_never_blocks_the_next(subtask: Subtask):
+    for checkpoint_id in range(12):
+        subtask.run(1)
+        handle = subtask.checkpoint(checkpoint_id)
+        subtask.keyed.aborted(checkpoint_id)
+        subtask.materialized(int(subtask.metric("startedMaterialization")))
+    assert subtask.metric("completedMaterialization") >= 3
+    assert len(handle.materialized) == 1
+    assert sum(name.startswith("shared/") for name in subtask.keyed.held()) == 1
+
+
+def test_a_superseded_materialization_that_no_handle_named_is_deleted():
+    subtask = make(interval_s=1.0)
+    for _ in range(3):
+        subtask.clock.advance(2.0)
+        subtask.run(1)
+        subtask.materialized(subtask.batch + 1)
+    wait_until(lambda: len(subtask.names()) == 1)
+    assert subtask.keyed.held() == subtask.names()
+    subtask.uploader.close()
+
+
+def test_nothing_new_is_not_materialized_however_long_it_takes():
+    subtask = make(interval_s=1.0)
+    for _ in range(3):
+        subtask.clock.advance(100.0)
+        subtask.run()
+    assert subtask.metric("startedMaterialization") == 0
+    subtask.uploader.close()
+
+
+def test_one_failure_is_tolerated_and_three_in_a_row_fail_the_subtask():
+    subtask = make(interval_s=1.0)
+    subtask.fail_shared = 2
+    for attempt in range(1, 4):
+        subtask.clock.advance(2.0)
+        subtask.run(1)
+        subtask.materialized(attempt)
+    assert subtask.metric("failedMaterialization") == 2
+    assert len(subtask.checkpoint(1).materialized) == 1
+    subtask.fail_shared = 3
+    for attempt in range(4, 7):
+        subtask.clock.advance(2.0)
+        subtask.run(1)
+        subtask.materialized(attempt)
+    with pytest.raises(StorageError, match="injected"):
+        subtask.run(1)
+    subtask.uploader.close()
+
+
+def test_an_aborted_checkpoint_deletes_nothing_and_the_next_one_uses_what_it_stored(subtask: Subtask):
+    subtask.run(1)
+    handle = subtask.checkpoint(1)
+    subtask.keyed.aborted(1)
+    assert subtask.names() == handle.objects()
+    subtask.run(2)
+    assert subtask.checkpoint(2).log[0] == handle.log[0]
+
+
+def test_a_checkpoint_that_was_aborted_or_subsumed_before_it_was_stored_gives_no_handle():
+    subtask = make()
+    held_up, opened = threading.Event(), threading.Event()
+
+    def put(name: str, data: bytes) -> None:
+        held_up.set()
+        opened.wait(30)
+        ObstoreStore.put(subtask.inner, name, data)
+
+    subtask.inner.put = put  # type: ignore[method-assign,assignment]
+    subtask.run(1)
+    first, second, third = (subtask.keyed.checkpoint(number, 0) for number in (1, 2, 3))
+    assert subtask.keyed.checkpoint(3, 0) is third
+    assert held_up.wait(30)
+    subtask.keyed.aborted(2)
+    opened.set()
+    with pytest.raises(CheckpointFailed, match="ended before"):
+        second.result(30)
+    assert first.result(30) == third.result(30)
+    subtask.keyed.completed(3)
+    subtask.keyed.completed(1)
+    subtask.uploader.close()
+
+
+def test_a_failed_checkpoint_fails_with_the_io_error_and_the_next_one_stores_all_of_it():
+    subtask = make()
+    subtask.run(1)
+    put = subtask.inner.put
+    subtask.inner.put = lambda name, data: (_ for _ in ()).throw(StorageError("down"))  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="down"):
+        subtask.keyed.checkpoint(1, 0).result(30)
+    subtask.inner.put = put  # type: ignore[method-assign]
+    subtask.run(1, 2)
+    assert len(subtask.checkpoint(2).log) == 1
+    subtask.uploader.close()
+
+
+def test_closing_deletes_what_no_handle_named_and_keeps_what_one_did():
+    subtask = make(interval_s=1.0)
+    subtask.run(1)
+    handle = subtask.checkpoint(1)
+    subtask.clock.advance(2.0)
+    subtask.run(2)
+    subtask.materialized(1)
+    assert len(subtask.names()) == 2
+    subtask.keyed.close()
+    wait_until(lambda: subtask.names() == handle.objects())
+    subtask.uploader.close()
+
+
+def test_a_materialization_that_ends_after_closing_is_deleted():
+    subtask = make(interval_s=1.0)
+    subtask.shared_open.clear()
+    subtask.clock.advance(2.0)
+    subtask.run(1)
+    subtask.keyed.close()
+    subtask.shared_open.set()
+    subtask.materialized(1)
+    wait_until(lambda: subtask.names() == [])
+    subtask.uploader.close()
+
+
+def test_ten_thousand_checkpoints_take_no_more_than_a_thousand():
+    """Objects, bytes and handles, with a registry that deletes what neither a record names nor a log holds."""
+    subtask = make(log_handles_max=16, interval_s=1e9)
+    known: set[str] = set()
+    largest = {"objects": 0, "bytes": 0, "handles": 0}
+    at_a_thousand: dict[str, int] = {}
+    for number in range(10_000):
+        subtask.run(number % 8, (number * 7) % 8)
+        subtask.materialized(int(subtask.metric("startedMaterialization")))
+        handle = subtask.keyed.checkpoint(number, number).result(30)
+        subtask.keyed.completed(number)
+        known.update(handle.objects())
+        wanted = {*handle.objects(), *subtask.keyed.held()}
+        subtask.inner.delete(sorted(known - wanted))
+        known &= wanted
+        if number % 8 == 7:
+            stored = subtask.inner.list("")
+            largest["objects"] = max(largest["objects"], len(stored))
+            largest["bytes"] = max(largest["bytes"], sum(info.size for info in stored))
+            largest["handles"] = max(largest["handles"], len(handle.log) + len(handle.materialized))
+        if number == 999:
+            at_a_thousand, largest = largest, dict.fromkeys(largest, 0)
+    print(at_a_thousand, largest)
+    assert subtask.restored(handle) == subtask.expected[9999]
+    for what, bound in at_a_thousand.items():
+        assert largest[what] <= 1.2 * bound, what
+    subtask.uploader.close()

@@ -1,0 +1,41 @@
+"""When a table is materialized."""
+
+from holdfast.changelog.format import LogId
+from holdfast.changelog.writer import LogSize
+from holdfast.materialize.policy import MaterializationPolicy
+
+POLICY = MaterializationPolicy(log_handles_max=4, log_ratio_max=2.0, log_bytes_min=100, interval_s=60.0)
+
+
+def due(pieces: int = 1, stored_bytes: int = 0, pending: int = 0, table_bytes: int = 0, now_s: float = 0.0) -> bool:
+    return POLICY.due(LogSize(pieces, stored_bytes, pending), table_bytes, now_s, next_s=60.0)
+
+
+def test_nothing_new_is_never_materialized():
+    assert not due(pieces=0, now_s=1e9)
+
+
+def test_it_is_due_by_the_number_of_handles():
+    assert not due(pieces=3)
+    assert due(pieces=4)
+
+
+def test_it_is_due_by_the_ratio_of_log_to_table_but_not_for_a_small_log():
+    assert not due(stored_bytes=100)
+    assert due(stored_bytes=101)
+    assert not due(stored_bytes=400, table_bytes=200)
+    assert due(stored_bytes=401, table_bytes=200)
+
+
+def test_it_is_due_by_time_also_for_what_was_never_persisted():
+    assert not due(now_s=59.0)
+    assert due(now_s=60.0)
+    assert due(pieces=0, pending=1, now_s=60.0)
+
+
+def test_first_ones_are_spread_over_the_interval_and_the_same_at_each_start():
+    logs = [LogId("op", "state", start, start + 1) for start in range(200)]
+    first = [POLICY.first_s(log, 10.0) for log in logs]
+    assert first == [POLICY.first_s(log, 10.0) for log in logs]
+    assert 10.0 < min(first) < 20.0
+    assert 60.0 < max(first) <= 70.0

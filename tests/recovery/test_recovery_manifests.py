@@ -1,0 +1,68 @@
+"""Manifests: round trip, refusals, the golden file."""
+
+from pathlib import Path
+
+import pytest
+from obstore.store import MemoryStore
+
+from holdfast.changelog.handles import LogPiece, Manifest, MaterializedPart, TableHandle
+from holdfast.errors import CorruptObject, ObjectNotFound
+from holdfast.recovery.manifests import VERSION, decode_manifest, encode_manifest, load_manifests
+from holdfast.storage.framing import frame
+from holdfast.storage.obstore_store import ObstoreStore
+
+GOLDEN = Path(__file__).parent / "golden" / "manifest-1.bin"
+
+
+def manifest(checkpoint_id: int = 4) -> Manifest:
+    part = MaterializedPart("shared/1/1/a", 0, 100, 0, 8)
+    piece = LogPiece("dstl/1/1/b", 16, 200, 3, 5, 2, 8)
+    handle = TableHandle("count", "state", 0, 8, b"schema", [part], [piece])
+    return Manifest(1, checkpoint_id, 2, 3, 99, [handle])
+
+
+def test_a_manifest_comes_back_as_it_was():
+    assert decode_manifest("m", encode_manifest(manifest())) == manifest()
+
+
+def test_manifests_are_loaded_in_the_order_of_their_names():
+    store = ObstoreStore("memory://", MemoryStore())
+    for number in range(20):
+        store.put(f"m/{number}", encode_manifest(manifest(number)))
+    names = [f"m/{number}" for number in reversed(range(20))]
+    assert [each.checkpoint_id for each in load_manifests(store, names)] == list(reversed(range(20)))
+    assert load_manifests(store, []) == []
+    with pytest.raises(ObjectNotFound, match="m/20"):
+        load_manifests(store, ["m/1", "m/20"])
+
+
+def test_every_flipped_bit_and_every_truncation_is_noticed_with_the_objects_name():
+    data = encode_manifest(manifest())
+    for position in range(len(data) * 8):
+        damaged = bytearray(data)
+        damaged[position // 8] ^= 1 << position % 8
+        with pytest.raises(CorruptObject, match="manifests/m"):
+            decode_manifest("manifests/m", bytes(damaged))
+    for length in range(len(data)):
+        with pytest.raises(CorruptObject, match="manifests/m"):
+            decode_manifest("manifests/m", data[:length])
+
+
+def test_another_version_and_another_content_are_refused():
+    with pytest.raises(CorruptObject, match=rf"m: format version {VERSION + 1}"):
+        decode_manifest("m", frame(b"HFMF", VERSION + 1, b""))
+    with pytest.raises(CorruptObject, match="m: is no manifest"):
+        decode_manifest("m", frame(b"HFMF", VERSION, b"\x91\x01"))
+
+
+def test_the_golden_manifest_is_read_as_it_was_written():
+    """`golden/manifest-1.bin` was written by format version 1; every later version reads it."""
+    assert decode_manifest("golden", GOLDEN.read_bytes()) == manifest()
+
+
+def test_a_quiet_job_keeps_its_manifest_small():
+    """64 pieces of 8 tables, with names as long as they are in a store."""
+    name = "dstl/000000000001/000000000001/" + "0" * 32
+    pieces = [LogPiece(name, 16, 2000, i * 1000, i * 1000 + 1000, 0, 128) for i in range(64)]
+    handle = TableHandle("count", "state", 0, 128, b"s" * 600, [], pieces)
+    assert len(encode_manifest(Manifest(1, 1, 1, 1, 1, [handle] * 8))) < 64_000

@@ -1,0 +1,279 @@
+"""Recovery and rescaling: the restored state is the model's, or an error names the object; simulated with faults."""
+
+import random
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from obstore.store import MemoryStore
+
+from holdfast.changelog.attempts import RetryPolicy
+from holdfast.changelog.handles import LogPiece, TableHandle
+from holdfast.changelog.uploader import Uploader
+from holdfast.clock import ManualClock
+from holdfast.errors import CheckpointFailed, CorruptObject, HoldfastError, StorageError
+from holdfast.materialize.keyed_state import KeyedState
+from holdfast.materialize.policy import MaterializationPolicy
+from holdfast.recovery.restore import ObjectCache, restore_table, select
+from holdfast.state.keys import encode_keys, key_groups
+from holdfast.state.table import StateTable
+from holdfast.storage.obstore_store import ObstoreStore
+from holdfast.storage.store import ObjectStore
+from holdfast.testing.stores import FaultyStore, seeded_faults
+
+GROUPS = 128
+KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
+POLICY = MaterializationPolicy(log_handles_max=3, retry_delay_s=0.0, failures_max=1000)
+
+
+class Job:
+    """Some subtasks of one counting operator, with a model of what they hold; no coordinator."""
+
+    def __init__(self, store: ObjectStore, inner: ObjectStore, attempts_max: int = 1) -> None:
+        self.store = store
+        self.inner = inner
+        self.attempts_max = attempts_max
+        self.epoch = 0
+        self.batch = -1
+        self.checkpoint_id = 0
+        self.model: Counter[int] = Counter()
+        self.recorded: list[TableHandle] = []
+        self.recorded_model: Counter[int] = Counter()
+        self.subtasks: list[Subtask] = []
+
+    def start(self, parallelism: int) -> None:
+        """Recover the last recorded checkpoint with that many subtasks, as a new epoch."""
+        self.stop()
+        self.epoch += 1
+        self.uploader = Uploader(self.store, self.epoch, 1, retries=RetryPolicy(self.attempts_max, 0.0))
+        self.model = Counter(self.recorded_model)
+        edges = [-(-GROUPS * index // parallelism) for index in range(parallelism + 1)]
+        with ObjectCache(self.inner) as cache:
+            self.subtasks = [
+                Subtask(self.uploader, start, stop, self.recorded, cache) for start, stop in pairwise(edges)
+            ]
+
+    def stop(self) -> None:
+        for subtask in self.subtasks:
+            subtask.keyed.close()
+        if self.subtasks:
+            self.uploader.close()
+
+    def run(self, keys: list[int], delete: list[int]) -> None:
+        self.batch += 1
+        rows = pa.record_batch({"k": pa.array(keys + delete, pa.int64())})
+        groups = key_groups(encode_keys(rows, ["k"]), GROUPS)
+        for subtask in self.subtasks:
+            own = (groups >= subtask.start) & (groups < subtask.stop)
+            subtask.run(self.batch, rows.filter(pa.array(own)), np.flatnonzero(own) >= len(keys))
+        self.model.update(keys)
+        for key in delete:
+            self.model.pop(key, None)
+
+    def checkpoint(self, complete: bool = True) -> bool:
+        """Whether it was recorded."""
+        self.checkpoint_id += 1
+        futures = [each.keyed.checkpoint(self.checkpoint_id, self.batch) for each in self.subtasks]
+        try:
+            handles = [future.result(30) for future in futures]
+        except (StorageError, CheckpointFailed):
+            complete = False
+        for future in futures:
+            future.exception(30)
+        if complete:
+            self.recorded, self.recorded_model = handles, Counter(self.model)
+        for each in self.subtasks:
+            (each.keyed.completed if complete else each.keyed.aborted)(self.checkpoint_id)
+        return complete
+
+    def totals(self) -> Counter[int]:
+        rows = [row for each in self.subtasks for row in each.table.snapshot().to_pylist()]
+        assert len(rows) == len({row["k"] for row in rows})
+        return Counter({row["k"]: row["n"] for row in rows})
+
+    def referenced(self) -> set[str]:
+        return {name for handle in self.recorded for name in handle.objects()}
+
+
+@dataclass
+class Subtask:
+    uploader: Uploader
+    start: int
+    stop: int
+    handles: list[TableHandle]
+    cache: ObjectCache
+    table: StateTable = field(init=False)
+    keyed: KeyedState = field(init=False)
+
+    def __post_init__(self) -> None:
+        own = select(self.handles, "count", "state", self.start, self.stop)
+        self.table = StateTable(KEYS, VALUES, GROUPS)
+        restore_table(self.table, own, self.cache, self.start, self.stop)
+        self.keyed = KeyedState(
+            "count", "state", self.table, self.start, self.stop, self.uploader, POLICY, ManualClock()
+        )
+        self.keyed.restored(own)
+
+    def run(self, batch: int, rows: pa.RecordBatch, deleted: np.ndarray) -> None:
+        self.table.begin(batch)
+        counts = self.table.column("n")
+        for slot, delete in zip(self.table.lookup(rows), deleted, strict=True):
+            counts = self.table.column("n")
+            counts.values[slot] = counts.values[slot] + 1 if self.table.present[slot] else 1
+            counts.valid[slot] = self.table.present[slot] = not delete
+        changes = self.table.changes()
+        self.table.commit()
+        self.keyed.committed(batch, changes)
+
+
+def memory() -> ObjectStore:
+    return ObstoreStore("memory://", MemoryStore())
+
+
+def test_rescaling_from_one_to_four_to_three_to_eight_keeps_every_total():
+    store = memory()
+    job = Job(store, store)
+    rng = random.Random(1)
+    for parallelism in (1, 4, 3, 8, 1):
+        job.start(parallelism)
+        assert job.totals() == job.model
+        for _ in range(5):
+            job.run([rng.randrange(300) for _ in range(200)], [])
+            assert job.checkpoint()
+        assert job.totals() == job.model
+    job.stop()
+
+
+def test_restored_handles_stay_in_every_checkpoint_and_serve_recovery_after_recovery():
+    """Nothing is materialized in between: the logs of earlier subtasks are joined and divided again and again."""
+    store = memory()
+    job = Job(store, store)
+    job.start(1)
+    job.run(list(range(200)), [])
+    assert job.checkpoint()
+    for parallelism in (2, 1, 3, 2, 1):
+        job.start(parallelism)
+        assert job.totals() == job.model
+        job.run(list(range(0, 200, parallelism)), [0, 199])
+        assert job.checkpoint()
+    job.start(4)
+    assert job.totals() == job.model
+    job.stop()
+
+
+def test_a_missing_or_altered_object_is_an_error_that_names_it_and_never_wrong_state():
+    store = memory()
+    job = Job(store, store)
+    job.start(2)
+    for _ in range(9):
+        job.run(list(range(100)), [])
+        assert job.checkpoint()
+    names = sorted(job.referenced())
+    assert {name.split("/")[0] for name in names} == {"dstl", "shared"}
+    for name in names:
+        data = store.get(name)
+        store.delete([name])
+        with pytest.raises(StorageError, match=name):
+            job.start(3)
+        for damaged in (data[:-1], data[: len(data) // 2], data[:-5] + b"12345", b""):
+            store.put(name, damaged)
+            with pytest.raises(CorruptObject, match=name):
+                job.start(3)
+        store.put(name, data)
+    job.start(3)
+    assert job.totals() == job.recorded_model
+    job.stop()
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_simulated_failures_never_lose_a_recorded_state_or_an_object_of_it(seed):
+    """Requests that fail, lie or come late; aborted checkpoints; recoveries at any parallelism."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    inner = memory()
+    store = FaultyStore(inner, seeded_faults(seed, rng.choice([0.0, 0.1, 0.4])))
+    job = Job(store, inner, rng.choice([1, 3]))
+    job.start(rng.randint(1, 4))
+    recorded = 0
+    for _ in range(60):
+        event = rng.random()
+        if event < 0.08:
+            job.start(rng.randint(1, 5))
+            assert job.totals() == job.recorded_model
+        elif event < 0.4:
+            recorded += job.checkpoint(complete=rng.random() < 0.7)
+        elif event < 0.45:
+            store.land()
+        else:
+            job.run([rng.randrange(50) for _ in range(20)], [rng.randrange(50) for _ in range(3)])
+        stored = {info.name for info in inner.list("")}
+        assert job.referenced() <= stored
+        assert {name for each in job.subtasks for name in each.keyed.held()} <= stored
+    job.start(3)
+    assert job.totals() == job.recorded_model
+    job.stop()
+    assert recorded
+
+
+class CountingStore:
+    """Counts what is fetched, and how much at the same time."""
+
+    def __init__(self, inner: ObjectStore, parties: int) -> None:
+        self.inner = inner
+        self.fetched: Counter[str] = Counter()
+        self.together = threading.Barrier(parties)
+
+    def get(self, name: str) -> bytes:
+        self.fetched[name] += 1
+        self.together.wait(30)
+        return self.inner.get(name)
+
+
+def test_objects_are_fetched_once_and_in_parallel():
+    inner = memory()
+    for number in range(4):
+        inner.put(f"o{number}", bytes([number]))
+    store = CountingStore(inner, 4)
+    with ObjectCache(store, downloads_max=4) as cache:  # type: ignore[arg-type]
+        cache.prefetch(["o0", "o1", "o2", "o3", "o0"])
+        assert [bytes(cache.get(f"o{number}")) for number in (0, 1, 2, 3, 0)] == [b"\0", b"\1", b"\2", b"\3", b"\0"]
+    assert set(store.fetched.values()) == {1}
+
+
+def handle(start: int, stop: int, table: str = "state") -> TableHandle:
+    return TableHandle("op", table, start, stop, b"", [], [LogPiece("dstl/a", 0, 1, 0, 1, start, stop)])
+
+
+def test_select_narrows_handles_and_pieces_to_the_key_groups_in_common():
+    chosen = select([handle(8, 16), handle(0, 8), handle(0, 16, "other")], "op", "state", 4, 10)
+    assert [(each.key_group_start, each.key_group_stop) for each in chosen] == [(4, 8), (8, 10)]
+    assert [(p.key_group_start, p.key_group_stop) for each in chosen for p in each.log] == [(4, 8), (8, 10)]
+
+
+def test_select_leaves_out_pieces_without_any_of_the_key_groups():
+    pieces = [LogPiece("dstl/a", 0, 1, 0, 1, 0, 4), LogPiece("dstl/b", 0, 1, 0, 1, 4, 8)]
+    [chosen] = select([TableHandle("op", "state", 0, 8, b"", [], pieces)], "op", "state", 4, 8)
+    assert chosen.objects() == ["dstl/b"]
+
+
+def test_state_that_the_checkpoint_does_not_have_at_all_is_new():
+    assert select([handle(0, 16)], "op", "another", 0, 16) == []
+
+
+@pytest.mark.parametrize(
+    ("handles", "problem"),
+    [
+        ([handle(0, 4)], "4 to 8 have no state"),
+        ([handle(4, 8)], "0 to 4 have no state"),
+        ([handle(0, 2), handle(5, 8)], "2 to 5 have no state"),
+        ([handle(0, 5), handle(4, 8)], "4 to 5 are there twice"),
+        ([handle(8, 16)], "0 to 8 have no state"),
+    ],
+)
+def test_key_groups_that_are_missing_or_doubled_are_refused(handles, problem):
+    with pytest.raises(HoldfastError, match=problem):
+        select(handles, "op", "state", 0, 8)
