@@ -113,7 +113,7 @@ class World:
         self.take_over()
 
     def run(self) -> None:
-        """Forty faulty seconds; forty healthy ones, in which everything recovers; then the end, when all must be tidy."""
+        """Forty faulty seconds; forty healthy ones, to recover in; then the end, when all must be tidy."""
         self.run_for(40)
         self.faulty = False
         self.run_for(40)

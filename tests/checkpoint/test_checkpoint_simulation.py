@@ -1,4 +1,7 @@
-"""The real coordinator in a random world; a failing seed is printed, and replayed with HOLDFAST_SEED=n; HOLDFAST_SEEDS=n runs more of them."""
+"""The real coordinator in a random world.
+
+A failing seed is printed; HOLDFAST_SEED=n replays it, HOLDFAST_SEEDS=n runs the first n.
+"""
 
 import os
 

@@ -144,7 +144,7 @@ class ObjectRegistry:
         assert not self._deletable.keys() & self._deleting, "queued twice"
 
     def _let_go(self, holder: Holder, names: Iterable[str]) -> None:
-        for name in names:
+        for name in sorted(names):
             self._names[holder].discard(name)
             holders = self._holders[name]
             holders.discard(holder)

@@ -1,0 +1,81 @@
+"""Which objects may be deleted, and when."""
+
+from holdfast.checkpoint.registry import RETRY_PAUSE_S, LogHolder, ObjectRegistry, PendingHolder, RecordHolder
+from holdfast.ids import CheckpointId, Incarnation, JournalNumber
+
+LOG = LogHolder(0, Incarnation(1))
+OTHER_LOG = LogHolder(1, Incarnation(1))
+RECORD = RecordHolder(JournalNumber(2))
+PENDING = PendingHolder(CheckpointId(1))
+
+
+def test_what_was_in_no_acknowledgement_is_never_deleted() -> None:
+    registry = ObjectRegistry()
+    registry.hold(LOG, ["a"])
+    registry.release(LOG)
+    registry.validate()
+    assert registry.take(0) == []
+    assert len(registry) == 0
+
+
+def test_an_acknowledged_object_goes_when_record_and_log_let_go_in_either_order() -> None:
+    for first, second in ((RECORD, LOG), (LOG, RECORD)):
+        registry = ObjectRegistry()
+        registry.hold(LOG, ["a"])
+        registry.hold(RECORD, ["a"])
+        registry.acknowledge(["a"])
+        registry.release(first)
+        assert registry.take(0) == []
+        registry.release(second)
+        assert registry.take(0) == ["a"]
+        registry.validate()
+
+
+def test_an_object_shared_by_two_logs_goes_when_both_let_go() -> None:
+    registry = ObjectRegistry()
+    registry.replace(LOG, {"a"})
+    registry.replace(OTHER_LOG, {"a", "b"})
+    registry.acknowledge(["a", "b"])
+    registry.replace(LOG, set())
+    assert registry.take(0) == []
+    registry.replace(OTHER_LOG, {"b"})
+    assert registry.take(0) == ["a"]
+    assert registry.names(OTHER_LOG) == {"b"}
+
+
+def test_an_object_acknowledged_too_late_is_deleted_at_once() -> None:
+    registry = ObjectRegistry()
+    registry.acknowledge(["late"])
+    assert registry.take(0) == ["late"]
+
+
+def test_an_object_is_given_out_for_deletion_once_until_answered() -> None:
+    registry = ObjectRegistry()
+    registry.acknowledge(["a"])
+    assert registry.take(0) == ["a"]
+    registry.acknowledge(["a"])
+    assert registry.take(0) == []
+    assert registry.being_deleted(["a", "b"]) == ["a"]
+    registry.deleted(["a"])
+    registry.deleted(["a"])
+    registry.validate()
+    assert len(registry) == 0
+
+
+def test_a_failed_delete_stays_queued() -> None:
+    registry = ObjectRegistry()
+    registry.acknowledge(["a"])
+    registry.take(0)
+    registry.delete_failed(["a", "unknown"], 10)
+    assert registry.take(10) == []
+    assert registry.take(10 + RETRY_PAUSE_S) == ["a"]
+
+
+def test_an_object_that_is_needed_again_before_its_deletion_was_ordered_stays() -> None:
+    registry = ObjectRegistry()
+    registry.acknowledge(["a"])
+    registry.hold(PENDING, ["a"])
+    registry.validate()
+    assert registry.take(0) == []
+    registry.release(PENDING)
+    assert registry.take(0) == ["a"]

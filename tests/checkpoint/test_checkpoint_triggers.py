@@ -1,0 +1,55 @@
+"""Trigger policies: pure answers to "when is the next checkpoint due?"."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from holdfast.checkpoint.triggers import cron, every, manual
+from holdfast.errors import SettingsError
+
+NOON = datetime(2024, 5, 1, 12, tzinfo=UTC).timestamp()
+
+
+def test_every_keeps_its_rate_when_it_is_served_late() -> None:
+    assert every("10s").next_due(1000, 1000) == 1010
+    assert every("10s").next_due(1013, 1000) == 1010
+    assert every("10s").next_due(1013, 1010) == 1020
+
+
+def test_every_takes_what_was_missed_once() -> None:
+    assert every(10).next_due(1057, 1000) == 1050
+    assert every(10).next_due(1057, 1050) == 1060
+
+
+def test_every_is_due_at_once_when_the_clock_was_set_back() -> None:
+    assert every(10).next_due(500, 1000) == 500
+
+
+def test_manual_is_never_due() -> None:
+    assert manual().next_due(1e12, 0) is None
+
+
+def test_cron_is_due_at_the_expressions_times_in_utc() -> None:
+    assert cron("0 * * * *").next_due(NOON + 1, NOON) == NOON + 3600
+    assert cron("30 12 * * *").next_due(NOON, NOON) == NOON + 1800
+
+
+def test_cron_takes_what_was_missed_once() -> None:
+    late = NOON + 5 * 3600 + 17
+    assert cron("0 * * * *").next_due(late, NOON) == late
+    assert cron("0 * * * *").next_due(late, late) == NOON + 6 * 3600
+
+
+def test_cron_does_not_wait_for_a_clock_that_was_set_back() -> None:
+    assert cron("0 * * * *").next_due(NOON, NOON + 86400) == NOON + 3600
+
+
+@pytest.mark.parametrize("expression", ["", "* * *", "61 * * * *", "0 0 30 2 *", "often", None])
+def test_an_expression_that_never_comes_due_is_refused(expression: str) -> None:
+    with pytest.raises(SettingsError, match=r"cron\(expression\)=.*allowed"):
+        cron(expression)
+
+
+def test_an_interval_of_nothing_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"every\(interval\)=0.*allowed"):
+        every(0)
