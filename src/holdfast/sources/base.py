@@ -91,7 +91,8 @@ class Enumerator(ABC):
     def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
         """The next piece of work from `start`, not past `until`, of about `rows_max` rows and `bytes_max` bytes.
 
-        Empty `reads` and `to == start` where nothing is new. Deterministic for given arguments and discoveries.
+        Empty `reads` and `to == start` where nothing is new (`to` may move without reads where there are no rows).
+        Deterministic for given arguments and discoveries.
         Should give several reads where it can, so that several senders share them.
         """
 

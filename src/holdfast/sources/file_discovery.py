@@ -119,6 +119,8 @@ class FileEnumerator(Enumerator):
                 break
             shape = self._shape(number)
             position, stop = self._position(start, number), self._stop(until, number, shape)
+            if 0 < stop <= position:
+                continue
             for read, used in self._pieces(number, shape, position, stop, room, piece):
                 reads.append(read)
                 room = Room(room.rows - used.rows, room.bytes - used.bytes)
@@ -138,7 +140,7 @@ class FileEnumerator(Enumerator):
         while first or (position < stop and room.left):
             first = False
             allowed = Room(min(room.rows, piece.rows), min(room.bytes, piece.bytes))
-            end = stop if shape.whole else min(stop, _cut(shape, position, allowed))
+            end = stop if shape.whole else min(stop, _cut(shape, position, allowed, room))
             used = Room((end - position) * shape.rows_per_unit, (end - position) * shape.bytes_per_unit)
             yield SplitRead(file.path, position, end, max(1, round(used.rows)), detail), used
             room = Room(room.rows - used.rows, room.bytes - used.bytes)
@@ -213,12 +215,22 @@ class FileEnumerator(Enumerator):
             return
 
 
-def _cut(shape: FileShape, position: int, allowed: Room) -> int:
-    """Where a piece from `position` ends: at the last stored group within the allowance, else where it is used up."""
-    units = int(min(allowed.rows / shape.rows_per_unit, allowed.bytes / max(shape.bytes_per_unit, 1e-9)))
-    end = position + max(1, units)
-    within = [group for group in shape.group_ends if position < group <= end]
-    return within[-1] if within else end
+def _cut(shape: FileShape, position: int, allowed: Room, room: Room) -> int:
+    """Where a piece from `position` ends: after the stored groups that are allowed, or one that there is room for.
+
+    Reading from the middle of a group decodes it from its beginning, so one is cut only where it must be.
+    """
+    end = position + _units(shape, allowed)
+    groups = [group for group in shape.group_ends if group > position]
+    within = [group for group in groups if group <= end]
+    if within:
+        return within[-1]
+    last = position + _units(shape, room)
+    return groups[0] if groups and groups[0] <= last else (last if groups else end)
+
+
+def _units(shape: FileShape, room: Room) -> int:
+    return max(1, int(min(room.rows / shape.rows_per_unit, room.bytes / max(shape.bytes_per_unit, 1e-9))))
 
 
 def utc(moment: datetime) -> datetime:

@@ -94,21 +94,13 @@ class CsvParser(BlockParser):
         self._types = {column.name: column.type for column in schema if column.name in columns}
 
     def convert(self, records: list[bytes]) -> pa.RecordBatch | str:
-        reasons: list[str] = []
-
-        def skip(row: Any) -> str:
-            reasons.append(f"has {row.actual_columns} fields, expected {row.expected_columns}")
-            return "skip"
-
         problem = self._quoting(records[-1])
         if problem is not None:
             return problem
         try:
-            table = read_csv(b"".join(records), self._columns, self._options, self._types, skip)
+            table = read_csv(b"".join(records), self._columns, self._options, self._types)
         except pa.ArrowInvalid as error:
-            return str(error)
-        if reasons:
-            return reasons[0]
+            return str(error).partition("\n")[0]
         if table.num_rows != len(records):
             return f"is {table.num_rows} rows, expected 1: a line break or a quote stands inside a value"
         batch = conform(_one_batch(table), self._schema)
@@ -127,9 +119,7 @@ class CsvParser(BlockParser):
         return None
 
 
-def read_csv(
-    data: bytes, columns: list[str], options: CsvOptions, types: dict[str, pa.DataType] | None, invalid_row: Any
-) -> pa.Table:
+def read_csv(data: bytes, columns: list[str], options: CsvOptions, types: dict[str, pa.DataType] | None) -> pa.Table:
     """A block without a header line; types are inferred where none are given."""
     return pa_csv.read_csv(
         pa.BufferReader(data),
@@ -138,7 +128,6 @@ def read_csv(
             delimiter=options.delimiter,
             quote_char=options.quote,
             newlines_in_values=options.multiline,
-            invalid_row_handler=invalid_row,
         ),
         convert_options=pa_csv.ConvertOptions(
             column_types=types,
@@ -160,7 +149,7 @@ def check_csv_types(schema: pa.Schema) -> None:
     """Raise `JobRefused` for a type that CSV cannot hold."""
     for column in schema:
         try:
-            read_csv(b"x\n", ["x"], CsvOptions(null_values=("x",)), {"x": column.type}, None)
+            read_csv(b"x\n", ["x"], CsvOptions(null_values=("x",)), {"x": column.type})
         except pa.ArrowNotImplementedError as error:
             raise JobRefused(
                 f"column {column.name!r}: a CSV file cannot hold {column.type}: read it as a string, or use JSON lines"
@@ -190,8 +179,11 @@ class JsonParser(BlockParser):
         columns = []
         for column, carried in self._carriers:
             try:
-                array = pa.array([row.get(column.name) for row in rows], type=carried)
-                columns.append(array if carried == column.type else pc.cast(array, column.type))
+                values = [row.get(column.name) for row in rows]
+                if pa.types.is_floating(carried):
+                    values = [float(value) if type(value) is int else value for value in values]
+                array = pa.array(values, type=carried)
+                columns.append(cast_nested(array, column.type))
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 return f"column {column.name!r} is no {column.type}: {error}"
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
@@ -219,10 +211,23 @@ def carrier(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
+def cast_nested(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """As `pc.cast`, which also casts what lies below a null struct, and fails there."""
+    if array.type == type_:
+        return array
+    if pa.types.is_struct(type_):
+        children = [cast_nested(child, field.type) for child, field in zip(array.flatten(), type_, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=list(type_), mask=array.is_null())
+    if pa.types.is_list(type_):
+        values = cast_nested(array.values, type_.value_type)
+        return pa.ListArray.from_arrays(array.offsets, values, type=type_, mask=array.is_null())
+    return pc.cast(array, type_)
+
+
 def infer_csv(path: str, columns: list[str], data: bytes, options: CsvOptions) -> pa.Schema:
     """Column types from the first records of a file."""
     try:
-        return read_csv(data, columns, options, None, lambda row: "skip").schema
+        return read_csv(data, columns, options, None).schema
     except pa.ArrowInvalid as error:
         raise JobRefused(f"{path}: the schema cannot be inferred: {error}: give schema=") from error
 

@@ -68,7 +68,12 @@ class LocalTree(FileTree):
         self._wanted = wanted
 
     def list(self) -> list[FileInfo]:
-        return list(self._walk(self._root)) if Path(self._root).is_dir() else []
+        try:
+            return list(self._walk(self._root))
+        except OSError as error:
+            raise StorageError(
+                f"{self._root}: the folder cannot be listed: {error}: make it, or correct the path"
+            ) from error
 
     def _walk(self, folder: str) -> Iterator[FileInfo]:
         with os.scandir(folder) as entries:

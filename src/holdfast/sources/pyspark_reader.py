@@ -1,0 +1,258 @@
+"""Any PySpark `DataSourceStreamReader` as a source. PySpark is not imported: the reader is used by its methods.
+
+A batch is what `partitions(start, end)` says, one read a partition; partitions travel to tasks by cloudpickle,
+as in PySpark, and are stored nowhere. The reader decides how far one step goes: its default read limit
+(PySpark 4.2) is kept by planning from one of the offsets that it gave to the next.
+"""
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+import cloudpickle
+import pyarrow as pa
+
+from holdfast.errors import BadRecord, JobRefused
+from holdfast.functions.schema import to_arrow_schema
+from holdfast.sources.base import (
+    BadRow,
+    Enumerator,
+    EnumeratorContext,
+    Offsets,
+    Source,
+    SourceBatch,
+    SourcePlan,
+    SplitRead,
+)
+from holdfast.sources.file_schema import conform, fits, forbidden_nulls
+from holdfast.sources.offsets import flat_offsets
+
+ROWS_PER_BATCH = 16_384
+STEPS_AT_ONCE_MAX = 64
+STEPS_MAX = 1_024
+STREAM_METHODS = ("initialOffset", "latestOffset", "partitions", "read")
+
+
+class DataSourceReaderSource(Source):
+    """The rows of a PySpark data source.
+
+    Parameters
+    ----------
+    reader
+        A `DataSourceStreamReader`; or a `DataSource`, or its class, whose `streamReader` is then taken. Its offsets
+        must be flat dicts from split to position.
+    schema
+        A `pyarrow.Schema`, a Spark `StructType` or a DDL string; a `DataSource` knows its own.
+    options
+        For the `DataSource` class.
+    name
+        Identifies the source's positions when the job is started again.
+    starting
+        Offsets to start from when there is no checkpoint, instead of `initialOffset()`.
+
+    Raises
+    ------
+    JobRefused
+        The reader is not one that can be replayed from offsets.
+    """
+
+    kind = "datasource"
+
+    def __init__(
+        self,
+        reader: Any,
+        schema: Any = None,
+        *,
+        options: Mapping[str, str] | None = None,
+        name: str | None = None,
+        starting: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self._reader, self._schema = opened(reader, schema, dict(options or {}))
+        self._starting = None if starting is None else flat_offsets(f"{self!r}: starting", starting)
+
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def enumerator(self, context: EnumeratorContext) -> Enumerator:
+        return ReaderEnumerator(context.source, self._reader, self._starting)
+
+    def read(self, read: SplitRead) -> Iterator[SourceBatch]:
+        rows = iter(self._reader.read(cloudpickle.loads(read.detail)))
+        position = 0
+        for chunk in chunks(rows):
+            for batch, bad in converted(chunk, self._schema, repr(self)):
+                reported = BadRow(self.name or self.kind, read.split, str(position), *bad) if bad else None
+                yield SourceBatch(batch, position, [reported] if reported else [])
+                position += batch.num_rows + (1 if bad else 0)
+
+    def describe(self) -> dict[str, Any]:
+        return {"description": f"DataSourceReaderSource[{type(self._reader).__name__}]"}
+
+    def __repr__(self) -> str:
+        return f"DataSourceReaderSource({type(self._reader).__name__}, name={self.name!r})"
+
+
+class ReaderEnumerator(Enumerator):
+    """Asks the reader, and remembers the offsets that a limited reader gave, since the last checkpoint."""
+
+    def __init__(self, source: str, reader: Any, starting: Offsets | None) -> None:
+        self._source = source
+        self._reader = reader
+        self._starting = starting
+        self._takes_limit = bool(inspect.signature(reader.latestOffset).parameters)
+        self._steps: list[Offsets] = []
+
+    def initial(self) -> Offsets:
+        first = (
+            self._starting if self._starting is not None else self._flat("initialOffset", self._reader.initialOffset())
+        )
+        if not self._steps:
+            self._steps = [dict(first)]
+        return dict(first)
+
+    def restore(self, offsets: Offsets, objects: list[str]) -> None:
+        self._steps = [dict(offsets)]
+
+    def latest(self) -> Offsets:
+        if not self._takes_limit:
+            return self._flat("latestOffset", self._reader.latestOffset())
+        if not self._steps:
+            self.initial()
+        limit = self._reader.getDefaultReadLimit()
+        repeats = 1 if type(limit).__name__ == "ReadAllAvailable" else STEPS_AT_ONCE_MAX
+        for _ in range(min(repeats, STEPS_MAX - len(self._steps))):
+            last = self._steps[-1]
+            found = self._flat("latestOffset", self._reader.latestOffset(dict(last), limit))
+            if found == last:
+                break
+            self._steps.append(found)
+        return dict(self._steps[-1])
+
+    def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
+        if start == until:
+            return SourcePlan(start, [])
+        to = self._step(start, until)
+        partitions = self._reader.partitions(dict(start), dict(to))
+        reads = [
+            SplitRead(f"partition {index}", 0, None, detail=cloudpickle.dumps(partition))
+            for index, partition in enumerate(partitions)
+        ]
+        return SourcePlan(dict(to), reads)
+
+    def completed(self, offsets: Offsets) -> None:
+        if offsets in self._steps:
+            self._steps = self._steps[self._steps.index(offsets) :]
+        self._reader.commit(dict(offsets))
+
+    def close(self) -> None:
+        stop = getattr(self._reader, "stop", None)
+        if stop is not None:
+            stop()
+
+    def _step(self, start: Offsets, until: Offsets) -> Offsets:
+        """The next offsets after `start` that the reader gave on its way to `until`."""
+        if start in self._steps and until in self._steps:
+            after = self._steps.index(start) + 1
+            if after <= self._steps.index(until):
+                return self._steps[after]
+        return until
+
+    def _flat(self, method: str, offsets: Any) -> Offsets:
+        return flat_offsets(f"source {self._source!r}: {type(self._reader).__name__}.{method}()", offsets)
+
+
+class Bad(NamedTuple):
+    reason: str
+    payload: str
+
+
+def opened(reader: Any, schema: Any, options: dict[str, str]) -> tuple[Any, pa.Schema]:
+    """A stream reader and its schema, from whatever the user gave."""
+    if isinstance(reader, type):
+        reader = reader(options)
+    what = type(reader).__name__
+    if hasattr(reader, "streamReader"):
+        try:
+            schema = reader.schema() if schema is None else schema
+            declared = schema if callable(getattr(schema, "jsonValue", None)) else reader.schema()
+            reader = reader.streamReader(declared)
+        except Exception as error:
+            raise JobRefused(
+                f"data source {what}: gives no stream reader: {error}: implement streamReader() (a simpleStreamReader "
+                "does not say where a read ends before it has read, so it cannot be planned) or give a reader"
+            ) from error
+    missing = [method for method in STREAM_METHODS if not callable(getattr(reader, method, None))]
+    if hasattr(reader, "readBetweenOffsets") or missing:
+        reason = f"has no {', '.join(missing)}" if missing else "is a SimpleDataSourceStreamReader"
+        raise JobRefused(
+            f"reader {type(reader).__name__}: {reason}: a batch is planned before it is read; implement PySpark's "
+            "DataSourceStreamReader (initialOffset, latestOffset, partitions, read) instead"
+        )
+    if schema is None:
+        raise JobRefused(f"reader {type(reader).__name__}: its schema is not known: give schema=")
+    return reader, to_arrow_schema(schema)
+
+
+def chunks(rows: Iterator[Any]) -> Iterator[pa.RecordBatch | list[Any]]:
+    """What a reader yields, record batches as they are, rows in lists of bounded length."""
+    for first in rows:
+        if isinstance(first, pa.RecordBatch):
+            yield first
+        else:
+            yield list(islice(chain([first], rows), ROWS_PER_BATCH))
+
+
+def converted(
+    chunk: pa.RecordBatch | list[Any], schema: pa.Schema, whose: str
+) -> Iterator[tuple[pa.RecordBatch, Bad | None]]:
+    """(rows, the bad row that follows them, if any), in order."""
+    if isinstance(chunk, pa.RecordBatch):
+        wrong = sorted(set(chunk.schema.names) ^ set(schema.names)) or [
+            field.name for field in schema if not fits(chunk.schema.field(field.name).type, field.type)
+        ]
+        if wrong:
+            raise BadRecord(f"{whose}: gave a batch of {chunk.schema}, expected {schema}: columns {wrong} differ")
+        chunk = conform(chunk, schema)
+        if forbidden_nulls(chunk) is None:
+            yield chunk, None
+            return
+        chunk = [tuple(row.values()) for row in chunk.to_pylist()]
+    yield from _salvage(chunk, schema)
+
+
+def _salvage(rows: list[Any], schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, Bad | None]]:
+    found = _columns(rows, schema)
+    if isinstance(found, pa.RecordBatch):
+        yield found, None
+    elif len(rows) == 1:
+        yield _columns([], schema), Bad(found, _shown(rows[0]))
+    else:
+        half = len(rows) // 2
+        yield from _salvage(rows[:half], schema)
+        yield from _salvage(rows[half:], schema)
+
+
+def _columns(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch | str:
+    """One Arrow row per tuple; or why that is not possible."""
+    width = len(schema)
+    for row in rows:
+        if not isinstance(row, tuple | list):
+            return f"is {type(row).__name__}, expected a tuple or a Row"
+        if len(row) != width:
+            return f"has {len(row)} values, expected {width}"
+    columns = []
+    for index, field in enumerate(schema):
+        try:
+            columns.append(pa.array([row[index] for row in rows], type=field.type))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            return f"column {field.name!r} is no {field.type}: {error}"
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    nulls = forbidden_nulls(batch)
+    return f"column {nulls[1]!r} is null" if nulls else batch
+
+
+def _shown(row: Any) -> str:
+    return json.dumps(row, default=str)

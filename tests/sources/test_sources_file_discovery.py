@@ -1,0 +1,284 @@
+"""FileSource on the driver: which files, in which order, remembered how."""
+
+import os
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+from sources_kit import SCHEMA, enumerator, ids, new_store, put_text, read_one, rows_between, write
+
+from holdfast.errors import BadRecord, CorruptObject, JobRefused, SettingsError, StorageError
+from holdfast.sources.file import FileSource
+from holdfast.sources.file_chunks import FAN, MAGIC, VERSION, ChunkContent, decode, encode, join, replaced_by_next
+from holdfast.storage.framing import frame
+
+
+def source_of(folder, **settings) -> FileSource:
+    return FileSource(str(folder), format="csv", schema=SCHEMA, **settings)
+
+
+def test_files_are_read_in_the_order_of_their_times_then_names(tmp_path):
+    for name in ("c", "a", "b"):
+        put_text(tmp_path / f"{name}.csv", f"id,word\n1,{name}\n")
+    same = (tmp_path / "c.csv").stat().st_mtime
+    os.utime(tmp_path / "b.csv", (same, same))
+    planner = enumerator(source_of(tmp_path))
+    plan = planner.plan(planner.initial(), planner.latest(), 100, 10**9)
+    assert [Path(read.split).name for read in plan.reads] == ["b.csv", "c.csv", "a.csv"]
+    assert plan.to == {"next": 3}
+
+
+def test_new_files_are_found_while_the_job_runs(tmp_path):
+    source = source_of(tmp_path)
+    planner = enumerator(source)
+    assert planner.latest() == {"next": 0}
+    write(tmp_path / "one.csv", ids(3))
+    first = planner.latest()
+    write(tmp_path / "two.csv", ids(3, 3))
+    assert rows_between(source, first, planner.latest(), planner)[0] == ids(3, 3)
+
+
+def test_hidden_empty_and_other_files_are_not_seen(tmp_path):
+    write(tmp_path / "deep" / "er" / "seen.csv", ids(1))
+    write(tmp_path / ".git" / "x.csv", ids(1))
+    put_text(tmp_path / "_partial.csv", "id,word\n1,x\n")
+    (tmp_path / "empty.csv").touch()
+    put_text(tmp_path / "README.txt", "no csv")
+    (tmp_path / "_folder").mkdir()
+    planner = enumerator(source_of(tmp_path))
+    assert planner.latest() == {"next": 1}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.csv", {"a.csv"}),
+        ("**/*.csv", {"a.csv", "x/b.csv", "x/y/c.csv"}),
+        ("x/?.csv", {"x/b.csv"}),
+        ("{x,z}/**", {"x/b.csv", "x/y/c.csv"}),
+        ("x/[a-b].csv", {"x/b.csv"}),
+        ("x/[!a-b].csv", set()),
+        ("a.csv", {"a.csv"}),
+        ("x", {"x/b.csv", "x/y/c.csv"}),
+    ],
+)
+def test_a_pattern_matches_as_in_a_shell(tmp_path, pattern, expected):
+    for name in ("a.csv", "x/b.csv", "x/y/c.csv"):
+        write(tmp_path / name, ids(1))
+    planner = enumerator(source_of(tmp_path / pattern))
+    plan = planner.plan({"next": 0}, planner.latest(), 100, 10**9)
+    assert {os.path.relpath(read.split, tmp_path) for read in plan.reads} == expected
+
+
+def test_a_changed_file_is_refused_by_name(tmp_path):
+    path = write(tmp_path / "one.csv", ids(1))
+    planner = enumerator(source_of(tmp_path))
+    planner.latest()
+    write(path, ids(2))
+    with pytest.raises(BadRecord, match=r"one\.csv: was discovered with .* must not change"):
+        planner.latest()
+
+
+def test_a_file_that_vanished_or_changed_before_it_was_read_is_named(tmp_path):
+    source = source_of(tmp_path)
+    path = write(tmp_path / "one.csv", ids(1))
+    planner = enumerator(source)
+    [read] = planner.plan({"next": 0}, planner.latest(), 100, 10**9).reads
+    write(path, ids(2))
+    with pytest.raises(StorageError, match=r"one\.csv: .*must not change"):
+        list(source.read(read))
+    path.unlink()
+    with pytest.raises(StorageError, match=r"one\.csv: .*is gone before it was read"):
+        list(source.read(read))
+
+
+def test_a_file_may_go_after_it_was_read(tmp_path):
+    path = write(tmp_path / "one.csv", ids(1))
+    planner = enumerator(source_of(tmp_path))
+    done = planner.latest()
+    path.unlink()
+    assert planner.latest() == done
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(StorageError, match=r"nowhere: the folder cannot be listed"):
+        enumerator(source_of(tmp_path / "nowhere" / "*.csv")).latest()
+
+
+def test_nothing_is_numbered_when_the_chunk_cannot_be_stored(tmp_path):
+    class Refusing:
+        url = "memory://refusing"
+        refuse = True
+
+        def __init__(self) -> None:
+            self.inner = new_store()
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+        def put(self, name, data):
+            if self.refuse:
+                raise StorageError("no")
+            self.inner.put(name, data)
+
+    store = Refusing()
+    write(tmp_path / "one.csv", ids(1))
+    planner = enumerator(source_of(tmp_path), store)
+    with pytest.raises(StorageError, match="no"):
+        planner.latest()
+    assert planner.objects({"next": 0}) == []
+    store.refuse = False
+    assert planner.latest() == {"next": 1}
+    assert len(planner.objects({"next": 1})) == 1
+
+
+def test_starting_latest_skips_what_is_there_at_the_first_start(tmp_path):
+    write(tmp_path / "old.csv", ids(1))
+    source = source_of(tmp_path, starting="latest")
+    planner = enumerator(source)
+    at = planner.initial()
+    write(tmp_path / "new.csv", ids(1, 1))
+    assert rows_between(source, at, planner.latest(), planner)[0] == ids(1, 1)
+
+
+def test_starting_at_a_moment_skips_what_was_modified_before(tmp_path):
+    write(tmp_path / "old.csv", ids(1))
+    path = write(tmp_path / "new.csv", ids(1, 1))
+    moment = datetime.fromtimestamp(path.stat().st_mtime, UTC).replace(tzinfo=None)
+    source = source_of(tmp_path, starting=moment)
+    planner = enumerator(source)
+    assert rows_between(source, planner.initial(), planner.latest(), planner)[0] == ids(1, 1)
+
+
+def test_records_stay_small_with_many_discoveries(tmp_path):
+    store = new_store()
+    planner = enumerator(source_of(tmp_path), store)
+    most = 0
+    for number in range(300):
+        write(tmp_path / f"{number}.csv", ids(1))
+        offsets = planner.latest()
+        named = planner.objects(offsets)
+        most = max(most, len(named))
+        assert len(offsets) == 1
+    assert most <= (FAN - 1) * 3
+    restarted = enumerator(source_of(tmp_path), store, epoch=2)
+    restarted.restore(offsets, named)
+    assert restarted.latest() == offsets
+
+
+def test_chunks_that_no_record_could_name_are_deleted(tmp_path):
+    store = new_store()
+    planner = enumerator(source_of(tmp_path), store)
+    for number in range(100):
+        write(tmp_path / f"{number}.csv", ids(1))
+        planner.latest()
+    stored = {info.name for info in store.list("sources/")}
+    assert stored == set(planner.objects({"next": 100}))
+
+
+def test_chunks_that_were_named_are_left_to_the_jobmaster(tmp_path):
+    store = new_store()
+    planner = enumerator(source_of(tmp_path), store)
+    named = set()
+    for number in range(20):
+        write(tmp_path / f"{number}.csv", ids(1))
+        planner.latest()
+        named |= set(planner.objects({"next": number}))
+    assert named <= {info.name for info in store.list("sources/")}
+
+
+def test_the_levels_of_chunks_grow_like_the_digits_of_a_number():
+    levels: list[int] = []
+    for count in range(1, 1_000):
+        kept, level = replaced_by_next(levels)
+        levels = [*levels[:kept], level]
+        assert sum(FAN**level for level in levels) == count
+        assert levels == sorted(levels, reverse=True)
+
+
+def test_a_damaged_or_foreign_chunk_is_named():
+    content = ChunkContent("files", 0, 0, [("/a", 1, 2)])
+    assert decode("x", encode(content)) == content
+    with pytest.raises(CorruptObject, match="x: not a discovery chunk"):
+        decode("x", frame(MAGIC, VERSION, b"nothing"))
+    with pytest.raises(CorruptObject, match="of source 'files', expected source 'others'"):
+        join("others", [("x", content)])
+    with pytest.raises(CorruptObject, match="starts at file number 0, expected 1"):
+        join("files", [("x", content), ("y", msgspec.structs.replace(content, files=[("/b", 1, 2)]))])
+
+
+def test_chunks_that_do_not_cover_the_offsets_are_refused(tmp_path):
+    with pytest.raises(CorruptObject, match="has read 3 files"):
+        enumerator(source_of(tmp_path)).restore({"next": 3}, [])
+
+
+def test_offsets_of_another_kind_of_source_are_refused(tmp_path):
+    with pytest.raises(JobRefused, match="is not one of a FileSource"):
+        enumerator(source_of(tmp_path)).restore({"0": 3}, [])
+
+
+def test_lag_counts_files_and_bytes(tmp_path):
+    write(tmp_path / "one.csv", ids(1))
+    second = write(tmp_path / "two.csv", ids(5))
+    planner = enumerator(source_of(tmp_path))
+    planner.latest()
+    assert planner.lag({"next": 1}) == {"files": 1, "bytes": second.stat().st_size}
+    assert planner.lag({"next": 2, "1": 3})["files"] == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"format": "xml"},
+        {"starting": "now"},
+        {"on_new_column": "add"},
+        {"on_missing_column": "ignore"},
+        {"delimiter": ""},
+        {"header": False},
+    ],
+)
+def test_settings_that_are_not_allowed_are_named(settings):
+    with pytest.raises(SettingsError, match=next(iter(settings))):
+        FileSource("/data", **settings)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "parquet", "arrow"])
+def test_restarts_at_every_point_read_each_row_once(tmp_path, suffix):
+    """Random discoveries, batches, checkpoints and takeovers, against the list of all rows written."""
+    seed = random.randrange(10**9)
+    print("seed", seed)
+    draw = random.Random(seed)
+    store, epoch, written = new_store(), 1, 0
+    source = FileSource(str(tmp_path), format=suffix, schema=SCHEMA)
+    planner = enumerator(source, store)
+    at = planner.initial()
+    rows: list[tuple] = []
+    record = (at, [], 0)
+    for _ in range(120):
+        step = draw.random()
+        if step < 0.3:
+            count = draw.choice([1, 5, 60])
+            write(tmp_path / draw.choice(["", "sub"]) / f"{written}.{suffix}", ids(count, written))
+            written += count
+        elif step < 0.7:
+            plan = planner.plan(at, planner.latest(), draw.randint(1, 40), draw.choice([200, 10**9]))
+            again = planner.plan(at, planner.latest(), 10**6, 10**9)
+            assert again.to["next"] >= plan.to["next"]
+            for read in plan.reads:
+                rows += read_one(source, read)[0]
+            at = plan.to
+            assert len(at) <= 2
+        elif step < 0.85:
+            record = (at, planner.objects(at), len(rows))
+            planner.completed(at)
+        else:
+            epoch += 1
+            at, named, kept = record
+            del rows[kept:]
+            planner = enumerator(source, store, epoch)
+            if named or at != {"next": 0}:
+                planner.restore(at, named)
+    rows += rows_between(source, at, planner.latest(), planner)[0]
+    assert sorted(rows) == ids(written)
