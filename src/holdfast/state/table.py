@@ -102,7 +102,8 @@ class StateTable:
     def lookup(self, rows: pa.RecordBatch) -> Integers:
         """The slot of each row's key. Unknown keys get a blank row that is not present.
 
-        All slots returned count as touched. Columns and `present` may have been replaced.
+        All slots returned count as touched. Columns' arrays and `present` may have been replaced: fetch them after it
+        (`table.present[table.lookup(rows)] = True` writes into the old one).
 
         Raises
         ------

@@ -1,0 +1,133 @@
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.state.index import BytesIndex, IntegerIndex, KeyIndex, new_index
+from holdfast.state.keys import Keys, encode_keys
+
+COMPILING = settings(deadline=None)
+"""The first example may compile kernels."""
+
+TEXT = pa.schema([("k", pa.string())])
+INTEGER = pa.schema([("k", pa.int64())])
+MASK = (1 << 64) - 1
+
+
+def unmix(output: int) -> int:
+    """The int64 key whose mixed tag is `output`: SplitMix64's finaliser, inverted."""
+    z = output ^ (output >> 31) ^ (output >> 62)
+    z = z * pow(0x94D049BB133111EB, -1, 1 << 64) & MASK
+    z = z ^ (z >> 27) ^ (z >> 54)
+    z = z * pow(0xBF58476D1CE4E5B9, -1, 1 << 64) & MASK
+    z = z ^ (z >> 30) ^ (z >> 60)
+    key = (z - 0x9E3779B97F4A7C15) & MASK
+    return key - (1 << 64) if key >> 63 else key
+
+
+def integer_keys(values: list[int]) -> Keys:
+    return encode_keys(pa.record_batch({"k": pa.array(values, pa.int64())}), ["k"])
+
+
+def text_keys(values: list[str], constant_hash: int | None = None) -> Keys:
+    keys = encode_keys(pa.record_batch({"k": pa.array(values, pa.string())}), ["k"])
+    if constant_hash is None:
+        return keys
+    collided = dataclasses.replace(keys)
+    collided.__dict__["hashes"] = np.full(len(keys), constant_hash, np.uint64)
+    return collided
+
+
+def keys_in(index: KeyIndex, slots: np.ndarray) -> list[object]:
+    return pa.array(index.columns(slots)[0]).to_pylist()
+
+
+KEYS_THAT_COLLIDE = {
+    "integers": ([unmix(i) for i in range(60)], INTEGER, integer_keys),
+    "integers at the end": ([unmix(MASK - i) for i in range(60)], INTEGER, integer_keys),
+    "texts of one hash": ([f"{i}" * (i % 12) + f"x{i}" for i in range(60)], TEXT, lambda v: text_keys(v, 12345)),
+    "texts": ([f"key {i}" for i in range(60)], TEXT, text_keys),
+    "integers that spread": (list(range(60)), INTEGER, integer_keys),
+}
+
+
+def test_the_colliding_integers_do_collide() -> None:
+    """Otherwise the tests below would prove nothing."""
+    tags = encode_keys(pa.record_batch({"k": pa.array([unmix(i) for i in range(60)])}), ["k"]).hashes
+    assert set((tags >> np.uint64(32)).tolist()) == {0}
+
+
+@pytest.mark.parametrize("kind", KEYS_THAT_COLLIDE)
+@COMPILING
+@given(data=st.data())
+def test_index_agrees_with_a_dict_through_inserts_and_removals(kind: str, data: st.DataObject) -> None:
+    universe, schema, encode = KEYS_THAT_COLLIDE[kind]
+    index, model = new_index(schema), dict[object, int]()
+    for stamp in range(1, data.draw(st.integers(1, 8)) + 1):
+        chosen = data.draw(st.lists(st.sampled_from(universe), max_size=40))
+        slots, fresh = index.lookup(encode(chosen), stamp)
+        assert keys_in(index, slots) == chosen
+        assert keys_in(index, fresh) == list(dict.fromkeys(chosen))
+        for key, slot in zip(chosen, slots.tolist(), strict=True):
+            assert model.setdefault(key, slot) == slot
+        assert len(set(model.values())) == len(model) == len(index)
+        gone = data.draw(st.lists(st.sampled_from(sorted(model, key=str)), unique=True)) if model else []
+        index.remove(np.array([model.pop(key) for key in gone], np.int64))
+        assert len(index) == len(model)
+
+
+@pytest.mark.parametrize("kind", KEYS_THAT_COLLIDE)
+def test_compacting_keeps_exactly_the_live_keys(kind: str) -> None:
+    universe, schema, encode = KEYS_THAT_COLLIDE[kind]
+    index = new_index(schema)
+    slots, _ = index.lookup(encode(universe), 1)
+    index.remove(slots[::2])
+    index.compact(slots[1::2])
+    again, fresh = index.lookup(encode(universe[1::2]), 2)
+    assert again.tolist() == list(range(30))
+    assert len(fresh) == 30
+    assert keys_in(index, again) == universe[1::2]
+
+
+@pytest.mark.parametrize("schema", [INTEGER, TEXT], ids=["integers", "texts"])
+def test_index_grows_through_one_large_lookup(schema: pa.Schema) -> None:
+    keys = np.random.default_rng(1).integers(0, 200_000, 300_000)
+    rows = pa.record_batch({"k": pa.array(keys).cast(schema.field(0).type)})
+    index = new_index(schema)
+    slots, fresh = index.lookup(encode_keys(rows, ["k"]), 1)
+    _, expected = np.unique(keys, return_index=True)
+    assert np.array_equal(fresh, slots[np.sort(expected)])
+    assert pa.array(index.columns(slots)[0]).equals(rows.column(0))
+
+
+def test_a_slot_is_fresh_once_for_each_stamp() -> None:
+    index = IntegerIndex(INTEGER)
+    assert len(index.lookup(integer_keys([5, 5, 6]), 1)[1]) == 2
+    assert len(index.lookup(integer_keys([5]), 1)[1]) == 0
+    assert len(index.lookup(integer_keys([5]), 2)[1]) == 1
+    index.clear_stamps()
+    assert len(index.lookup(integer_keys([5, 6]), 2)[1]) == 2
+
+
+@pytest.mark.parametrize("schema", [INTEGER, TEXT], ids=["integers", "texts"])
+def test_endless_inserts_and_removals_do_not_grow_the_index(schema: pa.Schema) -> None:
+    index = new_index(schema)
+    sizes = []
+    for round_ in range(200):
+        keys = pa.array(np.arange(500) + 500 * round_).cast(schema.field(0).type)
+        slots, _ = index.lookup(encode_keys(pa.record_batch({"k": keys}), ["k"]), round_ + 1)
+        index.remove(slots)
+        sizes.append(index.memory_bytes)
+    assert len(index) == 0
+    assert sizes[-1] <= 2 * sizes[3]
+
+
+def test_keys_of_any_length_live_in_the_arena() -> None:
+    texts = ["", "a" * 100_000, "b", "c" * 31, "c" * 32, "é" * 33]
+    index = BytesIndex(TEXT)
+    slots, _ = index.lookup(text_keys(texts), 1)
+    assert keys_in(index, slots) == texts
+    assert index.lookup(text_keys(texts), 2)[0].tolist() == slots.tolist()

@@ -1,0 +1,298 @@
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from holdfast.errors import BadRecord, JobRefused, UserFunctionError
+from holdfast.state import table as table_module
+from holdfast.state.table import StateTable, object_field
+
+KEY = pa.schema([("k", pa.int64())])
+COUNT = pa.schema([("n", pa.int64())])
+
+
+def put(table: StateTable, rows: dict[Any, int | None], name: str = "n") -> None:
+    """Write a value for each key, in the batch that is open."""
+    key = table.key_schema.field(0)
+    slots = table.lookup(pa.record_batch({key.name: pa.array(list(rows), key.type)}))
+    column = table.column(name)
+    for slot, value in zip(slots, rows.values(), strict=True):
+        column.values[slot] = 0 if value is None else value
+        column.valid[slot] = value is not None
+    table.present[slots] = True
+
+
+def delete(table: StateTable, keys: list[Any]) -> None:
+    key = table.key_schema.field(0)
+    slots = table.lookup(pa.record_batch({key.name: pa.array(keys, key.type)}))
+    table.present[slots] = False
+
+
+def batch(table: StateTable, number: int, rows: dict[Any, int | None]) -> None:
+    table.begin(number)
+    put(table, rows)
+    table.commit()
+
+
+def contents(table: StateTable) -> dict[Any, int | None]:
+    return {row["k"]: row["n"] for row in table.snapshot().to_pylist()}
+
+
+def test_a_batch_of_changes_has_one_sorted_row_for_each_changed_key() -> None:
+    table = StateTable(KEY, COUNT, 128)
+    batch(table, 1, dict.fromkeys(range(100), 0))
+    table.begin(2)
+    put(table, {key: key for key in range(50, 150)})
+    put(table, dict.fromkeys(range(60, 70), None))
+    delete(table, [7, 55, 149, 1000])
+    changes = table.changes()
+    assert changes is not None
+    assert changes.schema.equals(table.stored_schema(), check_metadata=True)
+    groups = changes.column("__key_group").to_numpy()
+    assert (np.diff(groups) >= 0).all()
+    rows = {row["k"]: (row["__deleted"], row["n"]) for row in changes.to_pylist()}
+    assert changes.num_rows == len(rows)
+    expected = {key: (False, key) for key in range(50, 149)} | dict.fromkeys(range(60, 70), (False, None))
+    assert rows == expected | {7: (True, None), 55: (True, None)}
+
+
+def test_rows_only_looked_up_or_written_as_they_were_are_no_change_and_leave_nothing() -> None:
+    table = StateTable(KEY, COUNT, 128)
+    batch(table, 1, {1: 10, 2: None})
+    table.begin(2)
+    table.lookup(pa.record_batch({"k": [1, 2, 3]}))
+    put(table, {1: 11})
+    put(table, {1: 10, 4: 4})
+    delete(table, [4])
+    assert table.changes() is None
+    assert table.touched().size == 4
+    table.commit()
+    assert contents(table) == {1: 10, 2: None}
+    assert len(table) == 2
+
+
+def test_a_batch_that_looked_up_nothing_changes_nothing() -> None:
+    table = StateTable(KEY, COUNT, 128)
+    table.begin(1)
+    assert table.changes() is None
+    assert table.touched().size == 0
+    table.commit()
+    table.begin(2)
+    table.undo()
+    assert len(table) == 0
+
+
+def test_undo_brings_back_values_deletions_and_absence() -> None:
+    table = StateTable(KEY, COUNT, 128)
+    batch(table, 1, {1: 10, 2: 20, 3: None})
+    table.begin(2)
+    put(table, {1: 11, 3: 31, 4: 41})
+    delete(table, [2, 1])
+    put(table, {1: 12})
+    assert len(table) == 3
+    table.undo()
+    assert contents(table) == {1: 10, 2: 20, 3: None}
+    assert not table.in_batch
+
+
+def test_a_deleted_key_comes_back_blank() -> None:
+    table = StateTable(KEY, COUNT, 128)
+    batch(table, 1, {1: 10})
+    table.begin(2)
+    delete(table, [1])
+    table.commit()
+    table.begin(3)
+    slot = table.lookup(pa.record_batch({"k": [1]}))[0]
+    assert not table.present[slot]
+    assert not table.column("n").valid[slot]
+    assert table.column("n").values[slot] == 0
+
+
+def test_touched_slots_come_in_order_of_first_touch() -> None:
+    table = StateTable(KEY, COUNT, 128)
+    batch(table, 1, {1: 1, 2: 2, 3: 3})
+    table.begin(2)
+    for keys in ([3, 1, 3], [5, 1, 2]):
+        table.lookup(pa.record_batch({"k": keys}))
+    assert table.keys_of(table.touched()).to_pydict() == {"k": [3, 1, 5, 2]}
+    assert table.rows_of(table.touched()).to_pydict() == {"k": [3, 1, 5, 2], "n": [3, 1, None, 2]}
+
+
+def test_replaying_changes_elsewhere_gives_the_same_table_for_its_key_groups() -> None:
+    table, half, whole = (StateTable(KEY, COUNT, 128) for _ in range(3))
+    for number in range(5):
+        table.begin(number)
+        put(table, dict.fromkeys(range(number * 10, number * 10 + 30), number))
+        delete(table, list(range(number * 10, number * 10 + 7)))
+        changes = table.changes()
+        assert changes is not None
+        table.commit()
+        whole.apply(changes, 0, 128)
+        half.apply(changes, 0, 64)
+    assert contents(whole) == contents(table)
+    groups = {row["k"]: row["__key_group"] for row in table.snapshot().to_pylist()}
+    assert contents(half) == {key: value for key, value in contents(table).items() if groups[key] < 64}
+    half.apply(table.snapshot(), 64, 128)
+    assert contents(half) == contents(table)
+
+
+def test_applying_keeps_the_last_row_of_a_key() -> None:
+    table = StateTable(KEY, COUNT, 128)
+    rows = [(1, False, 1), (1, True, None), (2, True, None), (2, False, 5), (3, False, 1), (3, False, None)]
+    arrays = [[0] * 6, [row[1] for row in rows], [row[0] for row in rows], [row[2] for row in rows]]
+    fields = table.stored_schema()
+    table.apply(
+        pa.RecordBatch.from_arrays([pa.array(a, f.type) for a, f in zip(arrays, fields, strict=True)], schema=fields),
+        0,
+        128,
+    )
+    assert contents(table) == {2: 5, 3: None}
+
+
+def test_state_added_or_removed_since_is_met_by_name() -> None:
+    old = StateTable(KEY, pa.schema([("n", pa.int64()), ("gone", pa.string())]), 128)
+    batch(old, 1, {1: 10, 2: 20})
+    new = StateTable(KEY, pa.schema([("added", pa.float64()), ("n", pa.int64())]), 128)
+    new.apply(old.snapshot(), 0, 128)
+    assert new.snapshot().select(["k", "added", "n"]).sort_by("k").to_pydict() == {
+        "k": [1, 2],
+        "added": [None, None],
+        "n": [10, 20],
+    }
+
+
+def test_stored_state_of_another_type_is_refused_naming_both() -> None:
+    old = StateTable(KEY, pa.schema([("n", pa.string())]), 128)
+    with pytest.raises(JobRefused, match=r"'n' is declared as int64, but stored as string"):
+        StateTable(KEY, COUNT, 128).apply(old.snapshot(), 0, 128)
+    other_key = StateTable(pa.schema([("id", pa.int64())]), COUNT, 128)
+    with pytest.raises(JobRefused, match=r"'k' is declared as int64, but stored as nothing"):
+        StateTable(KEY, COUNT, 128).apply(other_key.snapshot(), 0, 128)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (pa.record_batch({"k": ["x"]}), "'k' is declared as int64; the rows have type string"),
+        (pa.record_batch({"other": [1]}), "no such column"),
+        (pa.record_batch({"k": pa.array([1, None])}), "row 1 has a null in key column 'k'"),
+    ],
+)
+def test_rows_that_have_no_such_key_are_refused_and_touch_nothing(rows: pa.RecordBatch, words: str) -> None:
+    table = StateTable(KEY, COUNT, 128)
+    table.begin(1)
+    with pytest.raises(BadRecord, match=words):
+        table.lookup(rows)
+    assert table.touched().size == 0
+
+
+VALUES: list[tuple[pa.Field, list[Any]]] = [
+    (pa.field("v", pa.bool_()), [True, False, None]),
+    (pa.field("v", pa.float32()), [1.5, None, -0.0]),
+    (pa.field("v", pa.uint8()), [255, 0, None]),
+    (pa.field("v", pa.string()), ["a", "", None]),
+    (pa.field("v", pa.binary()), [b"\0", None, b""]),
+    (pa.field("v", pa.list_(pa.int64())), [[1, None], [], None]),
+    (pa.field("v", pa.struct([("a", pa.int64())])), [{"a": 1}, None, {"a": None}]),
+    (object_field("v"), [{"a": [1, "x", None]}, None, [1.5, {"b": True}]]),
+]
+
+
+@pytest.mark.parametrize(("field", "values"), VALUES, ids=[str(field.type) for field, _ in VALUES])
+def test_values_of_every_kind_survive_undo_and_replay(field: pa.Field, values: list[Any]) -> None:
+    table = StateTable(KEY, pa.schema([field]), 128)
+
+    def write(number: int, new: list[Any]) -> None:
+        table.begin(number)
+        slots = table.lookup(pa.record_batch({"k": range(len(new))}))
+        column = table.column("v")
+        for slot, value in zip(slots, new, strict=True):
+            column.valid[slot] = value is not None
+            if value is not None:
+                column.values[slot] = value
+        table.present[slots] = True
+
+    write(1, values)
+    table.commit()
+    stored = table.snapshot()
+    write(2, values[1:] + values[:1])
+    changes = table.changes()
+    assert changes is not None
+    changes.validate(full=True)
+    table.undo()
+    assert table.snapshot().equals(stored)
+    copy = StateTable(KEY, pa.schema([field]), 128)
+    copy.apply(stored, 0, 128)
+    assert copy.snapshot().equals(stored)
+    copy.apply(changes, 0, 128)
+    table.apply(changes, 0, 128)
+    assert copy.snapshot().equals(table.snapshot())
+    read = table.column("v").from_arrow(copy.snapshot().sort_by("k").column("v"))
+    assert [v if ok else None for v, ok in zip(read[0].tolist(), read[1], strict=True)] == values[1:] + values[:1]
+
+
+def test_an_object_that_does_not_fit_its_state_is_reported_by_name() -> None:
+    table = StateTable(KEY, pa.schema([("v", pa.string())]), 128)
+    table.begin(1)
+    slots = table.lookup(pa.record_batch({"k": [1]}))
+    table.present[slots] = table.column("v").valid[slots] = True
+    table.column("v").values[slots] = 5
+    with pytest.raises(UserFunctionError, match=r"'v' is declared as string"):
+        table.changes()
+
+
+def test_names_that_occur_twice_are_refused() -> None:
+    with pytest.raises(JobRefused, match="a name twice"):
+        StateTable(KEY, pa.schema([("k", pa.int64())]), 128)
+
+
+def test_calls_outside_their_place_are_refused() -> None:
+    table = StateTable(KEY, COUNT, 128)
+    for call in (table.commit, table.undo, table.changes, table.touched):
+        with pytest.raises(RuntimeError, match="outside a batch"):
+            call()
+    table.begin(3)
+    with pytest.raises(RuntimeError, match="inside batch 3"):
+        table.begin(4)
+    with pytest.raises(RuntimeError, match="inside batch 3"):
+        table.apply(StateTable(KEY, COUNT, 128).snapshot(), 0, 128)
+
+
+def test_stamps_may_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "STAMP_MAX", 3)
+    table = StateTable(KEY, COUNT, 128)
+    for number in range(10):
+        table.begin(number)
+        put(table, {1: number, 2: 2})
+        assert table.touched().size == 2
+        table.commit()
+    assert contents(table) == {1: 9, 2: 2}
+
+
+def test_memory_follows_the_rows_that_are_left() -> None:
+    table = StateTable(KEY, COUNT, 128)
+    keys = pa.array(np.arange(300_000))
+    table.begin(1)
+    slots = table.lookup(pa.record_batch({"k": keys}))
+    table.present[slots] = True
+    table.commit()
+    full = table.memory_bytes
+    table.begin(2)
+    slots = table.lookup(pa.record_batch({"k": keys.slice(1000)}))
+    table.present[slots] = False
+    table.commit()
+    assert table.memory_bytes < full / 4
+    assert sorted(contents(table)) == list(range(1000))
+
+
+def test_an_entry_of_two_longs_takes_at_most_64_bytes_in_a_large_table() -> None:
+    table = StateTable(KEY, COUNT, 128)
+    for number in range(16):
+        table.begin(number)
+        keys = pa.array(np.arange(number * 50_000, (number + 1) * 50_000))
+        slots = table.lookup(pa.record_batch({"k": keys}))
+        table.present[slots] = True
+        table.commit()
+        if len(table) >= 300_000:
+            assert table.memory_bytes / len(table) <= 64
