@@ -183,16 +183,16 @@ class World:
         return self.faulty and self.random.random() < self.fault_rate
 
     def tick(self) -> None:
-        self.at(0.2, self.tick)
+        self.at(0.4, self.tick)
         self.tell(ev.Tick(self.now, self.now))
         dice = self.random.random()
         if dice < 0.1 and self.running and self.task_managers and not self.stopped:
             self.materialize(self.random.choice(list(self.task_managers.values())))
-        elif dice < 0.105 and self.faulty:
+        elif dice < 0.11 and self.faulty:
             self.take_over()
-        elif dice < 0.12 and self.faulty and self.running and self.task_managers:
+        elif dice < 0.13 and self.faulty and self.running and self.task_managers:
             self.kill(self.random.choice(list(self.task_managers)))
-        elif dice < 0.15 and self.faulty:
+        elif dice < 0.18 and self.faulty:
             self.request()
 
     def request(self) -> None:
@@ -204,7 +204,7 @@ class World:
         """One more batch, whose output per sink is the range of offsets it covers."""
         if run != self.run_number or not self.running or self.stopped:
             return
-        self.at(self.random.choice([0.1, 0.5]), lambda: self.commit(run))
+        self.at(self.random.choice([0.2, 0.6]), lambda: self.commit(run))
         if not self.paused:
             self.commit_one()
 
