@@ -32,7 +32,7 @@ def probe_executors(
     for host, python, version, missing, unshared in sorted(set(found)):
         if not version:
             raise JobRefused(
-                f"executor on {host}: Holdfast is not installed in {python}. Install holdfast=={holdfast.__version__} "
+                f"executor on {host}: {python} cannot import Holdfast ({missing}). Install holdfast=={holdfast.__version__} "
                 "there, or ship a virtual environment (spark.archives and PYSPARK_PYTHON)"
             )
         if version != holdfast.__version__:
@@ -65,8 +65,8 @@ def _probe(program: bytes, storage: tuple[str, dict[str, str]], nonce: tuple[str
     host, python = socket.gethostname(), f"Python {platform.python_version()}"
     try:
         import holdfast
-    except ImportError:
-        return (host, python, "", "", "")
+    except ImportError as error:
+        return (host, python, "", str(error), "")
     try:
         import cloudpickle
 

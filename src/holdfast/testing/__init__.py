@@ -1,0 +1,25 @@
+"""The testing kit: run a function or a small pipeline in process, without Spark, in milliseconds.
+
+source = TestSource([[{"k": 1}], Abort(), [{"k": 1}], Eof()], "k BIGINT")
+job = hf.Job(None, name="test", storage="memory://test")
+...
+holdfast.testing.run(job)
+"""
+
+from holdfast.clock import ManualClock
+from holdfast.testing.run import run, start
+from holdfast.testing.source import Abort, Eof, TestSource
+from holdfast.testing.stores import Fault, FaultyStore, SlowStore, seeded_faults
+
+__all__ = [
+    "Abort",
+    "Eof",
+    "Fault",
+    "FaultyStore",
+    "ManualClock",
+    "SlowStore",
+    "TestSource",
+    "run",
+    "seeded_faults",
+    "start",
+]

@@ -1,0 +1,58 @@
+"""Run a job in this process, to its end or step by step, without Spark."""
+
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import JobRefused
+from holdfast.graph.build import build_program
+from holdfast.job import Job
+from holdfast.jobmaster.deployment import Layout
+from holdfast.jobmaster.master import MasterSettings
+from holdfast.jobmaster.planner import BatchLimits
+from holdfast.jobmaster.start import Gateway, Place, Start, open_stored_job, start_job
+from holdfast.journal.codec import StoredJob
+from holdfast.query import Query
+from holdfast.settings import QueryTrigger, available_now
+from holdfast.storage.retrying import RetryingStore
+from holdfast.storage.store import ObjectStore, open_store
+from holdfast.testing.local import LocalCluster
+
+
+def run(job: Job, *, store: ObjectStore | None = None, clock: Clock | None = None) -> Query:
+    """Run a job until everything its sources have is processed and published. Raises `QueryFailed`."""
+    query = start(job, available_now(), store=store, clock=clock)
+    query.awaitTermination()
+    return query
+
+
+def start(job: Job, trigger: QueryTrigger, *, store: ObjectStore | None = None, clock: Clock | None = None) -> Query:
+    """Start a job in this process. `store` stands in for what the job's URL names; `clock` for the machine's."""
+    clock = clock or SystemClock()
+    program = build_program(job.declared, _no_spark, job.dead_letters, {})
+    task_managers = job.task_managers if program.operators else 0
+    parallelism = job.parallelism or max(1, task_managers)
+    opened = store or RetryingStore(open_store(job.storage, job.storage_options))
+    stored = open_stored_job(opened, parallelism, job.max_parallelism)
+    layout = Layout(parallelism, stored.max_parallelism, task_managers)
+
+    def settings(_: StoredJob) -> MasterSettings:
+        limits = BatchLimits(job.max_rows_per_batch, job.max_bytes_per_batch)
+        dead_letter = job.dead_letters is not None
+        return MasterSettings(job.name, layout, job.checkpoint, limits, dead_letter, job.drop_state, trigger)
+
+    def cluster(place: Place, gateway: Gateway) -> LocalCluster:
+        return LocalCluster(program, opened, place, gateway, clock)
+
+    shipped = cloudpickle.dumps(program)
+    started = start_job(Start(settings, opened, job.storage, program, shipped, clock, cluster, None), stored)
+    return Query(started, on_end=lambda: None)
+
+
+def _no_spark(fn: Callable[[Any], Any], schema: pa.Schema) -> pa.Schema:
+    raise JobRefused(
+        f"transform({getattr(fn, '__name__', repr(fn))}) needs Spark; without it use map_batches, or test on a session"
+    )

@@ -1,0 +1,86 @@
+"""A source that follows a script: rows, an abort, more rows, the end."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import SettingsError, TaskManagerLost
+from holdfast.functions.schema import to_arrow_schema
+from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, Source, SourceBatch, SourcePlan, SplitRead
+
+Rows = Sequence[Mapping[str, Any]] | pa.RecordBatch
+
+
+class Abort:
+    """All TaskManagers are lost here, once; the job goes on from its last checkpoint."""
+
+
+class Eof:
+    """The end; a script without one ends as well."""
+
+
+class Aborted(TaskManagerLost):
+    """What reading an `Abort` raises."""
+
+
+class TestSource(Source):
+    """Each element with rows is a batch of its own: `TestSource([rows, Abort(), rows, Eof()], "k BIGINT")`.
+
+    Rows are lists of dicts or a `pyarrow.RecordBatch`. For jobs run by `holdfast.testing` only: the script's place
+    is kept in this process.
+    """
+
+    __test__ = False
+    kind = "test"
+
+    def __init__(self, script: Sequence[Rows | Abort | Eof], schema: Any, *, name: str | None = None) -> None:
+        self.name = name
+        self._schema = to_arrow_schema(schema)
+        self._steps = [self._step(index, step) for index, step in enumerate(script)]
+        self._aborted: set[int] = set()
+        ends = [index for index, step in enumerate(self._steps) if isinstance(step, Eof)]
+        self.length = ends[0] if ends else len(self._steps)
+
+    def _step(self, index: int, step: Rows | Abort | Eof) -> pa.RecordBatch | Abort | Eof:
+        if isinstance(step, Abort | Eof | pa.RecordBatch):
+            return step
+        try:
+            return pa.RecordBatch.from_pylist([dict(row) for row in step], schema=self._schema)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise SettingsError(f"element {index} of the script does not fit {self._schema}: {error}") from error
+
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def enumerator(self, context: EnumeratorContext) -> "_ScriptEnumerator":
+        return _ScriptEnumerator(self)
+
+    def read(self, read: SplitRead) -> Iterator[SourceBatch]:
+        assert isinstance(read.start, int)
+        step = self._steps[read.start]
+        if isinstance(step, Abort):
+            if read.start not in self._aborted:
+                self._aborted.add(read.start)
+                raise Aborted(f"the script aborts at element {read.start}")
+            return
+        if isinstance(step, pa.RecordBatch):
+            yield SourceBatch(step, 0)
+
+
+class _ScriptEnumerator(Enumerator):
+    def __init__(self, source: TestSource) -> None:
+        self._source = source
+
+    def initial(self) -> Offsets:
+        return {"script": 0}
+
+    def latest(self) -> Offsets:
+        return {"script": self._source.length}
+
+    def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
+        place, end = start["script"], until["script"]
+        assert isinstance(place, int) and isinstance(end, int)
+        if place >= end:
+            return SourcePlan(dict(start), [])
+        return SourcePlan({"script": place + 1}, [SplitRead("script", place, place + 1)])
