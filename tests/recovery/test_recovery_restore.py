@@ -277,3 +277,34 @@ def test_state_that_the_checkpoint_does_not_have_at_all_is_new():
 def test_key_groups_that_are_missing_or_doubled_are_refused(handles, problem):
     with pytest.raises(HoldfastError, match=problem):
         select(handles, "op", "state", 0, 8)
+
+
+def test_an_aggregate_that_is_added_starts_null_and_old_and_new_log_are_replayed_together():
+    store = memory()
+    job = Job(store, store)
+    job.start(1)
+    job.run([1, 2], [])
+    assert job.checkpoint()
+    job.stop()
+    wider = pa.schema([*VALUES, ("x", pa.float64())])
+
+    def restored(handles: list[TableHandle]) -> StateTable:
+        table = StateTable(KEYS, wider, GROUPS)
+        with ObjectCache(store) as cache:
+            restore_table(table, handles, cache, 0, GROUPS)
+        return table
+
+    table, uploader = restored(job.recorded), Uploader(store, 2, 1)
+    assert [row["x"] for row in table.snapshot().to_pylist()] == [None, None]
+    keyed = KeyedState("count", "state", table, 0, GROUPS, uploader, POLICY, ManualClock())
+    keyed.restored(job.recorded)
+    table.begin(0)
+    [slot] = table.lookup(pa.record_batch({"k": pa.array([2], pa.int64())}))
+    column = table.column("x")
+    column.values[slot], column.valid[slot] = 0.5, True
+    changes = table.changes()
+    table.commit()
+    keyed.committed(0, changes)
+    again = restored([keyed.checkpoint(1, 0).result(30)])
+    assert {row["k"]: (row["n"], row["x"]) for row in again.snapshot().to_pylist()} == {1: (1, None), 2: (1, 0.5)}
+    uploader.close()
