@@ -329,6 +329,41 @@ def test_null_keys_are_keys_like_others(folder: Path) -> None:
     assert target.rows() == sorted(({"k": k, "j": j, "v": "second"} for k, j in cells), key=repr)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: n * 1000,
+        lambda n: -(2**63) + n,
+        lambda n: f"{'shared prefix ' * 20}{n:06d}",
+        lambda n: "ü" * n,
+        lambda n: datetime.date(1, 1, 1) + datetime.timedelta(n),
+        lambda n: datetime.datetime(2013, 1, 1, 0, 0, 0, 999990 + n % 10) + datetime.timedelta(seconds=n // 10),
+        lambda n: Decimal(f"1{n:030d}"),
+        lambda n: 1.0 + n * 2**-52,
+        lambda n: n.to_bytes(40),
+        lambda n: None if n % 7 == 0 else n,
+    ],
+    ids=["int", "least", "prefix", "lengths", "date", "micros", "decimal", "double", "binary", "nulls"],
+)
+def test_files_that_a_merge_skips_hold_none_of_its_keys(make: Callable[[int], Any], folder: Path) -> None:
+    values = [make(n) for n in range(24)]
+    kind = pa.decimal128(38, 0) if isinstance(values[0], Decimal) else pa.array(values).type
+    schema = pa.schema([("k", kind), ("v", pa.string())])
+    for start in range(0, 24, 4):
+        part = [{"k": key, "v": "old"} for key in values[start : start + 4]]
+        if start % 8:  # files of the sink's own, and of delta-rs
+            write_deltalake(folder, pa.Table.from_pylist(part, schema=schema), mode="append")
+        else:
+            appended = Target(folder, schema, name="append")
+            appended.publish(start, appended.stage(*part))
+    target = Target(folder, schema, mode="upsert")
+    for number, key in enumerate(values, start=1):
+        target.publish(number, target.stage({"k": key, "v": f"new {number}"}))
+    found = [row["k"] for row in target.rows() if row["k"] is not None]
+    assert sorted(set(found)) == sorted(found) == sorted(key for key in values if key is not None)
+    assert all(row["v"].startswith("new ") for row in target.rows())
+
+
 def test_change_types_insert_update_and_delete(folder: Path) -> None:
     target = Target(folder, CHANGES, mode="upsert")
     target.publish(1, target.stage(row(1, "a", "insert"), row(2, "b", "insert"), row(3, "c", "insert")))

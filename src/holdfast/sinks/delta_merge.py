@@ -68,10 +68,10 @@ def merge(table: DeltaTable, changes: pa.Table, keys: Sequence[str], commit: Com
         changes = changes.drop_columns([_DELETED])
     merger = table.merge(
         changes,
-        " AND ".join(f"(t.{_quoted(key)} IS NOT DISTINCT FROM s.{_quoted(key)})" for key in keys),
+        " AND ".join(_equal(key, changes.column(key)) for key in keys),
         source_alias="s",
         target_alias="t",
-        # The rows are in memory anyway; this way delta-rs skips files by their key range.
+        # The rows are in memory anyway, and this way delta-rs skips files by their key range.
         streamed_exec=False,
         commit_properties=commit,
     )
@@ -83,6 +83,18 @@ def merge(table: DeltaTable, changes: pa.Table, keys: Sequence[str], commit: Com
     if updates:
         merger = merger.when_matched_update(updates)
     merger.when_not_matched_insert(values, kept).execute()
+
+
+def _equal(key: str, changed: pa.ChunkedArray) -> str:
+    """The null-safe comparison of a key column.
+
+    Where no change has a null it is plain equality, the only form by which delta-rs skips files. Not so for types
+    whose statistics are not exact in every writer's files.
+    """
+    kind = changed.type
+    exact = pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date32(kind)
+    operator = "=" if exact and changed.null_count == 0 else "IS NOT DISTINCT FROM"
+    return f"(t.{_quoted(key)} {operator} s.{_quoted(key)})"
 
 
 def _quoted(name: str) -> str:
