@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.functions import kernels
 from holdfast.functions.columns import (
@@ -25,6 +24,7 @@ from holdfast.functions.columns import (
     AnyArray,
     BoolArray,
     IntArray,
+    bits,
     cells_at,
     column_array,
     fixed_array,
@@ -125,6 +125,11 @@ class FloatSum(Accumulator):
         return fixed_array(out, out_valid, self.type) if chunk.running else None
 
 
+def _doubles(decimals: pa.Array) -> pa.Array:
+    """Each decimal's nearest double; Arrow's own cast is off by a bit for some."""
+    return pa.array([None if value is None else float(value) for value in decimals.to_pylist()], type=pa.float64())
+
+
 class Mean(Accumulator):
     """A sum in double precision and a count; null while the count is 0."""
 
@@ -138,7 +143,7 @@ class Mean(Accumulator):
         counts = self.table.column(self.count_name).values
         array = self.input(chunk)
         if not has_kernels(array.type):
-            array = pc.cast(array, pa.float64())
+            array = _doubles(array)
         mask = validity(array)
         out, out_counts = room(chunk.running_rows, np.float64), room(chunk.running_rows, np.int64)
         kernels.add_floats(chunk.slots, values_of(array), mask, sums, out)
@@ -181,7 +186,9 @@ class First(Accumulator):
         array = self.input(chunk)
         values = values_of(array)
         out, out_valid = room(chunk.running_rows, values.dtype), room(chunk.running_rows, np.bool_)
-        kernels.keep_first(chunk.slots, values, validity(array), state, state_valid, seen.values, out, out_valid)
+        kernels.keep_first(
+            chunk.slots, bits(values), validity(array), bits(state), state_valid, seen.values, bits(out), out_valid
+        )
         return fixed_array(out, out_valid, self.type) if chunk.running else None
 
 
@@ -191,7 +198,7 @@ class Last(Accumulator):
     def add(self, chunk: Chunk) -> pa.Array | None:
         state, state_valid = self.state()
         array = self.input(chunk)
-        kernels.keep_last(chunk.slots, values_of(array), validity(array), state, state_valid)
+        kernels.keep_last(chunk.slots, bits(values_of(array)), validity(array), bits(state), state_valid)
         return array if chunk.running else None
 
 

@@ -227,14 +227,13 @@ class AggregateSpec(OperatorSpec):
     def _check(self, name: str, aggregate: Aggregate) -> None:
         if name in self.key_columns:
             raise JobRefused(f"operator {self.name!r}: aggregate {name!r} has the name of a key column; rename it")
-        if aggregate.column is None:
-            return
-        kind = self._field(aggregate.column, f"aggregate {name!r}").type
-        if not _fits(aggregate.function, kind):
-            raise JobRefused(
-                f"operator {self.name!r}: aggregate {name!r} is {aggregate}, and column {aggregate.column!r} has type "
-                f"{kind}; expected {_EXPECTED[aggregate.function]}: cast the column before key_by"
-            )
+        if aggregate.column is not None:
+            kind = self._field(aggregate.column, f"aggregate {name!r}").type
+            if not _fits(aggregate.function, kind):
+                raise JobRefused(
+                    f"operator {self.name!r}: aggregate {name!r} is {aggregate}, and column {aggregate.column!r} has "
+                    f"type {kind}; expected {_EXPECTED[aggregate.function]}: cast the column before key_by"
+                )
         for field in self._bind(name, aggregate).state_fields():
             if field.name in self.key_columns:
                 raise JobRefused(

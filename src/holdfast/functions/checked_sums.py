@@ -95,7 +95,7 @@ class DecimalSum(CheckedSum):
             total = cells[slot]
             if value is not None:
                 total = value if total is None else EXACT.add(total, value)
-                if abs(total) >= self._too_large:
+                if total.copy_abs() >= self._too_large:
                     return row
                 cells[slot] = total
             self._out.append(total)

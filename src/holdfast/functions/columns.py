@@ -37,6 +37,11 @@ def fixed_array(values: AnyArray, valid: BoolArray, kind: pa.DataType) -> pa.Arr
     return _fixed_array(values, valid if len(valid) else None, kind)
 
 
+def bits(values: AnyArray) -> AnyArray:
+    """The same memory as unsigned integers: kernels that only move values are compiled once a width."""
+    return values.view(f"u{values.dtype.itemsize}")
+
+
 def object_array(values: list[Any]) -> AnyArray:
     """A one-dimensional array of Python objects, also where they are sequences."""
     out = np.empty(len(values), dtype=object)

@@ -1,57 +1,124 @@
-"""From what a function gives out to record batches of the declared schema; what does not match is an error at once,
-inside the call that gave it, so that the row is known and can still be undone.
+"""From what a function gives out to record batches of the declared schema; what does not match is an error.
+
+Values are checked a column at a time where an error ends the batch anyway, and a row at a time where the row has to
+be undone alone.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
+from types import GeneratorType
 from typing import Any
 
 import pyarrow as pa
 
-from holdfast.functions.values import Misfit, fit_for
+from holdfast.functions.values import Fit, Misfit, fit_for, plain_class
 
-Row = list[Any]
+Row = Sequence[Any]
 
 
 class OutputMismatch(TypeError):
-    """Output that is not of the declared schema: column, found, expected."""
+    """Output that is not of the declared schema: column, found, expected. `row`: which of several, if known."""
+
+    def __init__(self, message: str, row: int = 0) -> None:
+        super().__init__(message)
+        self.row = row
 
 
-def row_fitter(schema: pa.Schema) -> Callable[[Any], Row]:
-    """A function from one yielded dict or tuple to the row's values in schema order. Raises `OutputMismatch`."""
-    names: list[str] = schema.names
-    fits = [fit_for(field.type, field.nullable) for field in schema]
-    width = len(names)
-    known = frozenset(names)
-    take: Callable[[Any], tuple[Any, ...]] = itemgetter(*names) if width > 1 else lambda item: (item[names[0]],)
+def yielded(produced: Any) -> Iterable[Any]:
+    """What `process()` returned, as something to iterate over."""
+    if type(produced) is GeneratorType:
+        return produced
+    if produced is None:
+        return ()
+    if (
+        isinstance(produced, Mapping | str | bytes)
+        or hasattr(produced, "_fields")
+        or not isinstance(produced, Iterable)
+    ):
+        raise OutputMismatch(
+            f"process() returned one {type(produced).__name__}, expected a generator or list of rows; yield the row"
+        )
+    return produced
 
-    def misfit(values: Iterable[Any]) -> OutputMismatch:
-        for name, fit, value in zip(names, fits, values, strict=True):
-            try:
-                fit(value)
-            except Misfit as error:
-                return OutputMismatch(f"output column {name!r}: {error}")
-        raise AssertionError("every value fits")
 
-    def fit_row(item: Any) -> Row:
-        values = item
+class RowFitter:
+    """Yielded dicts and tuples against a schema."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._names: list[str] = schema.names
+        self._width = len(self._names)
+        self._fits = [fit_for(field.type, field.nullable) for field in schema]
+        self._plain = [_plain_classes(field) for field in schema]
+        names = self._names
+        self._take: Any = itemgetter(*names) if self._width > 1 else lambda item: (item[names[0]],)
+
+    def shape(self, item: Any) -> Row:
+        """The values in schema order, themselves unchecked."""
+        if type(item) is dict:
+            return self._of_mapping(item)
+        if isinstance(item, tuple):
+            if len(item) == self._width:
+                return item
+            expected = f"expected {self._width} ({', '.join(self._names)})"
+            raise OutputMismatch(f"output row: found {len(item)} values, {expected}")
         if isinstance(item, Mapping):
-            if item.keys() != known:
-                raise OutputMismatch(_wrong_columns(item, names))
-            values = take(item)
-        elif not isinstance(item, tuple):
-            raise OutputMismatch(
-                f"output row: found {item!r:.200} ({type(item).__name__}), expected a dict or a tuple with the columns "
-                f"{', '.join(names)}; yield each row"
-            )
-        elif len(item) != width:
-            raise OutputMismatch(f"output row: found {len(item)} values, expected {width} ({', '.join(names)})")
-        try:
-            return [fit(value) for fit, value in zip(fits, values, strict=True)]
-        except Misfit:
-            raise misfit(values) from None
+            return self._of_mapping(item)
+        raise OutputMismatch(
+            f"output row: found {item!r:.200} ({type(item).__name__}), expected a dict or a tuple with the columns "
+            f"{', '.join(self._names)}; yield each row"
+        )
 
-    return fit_row
+    def _of_mapping(self, item: Mapping[Any, Any]) -> Row:
+        try:
+            values: Row = self._take(item)
+        except KeyError:
+            raise OutputMismatch(_wrong_columns(item, self._names)) from None
+        if len(item) != self._width:
+            raise OutputMismatch(_wrong_columns(item, self._names))
+        return values
+
+    def fit(self, item: Any) -> Row:
+        """The values in schema order, each of its column's type."""
+        values = self.shape(item)
+        try:
+            return [fit(value) for fit, value in zip(self._fits, values, strict=True)]
+        except Misfit:
+            for name, fit, value in zip(self._names, self._fits, values, strict=True):
+                _fitted(name, fit, [value])
+            raise
+
+    def batch(self, rows: list[Row]) -> pa.RecordBatch:
+        """Rows from `shape` or `fit` as a record batch; values are checked here."""
+        columns = zip(*rows, strict=True)
+        arrays = [self._array(index, values) for index, values in enumerate(columns)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _array(self, index: int, values: Sequence[Any]) -> pa.Array:
+        kind = self._schema.field(index).type
+        if self._plain[index].issuperset(map(type, values)):
+            try:
+                return pa.array(values, type=kind)
+            except (pa.ArrowInvalid, OverflowError):
+                return pa.array(_fitted(self._names[index], self._fits[index], values), type=kind)
+        return pa.array(_fitted(self._names[index], self._fits[index], values), type=kind)
+
+
+def _plain_classes(field: pa.Field) -> frozenset[type]:
+    plain = plain_class(field.type)
+    if plain is None:
+        return frozenset()
+    return frozenset([plain, type(None)]) if field.nullable else frozenset([plain])
+
+
+def _fitted(name: str, fit: Fit, values: Sequence[Any]) -> list[Any]:
+    out: list[Any] = []
+    try:
+        for value in values:
+            out.append(fit(value))
+    except Misfit as misfit:
+        raise OutputMismatch(f"output column {name!r}: {misfit}", row=len(out)) from None
+    return out
 
 
 def _wrong_columns(item: Mapping[Any, Any], names: list[str]) -> str:
@@ -61,13 +128,6 @@ def _wrong_columns(item: Mapping[Any, Any], names: list[str]) -> str:
         return f"output column {missing[0]!r}: found no such key among {found}, expected a value (or None)"
     unknown = sorted(str(name) for name in item if name not in names)
     return f"output column {unknown[0]!r}: found in the row, expected only {', '.join(names)}"
-
-
-def rows_to_batch(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
-    """Fitted rows as a record batch."""
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(values, type=field.type) for values, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def fit_batches(produced: Any, schema: pa.Schema) -> list[pa.RecordBatch]:

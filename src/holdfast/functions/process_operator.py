@@ -7,7 +7,8 @@ Invariants: rows are processed in the order of arrival; the table is written onl
 letters, a row whose call failed leaves no trace in cells or output. Does not own the transaction around it.
 """
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,14 +17,14 @@ import pyarrow as pa
 from holdfast.errors import UserFunctionError
 from holdfast.functions.cells import Cells, Cursor, keyed
 from holdfast.functions.operator import BatchContext, Operator, OperatorResult
-from holdfast.functions.output import OutputMismatch, Row, row_fitter, rows_to_batch
+from holdfast.functions.output import OutputMismatch, Row, RowFitter, yielded
 from holdfast.functions.running import bad_row, batch_time, call_open, named_tuples, raised, where_of
 from holdfast.state.table import StateTable
 
 if TYPE_CHECKING:
     from holdfast.functions.process import Context, ProcessSpec
 
-SLICE_ROWS = 1 << 16
+SLICE_ROWS = 1 << 13
 """Rows that are Python objects at one time."""
 
 
@@ -39,9 +40,9 @@ class ProcessOperator(Operator):
         self._cells = [Cells(spec.name, name, state, self._cursor) for name, state in spec.states.items()]
         for cells, (name, state) in zip(self._cells, spec.states.items(), strict=True):
             self._function.__dict__[name] = keyed(state, cells)
-        self._fit_row = row_fitter(spec.schema)
+        self._fitter = RowFitter(spec.schema)
         self._row_of = named_tuples("Row", spec.input_schema.names)
-        self._key_of = self._key_getter()
+        self._key_of = named_tuples("Key", spec.key_columns)
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(output=[])
@@ -67,47 +68,48 @@ class ProcessOperator(Operator):
     def close(self) -> None:
         self._function.close()
 
-    def _key_getter(self) -> Callable[[Any], Any]:
-        """From a row to `ctx.key`."""
+    def _keys(self, columns: list[list[Any]]) -> Iterable[Any]:
+        """`ctx.key` of each row: the value, or a named tuple of several."""
         places = [self._spec.input_schema.get_field_index(name) for name in self._spec.key_columns]
         if len(places) == 1:
-            place = places[0]
-            return lambda row: row[place]
-        make = named_tuples("Key", self._spec.key_columns)
-        return lambda row: make([row[place] for place in places])
+            return columns[places[0]]
+        return map(self._key_of, zip(*(columns[place] for place in places), strict=True))
 
     def _run(
         self, part: pa.RecordBatch, slots: list[int], first_row: int, context: BatchContext, result: OperatorResult
     ) -> None:
-        process, fit_row, key_of = self._function.process, self._fit_row, self._key_of
-        cursor, ctx, keep_old = self._cursor, self._context, self._spec.bad_records == "dead_letter"
+        process, cursor, ctx = self._function.process, self._cursor, self._context
+        may_undo = self._spec.bad_records == "dead_letter"
+        accept = self._fitter.fit if may_undo else self._fitter.shape
         out: list[Row] = []
+        starts: list[int] = []
         old: list[Any] = []
         columns = [column.to_pylist() for column in part.columns]
-        for number, (slot, row) in enumerate(zip(slots, map(self._row_of, zip(*columns, strict=True)), strict=True)):
-            cursor.slot = slot
-            ctx.key = key_of(row)
-            count = len(out)
-            if keep_old:
+        rows = map(self._row_of, zip(*columns, strict=True))
+        for slot, row, key in zip(slots, rows, self._keys(columns), strict=True):
+            cursor.slot, ctx.key = slot, key
+            starts.append(len(out))
+            if may_undo:
                 old = [cells.kept[slot] for cells in self._cells]
             try:
-                produced = process(row, ctx)
-                if produced is not None:
-                    _refuse_single(produced)
-                    out += [fit_row(item) for item in produced]
+                for item in yielded(process(row, ctx)):
+                    out.append(accept(item))
             except Exception as error:  # user code may raise anything
-                self._failed(part, number, first_row + number, context, result, error)
-                del out[count:]
+                self._failed(part, len(starts) - 1, first_row, context, result, error)
+                del out[starts[-1] :]
                 for cells, kept in zip(self._cells, old, strict=True):
                     cells.kept[slot] = kept
         if out:
-            result.output.append(rows_to_batch(out, self._spec.schema))
+            try:
+                result.output.append(self._fitter.batch(out))
+            except OutputMismatch as error:
+                self._failed(part, bisect_right(starts, error.row) - 1, first_row, context, result, error)
 
     def _failed(
         self,
         part: pa.RecordBatch,
         number: int,
-        row: int,
+        first_row: int,
         context: BatchContext,
         result: OperatorResult,
         error: Exception,
@@ -115,10 +117,10 @@ class ProcessOperator(Operator):
         """Raise, or set the row aside."""
         values = part.slice(number, 1).to_pylist()[0]
         key = {name: values[name] for name in self._spec.key_columns}
-        reason = raised(self._spec.name, key, where_of(context, row), error)
+        reason = raised(self._spec.name, key, where_of(context, first_row + number), error)
         if self._spec.bad_records == "fail":
             raise UserFunctionError(reason) from error
-        result.bad.append(bad_row(self._spec.name, context, row, reason, values))
+        result.bad.append(bad_row(self._spec.name, context, first_row + number, reason, values))
 
     def _store(self) -> None:
         slots = self._table.touched()
@@ -126,10 +128,3 @@ class ProcessOperator(Operator):
         for cells in self._cells:
             some |= cells.store(self._table, slots)
         self._table.present[slots] = some
-
-
-def _refuse_single(produced: Any) -> None:
-    if isinstance(produced, dict | str | bytes) or hasattr(produced, "_fields"):
-        raise OutputMismatch(
-            f"process() returned one {type(produced).__name__}, expected a generator or list of rows; yield the row"
-        )

@@ -30,45 +30,55 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _fit_integer(kind: pa.DataType) -> Fit:
+def _fit_integer(kind: pa.DataType, nullable: bool) -> Fit:
     low = 0 if pa.types.is_unsigned_integer(kind) else -(2 ** (kind.bit_width - 1))
     high = low + 2**kind.bit_width - 1
 
     def fit(value: Any) -> Any:
         if type(value) is int and low <= value <= high:
             return value
+        if value is None and nullable:
+            return None
         plain = _plain(value)
         if isinstance(plain, int) and not isinstance(plain, bool) and low <= plain <= high:
             return int(plain)
-        raise Misfit(value, str(kind))
+        raise Misfit(value, _expected(kind, nullable))
 
     return fit
 
 
-def _fit_float(kind: pa.DataType) -> Fit:
+def _fit_float(kind: pa.DataType, nullable: bool) -> Fit:
     def fit(value: Any) -> Any:
         if type(value) is float:
             return value
+        if value is None and nullable:
+            return None
         plain = _plain(value)
         if isinstance(plain, int | float) and not isinstance(plain, bool):
             return float(plain)
-        raise Misfit(value, str(kind))
+        raise Misfit(value, _expected(kind, nullable))
 
     if kind == pa.float64():
         return fit
     return lambda value: pa.scalar(fit(value), type=kind).as_py()
 
 
-def _fit_class(kind: pa.DataType, usual: type, accepted: tuple[type, ...]) -> Fit:
+def _fit_class(kind: pa.DataType, nullable: bool, usual: type, accepted: tuple[type, ...]) -> Fit:
     def fit(value: Any) -> Any:
         if type(value) is usual:
             return value
+        if value is None and nullable:
+            return None
         plain = _plain(value)
         if isinstance(plain, accepted):
             return usual(plain)
-        raise Misfit(value, str(kind))
+        raise Misfit(value, _expected(kind, nullable))
 
     return fit
+
+
+def _expected(kind: pa.DataType, nullable: bool) -> str:
+    return str(kind) if nullable else f"{kind} (not null)"
 
 
 def _fit_by_arrow(kind: pa.DataType, accepted: tuple[type, ...]) -> Fit:
@@ -127,18 +137,24 @@ def _fit_struct(kind: pa.DataType) -> Fit:
     return fit
 
 
-def _fit_value(kind: pa.DataType) -> Fit | None:
+def _fit_plain(kind: pa.DataType, nullable: bool) -> Fit | None:
+    """For the types that most values have: one comparison in the usual case."""
     types = pa.types
     if types.is_integer(kind):
-        return _fit_integer(kind)
+        return _fit_integer(kind, nullable)
     if types.is_floating(kind):
-        return _fit_float(kind)
+        return _fit_float(kind, nullable)
     if types.is_boolean(kind):
-        return _fit_class(kind, bool, (bool,))
+        return _fit_class(kind, nullable, bool, (bool,))
     if types.is_string(kind) or types.is_large_string(kind):
-        return _fit_class(kind, str, (str,))
+        return _fit_class(kind, nullable, str, (str,))
     if types.is_binary(kind) or types.is_large_binary(kind):
-        return _fit_class(kind, bytes, (bytes, bytearray, memoryview))
+        return _fit_class(kind, nullable, bytes, (bytes, bytearray, memoryview))
+    return None
+
+
+def _fit_other(kind: pa.DataType) -> Fit | None:
+    types = pa.types
     if types.is_fixed_size_binary(kind):
         return _fit_by_arrow(kind, (bytes,))
     if types.is_decimal(kind):
@@ -160,22 +176,38 @@ def _fit_value(kind: pa.DataType) -> Fit | None:
 
 def fit_for(kind: pa.DataType, nullable: bool = True) -> Fit:
     """The fit of a type; raises `SettingsError` for types that functions cannot hold (dictionaries, unions, …)."""
-    fit = _fit_value(kind)
-    if fit is None:
+    plain = _fit_plain(kind, nullable)
+    if plain is not None:
+        return plain
+    other = _fit_other(kind)
+    if other is None:
         raise SettingsError(
             f"type {kind} cannot be held by a function; use a number, boolean, string, binary, decimal, date, time, "
             "timestamp, duration, list, map or struct"
         )
-    found = fit
+    found = other
 
     def fit_or_none(value: Any) -> Any:
         if value is not None:
             return found(value)
         if nullable:
             return None
-        raise Misfit(value, f"{kind} (not null)")
+        raise Misfit(value, _expected(kind, nullable))
 
     return fit_or_none
+
+
+def plain_class(kind: pa.DataType) -> type | None:
+    """The class whose values `pyarrow.array` takes for this type as `fit_for` would, or raises; None: no such class."""
+    types = pa.types
+    tests: dict[type, tuple[Callable[[Any], bool], ...]] = {
+        int: (types.is_integer,),
+        float: (types.is_float64,),
+        bool: (types.is_boolean,),
+        str: (types.is_string, types.is_large_string),
+        bytes: (types.is_binary, types.is_large_binary),
+    }
+    return next((found for found, group in tests.items() if any(test(kind) for test in group)), None)
 
 
 _SCALARS = (type(None), bool, int, float, str, bytes)
