@@ -118,3 +118,12 @@ def groups_of(hashes: Hashes, max_parallelism: int) -> npt.NDArray[np.int32]:
         for i in range(len(hashes)):
             groups[i] = hashes[i] % divisor
     return groups
+
+
+@kernel
+def groups_of_integers(values: npt.NDArray[np.int64], places: npt.NDArray[np.int64], max_parallelism: int) -> Any:
+    """The key groups of the int64 keys at `places`: hash and modulo in one pass."""
+    hashes = np.empty(len(places), np.uint64)
+    for i in range(len(places)):
+        hashes[i] = mix(values[np.uint64(places[i])])
+    return groups_of(hashes, max_parallelism)

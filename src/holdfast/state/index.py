@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.state import kernels
-from holdfast.state.hashing import groups_of, hash_integers
+from holdfast.state.hashing import groups_of, groups_of_integers
 from holdfast.state.kernels import ARENA_LIVE, ARENA_USED, CONTROL_FIELDS, COUNT, COUNT_MAX, FREE, FRESH, SLOTS_USED
 from holdfast.state.keys import Keys, decode_bytes, decode_integers, is_integer_kind
 from holdfast.state.physical import Bytes, Integers
@@ -135,7 +135,8 @@ class IntegerIndex(KeyIndex):
         return decode_integers(kernels.gather(self._tags, slots), self.key_schema)
 
     def key_groups(self, slots: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
-        return groups_of(hash_integers(kernels.gather(self._tags, slots)), max_parallelism)
+        groups: npt.NDArray[np.int32] = groups_of_integers(self._tags, slots, max_parallelism)
+        return groups
 
     def _probe(self, keys: Keys, row: int, stamp: int, slots: Integers) -> int:
         assert keys.values is not None

@@ -325,18 +325,20 @@ def mark_changed(values: Array, valid: Bools, slots: Integers, old: Array, old_v
 
 
 @kernel
-def counting_sort(groups: npt.NDArray[np.int32], group_count: int) -> Any:
-    """The stable order of rows by group, groups being in [0, group_count)."""
+def sort_by_group(groups: npt.NDArray[np.int32], group_count: int, rows: Integers) -> Any:
+    """`rows` and `groups` in stable order of their group, groups being in [0, group_count): a counting sort."""
     starts = np.zeros(group_count + 1, np.int64)
     for group in groups:
         starts[group + 1] += 1
     for group in range(group_count):
         starts[group + 1] += starts[group]
-    order = np.empty(len(groups), np.int64)
-    for i in range(len(groups)):
-        order[starts[groups[i]]] = i
-        starts[groups[i]] += 1
-    return order
+    sorted_rows, sorted_groups = np.empty(len(rows), np.int64), np.empty(len(groups), np.int32)
+    for i in range(len(rows)):
+        place = np.uint64(starts[np.uint64(groups[i])])
+        sorted_rows[place] = rows[i]
+        sorted_groups[place] = groups[i]
+        starts[np.uint64(groups[i])] += 1
+    return sorted_rows, sorted_groups
 
 
 @kernel

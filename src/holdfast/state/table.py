@@ -127,9 +127,9 @@ class StateTable:
         return pa.RecordBatch.from_arrays(self._index.columns(slots), schema=self.key_schema)
 
     def rows_of(self, slots: Integers) -> pa.RecordBatch:
-        """Key and value columns of `slots`, in their order."""
+        """Key and value columns of `slots`, in their order; rows that are not present have null values."""
         schema = pa.schema([*self.key_schema, *self.value_schema])
-        return pa.RecordBatch.from_arrays(self._row_columns(slots, None), schema=schema)
+        return pa.RecordBatch.from_arrays(self._row_columns(slots, kernels.gather(self.present, slots)), schema=schema)
 
     def changes(self) -> pa.RecordBatch | None:
         """The net changes of the batch so far in the stored schema, one row a key; None where there are none.
@@ -146,11 +146,8 @@ class StateTable:
             else:
                 changed[:] = True
         changed &= present | old.present
-        if changed.all():
-            slots, deleted = old.slots, ~present
-        else:
-            slots, deleted = old.slots[changed], ~present[changed]
-        return self._stored(slots, deleted) if len(slots) else None
+        slots = old.slots if changed.all() else old.slots[changed]
+        return self._stored(slots) if len(slots) else None
 
     def commit(self) -> None:
         """End the transaction; what it did stays. Rows that are not present are removed."""
@@ -198,21 +195,20 @@ class StateTable:
 
     def snapshot(self) -> pa.RecordBatch:
         """A copy of all present rows in the stored schema, sorted by key group."""
-        slots = np.flatnonzero(self.present)
-        return self._stored(slots, np.zeros(len(slots), np.bool_))
+        return self._stored(np.flatnonzero(self.present))
 
-    def _stored(self, slots: Integers, deleted: Bools) -> pa.RecordBatch:
+    def _stored(self, slots: Integers) -> pa.RecordBatch:
         groups = self._index.key_groups(slots, self.max_parallelism)
-        order = kernels.counting_sort(groups, self.max_parallelism)
-        slots, deleted, groups = (kernels.gather(array, order) for array in (slots, deleted, groups))
-        return stored_batch(self._stored_schema, groups, deleted, self._row_columns(slots, deleted))
+        slots, groups = kernels.sort_by_group(groups, self.max_parallelism, slots)
+        present = kernels.gather(self.present, slots)
+        return stored_batch(self._stored_schema, groups, ~present, self._row_columns(slots, present))
 
-    def _row_columns(self, slots: Integers, deleted: Bools | None) -> list[Any]:
+    def _row_columns(self, slots: Integers, present: Bools) -> list[Any]:
+        """Key columns, and value columns with nulls where not `present`."""
         arrays = list(self._index.columns(slots))
         for column in self._columns:
             values, valid = column.gather(slots)
-            if deleted is not None:
-                valid &= ~deleted
+            valid &= present
             arrays.append(column.to_arrow(values, valid))
         return arrays
 
