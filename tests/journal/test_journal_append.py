@@ -193,3 +193,9 @@ def test_under_random_faults_exactly_the_records_believed_written_are_there(seed
     records = {number: read_record(inner, number) for number in numbers(inner) if number != taken.epoch}
     assert {number: record.checkpoint_id for number, record in records.items()} == written  # type: ignore[union-attr]
     assert written == {number: number - 2 for number in range(2, 22)}
+
+
+def test_a_position_that_is_not_a_number_does_not_hide_ones_own_record() -> None:
+    inner = fresh_store()
+    journal, _ = steered_journal(inner, {("create", 1): Fault.LOST_ANSWER})
+    assert journal.append(checkpoint(1, offsets={"source": {"split": float("nan")}})) == 2
