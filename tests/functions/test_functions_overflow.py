@@ -103,7 +103,13 @@ class Oracle:
                 return None
         self.sums[key] = after
         self.counts[key] = self.counts.get(key, 0) + 1
-        return {"k": key, "a": after[0], "n": self.counts[key], "d": None if after[2] is None else Decimal(after[2]), "b": after[1]}
+        return {
+            "k": key,
+            "a": after[0],
+            "n": self.counts[key],
+            "d": None if after[2] is None else Decimal(after[2]),
+            "b": after[1],
+        }
 
 
 @settings(deadline=None, max_examples=150)
