@@ -100,6 +100,11 @@ def existing(
         ({"columns": [K, V]}, {"partition_by": ("v",)}, r"partitioned by \(\), the sink by \('v',\)"),
         ({"columns": [K, V], "features": ("rowTracking", "domainMetadata")}, {}, "does not know: rowTracking"),
         (
+            {"columns": [K, V, column("_change_type")], "configuration": {"delta.enableChangeDataFeed": "true"}},
+            {"schema": STREAM.append(pa.field("_change_type", pa.string()))},
+            "'_change_type' is reserved by the table's change data feed",
+        ),
+        (
             {"columns": [K, V], "configuration": {"delta.appendOnly": "true"}},
             {"mode": "upsert", "keys": ("k",)},
             "append-only",

@@ -116,7 +116,7 @@ class DeltaSink(Sink):
                 staged.append(encode(stage_table(rows, context, len(staged))))
             else:
                 staged += [encode(one) for one in write_files(rows, self.partition_by, store)]
-        hit("sink.delta.staged")
+                hit("sink.staged")
         return staged
 
     def publish(self, number: int, committables: Sequence[bytes], context: PublishContext) -> None:

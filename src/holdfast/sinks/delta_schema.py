@@ -32,6 +32,8 @@ HARMLESS_FEATURES = frozenset(
 )
 """Writer features that mean nothing for added files, or whose use by this very table is looked at below."""
 
+CHANGE_FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
+
 _COLUMN_RULES = {
     "delta.generationExpression": "is a generated column",
     "delta.identity.start": "is an identity column",
@@ -200,6 +202,9 @@ def _table_differences(table: DeltaTable, partition_by: Sequence[str], upsert: b
 
 def _column_differences(table: DeltaTable, schema: pa.Schema) -> list[str]:
     found = []
+    if table.metadata().configuration.get("delta.enableChangeDataFeed") == "true":
+        taken = [name for name in CHANGE_FEED_COLUMNS if name in schema.names]
+        found += [f"column {name!r} is reserved by the table's change data feed; rename it" for name in taken]
     present = type_names(table)
     for field in _fields(table):
         name, text = field["name"], json.dumps(field)

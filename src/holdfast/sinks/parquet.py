@@ -80,6 +80,7 @@ class ParquetSink(Sink):
                 data = parquet_bytes(part.rows)
                 name = "_" + staged_name(context, len(staged), ".parquet")
                 store.put(name, data)
+                hit("sink.staged")
                 one = StagedParquet(part.rows.num_rows, len(data), zlib.crc32(data), name, folder(part.values))
                 staged.append(encode(one))
         return staged

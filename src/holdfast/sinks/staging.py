@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import CorruptObject, ObjectNotFound, PublishFailed
+from holdfast.failpoints import hit
 from holdfast.sinks.base import PublishContext, StageContext
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
@@ -157,6 +158,7 @@ def stage_table(table: pa.Table, context: StageContext, index: int) -> StagedRow
         return StagedRows(table.num_rows, len(data), crc32, data=data)
     name = staged_name(context, index, ".arrow")
     context.store.put(name, data)
+    hit("sink.staged")
     return StagedRows(table.num_rows, len(data), crc32, name=name)
 
 
