@@ -100,10 +100,10 @@ def test_malformed_csv_rows_are_reported_with_their_place_and_the_rest_is_read(t
     ]
     assert {(row.source, row.split) for row in bad} == {("words", str(path))}
     reasons = [row.reason for row in bad]
-    assert "Expected 2 columns, got 1" in reasons[0]
+    assert "has 1 fields, expected 2" in reasons[0]
     assert "int64" in reasons[1]
     assert "quote is left open" in reasons[2]
-    assert "Expected 2 columns, got 3" in reasons[3]
+    assert "has 3 fields, expected 2" in reasons[3]
     assert "UTF8" in reasons[4]
 
 

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import datasource as pyspark_datasource
 from pyspark.sql import types as pyspark_types
+from pyspark.sql.streaming.datasource import ReadMaxRows as ReadMaxRowsOfSpark
 from sources_kit import enumerator, read_one
 
 from holdfast.errors import BadRecord, JobRefused
@@ -267,10 +268,10 @@ class SparkReader(pyspark_datasource.DataSourceStreamReader):
         return {"numbers": 0}
 
     def latestOffset(self, start, limit):
-        return {"numbers": min(10, start["numbers"] + limit.maxRows)}
+        return {"numbers": min(10, start["numbers"] + limit.max_rows)}
 
     def getDefaultReadLimit(self):
-        return pyspark_datasource.ReadMaxRows(4)
+        return ReadMaxRowsOfSpark(4)
 
     def partitions(self, start, end):
         return [pyspark_datasource.InputPartition((start["numbers"], end["numbers"]))]

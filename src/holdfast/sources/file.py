@@ -85,6 +85,7 @@ class FileSource(Source):
         self._policy = EvolutionPolicy(on_new_column, on_missing_column)
         self._csv = CsvOptions(delimiter, quote, header, multiline, tuple(null_values))
         self._storage_options = dict(storage_options or {})
+        self._opened: FileTree | None = None
         self._check_settings()
 
     def schema(self) -> pa.Schema:
@@ -119,8 +120,14 @@ class FileSource(Source):
         return f"FileSource({self._path!r}, name={self.name!r})"
 
     def _tree(self, form: Format) -> FileTree:
-        suffixes = None if is_glob(self._path) else form
-        return open_tree(self._path, self._storage_options, lambda path: suffixes is None or has_suffix(path, form))
+        """Opened once in each process."""
+        if self._opened is None:
+            any_name = is_glob(self._path)
+            self._opened = open_tree(self._path, self._storage_options, lambda path: any_name or has_suffix(path, form))
+        return self._opened
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_opened": None}
 
     def _format(self) -> Format:
         """The format given, or the one that the path's or else the files' names say."""
@@ -158,7 +165,9 @@ class FileSource(Source):
                     f"FileSource: {setting}={getattr(self._policy, setting)!r}: expected one of {allowed}"
                 )
         for setting in ("delimiter", "quote"):
-            if len(getattr(self._csv, setting)) != 1:
-                raise SettingsError(f"FileSource: {setting}={getattr(self._csv, setting)!r}: expected one character")
+            if len(getattr(self._csv, setting).encode()) != 1:
+                raise SettingsError(
+                    f"FileSource: {setting}={getattr(self._csv, setting)!r}: expected one ASCII character"
+                )
         if not self._csv.header and self._schema is None:
             raise SettingsError("FileSource: header=False needs schema=, which names the columns in their order")

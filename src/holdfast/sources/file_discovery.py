@@ -29,6 +29,7 @@ NEXT = "next"
 PIECES = 16
 """Into about how many reads a batch is divided."""
 PIECE_ROWS_MIN = 16_384
+PIECE_ROWS_MAX = 262_144
 READS_MAX = 256
 AHEAD = 16
 """How many remote files are looked into at once."""
@@ -111,7 +112,7 @@ class FileEnumerator(Enumerator):
     def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
         reads: list[SplitRead] = []
         room = Room(rows_max, bytes_max)
-        piece = Room(max(PIECE_ROWS_MIN, rows_max / PIECES), max(1, bytes_max / PIECES))
+        piece = Room(min(max(PIECE_ROWS_MIN, rows_max / PIECES), PIECE_ROWS_MAX), max(1, bytes_max / PIECES))
         end = min(self._next(until), len(self._files))
         to: Offsets = dict(start)
         for number in self._unread(start, end):

@@ -142,9 +142,7 @@ class TextFormat(Format):
             parsed = parser.parse(data[skipped:])
             base = offset + skipped
             bad = [BadPiece(f"byte {base + one.offset}", one.reason, one.payload) for one in parsed.bad]
-            batches = parsed.batches or [empty(schema)]
-            for batch in batches:
-                yield Piece(f"byte {base}", batch, bad if batch is batches[-1] else [])
+            yield Piece(f"byte {base}", parsed.rows if parsed.rows is not None else empty(schema), bad)
 
     @abstractmethod
     def parser(self, tree: FileTree, file: FileInfo, schema: pa.Schema, policy: EvolutionPolicy) -> BlockParser:

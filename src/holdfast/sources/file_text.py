@@ -1,14 +1,14 @@
 """CSV and JSON lines: blocks of records into Arrow batches, malformed records apart.
 
-A block is converted as a whole; where that fails it is halved until the records that are to blame stand
-alone, so good records convert by the same rules whatever stands beside them, and one bad record costs
-about log2(n) conversions.
+A block is converted as a whole. Where that fails, its records are tried in smaller groups until the ones to
+blame stand alone: good records convert by the same rules whatever stands beside them.
 """
 
 import csv
 import io
+import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,6 +22,8 @@ from holdfast.sources.file_lines import record_ranges
 from holdfast.sources.file_schema import EvolutionPolicy, check_columns, conform, forbidden_nulls
 
 PAYLOAD_CHARS_MAX = 65_536
+SALVAGE_RECORDS = 256
+ROW_NUMBER = re.compile(r"Row #(\d+): ")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -44,40 +46,35 @@ class BadText(NamedTuple):
     payload: str
 
 
-@dataclass
-class ParsedBlock:
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-    bad: list[BadText] = field(default_factory=list)
+class Record(NamedTuple):
+    """A record and its place in the block in bytes."""
+
+    offset: int
+    data: bytes
+
+
+class ParsedBlock(NamedTuple):
+    rows: pa.RecordBatch | None
+    bad: list[BadText]
+
+
+class Salvaged(NamedTuple):
+    """What has been read of a block so far."""
+
+    batches: list[pa.RecordBatch]
+    bad: list[BadText]
+
+    def block(self) -> ParsedBlock:
+        rows = one_batch(pa.Table.from_batches(self.batches)) if self.batches else None
+        return ParsedBlock(rows, sorted(self.bad, key=lambda one: one.offset))
 
 
 class BlockParser(ABC):
     """Turns blocks of one file into batches of the source's schema."""
 
-    quote: str | None = None
-
-    def parse(self, data: bytes) -> ParsedBlock:
-        parsed = ParsedBlock()
-        starts, ends = record_ranges(data, self.quote)
-        records = [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-        if records:
-            self._salvage(records, starts, parsed)
-        return parsed
-
-    def _salvage(self, records: list[bytes], starts: np.ndarray, parsed: ParsedBlock) -> None:
-        batch = self.convert(records)
-        if isinstance(batch, pa.RecordBatch):
-            parsed.batches.append(batch)
-        elif len(records) == 1:
-            payload = records[0].decode("utf-8", "replace").rstrip("\r\n")[:PAYLOAD_CHARS_MAX]
-            parsed.bad.append(BadText(int(starts[0]), batch, payload))
-        else:
-            half = len(records) // 2
-            self._salvage(records[:half], starts[:half], parsed)
-            self._salvage(records[half:], starts[half:], parsed)
-
     @abstractmethod
-    def convert(self, records: list[bytes]) -> pa.RecordBatch | str:
-        """One row per record, in order; or why that is not possible."""
+    def parse(self, data: bytes) -> ParsedBlock:
+        """All good rows of a block of whole records, in order, and the bad ones. Deterministic."""
 
 
 class CsvParser(BlockParser):
@@ -87,25 +84,79 @@ class CsvParser(BlockParser):
         self, path: str, columns: list[str], schema: pa.Schema, options: CsvOptions, policy: EvolutionPolicy
     ) -> None:
         check_columns(path, columns, schema, policy)
-        self.quote = options.quote if options.multiline else None
+        self._quote = options.quote if options.multiline else None
         self._options = options
         self._schema = schema
         self._columns = columns
         self._types = {column.name: column.type for column in schema if column.name in columns}
 
-    def convert(self, records: list[bytes]) -> pa.RecordBatch | str:
-        problem = self._quoting(records[-1])
+    def parse(self, data: bytes) -> ParsedBlock:
+        starts, ends = record_ranges(data, self._quote)
+        if not len(starts):
+            return ParsedBlock(None, [])
+        whole = self._convert(data, len(starts), data[starts[-1] : ends[-1]])
+        if isinstance(whole, pa.RecordBatch):
+            return ParsedBlock(whole, [])
+        found = Salvaged([], [])
+        records = self._of_right_width(data, starts, ends, found)
+        for begin in range(0, len(records), SALVAGE_RECORDS):
+            self._salvage(records[begin : begin + SALVAGE_RECORDS], found)
+        return found.block()
+
+    def _of_right_width(self, data: bytes, starts: np.ndarray, ends: np.ndarray, found: Salvaged) -> list[Record]:
+        """The records that need a closer look: where nothing is quoted, counting delimiters finds most bad ones."""
+        array = np.frombuffer(data, dtype=np.uint8)
+        unquoted = np.add.reduceat((array == ord(self._options.quote)).astype(np.int64), starts) == 0
+        widths = np.add.reduceat((array == ord(self._options.delimiter)).astype(np.int64), starts) + 1
+        wrong = unquoted & (widths != len(self._columns))
+        records = [Record(start, data[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        for index in np.flatnonzero(wrong).tolist():
+            found.bad.append(bad_text(records[index], f"has {widths[index]} fields, expected {len(self._columns)}"))
+        return [records[index] for index in np.flatnonzero(~wrong).tolist()]
+
+    def _salvage(self, records: list[Record], found: Salvaged) -> None:
+        """What can be read of a few records; the reader's errors name the row, which is then tried alone."""
+        while records:
+            result = self._together(records)
+            if isinstance(result, pa.RecordBatch):
+                found.batches.append(result)
+                return
+            blamed = self._blamed(result, records)
+            if blamed is None:
+                half = len(records) // 2
+                self._salvage(records[:half], found)
+                records = records[half:]
+                continue
+            self._salvage(records[:blamed], found)
+            found.bad.append(bad_text(records[blamed], str(self._together(records[blamed : blamed + 1]))))
+            records = records[blamed + 1 :]
+
+    def _blamed(self, reason: str, records: list[Record]) -> int | None:
+        """The place of the record that an error names, if that record alone fails too."""
+        named = ROW_NUMBER.search(reason)
+        place = int(named[1]) - 1 if named else 0
+        if len(records) > 1 and named is None:
+            return None
+        alone = place < len(records) and not isinstance(self._together(records[place : place + 1]), pa.RecordBatch)
+        return place if alone else None
+
+    def _together(self, records: list[Record]) -> pa.RecordBatch | str:
+        return self._convert(b"".join(record.data for record in records), len(records), records[-1].data)
+
+    def _convert(self, data: bytes, count: int, last: bytes) -> pa.RecordBatch | str:
+        """One row per record, in order; or why that is not possible."""
+        problem = self._quoting(last)
         if problem is not None:
             return problem
         try:
-            table = read_csv(b"".join(records), self._columns, self._options, self._types)
+            table = read_csv(data, self._columns, self._options, self._types)
         except pa.ArrowInvalid as error:
             return str(error).partition("\n")[0]
-        if table.num_rows != len(records):
-            return f"is {table.num_rows} rows, expected 1: a line break or a quote stands inside a value"
-        batch = conform(_one_batch(table), self._schema)
+        if table.num_rows != count:
+            return f"is {table.num_rows} rows, expected {count}: a line break or a quote stands inside a value"
+        batch = conform(one_batch(table), self._schema)
         nulls = forbidden_nulls(batch)
-        return f"column {nulls[1]!r} is null" if nulls else batch
+        return f"Row #{int(np.argmax(nulls[0])) + 1}: column {nulls[1]!r} is null" if nulls else batch
 
     def _quoting(self, record: bytes) -> str | None:
         """The reader takes a quote that is left open at the end of a block; elsewhere it swallows the next record."""
@@ -157,7 +208,10 @@ def check_csv_types(schema: pa.Schema) -> None:
 
 
 class JsonParser(BlockParser):
-    """One JSON object a line, decoded by msgspec, converted column by column."""
+    """One JSON object a line, decoded by msgspec, converted column by column.
+
+    PyArrow's JSON reader is not used: it ends the process on a line that is `null` (PyArrow 26).
+    """
 
     def __init__(self, path: str, schema: pa.Schema, policy: EvolutionPolicy) -> None:
         self._path = path
@@ -167,23 +221,45 @@ class JsonParser(BlockParser):
         self._carriers = [(column, carrier(column.type)) for column in schema]
         self._decoder = msgspec.json.Decoder(dict[str, Any])
 
-    def convert(self, records: list[bytes]) -> pa.RecordBatch | str:
-        rows = []
-        for record in records:
+    def parse(self, data: bytes) -> ParsedBlock:
+        starts, ends = record_ranges(data)
+        bad: list[BadText] = []
+        records: list[Record] = []
+        rows: list[dict[str, Any]] = []
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            record = Record(start, data[start:end])
             try:
-                rows.append(self._decoder.decode(record))
+                rows.append(self._decoder.decode(record.data))
+                records.append(record)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                return f"not a JSON object: {error}"
+                bad.append(bad_text(record, f"not a JSON object: {error}"))
         if self._policy.on_new_column == "fail":
             self._refuse_new(rows)
+        found = Salvaged([], bad)
+        if rows:
+            self._salvage(rows, records, found)
+        return found.block()
+
+    def _salvage(self, rows: list[dict[str, Any]], records: list[Record], found: Salvaged) -> None:
+        """Halves what does not convert until the rows to blame stand alone."""
+        batch = self._convert(rows)
+        if isinstance(batch, pa.RecordBatch):
+            found.batches.append(batch)
+        elif len(rows) == 1:
+            found.bad.append(bad_text(records[0], batch))
+        else:
+            half = len(rows) // 2
+            self._salvage(rows[:half], records[:half], found)
+            self._salvage(rows[half:], records[half:], found)
+
+    def _convert(self, rows: list[dict[str, Any]]) -> pa.RecordBatch | str:
         columns = []
         for column, carried in self._carriers:
             try:
                 values = [row.get(column.name) for row in rows]
                 if pa.types.is_floating(carried):
                     values = [float(value) if type(value) is int else value for value in values]
-                array = pa.array(values, type=carried)
-                columns.append(cast_nested(array, column.type))
+                columns.append(cast_nested(pa.array(values, type=carried), column.type))
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 return f"column {column.name!r} is no {column.type}: {error}"
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
@@ -250,7 +326,12 @@ def infer_json(path: str, data: bytes) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
+def bad_text(record: Record, reason: str) -> BadText:
+    payload = record.data.decode("utf-8", "replace").rstrip("\r\n")[:PAYLOAD_CHARS_MAX]
+    return BadText(record.offset, ROW_NUMBER.sub("", reason), payload)
+
+
+def one_batch(table: pa.Table) -> pa.RecordBatch:
     combined = table.combine_chunks().to_batches()
     return combined[0] if combined else pa.RecordBatch.from_pylist([], schema=table.schema)
 

@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from holdfast.errors import ObjectNotFound, StorageError
+from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 
 GLOB = re.compile(r"[*?\[{]")
@@ -140,7 +141,7 @@ class StoreTree(FileTree):
     @property
     def _store(self) -> ObjectStore:
         if self._opened is None:
-            self._opened = open_store(self._url, self._options)
+            self._opened = RetryingStore(open_store(self._url, self._options))
         return self._opened
 
     def list(self) -> list[FileInfo]:
