@@ -5,6 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
+import msgspec
+
 from holdfast.errors import QueryFailed
 from holdfast.jobmaster.control import CheckpointStats
 from holdfast.jobmaster.master import JobMaster
@@ -69,6 +71,11 @@ class Query:
     def checkpoints(self) -> list[CheckpointStats]:
         """Completed checkpoints of this start, oldest first."""
         return list(self._master.progress.checkpoints)
+
+    @property
+    def taskManagers(self) -> list[dict[str, Any]]:
+        """Those that serve now: `task_manager`, `incarnation`, `address`."""
+        return [msgspec.structs.asdict(route) for route in self._master.routes()]
 
     @property
     def restarts(self) -> list[str]:

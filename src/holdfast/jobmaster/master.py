@@ -49,7 +49,7 @@ from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sinks.staging import staged_names
 from holdfast.sources.base import EnumeratorContext
 from holdfast.storage.store import ObjectStore
-from holdfast.taskmanager.protocol import Acknowledgement, ChangelogSettings, Decline, ExchangeRoutes
+from holdfast.taskmanager.protocol import Acknowledgement, ChangelogSettings, Decline, ExchangeRoute, ExchangeRoutes
 
 log = logging.getLogger(__name__)
 
@@ -186,6 +186,7 @@ class JobMaster:
                 if attempt == FAILOVERS_MAX - 1:
                     raise errors.JobRefused(f"TaskManagers keep ending while they start; last: {error}") from error
                 log.warning("starting again: %s", error)
+                self._task_managers.await_loss(LOSS_NOTICE_S)
                 self._run += 1
 
     def on_close(self, call: Callable[[], None]) -> None:
@@ -411,6 +412,8 @@ class JobMaster:
                 self._check()
                 reason = str(error)
                 log.warning("restarting again: %s", reason)
+                if isinstance(error, errors.TaskManagerLost):
+                    self._task_managers.await_loss(LOSS_NOTICE_S)
         self._planner.restore(_position(base))
         self.progress.restarted(reason)
 
@@ -487,6 +490,10 @@ class JobMaster:
             self._fail_waiters()
         self._wake.set()
         return waiter.promise
+
+    def routes(self) -> list[ExchangeRoute]:
+        """The TaskManagers that serve now."""
+        return self._task_managers.routes()
 
     def trigger_checkpoint(self) -> "Future[JournalNumber | None]":
         return self._control.request_checkpoint(uuid.uuid4().hex)

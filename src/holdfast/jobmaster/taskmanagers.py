@@ -163,7 +163,19 @@ class TaskManagers:
         return [future.result() for future in pending]
 
     def _call(self, call: Callable[[int, TaskManagerGateway], T], index: int) -> T:
-        return call(index, self.gateway(index))
+        """One that cannot be reached counts as dead: what hosts it is ended, and its loss follows."""
+        gateway = self.gateway(index)
+        incarnation = self._started.get(index, 0)
+        try:
+            return call(index, gateway)
+        except TaskManagerLost:
+            self._cluster.end_task_manager(index, incarnation)
+            raise
+
+    def await_loss(self, timeout_s: float) -> None:
+        """After a `TaskManagerLost`: until the end that came with it has been noticed."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._serving) < self.count or self._stopping, timeout_s)
 
     def stop(self) -> None:
         with self._changed:
