@@ -1,3 +1,4 @@
+import decimal
 from typing import Any
 
 import numpy as np
@@ -193,6 +194,9 @@ VALUES: list[tuple[pa.Field, list[Any]]] = [
     (pa.field("v", pa.uint8()), [255, 0, None]),
     (pa.field("v", pa.string()), ["a", "", None]),
     (pa.field("v", pa.binary()), [b"\0", None, b""]),
+    (pa.field("v", pa.binary(2)), [b"ab", None, b"\0\0"]),
+    (pa.field("v", pa.decimal128(9, 2)), [decimal.Decimal("1.10"), None, decimal.Decimal("-0.01")]),
+    (pa.field("v", pa.timestamp("us", "UTC")), [0, None, 10**15]),
     (pa.field("v", pa.list_(pa.int64())), [[1, None], [], None]),
     (pa.field("v", pa.struct([("a", pa.int64())])), [{"a": 1}, None, {"a": None}]),
     (object_field("v"), [{"a": [1, "x", None]}, None, [1.5, {"b": True}]]),

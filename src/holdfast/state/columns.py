@@ -2,7 +2,7 @@
 
 Fixed-width Arrow types are kept as their physical values (see `physical`), all others as Python objects:
 str, bytes, Decimal, lists, dicts; or, in a field made by `object_field`, anything msgpack can write, stored as
-msgpack binary. A value that is not valid reads 0 or None. Does not own which slots are in use.
+msgpack binary. A blank row's values read 0 or None. Does not own which slots are in use.
 """
 
 import sys
@@ -50,14 +50,15 @@ class Column:
     @property
     def comparable(self) -> bool:
         """Whether an old value and a new one can be compared: not where objects may have been changed in place."""
-        types = pa.types
-        return self.fixed_width or (
-            not self._msgpack
-            and any(
-                is_type(self.field.type)
-                for is_type in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-            )
+        immutable = (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_fixed_size_binary,
+            pa.types.is_decimal,
         )
+        return self.fixed_width or (not self._msgpack and any(is_type(self.field.type) for is_type in immutable))
 
     def grow(self, capacity: int) -> None:
         values, valid = self.values, self.valid

@@ -4,7 +4,8 @@ Byte strings are compared and copied by address (`array.ctypes.data`, taken once
 to a function in a loop counts references, which costs more than the work itself.
 
 The cache lies beside the source where that can be written, else in the user's cache folder, or in
-`NUMBA_CACHE_DIR`; a process that finds it loads a kernel in milliseconds.
+`NUMBA_CACHE_DIR`; a process that finds it loads a kernel in milliseconds. Numba looks at the file of a kernel alone
+for changes: who edits a function that kernels of other files call removes their caches (`*.nbi` in `__pycache__`).
 Everything here is for single-threaded use of the arrays that are passed in.
 """
 
