@@ -162,17 +162,21 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         served, orders = context.Pipe()
-        server = context.Process(target=serve, args=(orders, secret, folder))
+        server = context.Process(target=serve, args=(orders, secret, folder), daemon=True)
         server.start()
+        orders.close()  # so that a child that dies is noticed
         route = ExchangeRoute(0, 1, served.recv())
         routes = ExchangeRoutes(JOB, [route], [0] * options.parallelism, default_max_parallelism(options.parallelism))
         pipes = [context.Pipe() for _ in range(SENDERS)]
         workers = [
-            context.Process(target=work, args=(pipe[1], secret, number, options.rows // SENDERS, options.keys))
+            context.Process(
+                target=work, args=(pipe[1], secret, number, options.rows // SENDERS, options.keys), daemon=True
+            )
             for number, pipe in enumerate(pipes)
         ]
         for worker, pipe in zip(workers, pipes, strict=True):
             worker.start()
+            pipe[1].close()
             pipe[0].send(routes)
         with TaskManagerClient(route, secret) as client:
             client.deploy(deployment(options.parallelism, options.emit))
@@ -197,7 +201,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
         pulled = bench.batch(2 + batches)
         assert pulled == options.rows or options.emit == "changes", (pulled, options.rows)
         batches += 1
-    millions = batches * options.rows / SENDERS * SENDERS / 1e6
+    millions = batches * options.rows / 1e6
     phases = {f"{phase}_m_rows_per_s": round(millions / seconds, 2) for phase, seconds in bench.seconds.items()}
     push_process = bench.seconds["push"] + bench.seconds["process"]
     return {

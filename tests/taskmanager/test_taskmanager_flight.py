@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from holdfast.exchange.links import FlightLinks
 from holdfast.exchange.sender import ExchangeSender, UnitAttempt
 from holdfast.graph.program import OperatorTarget
 from holdfast.jobmaster.server import JobMasterServer
+from holdfast.taskmanager import remote
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.jobmaster_client import JobMasterClient
 from holdfast.taskmanager.protocol import Acknowledgement, Decline, ExchangeRoute, OutputTicket, ProcessRequest
@@ -349,6 +351,45 @@ def test_giving_up_does_not_wait_for_a_task_manager_that_takes_nothing_more(proc
     assert not sending.is_alive()
     process.send_signal(signal.SIGCONT)
     process.kill()
+
+
+def test_closing_a_server_does_not_wait_for_ever_for_a_call_that_hangs(tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "SHUTDOWN_S_MAX", 0.1)
+    served = Served(tmp_path)
+    served.client.deploy(served.deployment())
+    begun, go_on = threading.Event(), threading.Event()
+
+    def before(context):
+        begun.set()
+        assert go_on.wait(20)
+
+    HOOKS.before = before
+    with ThreadPoolExecutor(1) as pool:
+        hanging = pool.submit(served.client.process, ProcessRequest(1, 0, 0, 1, []))
+        assert begun.wait(20)
+        served.server.close()
+        assert not hanging.done()
+        go_on.set()
+        assert len(hanging.result(20).subtasks) == 2
+    HOOKS.before = lambda context: None
+    served.client.close()
+    served.task_manager.close()
+
+
+@pytest.mark.kill
+def test_a_task_manager_killed_while_its_output_is_pulled_is_lost_at_once(process, tmp_path):
+    at = process.stdout.readline().strip()
+    world = World(tmp_path)
+    sender = ExchangeSender(world.routes(at), SECRET, UnitAttempt(1, 0, 0, 0, "a"))
+    sender.send(COUNT, rows(*range(2_000_000)))
+    with TaskManagerClient(ExchangeRoute(0, 1, at), SECRET) as client:
+        client.process(ProcessRequest(1, 0, 0, 1, sender.finish()))
+        output = client.output(1, 0, "count", 0)
+        assert next(output).num_rows > 0
+        process.send_signal(signal.SIGKILL)
+        process.wait(20)
+        with pytest.raises(TaskManagerLost):
+            list(output)
 
 
 def test_a_program_is_unpickled_only_after_the_secret_was_checked(tmp_path):

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow.flight as flight
 
 from holdfast.taskmanager.protocol import Acknowledgement, Decline, JobMasterGateway
-from holdfast.taskmanager.remote import Call, address, bind, serving
+from holdfast.taskmanager.remote import Call, address, bind, serving, shut_down
 from holdfast.taskmanager.security import SECRET_MIDDLEWARE, SecretServerFactory
 
 _decode = msgspec.msgpack.decode
@@ -31,8 +31,8 @@ class JobMasterServer:
         self.address = address(host, self.port)
 
     def close(self) -> None:
-        """Refuse new calls and end those under way."""
-        self._server.shutdown()
+        """Refuse new calls, and wait a while for those under way."""
+        shut_down(self._server, "JobMaster")
 
 
 class _Server(flight.FlightServerBase):  # type: ignore[misc]

@@ -6,6 +6,7 @@ becomes whatever the caller says (`lost`). Nothing is unpickled here.
 """
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,8 @@ _log = logging.getLogger(__name__)
 
 MESSAGE_CHARACTERS_MAX = 2000
 """gRPC carries errors in trailers of at most 8 KB."""
+
+SHUTDOWN_S_MAX = 5.0
 
 
 class RemoteError(msgspec.Struct, frozen=True):
@@ -116,3 +119,15 @@ def bind(make: Callable[[str], Any], host: str, port_range: Sequence[int] | None
     raise HoldfastError(
         f"{what}: no free port from {first} to {last} on {host} ({reason}); widen TaskManagerConfig(port_range=…)"
     )
+
+
+def shut_down(server: Any, what: str) -> None:
+    """End a Flight server: no new calls; waits for those under way, but not for ever.
+
+    A call that hangs (a user's function, a stream whose sender stands still) ends with its process.
+    """
+    ending = threading.Thread(target=server.shutdown, name="shutdown", daemon=True)
+    ending.start()
+    ending.join(SHUTDOWN_S_MAX)
+    if ending.is_alive():
+        _log.warning("%s: calls are still under way %.0f s after its end; they are left behind", what, SHUTDOWN_S_MAX)

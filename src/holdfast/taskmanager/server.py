@@ -19,7 +19,7 @@ from holdfast.taskmanager.protocol import (
     SectionRows,
     StreamTag,
 )
-from holdfast.taskmanager.remote import Call, bind, serving
+from holdfast.taskmanager.remote import Call, bind, serving, shut_down
 from holdfast.taskmanager.security import SECRET_MIDDLEWARE, SecretServerFactory
 from holdfast.taskmanager.taskmanager import TaskManager
 
@@ -37,12 +37,13 @@ class TaskManagerServer:
         def make(location: str) -> _Server:
             return _Server(task_manager, secret, location)
 
-        self._server: _Server = bind(make, host, port_range, f"TaskManager {task_manager.index}")
+        self._what = f"TaskManager {task_manager.index}"
+        self._server: _Server = bind(make, host, port_range, self._what)
         self.port: int = self._server.port
 
     def close(self) -> None:
-        """Refuse new calls and end those under way."""
-        self._server.shutdown()
+        """Refuse new calls, and wait a while for those under way."""
+        shut_down(self._server, self._what)
 
 
 class _Server(flight.FlightServerBase):  # type: ignore[misc]
