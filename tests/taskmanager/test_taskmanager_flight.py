@@ -16,6 +16,8 @@ from taskmanager_world import COUNT, HOOKS, INPUT, SECRET, NotingJobMaster, Worl
 from holdfast.errors import HoldfastError, StaleCall, TaskManagerLost
 from holdfast.exchange.links import FlightLinks
 from holdfast.exchange.sender import ExchangeSender, UnitAttempt
+from holdfast.functions.aggregates import AggregateSpec
+from holdfast.functions.aggregates import sum as sum_of
 from holdfast.graph.program import OperatorTarget
 from holdfast.jobmaster.server import JobMasterServer
 from holdfast.taskmanager import remote
@@ -116,6 +118,17 @@ def test_errors_come_back_as_the_class_and_words_they_were_raised_with(served):
     with pytest.raises(HoldfastError, match="KeyError: 'anything'"):
         HOOKS.before = lambda context: {}["anything"]
         served.client.process(ProcessRequest(3, 0, 0, 1, []))
+
+
+def test_rows_that_an_operator_sets_aside_come_back_with_the_result(tmp_path):
+    served = Served(tmp_path, parallelism=1)
+    spec = AggregateSpec("count", ("k",), INPUT, {"n": sum_of("k")}, bad_records="dead_letter")
+    served.client.deploy(served.deployment(shipped=program(spec)))
+    streams = push(served, 0, 2**63 - 1, 2**63 - 1, 1)
+    [result] = served.client.process(ProcessRequest(1, 0, 0, 1, streams)).subtasks
+    assert (result.rows_in, result.rows_out, len(result.bad)) == (3, 2, 1)
+    assert result.bad[0].operator == "count"
+    served.close()
 
 
 def test_very_long_errors_keep_beginning_and_end(served):
