@@ -74,7 +74,11 @@ class TaskManagerLost(HoldfastError):
 
 
 class CheckpointFailed(HoldfastError):
-    """A checkpoint did not complete; names its id and the reason."""
+    """A checkpoint did not complete; names its id and the reason. `soft`: declined, and may be asked for again."""
+
+    def __init__(self, message: str, *, soft: bool = False) -> None:
+        super().__init__(message)
+        self.soft = soft
 
 
 class PublishFailed(HoldfastError):

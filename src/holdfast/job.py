@@ -4,7 +4,7 @@ Declarations only, checked as far as they can be without data; nothing runs befo
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -127,7 +127,7 @@ class Job:
                 raise SettingsError(f"{field}={value!r} is not allowed: a whole number from 1")
         if self.parallelism and self.max_parallelism and self.parallelism > self.max_parallelism:
             raise SettingsError(
-                f"parallelism={self.parallelism} is above max_parallelism={self.max_parallelism}; it can be at most that"
+                f"parallelism={self.parallelism} is above max_parallelism={self.max_parallelism}; lower it"
             )
         if not isinstance(self.state, HashMapState):
             raise SettingsError(f"state={self.state!r} is not allowed: HashMapState()")
@@ -215,7 +215,9 @@ class KeyedStream:
         self._paths = paths
         self._key_columns = key_columns
 
-    def aggregate(self, emit: str = "changes", *, name: str | None = None, **aggregates: Aggregate) -> Stream:
+    def aggregate(
+        self, emit: Literal["changes", "every"] = "changes", *, name: str | None = None, **aggregates: Aggregate
+    ) -> Stream:
         """Keep aggregates per key: `aggregate(n=hf.count(), total=hf.sum("x"))`.
 
         Output: the key columns, then the aggregates in keyword order. `emit="changes"`: one row per key touched in

@@ -270,7 +270,7 @@ def _null_keys(
         source, split, position = ("", "", "")
         if origin is not None:
             exact = not leg.steps and isinstance(origin.position, int)
-            position = str(origin.position + index) if exact else f"from {origin.position}"  # type: ignore[operator]
+            position = str(origin.position + index) if exact else f"from {origin.position}"
             source, split = origin.source, origin.split
         if not request.dead_letter:
             raise errors.BadRecord(

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from holdfast import failpoints
 from holdfast.checkpoint import events
@@ -246,7 +247,7 @@ class Control:
                 item = self._events.get(timeout=TICK_S)
                 if item is None:
                     return
-                self._guarded(lambda item=item: item() if callable(item) else self._handle(item))
+                self._guarded(item if callable(item) else partial(self._handle, item))
             now_s = self._clock.monotonic()
             if now_s - last_tick_s >= TICK_S:
                 last_tick_s = now_s
@@ -360,9 +361,7 @@ class Control:
         if command.failure is None:
             promise.set_result(command.number)
         else:
-            error = CheckpointFailed(command.failure)
-            error.soft = command.soft
-            promise.set_exception(error)
+            promise.set_exception(CheckpointFailed(command.failure, soft=command.soft))
 
     # --- on the record thread -----------------------------------------------------------------------------------------
 

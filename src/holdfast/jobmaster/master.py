@@ -26,7 +26,7 @@ from holdfast.clock import Clock
 from holdfast.exchange.task import DEAD_LETTERS
 from holdfast.graph.plan import Plan
 from holdfast.graph.program import Program
-from holdfast.ids import JournalNumber
+from holdfast.ids import BatchNumber, JournalNumber
 from holdfast.jobmaster.batches import BatchOutcome, BatchRunner
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.control import CheckpointStats, Control, JobFacts, Listeners
@@ -292,7 +292,7 @@ class JobMaster:
             error = promise.exception()
             if error is None:
                 return self._await(self._control.published)
-            if not getattr(error, "soft", False):
+            if not isinstance(error, errors.CheckpointFailed) or not error.soft:
                 log.warning("the final checkpoint failed, trying again: %s", error)
             if deadline_s is not None and self._clock.monotonic() > deadline_s:
                 raise errors.CheckpointFailed(f"no final checkpoint within {trigger.timeout}: {error}") from error
@@ -343,7 +343,7 @@ class JobMaster:
         self._failovers = 0
         position = self._planner.committed(plan)
         self._control.post(
-            events.BatchCommitted(events.BatchNumber(plan.batch), position, plan.progress, outcome.committables)
+            events.BatchCommitted(BatchNumber(plan.batch), position, plan.progress, outcome.committables)
         )
         self.progress.batch(plan, outcome, self._clock.monotonic() - started_s, self._planner.lag())
 

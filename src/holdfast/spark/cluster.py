@@ -184,9 +184,11 @@ class _TaskManagerTask:
 def _first_line(error: Exception) -> str:
     """The gist of what Py4J wraps in pages of stack traces."""
     text = str(error)
+    if "Python worker exited unexpectedly" in text:
+        return "its Python worker process ended unexpectedly (killed, out of memory, or crashed)"
     for line in text.splitlines():
         if "SparkException" in line or "Job aborted" in line or "cancelled" in line:
-            return line.strip()[:500]
+            return line.strip(" :")[:500]
     return f"{type(error).__name__}: {text[:500]}"
 
 

@@ -32,8 +32,8 @@ def probe_executors(
     for host, python, version, missing, unshared in sorted(set(found)):
         if not version:
             raise JobRefused(
-                f"executor on {host}: {python} cannot import Holdfast ({missing}). Install holdfast=={holdfast.__version__} "
-                "there, or ship a virtual environment (spark.archives and PYSPARK_PYTHON)"
+                f"executor on {host}: {python} cannot import Holdfast ({missing}). Install there "
+                f"holdfast=={holdfast.__version__}, or ship a virtual environment (spark.archives and PYSPARK_PYTHON)"
             )
         if version != holdfast.__version__:
             raise JobRefused(

@@ -74,8 +74,8 @@ def _layout(job: "Job", program: Program, available: int) -> Layout:
     task_managers = job.task_managers if program.operators else 0
     if available < task_managers + 1:
         raise JobRefused(
-            f"the job needs {task_managers + 1} slots at least ({task_managers} TaskManagers, which keep theirs, and one "
-            f"for batches), Spark has {available}. Give it more (local[N], spark.executor.cores, spark.cores.max, "
+            f"the job needs {task_managers + 1} slots at least ({task_managers} for TaskManagers, and "
+            f"one for batches), Spark has {available}. Give it more (local[N], spark.executor.cores, spark.cores.max, "
             "spark.executor.instances) or set a lower task_managers"
         )
     parallelism = job.parallelism or max(task_managers, available - task_managers)
@@ -86,11 +86,11 @@ def _ship(job: "Job", program: Program) -> bytes:
     for module in job.ship_modules:
         cloudpickle.register_pickle_by_value(module)
     try:
-        return cloudpickle.dumps(program)
+        return bytes(cloudpickle.dumps(program))
     except Exception as error:
         raise JobRefused(
-            f"the job's functions cannot be sent to executors: {type(error).__name__}: {error}. A function may not hold "
-            "open files, locks, connections or the Spark session; open them in open(ctx)"
+            f"the job's functions cannot be sent to executors: {type(error).__name__}: {error}. A function may not "
+            "hold open files, locks, connections or the Spark session; open them in open(ctx)"
         ) from error
     finally:
         for module in job.ship_modules:

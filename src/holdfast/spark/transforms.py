@@ -63,8 +63,8 @@ def _refuse_shuffles(name: str, plan: Any) -> None:
         kind = node.getClass().getSimpleName()
         if "Exchange" in kind and "Broadcast" not in kind:
             raise JobRefused(
-                f"transform({name}) needs a shuffle ({node.simpleString(5)}); a transform sees one part of a batch at a "
-                "time. Group by key with .key_by(...), join only what Spark can broadcast (functions.broadcast)"
+                f"transform({name}) needs a shuffle ({node.simpleString(5)}); a transform sees one part of a batch at "
+                "a time. Group by key with .key_by(...), join only what Spark can broadcast (functions.broadcast)"
             )
 
 

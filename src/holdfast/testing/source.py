@@ -9,7 +9,7 @@ from holdfast.errors import SettingsError, TaskManagerLost
 from holdfast.functions.schema import to_arrow_schema
 from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, Source, SourceBatch, SourcePlan, SplitRead
 
-Rows = Sequence[Mapping[str, Any]] | pa.RecordBatch
+Rows = Sequence[Mapping[str, Any]]
 
 
 class Abort:
@@ -34,7 +34,9 @@ class TestSource(Source):
     __test__ = False
     kind = "test"
 
-    def __init__(self, script: Sequence[Rows | Abort | Eof], schema: Any, *, name: str | None = None) -> None:
+    def __init__(
+        self, script: "Sequence[Rows | pa.RecordBatch | Abort | Eof]", schema: Any, *, name: str | None = None
+    ) -> None:
         self.name = name
         self._schema = to_arrow_schema(schema)
         self._steps = [self._step(index, step) for index, step in enumerate(script)]
@@ -42,7 +44,7 @@ class TestSource(Source):
         ends = [index for index, step in enumerate(self._steps) if isinstance(step, Eof)]
         self.length = ends[0] if ends else len(self._steps)
 
-    def _step(self, index: int, step: Rows | Abort | Eof) -> pa.RecordBatch | Abort | Eof:
+    def _step(self, index: int, step: "Rows | pa.RecordBatch | Abort | Eof") -> "pa.RecordBatch | Abort | Eof":
         if isinstance(step, Abort | Eof | pa.RecordBatch):
             return step
         try:
