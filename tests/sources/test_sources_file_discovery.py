@@ -14,6 +14,12 @@ from holdfast.sources.file import FileSource
 from holdfast.sources.file_chunks import FAN, MAGIC, VERSION, ChunkContent, decode, encode, join, replaced_by_next
 from holdfast.storage.framing import frame
 
+GOLDEN_CHUNK = (
+    "4846534301000000a8983ac45700000078016b59569c5f5a949cba3c2d27333da3a478694e6a596a0ee3d2b4cca2e2120e20"
+    "95935a3c69f26afd94c49244fd44bde4e232aef30c6c5c2a12720e0c93d7161b5be9eb27e91f5e099238cfc0c0c8000600bf"
+    "321d8a"
+)
+
 
 def source_of(folder, **settings) -> FileSource:
     return FileSource(str(folder), format="csv", schema=SCHEMA, **settings)
@@ -103,8 +109,30 @@ def test_a_file_may_go_after_it_was_read(tmp_path):
 
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path):
-    with pytest.raises(StorageError, match=r"nowhere: the folder cannot be listed"):
+    with pytest.raises(StorageError, match=r"nowhere.*cannot be listed"):
         enumerator(source_of(tmp_path / "nowhere" / "*.csv")).latest()
+
+
+def test_only_the_folders_that_a_pattern_can_match_are_looked_into(tmp_path):
+    write(tmp_path / "in" / "a.csv", ids(1))
+    closed = tmp_path / "in" / "closed"
+    closed.mkdir()
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    looked_into = []
+    scan = os.scandir
+
+    def scandir(folder):
+        looked_into.append(folder)
+        return scan(folder)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "scandir", scandir)
+        assert enumerator(source_of(tmp_path / "in" / "*.csv")).latest() == {"next": 1}
+        assert enumerator(source_of(tmp_path / "in" / "a.csv")).latest() == {"next": 1}
+        assert looked_into == [str(tmp_path / "in")]
+        assert enumerator(source_of(tmp_path / "in")).latest() == {"next": 1}
+        assert looked_into[1:] == [str(tmp_path / "in"), str(closed)]
 
 
 def test_nothing_is_numbered_when_the_chunk_cannot_be_stored(tmp_path):
@@ -196,6 +224,14 @@ def test_the_levels_of_chunks_grow_like_the_digits_of_a_number():
         levels = [*levels[:kept], level]
         assert sum(FAN**level for level in levels) == count
         assert levels == sorted(levels, reverse=True)
+
+
+def test_stored_chunks_of_version_1_are_read():
+    """Golden bytes: what was written once must be read for ever."""
+    stored = bytes.fromhex(GOLDEN_CHUNK)
+    content = ChunkContent("flights", 1, 8, [("/data/a.csv", 10, 1_700_000_000_000_000), ("s3://b/é.csv", 2**40, 0)])
+    assert decode("golden", stored) == content
+    assert decode("again", encode(content)) == content
 
 
 def test_a_damaged_or_foreign_chunk_is_named():

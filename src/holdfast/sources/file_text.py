@@ -133,10 +133,12 @@ class CsvParser(BlockParser):
 
     def _blamed(self, reason: str, records: list[Record]) -> int | None:
         """The place of the record that an error names, if that record alone fails too."""
+        if len(records) == 1:
+            return 0
         named = ROW_NUMBER.search(reason)
-        place = int(named[1]) - 1 if named else 0
-        if len(records) > 1 and named is None:
+        if named is None:
             return None
+        place = int(named[1]) - 1
         alone = place < len(records) and not isinstance(self._together(records[place : place + 1]), pa.RecordBatch)
         return place if alone else None
 
@@ -328,7 +330,7 @@ def infer_json(path: str, data: bytes) -> pa.Schema:
 
 def bad_text(record: Record, reason: str) -> BadText:
     payload = record.data.decode("utf-8", "replace").rstrip("\r\n")[:PAYLOAD_CHARS_MAX]
-    return BadText(record.offset, ROW_NUMBER.sub("", reason), payload)
+    return BadText(record.offset, ROW_NUMBER.sub("", reason, count=1), payload)
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:

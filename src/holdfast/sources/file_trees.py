@@ -9,7 +9,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -64,35 +64,38 @@ class LocalTree(FileTree):
     remote = False
 
     def __init__(self, pattern: str, wanted: Callable[[str], bool]) -> None:
+        self._pattern = pattern
         self._match = matcher(pattern)
-        self._root = fixed_folder(pattern)
+        self._root = fixed_folder(pattern) if is_glob(pattern) else pattern
+        self._depth = None if "**" in pattern or not is_glob(pattern) else pattern.count("/") - self._root.count("/")
         self._wanted = wanted
 
     def list(self) -> list[FileInfo]:
         try:
-            return list(self._walk(self._root))
+            if Path(self._root).is_file():
+                return list(self._info(self._root, Path(self._root).stat()))
+            return list(self._walk(self._root or "/", 1))
         except OSError as error:
             raise StorageError(
-                f"{self._root}: the folder cannot be listed: {error}: make it, or correct the path"
+                f"{self._pattern}: cannot be listed: {error}: make the folder, or correct the path"
             ) from error
 
-    def _walk(self, folder: str) -> Iterator[FileInfo]:
+    def _walk(self, folder: str, depth: int) -> Iterator[FileInfo]:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if hidden(entry.name):
                     continue
-                if entry.is_dir():
-                    yield from self._walk(entry.path)
-                elif self._match.fullmatch(entry.path) and self._wanted(entry.path):
-                    yield from self._info(entry)
+                try:
+                    if not entry.is_dir():
+                        yield from self._info(entry.path, entry.stat())
+                    elif self._depth is None or depth < self._depth:
+                        yield from self._walk(entry.path, depth + 1)
+                except FileNotFoundError:
+                    continue  # Deleted while the folder was listed: as if the listing had come later.
 
-    def _info(self, entry: "os.DirEntry[str]") -> Iterator[FileInfo]:
-        try:
-            stat = entry.stat()
-        except FileNotFoundError:
-            return  # Deleted while the folder was listed: as if the listing had come later.
-        if stat.st_size:
-            yield FileInfo(entry.path, stat.st_size, stat.st_mtime_ns // 1000)
+    def _info(self, path: str, stat: os.stat_result) -> Iterator[FileInfo]:
+        if stat.st_size and self._match.fullmatch(path) and self._wanted(path):
+            yield FileInfo(path, stat.st_size, stat.st_mtime_ns // 1000)
 
     def read_range(self, file: FileInfo, offset: int, length: int) -> bytes:
         self._check(file)
@@ -145,7 +148,8 @@ class StoreTree(FileTree):
         return self._opened
 
     def list(self) -> list[FileInfo]:
-        folder = fixed_folder("/" + self._pattern)[1:]
+        is_folder = not is_glob(self._pattern) and not PurePosixPath(self._pattern).suffix
+        folder = self._pattern.rstrip("/") if is_folder else fixed_folder("/" + self._pattern)[1:]
         prefix = folder + "/" if folder else ""
         return [
             FileInfo(f"{self._url}/{info.name}", info.size, int(info.modified_s * 1_000_000))
@@ -224,8 +228,7 @@ def hidden(name: str) -> bool:
 def fixed_folder(pattern: str) -> str:
     """The deepest folder that holds everything a pattern can match."""
     found = GLOB.search(pattern)
-    fixed = pattern[: found.start()] if found else pattern.rstrip("/")
-    return fixed.rpartition("/")[0]
+    return pattern[: found.start() if found else len(pattern)].rpartition("/")[0]
 
 
 def matcher(pattern: str) -> re.Pattern[str]:
