@@ -21,7 +21,7 @@ def explored(bounds: Bounds, weakness: Weakness | None = None) -> Explored:
     "bounds",
     [
         pytest.param(Bounds(turns=(3, 1), attempts=1, faults=0), id="records are deleted under a paused candidate"),
-        pytest.param(Bounds(turns=(1, 1), attempts=2, faults=2), id="two JobMasters, two unclear answers"),
+        pytest.param(Bounds(turns=(1, 1), attempts=1, faults=2), id="two JobMasters, two unclear answers"),
         pytest.param(Bounds(turns=(1, 1, 1), attempts=1, faults=0), id="three JobMasters"),
     ],
 )
