@@ -27,8 +27,9 @@ worth counting and saves mispredicted branches."""
 LOAD_MAX = 0.625
 SLOTS_LEAST = 64
 ARENA_LEAST = 1024
-GROW_BY_HALF_FROM = 1 << 17
-"""Below it arrays double, so that small tables grow in few steps; above, memory counts for more."""
+GROW_BY_PART_FROM = 1 << 17
+"""Below it arrays double, so that small tables grow in few steps; above, memory counts for more: entries grow by a
+half, slots, of which columns have as many, by a quarter."""
 
 
 class KeyIndex(ABC):
@@ -114,7 +115,7 @@ class KeyIndex(ABC):
             kernels.rehash(self._entries, larger)
             self._use_entries(larger)
         if control[FREE] == 0 and control[SLOTS_USED] == len(self._tags):
-            self._grow_slots(_next_capacity(len(self._tags)))
+            self._grow_slots(_next_capacity(len(self._tags), 4))
 
     def _grow_slots(self, capacity: int) -> None:
         self._tags = _grown(self._tags, capacity)
@@ -232,8 +233,8 @@ def new_index(key_schema: pa.Schema) -> KeyIndex:
     return IntegerIndex(key_schema) if is_integer_kind(key_schema) else BytesIndex(key_schema)
 
 
-def _next_capacity(capacity: int) -> int:
-    return capacity * 2 if capacity < GROW_BY_HALF_FROM else capacity + capacity // 2
+def _next_capacity(capacity: int, part: int = 2) -> int:
+    return capacity * 2 if capacity < GROW_BY_PART_FROM else capacity + capacity // part
 
 
 def _load_max(capacity: int) -> float:
