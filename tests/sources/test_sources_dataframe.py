@@ -84,6 +84,8 @@ def test_offsets_that_are_not_flat_are_refused(offset):
         ),
         ("UnresolvedDataSource format: text, x\nFileSource[/data]", "spark.read.format('text')"),
         ("Project [value#1]\n+- Filter (value#1 > 1)\n   +- rate", "hf.SequenceSource(rows_per_second=...)"),
+        ("'Filter\n+- UnresolvedDataSource format: json, isStreaming: true", 'hf.FileSource("...", format="json"'),
+        ("UnresolvedDataSource format: rate, isStreaming: true", "hf.SequenceSource(rows_per_second=...)"),
         ("Project [cast(value)]\n+- kafka", "spark.read.format('kafka')"),
         ("something else", "hf.DataFrameSource(read, latest_offset, schema)"),
     ],

@@ -10,6 +10,7 @@ import pytest
 from sources_kit import SCHEMA, enumerator, ids, new_store, put_text, read_one, rows_between, write
 
 from holdfast.errors import BadRecord, CorruptObject, JobRefused, SettingsError, StorageError
+from holdfast.sources.base import Offsets
 from holdfast.sources.file import FileSource
 from holdfast.sources.file_chunks import FAN, MAGIC, VERSION, ChunkContent, decode, encode, join, replaced_by_next
 from holdfast.storage.framing import frame
@@ -206,15 +207,22 @@ def test_chunks_that_no_record_could_name_are_deleted(tmp_path):
     assert stored == set(planner.objects({"next": 100}))
 
 
-def test_chunks_that_were_named_are_left_to_the_jobmaster(tmp_path):
+def test_named_chunks_stay_until_a_checkpoint_further_on_was_recorded(tmp_path):
     store = new_store()
     planner = enumerator(source_of(tmp_path), store)
-    named = set()
-    for number in range(20):
+    positions = []
+    for number in range(1, 101):
         write(tmp_path / f"{number}.csv", ids(1))
-        planner.latest()
-        named |= set(planner.objects({"next": number}))
-    assert named <= {info.name for info in store.list("sources/")}
+        positions.append((planner.latest(), planner.objects({"next": number})))
+        stored = {info.name for info in store.list("sources/")}
+        if number % 5 == 0:
+            assert {name for _, named in positions for name in named} <= stored
+            offsets, named = positions[-3]
+            planner.completed(offsets)
+            positions = positions[-3:]
+            stored = {info.name for info in store.list("sources/")}
+            assert set(named) <= stored
+            assert len(stored) <= (FAN - 1) * 3 + 15
 
 
 def test_the_levels_of_chunks_grow_like_the_digits_of_a_number():
@@ -282,39 +290,47 @@ def test_settings_that_are_not_allowed_are_named(settings):
 
 @pytest.mark.parametrize("suffix", ["csv", "json", "parquet", "arrow"])
 def test_restarts_at_every_point_read_each_row_once(tmp_path, suffix):
-    """Random discoveries, batches, checkpoints and takeovers, against the list of all rows written."""
+    """Random discoveries, batches, checkpoints, failovers and takeovers, against the list of all rows written."""
     seed = random.randrange(10**9)
     print("seed", seed)
     draw = random.Random(seed)
     store, epoch, written = new_store(), 1, 0
     source = FileSource(str(tmp_path), format=suffix, schema=SCHEMA)
     planner = enumerator(source, store)
-    at = planner.initial()
     rows: list[tuple] = []
-    record = (at, [], 0)
-    for _ in range(120):
+    at: Offsets = {"next": 0}
+    record: tuple[Offsets, list[str], int] = (at, [], 0)
+    pending = record
+    for _ in range(150):
         step = draw.random()
         if step < 0.3:
             count = draw.choice([1, 5, 60])
             write(tmp_path / draw.choice(["", "sub"]) / f"{written}.{suffix}", ids(count, written))
             written += count
-        elif step < 0.7:
-            plan = planner.plan(at, planner.latest(), draw.randint(1, 40), draw.choice([200, 10**9]))
-            again = planner.plan(at, planner.latest(), 10**6, 10**9)
-            assert again.to["next"] >= plan.to["next"]
+        elif step < 0.6:
+            until, limits = planner.latest(), (draw.randint(1, 40), draw.choice([200, 10**9]))
+            plan = planner.plan(at, until, *limits)
+            assert planner.plan(at, until, *limits) == plan
             for read in plan.reads:
                 rows += read_one(source, read)[0]
             at = plan.to
             assert len(at) <= 2
-        elif step < 0.85:
-            record = (at, planner.objects(at), len(rows))
-            planner.completed(at)
+            committed = (at, planner.objects(at), len(rows))
+            pending = committed if draw.random() < 0.5 else pending
+        elif step < 0.8:
+            record = pending
+            planner.completed(record[0])
+        elif step < 0.9:
+            at = record[0]
+            del rows[record[2] :]
+            pending = record
         else:
             epoch += 1
-            at, named, kept = record
-            del rows[kept:]
+            at = record[0]
+            del rows[record[2] :]
+            pending = record
             planner = enumerator(source, store, epoch)
-            if named or at != {"next": 0}:
-                planner.restore(at, named)
+            if record[0] != {"next": 0}:
+                planner.restore(at, record[1])
     rows += rows_between(source, at, planner.latest(), planner)[0]
     assert sorted(rows) == ids(written)

@@ -7,6 +7,7 @@ import itertools
 import json
 import random
 
+import cloudpickle
 import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
@@ -357,6 +358,19 @@ def test_a_schema_that_cannot_be_known_is_refused(tmp_path):
 def test_a_csv_schema_that_no_csv_file_can_have_is_refused():
     with pytest.raises(JobRefused, match="column 'tags': a CSV file cannot hold list"):
         FileSource("/data/*.csv", schema="id INT, tags ARRAY<INT>").schema()
+
+
+def test_a_source_travels_to_tasks_with_what_the_driver_knows(tmp_path):
+    write(tmp_path / "a.csv", ids(5))
+    for schema in (None, SCHEMA):
+        source = FileSource(str(tmp_path), schema=schema)
+        source.schema()
+        shipped = cloudpickle.loads(cloudpickle.dumps(source))
+        planner = enumerator(source)
+        [read] = planner.plan(planner.initial(), planner.latest(), 10, 10**9).reads
+        write(tmp_path / "b.json", ids(1))
+        assert read_one(shipped, read)[0] == ids(5)
+        (tmp_path / "b.json").unlink()
 
 
 def test_a_source_that_was_not_resolved_on_the_driver_says_so(tmp_path):

@@ -107,8 +107,7 @@ class Enumerator(ABC):
     def completed(self, offsets: Offsets) -> None:
         """A checkpoint with these offsets was recorded: the job will not go back to before them.
 
-        The objects that `objects` named are not the enumerator's to delete: the JobMaster deletes those that no
-        record and no pending checkpoint names any more.
+        What `objects` names is the enumerator's own: it may now delete what only older offsets needed.
         """
         return
 

@@ -21,7 +21,8 @@ def explain_streaming_dataframe(plan: str) -> str:
     Parameters
     ----------
     plan
-        `str(queryExecution.logical)` and `str(queryExecution.analyzed)`, one below the other.
+        `queryExecution().logical().toString()`, better with `analyzed().toString()` below it, which has the path of
+        files.
     """
     return (
         "job.read() takes a source, not a streaming DataFrame: Holdfast plans and checkpoints what it reads. "
@@ -31,17 +32,14 @@ def explain_streaming_dataframe(plan: str) -> str:
 
 
 def _equivalent(plan: str) -> str:
-    file = FILE.search(plan)
-    if file:
-        found = FORMAT.search(plan)
-        name = found["format"].lower() if found else "parquet"
-        if name in FILE_FORMATS:
-            return f'hf.FileSource("{file["path"]}", format="{name}", schema=...)'
-        return FROM_SPARK.format(name=name)
-    for name in reversed(LEAF.findall(plan)):
-        if name.lower() in KNOWN:
-            return KNOWN[name.lower()](name.lower())
-    return "hf.DataFrameSource(read, latest_offset, schema)"
+    path, given = FILE.search(plan), FORMAT.search(plan)
+    named = given["format"].lower() if given else ""
+    if named in FILE_FORMATS or (path and not named):
+        return f'hf.FileSource("{path["path"] if path else "..."}", format="{named or "parquet"}", schema=...)'
+    for name in [named, *(leaf.lower() for leaf in reversed(LEAF.findall(plan)))]:
+        if name in KNOWN:
+            return KNOWN[name](name)
+    return _from_spark(named) if named else "hf.DataFrameSource(read, latest_offset, schema)"
 
 
 def _sequence(name: str) -> str:

@@ -90,10 +90,11 @@ class FileSource(Source):
 
     def schema(self) -> pa.Schema:
         """The declared schema, or that of the first file; kept, so that tasks use the same."""
+        form = self._format()
+        self._format_name = form.name
         if self._schema is None:
             self._schema = self._inferred()
-            self._format_name = self._format().name
-        self._format().check(self._schema)
+        form.check(self._schema)
         return self._schema
 
     def enumerator(self, context: EnumeratorContext) -> Enumerator:

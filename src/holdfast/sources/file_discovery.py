@@ -8,11 +8,13 @@ order. Which files have which numbers is in discovery chunks (`file_chunks`), st
     read      ─────────► ▲                 offsets {"next": 6, "5": 1200}: 0 to 4 whole, 5 up to row 1200
 
 Invariants: a number never changes its file while any stored offsets know it (numbers that no record names are
-given anew); `objects` is O(log discoveries); a chunk that `objects` has ever named is not deleted here.
+given anew); `objects` is O(log discoveries); a chunk that `objects` has named is deleted only once a checkpoint further
+on was recorded, one whose position was taken after the chunk had been replaced.
 """
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -54,6 +56,14 @@ class Room(NamedTuple):
         return self.rows > 0 and self.bytes > 0
 
 
+@dataclass
+class Replaced:
+    """Chunks that others have replaced; `since`: the first position whose record does not name them."""
+
+    chunks: list[str]
+    since: tuple[int, int] | None = None
+
+
 class FileEnumerator(Enumerator):
     """See the module; `starting` as in `FileSource`."""
 
@@ -66,6 +76,7 @@ class FileEnumerator(Enumerator):
         self._numbers: dict[str, int] = {}
         self._chunks: list[Chunk] = []
         self._named: set[str] = set()
+        self._replaced: list[Replaced] = []
         self._unneeded: list[str] = []
         self._shapes: dict[int, FileShape] = {}
 
@@ -85,7 +96,9 @@ class FileEnumerator(Enumerator):
 
     def objects(self, offsets: Offsets) -> list[str]:
         found = [chunk.name for chunk in self._chunks]
-        self._named.update(found)
+        self._named = set(found)
+        for replaced in self._replaced:
+            replaced.since = replaced.since or self._progress(offsets)
         return found
 
     def restore(self, offsets: Offsets, objects: list[str]) -> None:
@@ -104,6 +117,11 @@ class FileEnumerator(Enumerator):
         done = self._next(offsets)
         for number in [number for number in self._shapes if number < done and str(number) not in offsets]:
             del self._shapes[number]
+        progress = self._progress(offsets)
+        for replaced in [one for one in self._replaced if one.since is not None and one.since < progress]:
+            self._unneeded += replaced.chunks
+            self._replaced.remove(replaced)
+        self._delete_unneeded()
 
     def lag(self, offsets: Offsets) -> Mapping[str, int]:
         waiting = [self._files[number] for number in self._unread(offsets, len(self._files))]
@@ -161,6 +179,11 @@ class FileEnumerator(Enumerator):
             )
         return msgspec.convert(offsets[NEXT], int)
 
+    def _progress(self, offsets: Offsets) -> tuple[int, int]:
+        """Grows with every read."""
+        first_open = min((int(name) for name in offsets if name != NEXT), default=self._next(offsets))
+        return first_open, self._position(offsets, first_open)
+
     def _position(self, offsets: Offsets, number: int) -> int:
         return msgspec.convert(offsets.get(str(number), 0), int)
 
@@ -202,13 +225,16 @@ class FileEnumerator(Enumerator):
             self._context.source, level, first, [(file.path, file.size, file.modified_us) for file in files]
         )
         self._context.store.put(name, encode(content))
-        self._unneeded += [chunk.name for chunk in self._chunks[kept:] if chunk.name not in self._named]
+        replaced = [chunk.name for chunk in self._chunks[kept:]]
+        self._unneeded += [chunk for chunk in replaced if chunk not in self._named]
+        if named := [chunk for chunk in replaced if chunk in self._named]:
+            self._replaced.append(Replaced(named))
         self._chunks = [*self._chunks[:kept], Chunk(name, level, first, len(files))]
         self._numbers.update({file.path: len(self._files) + index for index, file in enumerate(new)})
         self._files += new
 
     def _delete_unneeded(self) -> None:
-        """Chunks that were replaced before any record could name them. What cannot be deleted now stays queued."""
+        """What cannot be deleted now stays queued."""
         try:
             self._context.store.delete(self._unneeded)
             self._unneeded = []
