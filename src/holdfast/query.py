@@ -10,6 +10,7 @@ import msgspec
 from holdfast.errors import QueryFailed
 from holdfast.jobmaster.control import CheckpointStats
 from holdfast.jobmaster.master import JobMaster
+from holdfast.jobmaster.progress import Totals
 from holdfast.settings import CheckpointConfig
 
 
@@ -70,7 +71,12 @@ class Query:
     @property
     def checkpoints(self) -> list[CheckpointStats]:
         """Completed checkpoints of this start, oldest first."""
-        return list(self._master.progress.checkpoints)
+        return self.totals.checkpoints
+
+    @property
+    def totals(self) -> Totals:
+        """Rows, bad rows, batches and checkpoints since the start."""
+        return self._master.progress.totals()
 
     @property
     def taskManagers(self) -> list[dict[str, Any]]:
@@ -80,7 +86,7 @@ class Query:
     @property
     def restarts(self) -> list[str]:
         """Reasons of the restarts from a checkpoint since the start, oldest first."""
-        return list(self._master.progress.restarts)
+        return self._master.progress.restarts()
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
         """Wait for the end, at most `timeout` seconds; whether it has ended. Raises `QueryFailed` if with an error."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from holdfast import failpoints
 from holdfast.exchange.task import DEAD_LETTERS, LevelRequest, UnitResult, stage_dead_letters
 from holdfast.graph.plan import Plan, Unit
-from holdfast.graph.program import Leg, OperatorOrigin, Program, SinkTarget, SourceOrigin
+from holdfast.graph.program import Leg, OperatorOrigin, OperatorTarget, Program, SinkTarget, SourceOrigin
 from holdfast.jobmaster.cluster import Cluster, LevelRun
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.sources.base import BadRow
@@ -61,16 +61,17 @@ class BatchRunner:
 
     def execute(self, plan: Plan, outcome: BatchOutcome) -> None:
         """Run and commit. `outcome` is filled as it goes, so that a failed batch's staged files are known."""
+        arrived: dict[int, list[SentStream]] = {}
         started_s = time.monotonic()
-        streams = self._run_level(plan, 0, self._source_units(plan), outcome)
+        self._run_level(plan, 0, self._source_units(plan), arrived, outcome)
         outcome.time("push", started_s)
         for level in range(1, self.program.levels + 1):
             failpoints.hit("jobmaster.process.before")
             started_s = time.monotonic()
-            pulled = self._process(plan, level, streams, outcome)
+            pulled = self._process(plan, level, arrived.pop(level, []), outcome)
             outcome.time("process", started_s)
             started_s = time.monotonic()
-            streams = self._run_level(plan, level, pulled, outcome)
+            self._run_level(plan, level, pulled, arrived, outcome)
             outcome.time("pull", started_s)
         self._commit(plan, outcome)
 
@@ -92,9 +93,12 @@ class BatchRunner:
                     units.append(Unit(len(units), leg.index, reads=reads))
         return units
 
-    def _run_level(self, plan: Plan, level: int, units: list[Unit], outcome: BatchOutcome) -> list[SentStream]:
+    def _run_level(
+        self, plan: Plan, level: int, units: list[Unit], arrived: dict[int, list[SentStream]], outcome: BatchOutcome
+    ) -> None:
+        """Run the units; what they sent waits in `arrived` for the level of the operator it was sent to."""
         if not units:
-            return []
+            return
         failpoints.hit("jobmaster.level.before")
         request = LevelRequest(self.job_id, self.epoch, self.run, plan.batch, level, self.dead_letter)
         what = "push" if level == 0 else "pull"
@@ -105,7 +109,9 @@ class BatchRunner:
         for result in results:
             if result.failure is not None:
                 raise result.failure.error()
-        return [stream for result in results for stream in result.sent]
+            target = self.program.legs[result.leg].target
+            if isinstance(target, OperatorTarget):
+                arrived.setdefault(self.program.operator_levels[target.operator], []).extend(result.sent)
 
     def _collect(self, result: UnitResult, outcome: BatchOutcome) -> None:
         leg = self.program.legs[result.leg]

@@ -66,6 +66,7 @@ class Listeners:
     """What the control loop tells the JobMaster; all are called on its thread and return at once."""
 
     completed: Callable[[CheckpointStats, Position], None]
+    aborted: Callable[[], None]
     failover: Callable[[str], None]
     failed: Callable[[Exception], None]
     planning: Callable[[frozenset[str]], None]
@@ -280,6 +281,8 @@ class Control:
             case events.NotifyAborted():
                 log.warning("checkpoint %d aborted: %s", command.checkpoint_id, command.reason)
                 self._watched.pop(command.checkpoint_id, None)
+                if command.counted:
+                    self._listeners.aborted()
                 self._tell_all(lambda gateway: gateway.abort_checkpoint(self._run, command.checkpoint_id))
             case events.ExpireRecords():
                 self._submit(self._record_thread, self._expire, command)

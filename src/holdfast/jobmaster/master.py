@@ -559,7 +559,9 @@ class JobMaster:
     def _make_control(self, journal: Journal) -> Control:
         layout = self.settings.layout
         facts = JobFacts(self.epoch, identities(self.program), layout.parallelism, layout.max_parallelism)
-        listeners = Listeners(self._on_completed, self._ask_failover, self._on_failed, self._on_planning)
+        listeners = Listeners(
+            self._on_completed, self.progress.checkpoint_failed, self._ask_failover, self._on_failed, self._on_planning
+        )
         return Control(
             Coordinator(self.settings.checkpoint),
             journal,

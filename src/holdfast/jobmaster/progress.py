@@ -5,6 +5,7 @@ Written by the JobMaster's threads, read by anybody. Owns no policy.
 
 import threading
 from collections import deque
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +19,18 @@ RECENT_MAX = 100
 FIGURES_MAX = 100_000
 
 
+@dataclass(frozen=True)
+class Totals:
+    """Figures since the start of a query. Of long runs the lists keep the last `FIGURES_MAX` entries."""
+
+    rows: int
+    bad_rows: int
+    batch_ms: list[float]
+    batch_rows: list[int]
+    checkpoints: list[CheckpointStats]
+    failed_checkpoints: int
+
+
 class Progress:
     """Thread-safe. `recent` keeps the last `RECENT_MAX` batches; figures keep the last `FIGURES_MAX`."""
 
@@ -27,12 +40,13 @@ class Progress:
         self._clock = clock
         self._lock = threading.Lock()
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT_MAX)
-        self.batch_ms: deque[float] = deque(maxlen=FIGURES_MAX)
-        self.batch_rows: deque[int] = deque(maxlen=FIGURES_MAX)
-        self.checkpoints: deque[CheckpointStats] = deque(maxlen=FIGURES_MAX)
-        self.rows = 0
-        self.bad_rows = 0
-        self.restarts: list[str] = []
+        self._batch_ms: deque[float] = deque(maxlen=FIGURES_MAX)
+        self._batch_rows: deque[int] = deque(maxlen=FIGURES_MAX)
+        self._checkpoints: deque[CheckpointStats] = deque(maxlen=FIGURES_MAX)
+        self._rows = 0
+        self._bad_rows = 0
+        self._failed_checkpoints = 0
+        self._restarts: deque[str] = deque(maxlen=RECENT_MAX)
         self._last_batch_s: float | None = None
 
     def batch(self, plan: Plan, outcome: BatchOutcome, duration_s: float, lag: dict[str, dict[str, int]]) -> None:
@@ -56,10 +70,10 @@ class Progress:
         }
         with self._lock:
             self._last_batch_s = now_s
-            self.rows += outcome.rows_in
-            self.bad_rows += outcome.bad_rows
-            self.batch_ms.append(duration_s * 1000)
-            self.batch_rows.append(outcome.rows_in)
+            self._rows += outcome.rows_in
+            self._bad_rows += outcome.bad_rows
+            self._batch_ms.append(duration_s * 1000)
+            self._batch_rows.append(outcome.rows_in)
             self._recent.append(entry)
 
     def _source(self, name: str, plan: Plan, outcome: BatchOutcome, lag: dict[str, dict[str, int]]) -> dict[str, Any]:
@@ -73,11 +87,30 @@ class Progress:
 
     def checkpoint(self, stats: CheckpointStats) -> None:
         with self._lock:
-            self.checkpoints.append(stats)
+            self._checkpoints.append(stats)
+
+    def checkpoint_failed(self) -> None:
+        with self._lock:
+            self._failed_checkpoints += 1
 
     def restarted(self, reason: str) -> None:
         with self._lock:
-            self.restarts.append(reason)
+            self._restarts.append(reason)
+
+    def restarts(self) -> list[str]:
+        with self._lock:
+            return list(self._restarts)
+
+    def totals(self) -> Totals:
+        with self._lock:
+            return Totals(
+                self._rows,
+                self._bad_rows,
+                list(self._batch_ms),
+                list(self._batch_rows),
+                list(self._checkpoints),
+                self._failed_checkpoints,
+            )
 
     def recent(self) -> list[dict[str, Any]]:
         with self._lock:

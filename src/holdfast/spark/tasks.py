@@ -28,6 +28,7 @@ from holdfast.graph.plan import Unit
 from holdfast.graph.program import MapBatches, Program
 from holdfast.jobmaster.cluster import LevelRun
 from holdfast.storage import names
+from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 
 RESULT_SCHEMA = pa.schema([pa.field("result", pa.binary())])
@@ -50,7 +51,7 @@ class _Worker:
         self.pid = os.getpid()
         self.shipment = shipment
         self.program: Program = cloudpickle.loads(shipment.program)
-        self.store: ObjectStore = open_store(shipment.storage_url, shipment.storage_options)
+        self.store: ObjectStore = RetryingStore(open_store(shipment.storage_url, shipment.storage_options))
 
 
 _workers: dict[str, _Worker] = {}
@@ -67,10 +68,6 @@ def worker_for(shipment: "Broadcast[bytes]") -> _Worker:
     return known
 
 
-def links_for(worker: _Worker, run: LevelRun) -> FlightLinks:
-    return FlightLinks(run.routes, worker.shipment.secret)
-
-
 class RunUnits:
     """An RDD's partition function: the units of one task, all their steps in Python."""
 
@@ -82,10 +79,10 @@ class RunUnits:
     def __call__(self, partition: int, _: Iterator[Any]) -> Iterator[bytes]:
         worker = worker_for(self._shipment)
         run = msgspec.msgpack.decode(self._run, type=LevelRun)
-        links = links_for(worker, run)
-        for unit in msgspec.msgpack.decode(self._groups[partition], type=list[Unit]):
-            result = run_unit(unit, run.request, worker.program, links, worker.store)
-            yield msgspec.msgpack.encode(result)
+        with FlightLinks(run.routes, worker.shipment.secret) as links:
+            for unit in msgspec.msgpack.decode(self._groups[partition], type=list[Unit]):
+                result = run_unit(unit, run.request, worker.program, links, worker.store)
+                yield msgspec.msgpack.encode(result)
 
 
 class ReadUnit:
@@ -104,10 +101,11 @@ class ReadUnit:
         worker = worker_for(self._shipment)
         run = msgspec.msgpack.decode(self._run, type=LevelRun)
         unit = msgspec.msgpack.decode(self._units, type=list[Unit])[_partition()]
-        rows = UnitRows(unit, run.request, worker.program, links_for(worker, run))
         failure = None
         try:
-            yield from rows
+            with FlightLinks(run.routes, worker.shipment.secret) as links:
+                rows = UnitRows(unit, run.request, worker.program, links)
+                yield from rows
         except GeneratorExit:
             raise
         except Exception as error:
@@ -147,8 +145,8 @@ class DeliverUnit:
         attempt = uuid.uuid4().hex
         counted = _Counted(batches, schema)
         try:
-            links = links_for(worker, run)
-            result = deliver(iter(counted), unit, attempt, run.request, worker.program, links, worker.store)
+            with FlightLinks(run.routes, worker.shipment.secret) as links:
+                result = deliver(iter(counted), unit, attempt, run.request, worker.program, links, worker.store)
         except Exception as error:
             result = UnitResult(unit.unit, unit.leg, attempt, failure=failure_of(error))
         result = self._with_note(result, worker, run, unit, counted.rows)

@@ -103,9 +103,3 @@ class TaskManagerClient:
             f"TaskManager {self.route.task_manager} (incarnation {self.route.incarnation}) at {self.route.address} "
             f"cannot be reached: {reason}"
         )
-
-
-def read_output(route: ExchangeRoute, secret: str, run: int, batch: int, operator: str, subtask: int) -> Iterator[Any]:
-    """`TaskManagerClient.output` on a connection of its own, closed at the end: what a pull task uses."""
-    with TaskManagerClient(route, secret) as client:
-        yield from client.output(run, batch, operator, subtask)
