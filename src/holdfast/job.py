@@ -11,9 +11,9 @@ import pyarrow as pa
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.aggregates import Aggregate, AggregateSpec
 from holdfast.functions.process import BatchFunction, ProcessFunction, ProcessSpec
-from holdfast.functions.schema import to_arrow_schema
 from holdfast.graph.build import Declarations, OperatorDeclaration, Path, SinkDeclaration, TransformDeclaration
 from holdfast.graph.program import MapBatches, OperatorOrigin, SourceOrigin
+from holdfast.schema import to_arrow_schema
 from holdfast.settings import (
     CheckpointConfig,
     HashMapState,

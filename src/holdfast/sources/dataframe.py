@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError
-from holdfast.functions.schema import to_arrow_schema
+from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, Source, SourceBatch, SourcePlan, SplitRead
 from holdfast.sources.offsets import flat_offsets
 

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, JobRefused, SettingsError
-from holdfast.functions.schema import to_arrow_schema
+from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import BadRow, Enumerator, EnumeratorContext, Source, SourceBatch, SplitRead
 from holdfast.sources.file_discovery import FileEnumerator, ReadDetail, utc
 from holdfast.sources.file_formats import Format, formats, has_suffix

@@ -15,7 +15,7 @@ import cloudpickle
 import pyarrow as pa
 
 from holdfast.errors import BadRecord, JobRefused
-from holdfast.functions.schema import to_arrow_schema
+from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import (
     BadRow,
     Enumerator,

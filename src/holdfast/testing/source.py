@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import SettingsError, TaskManagerLost
-from holdfast.functions.schema import to_arrow_schema
+from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, Source, SourceBatch, SourcePlan, SplitRead
 
 Rows = Sequence[Mapping[str, Any]]

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import SettingsError
-from holdfast.functions.schema import to_arrow_schema
+from holdfast.schema import to_arrow_schema
 
 ELEMENT = pa.field("element", pa.int32())
 
