@@ -1,0 +1,65 @@
+# Everything a person does here. `make demo` and `make test` do all set-up themselves: a virtual environment in .venv
+# with pinned packages, and Java 17 where none is found. `make help` lists the targets.
+
+RUN := scripts/run.sh
+PYTEST := $(RUN) python -m pytest
+CODE := src tests benchmarks examples
+# What a long run of `make bench-…` takes: e.g. make bench-count BENCH="--seconds 20 --keys 1000000"
+BENCH :=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-pure test-spark test-kill test-long check format \
+        bench-count bench-latency bench-state freeze clean
+
+help:  ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
+
+.venv/set-up: constraints.txt pyproject.toml
+	@scripts/setup.sh
+
+setup: .venv/set-up  ## Virtual environment, pinned packages, Java (the other targets call it)
+
+demo: setup  ## 336,776 real flights through a job that is killed twice; compares the result with a direct computation
+	@$(RUN) python -m examples.flights
+
+# Three tiers: what is pure on both cores; Spark in one shared session; real processes killed, one test after the other.
+test: test-pure test-spark test-kill  ## All tests but the long ones, in under ten minutes on two cores
+
+test-pure: setup  ## The tests without Spark
+	$(PYTEST) -n 2 --timeout 60 -m "not spark and not kill and not long"
+
+test-spark: setup  ## The tests that share a Spark session
+	$(PYTEST) --timeout 120 -m "spark and not kill and not long"
+
+test-kill: setup  ## The tests that start and kill real processes
+	$(PYTEST) --timeout 180 -m "kill and not long"
+
+test-long: setup  ## At least 100 random, printed, replayable kills, and what else takes long
+	$(PYTEST) --timeout 3600 -m long
+
+check: setup  ## Style, types, import direction, sizes
+	$(RUN) ruff check $(CODE)
+	$(RUN) ruff format --check $(CODE)
+	$(RUN) mypy
+	$(PYTEST) -q tests/test_tidy.py
+
+format: setup  ## Rewrite the code in the project's style
+	$(RUN) ruff format $(CODE)
+	$(RUN) ruff check --fix $(CODE)
+
+bench-count: setup  ## Throughput of a keyed count, end to end, as one JSON line (options: BENCH="--seconds 60 …")
+	@$(RUN) python -m benchmarks.count --json $(BENCH)
+
+bench-latency: setup  ## From new data to committed state, and until published, as one JSON line
+	@$(RUN) python -m benchmarks.latency --json $(BENCH)
+
+bench-state: setup  ## The state table alone
+	@$(RUN) python -m benchmarks.state $(BENCH)
+
+freeze: setup  ## Print what is installed, as constraints.txt holds it
+	@.venv/bin/python -m pip list --format=freeze --exclude-editable --exclude pip
+
+clean:  ## Remove what was made: the environment, caches, leftovers of Spark
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src -name '*.egg-info' -type d -prune -exec rm -rf {} +
