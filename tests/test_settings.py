@@ -90,7 +90,7 @@ def test_defaults_are_flinks_where_the_meaning_is_the_same() -> None:
         {"in_flight_max": 0},
         {"persist_size_threshold": "200MB"},
     ],
-    ids=str,
+    ids=lambda wrong: "-".join(wrong),
 )
 def test_a_checkpoint_setting_that_is_not_allowed_is_named(wrong: dict[str, Any]) -> None:
     ((name, value),) = wrong.items()
@@ -111,7 +111,7 @@ def test_a_checkpoint_setting_that_is_not_allowed_is_named(wrong: dict[str, Any]
         {"local_dir": ""},
         {"advertised_host": 5},
     ],
-    ids=str,
+    ids=lambda wrong: "-".join(wrong),
 )
 def test_a_task_manager_setting_that_is_not_allowed_is_named(wrong: dict[str, Any]) -> None:
     ((name, value),) = wrong.items()
