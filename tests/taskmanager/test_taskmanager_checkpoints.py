@@ -117,19 +117,59 @@ def test_a_cut_whose_upload_fails_is_declined_until_that_is_answered_and_the_nex
     assert len(world.handles(world.acknowledged(2))) == 2
 
 
-def test_a_new_deployment_ends_the_repeating_for_the_old_one(tmp_path):
+def test_what_was_acknowledged_before_a_new_deployment_is_repeated_until_it_is_answered(tmp_path):
     world = World(tmp_path, job_master=NotingJobMaster([False] * 1000)).deployed()
     world.batch(0, 1)
     world.task_manager.cut(1, 1, 0)
     until(lambda: world.job_master.calls > 0)
     world.task_manager.deploy(world.deployment(run=2))
     world.job_master.silent.clear()
+    world.acknowledged(1)
     world.run = 2
     world.batch(0, 1)
     world.task_manager.cut(2, 2, 0)
     world.acknowledged(2)
-    assert [each.checkpoint_id for each in world.job_master.acknowledgements] == [2]
     world.task_manager.close()
+
+
+def test_the_end_of_a_task_manager_ends_the_repeating(tmp_path):
+    world = World(tmp_path, job_master=NotingJobMaster([False] * 1000)).deployed()
+    world.batch(0, 1)
+    world.task_manager.cut(1, 1, 0)
+    until(lambda: world.job_master.calls > 0)
+    world.task_manager.close()
+    until(lambda: not any(thread.name.startswith("checkpoint") for thread in threading.enumerate()))
+
+
+def test_acknowledgements_are_numbered_in_the_order_in_which_what_is_held_was_looked_at(world):
+    world.batch(0, 1, 2, 3)
+    world.task_manager.cut(1, 1, 0)
+    first = world.acknowledged(1)
+    world.batch(1, 1, 2, 3)
+    world.task_manager.cut(1, 2, 1)
+    second = world.acknowledged(2)
+    world.task_manager.deploy(world.deployment(run=2, restore=world.handles(second)))
+    world.run = 2
+    world.batch(2, 1)
+    world.task_manager.cut(2, 3, 2)
+    third = world.acknowledged(3)
+    assert 0 < first.sequence < second.sequence < third.sequence
+
+
+def test_one_that_is_composed_after_the_next_deployment_began_is_ordered_before_all_of_its(world, tmp_path):
+    held = tmp_path / "held"
+    failpoints.arm("taskmanager.cut.manifest", f"pause:{held}@1")
+    world.batch(0, 1, 2, 3)
+    world.task_manager.cut(1, 1, 0)
+    until(held.exists)
+    world.task_manager.deploy(world.deployment(run=2))
+    world.run = 2
+    world.batch(0, 1)
+    world.task_manager.cut(2, 2, 0)
+    new = world.acknowledged(2)
+    held.unlink()
+    late = world.acknowledged(1)
+    assert late.sequence < new.sequence
 
 
 def test_ending_deletes_nothing_in_the_store(world):

@@ -4,9 +4,11 @@
                      └──────────────────────┴── failed ──► declined until answered
 
 Runs on threads of its own and never holds up a batch. Nothing here deletes: who may delete what was
-acknowledged is the JobMaster's registry to know.
+acknowledged is the JobMaster's registry to know. Once an acknowledgement is composed it is repeated until it is
+answered or the TaskManager ends, over deployments too: what it names has no other owner any more.
 """
 
+import itertools
 import logging
 import threading
 import time
@@ -43,11 +45,32 @@ class Cut:
     sync_ms: float
 
 
+class Answers:
+    """What acknowledgements share over all deployments of an incarnation: their order, and their end."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self._numbers = itertools.count(1)
+
+    def next_sequence(self) -> int:
+        """Above all before."""
+        return next(self._numbers)
+
+    def end(self) -> None:
+        """Nothing is repeated any more."""
+        self.ended.set()
+
+
 class CheckpointWork:
-    """One a deployment. `close` ends the repeating: the JobMaster has resolved its checkpoints before it deploys."""
+    """One a deployment. After `close` it starts nothing; what was cut before is still answered."""
 
     def __init__(
-        self, deployment: Deployment, store: ObjectStore, uploader: Uploader, job_master: JobMasterGateway
+        self,
+        deployment: Deployment,
+        store: ObjectStore,
+        uploader: Uploader,
+        job_master: JobMasterGateway,
+        answers: Answers,
     ) -> None:
         self._epoch = deployment.epoch
         self._task_manager = deployment.task_manager
@@ -55,7 +78,9 @@ class CheckpointWork:
         self._store = store
         self._uploader = uploader
         self._job_master = job_master
-        self._closed = threading.Event()
+        self._answers = answers
+        self._held_lock = threading.Lock()
+        self._closing_sequence: int | None = None
         self._pieces_seen: set[tuple[str, int]] = set()
         self._pool = ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="checkpoint")
 
@@ -68,9 +93,11 @@ class CheckpointWork:
         self._pool.submit(self._decline, checkpoint_id, error)
 
     def close(self) -> None:
-        """Stop repeating and waiting; ends its threads without waiting for them."""
-        self._closed.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """What the next deployment holds comes after all that this one says. Ends its threads once all is answered."""
+        with self._held_lock:
+            if self._closing_sequence is None:
+                self._closing_sequence = self._answers.next_sequence()
+        self._pool.shutdown(wait=False)
 
     def _run(self, cut: Cut) -> None:
         try:
@@ -94,6 +121,7 @@ class CheckpointWork:
         # From here on only the JobMaster may delete them.
         self._uploader.acknowledge(objects)
         incremental, full = self._sizes(tables)
+        sequence, held = self._held(cut)
         return Acknowledgement(
             checkpoint_id=cut.checkpoint_id,
             task_manager=self._task_manager,
@@ -101,12 +129,19 @@ class CheckpointWork:
             batch=cut.batch,
             manifest=name,
             objects=list(objects),
-            held=list(dict.fromkeys([*objects, *cut.held()])),
+            held=list(dict.fromkeys([*objects, *held])),
             incremental_bytes=incremental,
             full_bytes=full,
             sync_ms=cut.sync_ms,
             async_ms=(time.monotonic() - cut.begun_s) * 1000.0,
+            sequence=sequence,
         )
+
+    def _held(self, cut: Cut) -> tuple[int, list[str]]:
+        """What the live logs hold, with a number that orders it: a higher one was looked at later."""
+        with self._held_lock:
+            late = self._closing_sequence
+            return (self._answers.next_sequence() if late is None else late), cut.held()
 
     def _sizes(self, tables: list[TableHandle]) -> tuple[int, int]:
         pieces = dict(_pieces(tables))
@@ -121,13 +156,13 @@ class CheckpointWork:
 
     def _until_answered(self, call: Callable[[], bool]) -> None:
         delay_s = FIRST_REPEAT_S
-        while not self._closed.is_set():
+        while not self._answers.ended.is_set():
             try:
                 if call():
                     return
             except (HoldfastError, OSError) as error:
                 _log.info("TaskManager %d repeats an unanswered call: %s", self._task_manager, error)
-            self._closed.wait(delay_s)
+            self._answers.ended.wait(delay_s)
             delay_s = min(2 * delay_s, REPEAT_S_MAX)
 
 

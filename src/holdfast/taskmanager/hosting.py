@@ -19,7 +19,7 @@ from holdfast.materialize.policy import MaterializationPolicy
 from holdfast.recovery.restore import ObjectCache, restore_table
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
-from holdfast.taskmanager.checkpoints import CheckpointWork
+from holdfast.taskmanager.checkpoints import Answers, CheckpointWork
 from holdfast.taskmanager.protocol import Deployment, JobMasterGateway, SubtaskDeployment
 from holdfast.taskmanager.subtask import Subtask
 
@@ -57,7 +57,12 @@ class Hosted:
 
 
 def host(
-    deployment: Deployment, store: ObjectStore, job_master: JobMasterGateway, clock: Clock, pool: ThreadPoolExecutor
+    deployment: Deployment,
+    store: ObjectStore,
+    job_master: JobMasterGateway,
+    answers: Answers,
+    clock: Clock,
+    pool: ThreadPoolExecutor,
 ) -> Hosted:
     """Build and restore everything that `deployment` names; `pool` runs the restores.
 
@@ -69,7 +74,7 @@ def host(
     program: Program = cloudpickle.loads(deployment.program)
     uploader = _uploader(deployment, store, clock)
     retrying = RetryingStore(store)
-    checkpoints = CheckpointWork(deployment, retrying, uploader, job_master)
+    checkpoints = CheckpointWork(deployment, retrying, uploader, job_master, answers)
     hosted = Hosted(program, {}, uploader, checkpoints)
     with ObjectCache(retrying) as fetch:
         built: list[Future[Subtask]] = [

@@ -27,7 +27,7 @@ from holdfast.failpoints import hit
 from holdfast.functions.operator import BatchContext
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.buffers import SpillArea
-from holdfast.taskmanager.checkpoints import Cut
+from holdfast.taskmanager.checkpoints import Answers, Cut
 from holdfast.taskmanager.hosting import Hosted, host
 from holdfast.taskmanager.inputs import Inputs
 from holdfast.taskmanager.outputs import Outputs
@@ -74,6 +74,7 @@ class TaskManager:
         self._area = SpillArea(settings.exchange_memory_bytes_max, settings.local_dir)
         self._inputs = Inputs(self._area)
         self._outputs = Outputs(self._area)
+        self._answers = Answers()
         self._work = threading.Lock()
         self._numbers = threading.Lock()
         self._run = 0
@@ -95,7 +96,7 @@ class TaskManager:
             self._undeploy(discard=True)
             hit("taskmanager.deploy.before")
             self._pool = ThreadPoolExecutor(max(1, len(deployment.subtasks)), thread_name_prefix="subtask")
-            hosted = host(deployment, self._store, self._job_master, self._clock, self._pool)
+            hosted = host(deployment, self._store, self._job_master, self._answers, self._clock, self._pool)
             with self._numbers:
                 self._hosted = hosted
                 self._committed = self._released = deployment.first_batch - 1
@@ -233,6 +234,7 @@ class TaskManager:
 
     def close(self) -> None:
         """Let go of everything held in this process and on its disk; the store stays as it is."""
+        self._answers.end()
         with self._work:
             self._undeploy(discard=False)
             self._area.close()
