@@ -34,7 +34,7 @@ def home() -> Path:
 def install() -> str:
     """Install Flink and compile the workload if need be; returns the class path."""
     if shutil.which("javac") is None:
-        raise SystemExit("the Flink peer needs a JDK: install javac (on Debian: apt-get install openjdk-17-jdk-headless)")
+        raise SystemExit("the Flink peer needs a JDK (on Debian: apt-get install openjdk-17-jdk-headless)")
     python = home() / "flink" / "bin" / "python"
     if not python.exists():
         print(f"installing {FLINK} into {home() / 'flink'} …", file=sys.stderr)
@@ -80,12 +80,12 @@ def run(backend: str, keys: int, parallelism: int, changelog: bool = True, inter
 def compare(rows_per_s: float, keys: int, parallelism: int) -> None:
     """Run Flink's two backends with the changelog on, and print how many times faster Holdfast was."""
     table = Table(title=f"running count, {keys:,} keys, checkpoints every second")
-    for column in ("engine", "rows/s", "Holdfast is faster by"):
+    for column in ("engine", "rows/s", "Holdfast is faster"):
         table.add_column(column, justify="left" if column == "engine" else "right")
     table.add_row("Holdfast", f"{rows_per_s:,.0f}", "")
     for backend in ("hashmap", "rocksdb"):
         figures = run(backend, keys, parallelism)
-        ratio = f"{rows_per_s / figures['rows_per_s']:.1f} ×"
+        ratio = f"{rows_per_s / figures['rows_per_s']:.1f} times"
         table.add_row(f"Flink {backend} + changelog", f"{figures['rows_per_s']:,.0f}", ratio)
     Console().print(table)
 

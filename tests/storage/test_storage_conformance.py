@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.clock import ManualClock
 from holdfast.errors import ObjectExists, ObjectNotFound, StorageError
 from holdfast.storage import obstore_store
-from holdfast.storage.instrumented import InstrumentedStore
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing.stores import FaultyStore, SlowStore
@@ -18,7 +16,6 @@ from holdfast.testing.stores import FaultyStore, SlowStore
 DECORATIONS: dict[str, Callable[[ObjectStore], ObjectStore]] = {
     "bare": lambda store: store,
     "retrying": lambda store: RetryingStore(store, wait=lambda _: None),
-    "instrumented": lambda store: InstrumentedStore(store, lambda _: None, ManualClock()),
     "faulty, without faults": lambda store: FaultyStore(store, lambda operation, name: None),
     "slow, without delay": lambda store: SlowStore(store, 0.0, wait=lambda _: None),
 }

@@ -2,9 +2,7 @@
 
 import pytest
 
-from holdfast.clock import ManualClock
 from holdfast.errors import ObjectExists, ObjectNotFound, StorageError
-from holdfast.storage.instrumented import InstrumentedStore, Request
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
 from holdfast.testing.stores import Fault, FaultyStore, SlowStore, seeded_faults
@@ -71,28 +69,6 @@ def test_retrying_takes_not_found_for_an_answer(inner: ObjectStore) -> None:
 def test_a_retrying_store_needs_an_attempt(inner: ObjectStore) -> None:
     with pytest.raises(ValueError, match="attempts_max"):
         RetryingStore(inner, attempts_max=0)
-
-
-def test_instrumented_reports_every_request_with_time_bytes_and_failure(inner: ObjectStore) -> None:
-    clock, seen = ManualClock(), list[Request]()
-    store = InstrumentedStore(SlowStore(inner, 2.0, wait=clock.advance), seen.append, clock)
-    store.put("a/x", b"123")
-    store.create("a/y", b"1")
-    store.get("a/x")
-    store.get_range("a/x", 1, 2)
-    store.list("a/")
-    store.delete(["a/x"])
-    with pytest.raises(ObjectNotFound):
-        store.get("a/x")
-    assert seen == [
-        Request("put", "a/x", 2.0, 3, False),
-        Request("create", "a/y", 2.0, 1, False),
-        Request("get", "a/x", 2.0, 3, False),
-        Request("get_range", "a/x", 2.0, 2, False),
-        Request("list", "a/", 2.0, 0, False),
-        Request("delete", "a/x", 2.0, 0, False),
-        Request("get", "a/x", 2.0, 0, True),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from holdfast.taskmanager.protocol import ExchangeRoutes
 
 
 class FlightLinks:
-    """Implements `exchange.task.Links` for one task: one connection a TaskManager for what it pulls, closed at its end."""
+    """Implements `exchange.task.Links` for one task: it pulls over one connection a TaskManager, closed at its end."""
 
     def __init__(self, routes: ExchangeRoutes, secret: str) -> None:
         self._routes = routes
