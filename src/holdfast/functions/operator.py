@@ -57,7 +57,7 @@ class OperatorSpec(ABC):
 
     @abstractmethod
     def table_schemas(self) -> dict[str, pa.Schema]:
-        """Stored schema (keys, then values) of each table, known at `start()`; compared with what is stored."""
+        """Schema of each table: the key columns, then the values; known at `start()`, compared with what is stored."""
 
     @abstractmethod
     def create(self, subtask: int, key_group_start: int, key_group_stop: int, max_parallelism: int) -> Operator:

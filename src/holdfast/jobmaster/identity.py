@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from holdfast.errors import JobRefused
 from holdfast.exchange.task import DEAD_LETTERS
+from holdfast.functions.operator import OperatorSpec
 from holdfast.graph.program import Program
 from holdfast.journal.records import CheckpointRecord, OperatorIdentity
 from holdfast.recovery.schema import check_schema
+from holdfast.state.changes import stored_schema
 
 
 def identities(program: Program) -> dict[str, OperatorIdentity]:
@@ -20,9 +22,18 @@ def identities(program: Program) -> dict[str, OperatorIdentity]:
     return {
         name: OperatorIdentity(
             tuple(spec.key_columns),
-            {table: schema.serialize().to_pybytes() for table, schema in spec.table_schemas().items()},
+            {table: schema.serialize().to_pybytes() for table, schema in _stored_schemas(spec).items()},
         )
         for name, spec in program.operators.items()
+    }
+
+
+def _stored_schemas(spec: OperatorSpec) -> dict[str, pa.Schema]:
+    """The schema of each table as its rows are stored."""
+    keys = len(spec.key_columns)
+    return {
+        table: stored_schema(pa.schema(list(schema)[:keys]), pa.schema(list(schema)[keys:]))
+        for table, schema in spec.table_schemas().items()
     }
 
 
@@ -57,6 +68,6 @@ def _check_operator(name: str, stored: OperatorIdentity, program: Program) -> No
             f"key_by({', '.join(spec.key_columns)}). State cannot be keyed anew: keep the key columns, give the "
             f"operator another name, or give up its state with Job(drop_state=[{name!r}])"
         )
-    for table, declared in spec.table_schemas().items():
+    for table, declared in _stored_schemas(spec).items():
         if table in stored.tables:
             check_schema(pa.ipc.read_schema(pa.py_buffer(stored.tables[table])), declared, name, table)
