@@ -282,6 +282,29 @@ def test_a_materialization_that_ends_after_closing_is_deleted():
     subtask.uploader.close()
 
 
+def test_checkpoints_taken_while_batches_commit_hold_exactly_their_cut():
+    subtask = make(log_handles_max=4)
+    committed = [-1]
+    stop = threading.Event()
+
+    def process() -> None:
+        while not stop.is_set() and committed[0] < 5000:
+            committed[0] = subtask.run(*(key % 50 for key in range(subtask.batch, subtask.batch + 9)))
+
+    thread = threading.Thread(target=process)
+    thread.start()
+    wait_until(lambda: committed[0] >= 0)
+    for checkpoint_id in range(40):
+        cut = committed[0]
+        subtask.checkpoint(checkpoint_id, cut)
+        (subtask.keyed.aborted if checkpoint_id % 5 == 4 else subtask.keyed.completed)(checkpoint_id)
+    stop.set()
+    thread.join()
+    assert subtask.metric("completedMaterialization") > 1
+    subtask.checkpoint(99)
+    subtask.uploader.close()
+
+
 def test_ten_thousand_checkpoints_take_no_more_than_a_thousand():
     """Objects, bytes and handles, with a registry that deletes what neither a record names nor a log holds."""
     subtask = make(log_handles_max=16, interval_s=1e9)

@@ -16,11 +16,6 @@ class InFlight:
         with self._changed:
             return self._bytes
 
-    @property
-    def available(self) -> bool:
-        """Whether anything more may start now."""
-        return self.bytes < self._bytes_max
-
     def acquire(self, size_bytes: int) -> None:
         """Waits while the bound would be passed."""
         with self._changed:
