@@ -84,6 +84,7 @@ def test_any_division_of_a_text_reads_each_line_once(end, block_bytes):
                 lambda offset, length: text[offset : offset + length], len(text), start, stop, block_bytes
             ):
                 assert offset == len(found)
+                assert start <= offset < stop
                 assert offset == 0 or text[offset - 1 : offset] == b"\n"
                 found += data
         assert found == text
@@ -282,6 +283,14 @@ def test_a_compressed_text_file_is_one_read(tmp_path, suffix):
     planner = enumerator(source)
     assert len(planner.plan(planner.initial(), planner.latest(), 10, 10**9).reads) == 1
     assert read_all(source)[0] == ids(20_000)
+
+
+@pytest.mark.parametrize("cut", [40, None])
+def test_a_damaged_compressed_file_is_named(tmp_path, cut):
+    packed = gzip.compress("".join(f"{n},word\n" for n in range(1000)).encode()) if cut else b"no gzip at all"
+    path = put_text(tmp_path / "packed.csv.gz", packed[:cut])
+    with pytest.raises(BadRecord, match=r"packed\.csv\.gz: not a readable csv file"):
+        read_all(FileSource(str(path), schema="id BIGINT, word STRING", header=False))
 
 
 def test_a_multi_line_csv_file_is_one_read_with_line_breaks_in_values(tmp_path):
