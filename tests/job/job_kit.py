@@ -9,8 +9,16 @@ import pyarrow as pa
 
 import holdfast as hf
 from holdfast.schema import to_arrow_schema
-from holdfast.sources.base import BadRow, Enumerator, EnumeratorContext, Offsets, Source, SourceBatch, SourcePlan
-from holdfast.sources.base import SplitRead
+from holdfast.sources.base import (
+    BadRow,
+    Enumerator,
+    EnumeratorContext,
+    Offsets,
+    Source,
+    SourceBatch,
+    SourcePlan,
+    SplitRead,
+)
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing.source import Rows, TestSource
 

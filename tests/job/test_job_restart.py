@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from job_kit import Feed, new_job, new_storage, newest, pairs, script, store_of, tuples
+from job_kit import Feed, new_job, new_storage, newest, pairs, script, store_of, tuples, until
 
 import holdfast as hf
 from holdfast.sinks.base import Sink
@@ -43,17 +43,17 @@ def refused(storage: str, job: hf.Job, match: str) -> None:
 
 def test_a_job_goes_on_from_its_last_checkpoint():
     storage, sink = new_storage(), hf.MemorySink(name="out")
-    first = run(counted(storage, ROWS))
+    first = run(counted(storage, ROWS, sink=sink))
     second = run(counted(storage, ROWS, MORE, sink=sink))
-    assert tuples(sink) == [(1, 3), (3, 1)]
+    assert tuples(sink) == [(1, 2), (2, 1), (1, 3), (3, 1)]
     assert first.id == second.id and first.runId != second.runId
 
 
 def test_a_job_with_nothing_new_publishes_nothing_again():
     storage, sink = new_storage(), hf.MemorySink(name="out")
-    run(counted(storage, ROWS))
+    run(counted(storage, ROWS, sink=sink))
     query = run(counted(storage, ROWS, sink=sink))
-    assert tuples(sink) == []
+    assert tuples(sink) == [(1, 2), (2, 1)]
     assert query.lastProgress is None
 
 
@@ -88,7 +88,7 @@ def test_a_new_aggregate_on_existing_keys_starts_null_and_a_new_count_at_zero():
     stream = job.read(script(ROWS, pairs((2, None)), name="script")).key_by("k")
     stream.aggregate(n=hf.count(), values=hf.count("v"), total=hf.sum("v")).write(sink)
     run(job)
-    assert tuples(sink) == [(2, 2, 0, None)]
+    assert tuples(sink)[-1] == (2, 2, 0, None)
 
 
 def test_a_renamed_operator_is_refused_with_both_names():
@@ -106,9 +106,9 @@ def test_an_operator_whose_state_is_given_up_starts_anew():
     storage, sink = new_storage(), hf.MemorySink(name="out")
     run(counted(storage, ROWS, name="per-key"))
     run(counted(storage, ROWS, MORE, name="by-key", drop_state=["per-key"], sink=sink))
-    assert tuples(sink) == [(1, 1), (3, 1)]
+    assert tuples(sink)[-2:] == [(1, 1), (3, 1)]
     run(counted(storage, ROWS, MORE, MORE, name="by-key", sink=sink))
-    assert newest(sink.rows(), "k") == {1: {"n": 2}, 3: {"n": 2}}
+    assert newest(sink.rows(), "k") == {1: {"n": 2}, 2: {"n": 1}, 3: {"n": 2}}
 
 
 def test_a_changed_key_column_is_refused_with_both():
@@ -139,7 +139,9 @@ def test_a_changed_type_of_an_aggregate_is_refused_with_both():
         if schema.endswith("BIGINT"):
             job.declared.sources["script"] = script(ROWS, schema=schema, name="script")
             run(job)
-    refused(storage, job, r"operator 'per-key', state 'state': column 'most.max' is stored as int64, declared as double")
+    refused(
+        storage, job, r"operator 'per-key', state 'state': column 'most.max' is stored as int64, declared as double"
+    )
 
 
 def test_a_changed_type_of_a_state_is_refused_with_both():
@@ -166,39 +168,40 @@ def test_a_source_that_is_gone_is_refused_and_can_be_given_up():
     run(job)
 
 
-def test_a_sink_that_is_gone_is_refused_while_output_of_it_is_unpublished():
-    storage = new_storage()
+def left_unpublished(storage: str) -> int:
+    """Run a job whose sink cannot be reached, to its first checkpoint; the record's number."""
     job = new_job(storage)
     job.read(script(ROWS, name="script")).write(hf.CallbackSink(unreachable, name="callback"))
     query = start(job, hf.processing_time())
-    query.trigger_checkpoint(30)
+    until(lambda: query.lastProgress is not None)
+    number = query.trigger_checkpoint(30)
     query.stop()
-    again = new_job(storage)
-    again.read(script(ROWS, name="script")).write(hf.MemorySink(name="memory"))
-    refused(storage, again, r"unpublished output of sink 'callback', but the job has no sink of that name")
-    again.drop_state = ("callback",)
-    run(again)
-
-
-def test_output_that_a_stopped_query_left_unpublished_is_published_first_and_under_its_number():
-    storage, calls = new_storage(), []
-    for fn in (unreachable, lambda table, number: calls.append((number, table.column("v").to_pylist()))):
-        job = new_job(storage)
-        job.read(script(ROWS, *([MORE] if calls is not None and fn is not unreachable else []), name="script")).write(
-            hf.CallbackSink(fn, name="callback")
-        )
-        query = start(job, hf.processing_time())
-        if fn is unreachable:
-            number = query.trigger_checkpoint(30)
-        else:
-            query.processAllAvailable()
-        query.stop()
-    assert calls[0] == (number, [10, 20, 5])
-    assert [values for _, values in calls[1:]] == [[1, 3]]
+    return number
 
 
 def unreachable(table, number):
     raise ConnectionRefusedError("nobody listens")
+
+
+def test_a_sink_that_is_gone_is_refused_while_output_of_it_is_unpublished():
+    storage = new_storage()
+    left_unpublished(storage)
+    job = new_job(storage)
+    job.read(script(ROWS, name="script")).write(hf.MemorySink(name="memory"))
+    refused(storage, job, r"unpublished output of sink 'callback', but the job has no sink of that name")
+    job.drop_state = ("callback",)
+    run(job)
+
+
+def test_output_that_a_stopped_query_left_unpublished_is_published_first_and_under_its_number():
+    storage, calls = new_storage(), []
+    number = left_unpublished(storage)
+    job = new_job(storage)
+    sink = hf.CallbackSink(lambda table, number: calls.append((number, table["v"].to_pylist())), name="callback")
+    job.read(script(ROWS, MORE, name="script")).write(sink)
+    run(job)
+    assert calls[0] == (number, [10, 20, 5])
+    assert [values for _, values in calls[1:]] == [[1, 3]]
 
 
 def test_a_higher_parallelism_than_the_storage_has_key_groups_is_refused():
@@ -220,4 +223,5 @@ def test_a_sequence_with_another_number_of_splits_is_refused_with_both():
         job.read(hf.SequenceSource(rows=10, splits=splits, name="numbers")).write(hf.MemorySink(name="out"))
         if splits == 2:
             run(job)
-    refused(storage, job, r"source 'numbers'.*positions of the splits \['0', '1'\], the source has \['0', '1', '2'\]")
+    with pytest.raises(hf.JobRefused, match=r"'numbers'.*the splits \['0', '1'\], the source has \['0', '1', '2'\]"):
+        run(job)

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from job_kit import newest, new_job, pairs, script, tuples
+from job_kit import new_job, newest, pairs, script, tuples
 
 import holdfast as hf
 from holdfast.testing import Abort, Eof, ManualClock, TestSource, run
@@ -73,9 +73,9 @@ def test_a_function_keeps_state_per_key_over_batches(function):
 
 def test_map_batches_gives_one_record_batch_or_several():
     job, sink = new_job(), hf.MemorySink()
-    job.read(script(ROWS)).map_batches(doubled, "k BIGINT, v BIGINT").map_batches(
-        split_up, "k BIGINT, v BIGINT"
-    ).write(sink)
+    job.read(script(ROWS)).map_batches(doubled, "k BIGINT, v BIGINT").map_batches(split_up, "k BIGINT, v BIGINT").write(
+        sink
+    )
     run(job)
     assert tuples(sink) == [(1, 20), (2, 40), (1, 10)]
 
@@ -113,7 +113,9 @@ def test_one_stream_goes_to_several_sinks_and_a_source_is_read_by_two_branches()
     counts = source.key_by("k").aggregate(n=hf.count())
     counts.write(first)
     counts.write(second)
-    source.map_batches(doubled, "k BIGINT, v BIGINT").key_by("v").aggregate(n=hf.count()).write(third := hf.MemorySink())
+    source.map_batches(doubled, "k BIGINT, v BIGINT").key_by("v").aggregate(n=hf.count()).write(
+        third := hf.MemorySink()
+    )
     query = run(job)
     assert tuples(raw) == [(1, 10), (2, 20), (1, 5)]
     assert tuples(first) == tuples(second) == [(1, 2), (2, 1)]

@@ -21,14 +21,13 @@ import pyarrow as pa
 from holdfast import errors
 from holdfast.exchange.sender import Sender, UnitAttempt
 from holdfast.graph.plan import Unit
+from holdfast.graph.program import DEAD_LETTERS as DEAD_LETTERS
 from holdfast.graph.program import Leg, MapBatches, OperatorOrigin, OperatorTarget, Program, SinkTarget, SourceOrigin
 from holdfast.sinks.base import Sink, StageContext
 from holdfast.sinks.dead_letters import bad_rows_to_batch
 from holdfast.sources.base import BadRow, Position
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.protocol import SentStream
-
-DEAD_LETTERS = "dead-letters"
 
 
 class Links(Protocol):

@@ -12,6 +12,7 @@ import pyarrow as pa
 from holdfast.errors import JobRefused
 from holdfast.functions.operator import OperatorSpec
 from holdfast.graph.program import (
+    DEAD_LETTERS,
     Leg,
     MapBatches,
     OperatorOrigin,
@@ -81,6 +82,8 @@ class Declarations:
             raise JobRefused(
                 f"name {given!r}: letters, digits, '-', '_' and '.' are allowed, and it may not begin with '.'"
             )
+        if given == DEAD_LETTERS:
+            raise JobRefused(f"name {given!r} is that of the dead letters' own sink; choose another")
         if given in taken:
             raise JobRefused(f"name {given!r} is used twice in this job; give each source, operator and sink its own")
         return given

@@ -18,6 +18,9 @@ from holdfast.functions.operator import OperatorSpec
 from holdfast.sinks.base import Sink
 from holdfast.sources.base import Source
 
+DEAD_LETTERS = "dead-letters"
+"""The name of the sink that takes bad rows; no other may have it."""
+
 
 @dataclass(frozen=True)
 class MapBatches:

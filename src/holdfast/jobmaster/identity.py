@@ -6,14 +6,15 @@ would silently be lost otherwise.
 
 from collections.abc import Collection, Mapping
 
+import msgspec
 import pyarrow as pa
 
 from holdfast.errors import JobRefused
-from holdfast.exchange.task import DEAD_LETTERS
 from holdfast.functions.operator import OperatorSpec
-from holdfast.graph.program import Program
+from holdfast.graph.program import DEAD_LETTERS, Program
 from holdfast.journal.records import CheckpointRecord, OperatorIdentity
 from holdfast.recovery.schema import check_schema
+from holdfast.sinks.base import Sink
 from holdfast.state.changes import stored_schema
 
 
@@ -26,6 +27,17 @@ def identities(program: Program) -> dict[str, OperatorIdentity]:
         )
         for name, spec in program.operators.items()
     }
+
+
+def publishing(program: Program) -> dict[str, Sink]:
+    """All that publish, by name: the sinks, and that of the dead letters."""
+    return program.sinks if program.dead_letters is None else {**program.sinks, DEAD_LETTERS: program.dead_letters}
+
+
+def without_dropped_output(base: CheckpointRecord, program: Program) -> CheckpointRecord:
+    """The record without the groups of sinks that the job no longer has: the user gave their output up."""
+    kept = publishing(program)
+    return msgspec.structs.replace(base, groups={sink: refs for sink, refs in base.groups.items() if sink in kept})
 
 
 def _stored_schemas(spec: OperatorSpec) -> dict[str, pa.Schema]:
@@ -41,8 +53,8 @@ def check_identity(base: CheckpointRecord, program: Program, drop_state: Collect
     """Raises `JobRefused` naming both sides where stored state and declared job do not belong together."""
     _refuse_missing("operator", "state", base.operators, program.operators, drop_state)
     _refuse_missing("source", "positions", base.offsets, program.sources, drop_state)
-    waiting = [sink for sink, groups in base.groups.items() if groups and sink != DEAD_LETTERS]
-    _refuse_missing("sink", "unpublished output", waiting, program.sinks, drop_state)
+    waiting = [sink for sink, groups in base.groups.items() if groups]
+    _refuse_missing("sink", "unpublished output", waiting, publishing(program), drop_state)
     for name, stored in base.operators.items():
         if name in program.operators and name not in drop_state:
             _check_operator(name, stored, program)

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 from holdfast.clock import Clock
 from holdfast.errors import JobRefused, ObjectNotFound, StorageError
-from holdfast.exchange.task import DEAD_LETTERS
 from holdfast.graph.keygroups import default_max_parallelism
-from holdfast.graph.program import Program
+from holdfast.graph.program import DEAD_LETTERS, Program
 from holdfast.jobmaster.cluster import Cluster
-from holdfast.jobmaster.identity import check_identity
+from holdfast.jobmaster.identity import check_identity, publishing, without_dropped_output
 from holdfast.jobmaster.master import JobMaster, MasterSettings
 from holdfast.jobmaster.server import JobMasterServer
 from holdfast.journal.codec import StoredJob
@@ -95,6 +94,7 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     taken = take_over(start.store)
     if taken.base is not None:
         check_identity(taken.base, start.program, settings.drop_state)
+        taken = taken._replace(base=without_dropped_output(taken.base, start.program))
     gateway = Gateway()
     secret = secrets.token_hex(32)
     server = JobMasterServer(gateway, secret, start.host) if start.host is not None else None
@@ -126,10 +126,8 @@ def _newest_checkpoint(store: ObjectStore) -> CheckpointRecord | None:
 
 def _prepare_sinks(start: Start, job: StoredJob) -> None:
     program = start.program
-    sinks = [(name, sink, program.sink_schemas[name]) for name, sink in program.sinks.items()]
-    if program.dead_letters is not None:
-        sinks.append((DEAD_LETTERS, program.dead_letters, DEAD_LETTER_SCHEMA))
-    for name, sink, schema in sinks:
+    for name, sink in publishing(program).items():
+        schema = DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else program.sink_schemas[name]
         context = SinkContext(job.job_id, name, start.store, start.storage_url, program.sink_keys.get(name, ()))
         try:
             sink.prepare(schema, context)
