@@ -38,6 +38,9 @@ class Cluster(Protocol):
     senders: int
     """How many units of a level run side by side at most: the slots that TaskManagers leave."""
 
+    heartbeats: bool
+    """Whether its TaskManagers send heartbeats; where they do not, silence says nothing."""
+
     def start_task_manager(self, start: StartTaskManager) -> None:
         """Returns at once; the TaskManager registers with the JobMaster by itself."""
         ...

@@ -36,6 +36,8 @@ RESULT = "result binary"
 class SparkCluster:
     """Implements `jobmaster.cluster.Cluster` on a Spark session."""
 
+    heartbeats = True
+
     def __init__(
         self,
         spark: SparkSession,

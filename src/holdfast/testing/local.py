@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -13,25 +15,59 @@ from holdfast.exchange.task import UnitResult, run_unit
 from holdfast.graph.program import Program
 from holdfast.jobmaster.cluster import LevelRun, StartTaskManager
 from holdfast.jobmaster.start import Gateway, Place
+from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
-from holdfast.taskmanager.protocol import ExchangeRoute, ExchangeRoutes, TaskManagerGateway
+from holdfast.taskmanager.protocol import (
+    Acknowledgement,
+    Decline,
+    Deployment,
+    ExchangeRoute,
+    ExchangeRoutes,
+    ProcessRequest,
+    ProcessResult,
+    TaskManagerGateway,
+)
 from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.taskmanager import TaskManager
+from holdfast.testing.stores import CutOffStore
+
+
+@dataclass
+class _Hosted:
+    """One TaskManager with everything through which it reaches the world, so that all of it can be cut at once."""
+
+    start: StartTaskManager
+    store: CutOffStore
+    job_master: "_Reachable"
+    task_manager: TaskManager
+    dead: threading.Event = field(default_factory=threading.Event)
+
+    def cut(self) -> None:
+        self.store.cut()
+        self.job_master.cut.set()
+        self.dead.set()
 
 
 class LocalCluster:
-    """Implements `jobmaster.cluster.Cluster`. `kill` ends a TaskManager as SIGKILL would: at once, deleting nothing."""
+    """Implements `jobmaster.cluster.Cluster`.
+
+    `kill` ends a TaskManager as SIGKILL would: from any thread, in the middle of whatever it does. From then on it
+    reaches neither store nor JobMaster, and nobody reaches it; what was held in it is let go of in the background.
+    """
 
     senders = 1
+    heartbeats = False
 
     def __init__(self, program: Program, store: ObjectStore, place: Place, gateway: Gateway, clock: Clock) -> None:
         self._program = program
         self._store = store
+        self._retrying = RetryingStore(store)
         self._place = place
         self._gateway = gateway
         self._clock = clock
         self._lock = threading.Lock()
-        self._hosted: dict[int, tuple[TaskManager, StartTaskManager]] = {}
+        self._hosted: dict[int, _Hosted] = {}
+        self._reaper = ThreadPoolExecutor(4, thread_name_prefix="holdfast-reaper")
 
     def start_task_manager(self, start: StartTaskManager) -> None:
         settings = TaskManagerSettings(
@@ -44,30 +80,42 @@ class LocalCluster:
             bind_host="",
             storage_url=self._store.url,
         )
+        store, job_master = CutOffStore(self._store), _Reachable(self._gateway)
+        task_manager = TaskManager(settings, store, job_master, self._clock)
         with self._lock:
-            task_manager = TaskManager(settings, self._store, self._gateway, self._clock)
-            self._hosted[start.task_manager] = (task_manager, start)
+            self._hosted[start.task_manager] = _Hosted(start, store, job_master, task_manager)
         self._gateway.register(start.task_manager, start.incarnation, "in process")
 
     def end_task_manager(self, task_manager: int, incarnation: int) -> None:
-        self.kill(task_manager)
+        with self._lock:
+            found = self._hosted.get(task_manager)
+        if found is not None and found.start.incarnation == incarnation:
+            self.kill(task_manager)
 
     def kill(self, task_manager: int) -> None:
+        """End whatever runs under that index; nothing if nobody does."""
         with self._lock:
             found = self._hosted.pop(task_manager, None)
-        if found is not None:
-            found[0].close()
-            found[1].ended(task_manager, found[1].incarnation, "killed")
+        if found is None:
+            return
+        found.cut()
+        self._reaper.submit(found.task_manager.close)
+        found.start.ended(task_manager, found.start.incarnation, "killed")
 
     def gateway(self, route: ExchangeRoute) -> TaskManagerGateway:
-        return self._hosted[route.task_manager][0]
+        with self._lock:
+            found = self._hosted.get(route.task_manager)
+        if found is None:
+            raise TaskManagerLost(f"TaskManager {route.task_manager} is gone")
+        return _LocalGateway(found)
 
     def run_level(self, run: LevelRun) -> list[UnitResult]:
-        hosted = {index: task_manager for index, (task_manager, _) in self._hosted.items()}
+        with self._lock:
+            hosted = {index: each.task_manager for index, each in self._hosted.items()}
         links = _LocalLinks(run.routes, hosted)
-        results = [run_unit(unit, run.request, self._program, links, self._store) for unit in run.units]
+        results = [run_unit(unit, run.request, self._program, links, self._retrying) for unit in run.units]
         if any(result.failure is not None and result.failure.kind == "Aborted" for result in results):
-            for task_manager in list(self._hosted):
+            for task_manager in hosted:
                 self.kill(task_manager)
             raise TaskManagerLost("the script aborts")
         return results
@@ -78,8 +126,73 @@ class LocalCluster:
     def stop(self) -> None:
         with self._lock:
             hosted, self._hosted = self._hosted, {}
-        for task_manager, _ in hosted.values():
-            task_manager.close()
+        for each in hosted.values():
+            each.task_manager.close()
+        self._reaper.shutdown(wait=True)
+
+
+class _Reachable:
+    """The JobMaster as a TaskManager reaches it, until it is cut off: then nothing is answered."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self.cut = threading.Event()
+
+    def register(self, task_manager: int, incarnation: int, address: str) -> bool:
+        return not self.cut.is_set() and self._gateway.register(task_manager, incarnation, address)
+
+    def heartbeat(self, task_manager: int, incarnation: int) -> bool:
+        return not self.cut.is_set() and self._gateway.heartbeat(task_manager, incarnation)
+
+    def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
+        return not self.cut.is_set() and self._gateway.acknowledge(acknowledgement)
+
+    def decline(self, decline: Decline) -> bool:
+        return not self.cut.is_set() and self._gateway.decline(decline)
+
+
+class _LocalGateway:
+    """`TaskManagerGateway`: calls the TaskManager directly; once it was killed, calls and their answers are lost."""
+
+    def __init__(self, hosted: _Hosted) -> None:
+        self._hosted = hosted
+
+    def _alive(self) -> TaskManager:
+        if self._hosted.dead.is_set():
+            raise TaskManagerLost(f"TaskManager {self._hosted.start.task_manager} was killed")
+        return self._hosted.task_manager
+
+    def deploy(self, deployment: Deployment) -> None:
+        self._alive().deploy(deployment)
+        self._alive()
+
+    def process(self, request: ProcessRequest) -> ProcessResult:
+        result = self._alive().process(request)
+        self._alive()
+        return result
+
+    def commit(self, run: int, batch: int) -> None:
+        self._alive().commit(run, batch)
+        self._alive()
+
+    def abort(self, run: int) -> None:
+        self._alive().abort(run)
+        self._alive()
+
+    def release(self, run: int, batch: int) -> None:
+        self._alive().release(run, batch)
+
+    def cut(self, run: int, checkpoint_id: int, batch: int) -> None:
+        self._alive().cut(run, checkpoint_id, batch)
+
+    def complete(self, run: int, checkpoint_id: int) -> None:
+        self._alive().complete(run, checkpoint_id)
+
+    def abort_checkpoint(self, run: int, checkpoint_id: int) -> None:
+        self._alive().abort_checkpoint(run, checkpoint_id)
+
+    def metrics(self) -> dict[str, float]:
+        return self._alive().metrics()
 
 
 class _LocalLinks:

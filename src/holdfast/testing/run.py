@@ -29,13 +29,25 @@ def run(job: Job, *, store: ObjectStore | None = None, clock: Clock | None = Non
     return query
 
 
-def start(job: Job, trigger: QueryTrigger, *, store: ObjectStore | None = None, clock: Clock | None = None) -> Query:
-    """Start a job in this process. `store` stands in for what the job's URL names; `clock` for the machine's."""
+def start(
+    job: Job,
+    trigger: QueryTrigger,
+    *,
+    store: ObjectStore | None = None,
+    clock: Clock | None = None,
+    on_cluster: Callable[[LocalCluster], None] | None = None,
+) -> Query:
+    """Start a job in this process.
+
+    `store` stands in for what the job's URL names, without retries of its own; `clock` for the machine's.
+    `on_cluster` is given the cluster before anything runs on it: its `kill(n)` ends TaskManager n at any moment.
+    """
     clock = clock or SystemClock()
     program = build_program(job.declared, _no_spark, job.dead_letters, {})
     task_managers = job.task_managers if program.operators else 0
     parallelism = job.parallelism or max(1, task_managers)
-    opened = store or RetryingStore(open_store(job.storage, job.storage_options))
+    plain = store or open_store(job.storage, job.storage_options)
+    opened = RetryingStore(plain)
     stored = open_stored_job(opened, parallelism, job.max_parallelism)
     layout = Layout(parallelism, stored.max_parallelism, task_managers)
 
@@ -45,7 +57,10 @@ def start(job: Job, trigger: QueryTrigger, *, store: ObjectStore | None = None, 
         return MasterSettings(job.name, layout, job.checkpoint, limits, dead_letter, job.drop_state, trigger)
 
     def cluster(place: Place, gateway: Gateway) -> LocalCluster:
-        return LocalCluster(program, opened, place, gateway, clock)
+        made = LocalCluster(program, plain, place, gateway, clock)
+        if on_cluster is not None:
+            on_cluster(made)
+        return made
 
     shipped = cloudpickle.dumps(program)
     started = start_job(Start(settings, opened, job.storage, program, shipped, clock, cluster, None), stored)

@@ -158,3 +158,39 @@ class SlowStore:
 
     def _delay(self, operation: str, name: str) -> None:
         self._wait(self._delay_s(operation, name) if callable(self._delay_s) else self._delay_s)
+
+
+class CutOffStore:
+    """Lets everything through until `cut`, and nothing afterwards: what a process that was killed can still do."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.url = inner.url
+        self._inner = inner
+        self._cut = False
+
+    def cut(self) -> None:
+        """From now on every request fails."""
+        self._cut = True
+
+    def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
+        self._reached("put", name).put(name, data)
+
+    def create(self, name: str, data: bytes) -> None:
+        self._reached("create", name).create(name, data)
+
+    def get(self, name: str) -> bytes:
+        return self._reached("get", name).get(name)
+
+    def get_range(self, name: str, offset: int, length: int) -> bytes:
+        return self._reached("get_range", name).get_range(name, offset, length)
+
+    def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
+        return self._reached("list", prefix).list(prefix, after=after)
+
+    def delete(self, names: Sequence[str]) -> None:
+        self._reached("delete", names[0] if names else "").delete(names)
+
+    def _reached(self, operation: str, name: str) -> ObjectStore:
+        if self._cut:
+            raise StorageError(f"{self.url}: {operation} {name!r}: this process was cut off (injected)")
+        return self._inner
