@@ -43,7 +43,7 @@ class RandomKeys:
 
 
 class MemoryWatch:
-    """The most that this process and all its children used together, sampled twice a second."""
+    """The most that this process and all its children used together, sampled every two seconds."""
 
     def __init__(self) -> None:
         self.peak_bytes = 0
@@ -53,7 +53,7 @@ class MemoryWatch:
 
     def _watch(self) -> None:
         own = psutil.Process()
-        while not self._ended.wait(0.5):
+        while not self._ended.wait(2):
             total = 0
             for process in [own, *own.children(recursive=True)]:
                 try:

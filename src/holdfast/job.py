@@ -15,6 +15,7 @@ from holdfast.graph.build import Declarations, OperatorDeclaration, Path, SinkDe
 from holdfast.graph.program import MapBatches, OperatorOrigin, SourceOrigin
 from holdfast.schema import to_arrow_schema
 from holdfast.settings import (
+    AvailableNow,
     CheckpointConfig,
     HashMapState,
     QueryTrigger,
@@ -158,7 +159,17 @@ class Job:
         """
         from holdfast.spark.start import start_on_spark
 
-        return start_on_spark(self, trigger or processing_time())
+        return start_on_spark(self, self.checked(trigger or processing_time()))
+
+    def checked(self, trigger: QueryTrigger) -> QueryTrigger:
+        """The trigger, if the job's sources can be used with it. Raises `JobRefused`."""
+        endless = [name for name, source in self.declared.sources.items() if source.endless]
+        if endless and isinstance(trigger, AvailableNow):
+            raise JobRefused(
+                f"source {endless[0]!r} has no end, so available_now() would never finish; give it one (rows=, stop=) "
+                "or start with processing_time()"
+            )
+        return trigger
 
 
 class Stream:
@@ -259,7 +270,8 @@ class KeyedStream:
 def _no_source(found: Any) -> str:
     """What to read instead of something that is no source."""
     if getattr(found, "isStreaming", False):
-        return explain_streaming_dataframe(str(found._jdf.queryExecution().logical()))
+        execution = found._jdf.queryExecution()
+        return explain_streaming_dataframe(f"{execution.logical()}\n{execution.analyzed()}")
     return f"read({type(found).__name__}): expected a source such as FileSource, SequenceSource or DataFrameSource"
 
 

@@ -135,3 +135,10 @@ def test_another_number_of_splits_is_refused_at_restart():
 def test_settings_out_of_range_are_refused(settings):
     with pytest.raises(SettingsError, match="SequenceSource"):
         SequenceSource(**settings)
+
+
+def test_only_a_sequence_without_an_end_and_without_a_rate_is_endless() -> None:
+    assert SequenceSource().endless
+    assert not SequenceSource(10).endless
+    assert not SequenceSource(stop=10).endless
+    assert not SequenceSource(rows_per_second=5).endless

@@ -126,6 +126,11 @@ class Source(ABC):
     name: str | None = None
     kind: str = "source"
 
+    @property
+    def endless(self) -> bool:
+        """Whether all of it is there from the beginning, without an end: `available_now` would never finish."""
+        return False
+
     @abstractmethod
     def schema(self) -> pa.Schema:
         """The schema of the rows; called at `start()` on the driver, before the source is shipped to tasks.

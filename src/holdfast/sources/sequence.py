@@ -87,6 +87,10 @@ class SequenceSource(Source):
         return VALUE_MAX if self.stop is None else self.stop
 
     @property
+    def endless(self) -> bool:
+        return self.rows is None and self.stop is None and self.rows_per_second is None
+
+    @property
     def split_names(self) -> list[str]:
         return [str(index) for index in range(self.splits)]
 

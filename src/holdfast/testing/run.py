@@ -43,6 +43,7 @@ def start(
     `on_cluster` is given the cluster before anything runs on it: its `kill(n)` ends TaskManager n at any moment.
     """
     clock = clock or SystemClock()
+    trigger = job.checked(trigger)
     program = build_program(job.declared, _no_spark, job.dead_letters, {})
     task_managers = job.task_managers if program.operators else 0
     parallelism = job.parallelism or max(1, task_managers)
