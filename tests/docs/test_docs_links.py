@@ -1,0 +1,37 @@
+"""Links between pages, and the files that pages name, exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+from docs_pages import PAGES, ROOT, name_of
+
+LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)(#[^)]*)?\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_relative_link_of_a_page_leads_somewhere(page: Path) -> None:
+    broken = [link for link, _ in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
+    assert not broken
+
+
+def test_every_file_and_folder_that_the_architecture_page_names_exists() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    named = {name for name in re.findall(r"`([a-z_]+/(?:[a-z_]+\.py)?)`", text)}
+    assert named
+    missing = [
+        name for name in sorted(named) if not any((root / name).exists() for root in (ROOT, ROOT / "src" / "holdfast"))
+    ]
+    assert not missing
+
+
+def test_the_architecture_page_names_every_room_of_the_code() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    rooms = {found.parent.name for found in (ROOT / "src" / "holdfast").glob("*/__init__.py")}
+    assert not {room for room in rooms if f"`{room}/`" not in text}
+
+
+def test_every_decision_record_is_in_the_list_of_decisions() -> None:
+    listed = (ROOT / "docs" / "decisions" / "README.md").read_text()
+    records = [page.name for page in (ROOT / "docs" / "decisions").glob("*.md") if page.name != "README.md"]
+    assert not [name for name in records if f"({name})" not in listed]
