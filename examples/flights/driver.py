@@ -1,0 +1,71 @@
+"""The driver process: runs the job to the end of its input, and keeps a small file up to date that says how far it is.
+
+python -m examples.flights.driver <folder> <status file>
+"""
+
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from examples.flights.job import delays
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+
+REPORT_INTERVAL_S = 0.05
+
+
+@dataclass
+class Status:
+    """What the driver process reports. `position`: bytes of the input that committed batches have read."""
+
+    position: int = 0
+    batches: int = 0
+    restarts: int = 0
+    checkpoints_ms: list[float] = field(default_factory=list)
+    task_managers: list[str] = field(default_factory=list)
+
+    def write(self, path: Path) -> None:
+        """Replaces the file as a whole, so that no reader sees half of it."""
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps(asdict(self)))
+        fresh.rename(path)
+
+    @staticmethod
+    def read(path: Path) -> "Status":
+        return Status(**json.loads(path.read_text())) if path.exists() else Status()
+
+
+def status_of(query: hf.Query, size: int) -> Status:
+    progress = query.lastProgress
+    # One input file, so its position is the entry "0"; there is none once it is read to the end.
+    position = progress["sources"][0]["endOffset"].get("0", size) if progress else 0
+    return Status(
+        position=position,
+        batches=len(query.totals.batch_ms),
+        restarts=len(query.restarts),
+        checkpoints_ms=[checkpoint.duration_s * 1000 for checkpoint in query.checkpoints],
+        task_managers=[task_manager["address"] for task_manager in query.taskManagers],
+    )
+
+
+def main(folder: Path, status: Path) -> None:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = (
+        SparkSession.builder.master("local[4]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    query = delays(spark, folder).start(trigger=hf.available_now())
+    size = (folder / "flights.csv").stat().st_size
+    while not query.awaitTermination(timeout=REPORT_INTERVAL_S):
+        status_of(query, size).write(status)
+    status_of(query, size).write(status)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

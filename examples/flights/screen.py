@@ -1,0 +1,79 @@
+"""What the demonstration shows: a progress bar with figures, what happened and when, the final table."""
+
+import time
+from collections import deque
+from types import TracebackType
+
+from examples.flights.data import Row
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+RATE_WINDOW_S = 3.0
+
+
+class Screen:
+    """A context manager; the progress bar lives as long as it."""
+
+    def __init__(self, rows: int) -> None:
+        self.console = Console()
+        self._rows = rows
+        self._begun_s = time.monotonic()
+        self._recent: deque[tuple[float, int]] = deque([(self._begun_s, 0)])
+        self._progress = Progress(
+            SpinnerColumn(),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed:,.0f} of {task.total:,} rows"),
+            TextColumn("[cyan]{task.fields[rate]:>7,.0f} rows/s"),
+            TextColumn("[green]{task.fields[checkpoints]}"),
+            TimeElapsedColumn(),
+            console=self.console,
+        )
+        self._task = self._progress.add_task("flights", total=rows, rate=0.0, checkpoints="no checkpoint yet")
+
+    def __enter__(self) -> "Screen":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, rows: int, checkpoints_ms: list[float]) -> None:
+        now_s = time.monotonic()
+        self._recent.append((now_s, rows))
+        while len(self._recent) > 2 and self._recent[0][0] < now_s - RATE_WINDOW_S:
+            self._recent.popleft()
+        since_s, before = self._recent[0]
+        rate = max(0, rows - before) / max(now_s - since_s, 0.001)
+        figures = f"{len(checkpoints_ms)} checkpoints"
+        if checkpoints_ms:
+            figures += f", p50 {quantile(checkpoints_ms, 0.5):.0f} ms, p99 {quantile(checkpoints_ms, 0.99):.0f} ms"
+        self._progress.update(self._task, completed=rows, rate=rate, checkpoints=figures)
+
+    def say(self, words: str) -> None:
+        """A line above the progress bar."""
+        self.console.print(f"[dim]{time.monotonic() - self._begun_s:5.1f} s[/]  {words}")
+
+    def table(self, rows: list[Row]) -> None:
+        shown = Table(title="The Delta table")
+        for name in rows[0] if rows else ():
+            shown.add_column(name, justify="left" if isinstance(rows[0][name], str) else "right")
+        for row in rows:
+            shown.add_row(*(_cell(value) for value in row.values()))
+        self.console.print(shown)
+
+
+def quantile(values: list[float], share: float) -> float:
+    """The smallest value that at least this share of the values does not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, -int(-share * len(ordered) // 1) - 1)]
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
