@@ -1,9 +1,10 @@
 """A cluster inside this process: TaskManagers as objects, units of work one after the other. No Spark, no network."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -30,6 +31,8 @@ from holdfast.taskmanager.protocol import (
 from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.taskmanager import TaskManager
 from holdfast.testing.stores import CutOffStore
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -157,42 +160,46 @@ class _LocalGateway:
     def __init__(self, hosted: _Hosted) -> None:
         self._hosted = hosted
 
-    def _alive(self) -> TaskManager:
+    def _call(self, call: Callable[[TaskManager], T]) -> T:
+        lost = TaskManagerLost(f"TaskManager {self._hosted.start.task_manager} was killed")
         if self._hosted.dead.is_set():
-            raise TaskManagerLost(f"TaskManager {self._hosted.start.task_manager} was killed")
-        return self._hosted.task_manager
+            raise lost
+        try:
+            answer = call(self._hosted.task_manager)
+        except Exception as error:
+            if self._hosted.dead.is_set():
+                raise lost from error
+            raise
+        if self._hosted.dead.is_set():
+            raise lost
+        return answer
 
     def deploy(self, deployment: Deployment) -> None:
-        self._alive().deploy(deployment)
-        self._alive()
+        self._call(lambda it: it.deploy(deployment))
 
     def process(self, request: ProcessRequest) -> ProcessResult:
-        result = self._alive().process(request)
-        self._alive()
-        return result
+        return self._call(lambda it: it.process(request))
 
     def commit(self, run: int, batch: int) -> None:
-        self._alive().commit(run, batch)
-        self._alive()
+        self._call(lambda it: it.commit(run, batch))
 
     def abort(self, run: int) -> None:
-        self._alive().abort(run)
-        self._alive()
+        self._call(lambda it: it.abort(run))
 
     def release(self, run: int, batch: int) -> None:
-        self._alive().release(run, batch)
+        self._call(lambda it: it.release(run, batch))
 
     def cut(self, run: int, checkpoint_id: int, batch: int) -> None:
-        self._alive().cut(run, checkpoint_id, batch)
+        self._call(lambda it: it.cut(run, checkpoint_id, batch))
 
     def complete(self, run: int, checkpoint_id: int) -> None:
-        self._alive().complete(run, checkpoint_id)
+        self._call(lambda it: it.complete(run, checkpoint_id))
 
     def abort_checkpoint(self, run: int, checkpoint_id: int) -> None:
-        self._alive().abort_checkpoint(run, checkpoint_id)
+        self._call(lambda it: it.abort_checkpoint(run, checkpoint_id))
 
     def metrics(self) -> dict[str, float]:
-        return self._alive().metrics()
+        return self._call(lambda it: it.metrics())
 
 
 class _LocalLinks:

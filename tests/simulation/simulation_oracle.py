@@ -1,0 +1,115 @@
+"""What must be true after a simulation: recomputed from the input alone, and from nothing but the store."""
+
+import io
+from collections import Counter
+from typing import Any
+
+import pyarrow.parquet as pq
+from simulation_settings import MAX_PARALLELISM, Settings
+
+from holdfast.graph.program import Program
+from holdfast.journal.codec import decode_committables
+from holdfast.journal.fence import journal_numbers, read_record
+from holdfast.journal.records import CheckpointRecord
+from holdfast.recovery.manifests import load_manifests
+from holdfast.recovery.restore import ObjectCache, restore_table, select
+from holdfast.sinks.staging import staged_names
+from holdfast.storage import names
+from holdfast.storage.store import ObjectStore, open_store
+
+LEVELS = 5
+Rows = list[dict[str, Any]]
+
+
+def counts(settings: Settings, rows: int) -> Counter[int]:
+    """How often each key occurs in the first `rows` numbers."""
+    return Counter(value % settings.keys for value in range(rows))
+
+
+def levels(settings: Settings, rows: int) -> Counter[int]:
+    """How many running counts there were of each remainder."""
+    running = (n for count in counts(settings, rows).values() for n in range(1, count + 1))
+    return Counter(n % LEVELS for n in running)
+
+
+def check_running(found: Rows, key: str, expected: Counter[int], ordered: bool) -> None:
+    """Every key's running count, each once, in order where the sink keeps one."""
+    by_key: dict[int, list[int]] = {}
+    for row in found:
+        by_key.setdefault(row[key], []).append(row["n"])
+    wanted = {each: list(range(1, count + 1)) for each, count in expected.items()}
+    assert {each: values if ordered else sorted(values) for each, values in by_key.items()} == wanted
+
+
+def check_changes(found: Rows, key: str, expected: Counter[int], ordered: bool) -> None:
+    """Every key's counts grow, none comes twice, and the last one is the total."""
+    by_key: dict[int, list[int]] = {}
+    for row in found:
+        by_key.setdefault(row[key], []).append(row["n"])
+    for values in by_key.values():
+        assert (values if ordered else sorted(values)) == sorted(set(values)), "a count came twice or went back"
+    assert {each: max(values) for each, values in by_key.items()} == dict(expected)
+
+
+def newest_checkpoint(store: ObjectStore) -> tuple[int, CheckpointRecord] | None:
+    for number in sorted(journal_numbers(store), reverse=True):
+        record = read_record(store, number)
+        if isinstance(record, CheckpointRecord):
+            return number, record
+    return None
+
+
+def referenced(store: ObjectStore) -> set[str]:
+    """Every object that the newest checkpoint needs; read, so that a missing one is an error."""
+    newest = newest_checkpoint(store)
+    if newest is None:
+        return set()
+    number, record = newest
+    needed = {names.journal(number), *record.objects()}
+    for manifest in load_manifests(store, record.manifests):
+        for table in manifest.tables:
+            needed.update(table.objects())
+    for sink, groups in record.groups.items():
+        for group in groups:
+            stored = decode_committables(group.object, store.get(group.object))
+            needed.update(staged_names(stored.committables, sink))
+    for name in needed:
+        store.get(name)
+    return needed
+
+
+def unreferenced(store: ObjectStore) -> set[str]:
+    """What the newest checkpoint does not need; the job and takeover records apart."""
+    found = {info.name for info in store.list("")} - {names.job()}
+    takeovers = {
+        names.journal(number)
+        for number in journal_numbers(store)
+        if not isinstance(read_record(store, number), CheckpointRecord)
+    }
+    return found - takeovers - referenced(store)
+
+
+def stored_state(store: ObjectStore, program: Program, operator: str, key: str, value: str) -> dict[int, int]:
+    """One value of each key, as a restart would restore it."""
+    newest = newest_checkpoint(store)
+    assert newest is not None
+    manifests = load_manifests(store, newest[1].manifests)
+    handles = [table for manifest in manifests for table in manifest.tables]
+    made = program.operators[operator].create(0, 0, MAX_PARALLELISM, MAX_PARALLELISM)
+    found: dict[int, int] = {}
+    with ObjectCache(store) as fetch:
+        for name, table in made.tables.items():
+            restore_table(table, select(handles, operator, name, 0, MAX_PARALLELISM), fetch, 0, MAX_PARALLELISM)
+            found = {row[key]: row[value] for row in table.snapshot().to_pylist()}
+    made.close()
+    return found
+
+
+def parquet_rows(url: str) -> Rows:
+    """The published rows of a `ParquetSink`, whatever is staged."""
+    store = open_store(url)
+    found: Rows = []
+    for info in store.list(""):
+        if not info.name.startswith("_"):
+            found += pq.read_table(io.BytesIO(store.get(info.name))).to_pylist()
+    return found
