@@ -1,5 +1,7 @@
-"""The Spark session that snippets see; the one that runs already, where there is one."""
+"""The Spark session that snippets see: `local[4]`, shared with other tests of the same run."""
 
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,8 +12,14 @@ import pytest
 def spark() -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
-    running = SparkSession.getActiveSession()
-    session = running or SparkSession.builder.master("local[4]").config("spark.ui.enabled", "false").getOrCreate()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    session = (
+        SparkSession.builder.master("local[4]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
     yield session
-    if running is None:
-        session.stop()
+    session.stop()

@@ -4,6 +4,7 @@
     ```text  right after one       what that snippet prints, exactly
     <!-- setup: … -->              code that runs in its place, hidden from readers
     <!-- spark -->                 right before a snippet: it needs a Spark session
+    ```py                          code of another library, shown beside its equivalent; not run
 
 Paths below `/data/` lie in a folder of the test's own, and `memory://` stores belong to the test alone.
 """
