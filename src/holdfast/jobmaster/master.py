@@ -338,7 +338,12 @@ class JobMaster:
                     self._abort_quietly()
                     raise
                 log.warning("batch %d, attempt %d: %s; trying again", plan.batch, attempt, error)
-                self._next_run()
+                try:
+                    self._next_run()
+                except errors.TaskManagerLost as lost:
+                    if self._must_fail_over(lost, outcome):
+                        return
+                    raise
         failpoints.hit("jobmaster.committed")
         self._failovers = 0
         position = self._planner.committed(plan)
