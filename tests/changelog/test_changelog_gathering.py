@@ -40,3 +40,13 @@ def test_delay_zero_is_due_at_once():
     gathering: Gathering[str, str] = Gathering(0.0, 100)
     gathering.ask("a", 5.0, "first", 1)
     assert gathering.due_in_s(5.0, {"a", "b"}) == 0.0
+
+
+def test_a_cut_with_nothing_to_store_leaves_nothing_behind_for_the_next_one():
+    gathering: Gathering[str, str] = Gathering(1.0, 100)
+    gathering.ask("a", 5.0)
+    gathering.ask("b", 5.0)
+    gathering.ask("a", 6.0, "first", 1)
+    assert gathering.due_in_s(6.0, {"a", "b"}) == 1.0
+    gathering.ask("b", 6.0, "second", 1)
+    assert gathering.due_in_s(6.0, {"a", "b"}) == 0.0

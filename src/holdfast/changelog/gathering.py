@@ -25,6 +25,9 @@ class Gathering(Generic[Log, Request]):
 
     def ask(self, log: Log, now_s: float, request: Request | None = None, size_bytes: int = 0) -> None:
         """A log asks to persist; without a request where it has nothing new."""
+        if not self._requests and log in self._asked:
+            # Once in each cut: the one before had nothing to store, so nobody took what was asked for then.
+            self._asked.clear()
         self._asked.add(log)
         if request is None:
             return
