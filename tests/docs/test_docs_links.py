@@ -17,7 +17,7 @@ def test_every_relative_link_of_a_page_leads_somewhere(page: Path) -> None:
 
 def test_every_file_and_folder_that_the_architecture_page_names_exists() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    named = {name for name in re.findall(r"`([a-z_]+/(?:[a-z_]+\.py)?)`", text)}
+    named = set(re.findall(r"`([a-z_]+/(?:[a-z_]+\.py)?)`", text))
     assert named
     missing = [
         name for name in sorted(named) if not any((root / name).exists() for root in (ROOT, ROOT / "src" / "holdfast"))
