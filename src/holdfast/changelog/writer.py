@@ -256,7 +256,8 @@ def _combined(ranges: Sequence[_Range], from_sqn: int) -> Future[list[LogPiece]]
     """The pieces of all ranges in order, from that SQN on, once all are stored; or the first error."""
     combined: Future[list[LogPiece]] = Future()
     lock = threading.Lock()
-    missing = len(ranges)
+    unstored = [each for each in ranges if each.pieces is None or not each.done.done()]
+    missing = len(unstored)
 
     def one_done(future: Future[list[LogPiece]]) -> None:
         nonlocal missing
@@ -270,10 +271,10 @@ def _combined(ranges: Sequence[_Range], from_sqn: int) -> Future[list[LogPiece]]
         elif last:
             combined.set_result(_narrowed(ranges, from_sqn))
 
-    for each in ranges:
+    for each in unstored:
         each.done.add_done_callback(one_done)
-    if not ranges:
-        combined.set_result([])
+    if not unstored:
+        combined.set_result(_narrowed(ranges, from_sqn))
     return combined
 
 
