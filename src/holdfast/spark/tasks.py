@@ -97,7 +97,9 @@ class ReadUnit:
         self._run = run
         self._units = units
 
-    def __call__(self, _: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, nothing: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in nothing:  # Spark ends a worker that left input unread, and a new one takes seconds to import all.
+            continue
         worker = worker_for(self._shipment)
         run = msgspec.msgpack.decode(self._run, type=LevelRun)
         unit = msgspec.msgpack.decode(self._units, type=list[Unit])[_partition()]
