@@ -16,6 +16,7 @@ def test_the_snippets_of_a_page_that_need_no_spark_run_in_order(page: Path, tmp_
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", ON_SPARK, ids=name_of)
 def test_all_snippets_of_a_page_with_spark_run_in_order(page: Path, tmp_path: Path, spark: Any) -> None:
     run(snippets(page), tmp_path, {"spark": spark})
