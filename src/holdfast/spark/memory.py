@@ -1,5 +1,7 @@
 """Compares what a TaskManager may use with what Spark grants its Python workers."""
 
+from typing import Any
+
 from pyspark.sql import SparkSession
 
 from holdfast.errors import JobRefused
@@ -24,7 +26,7 @@ def check_memory(spark: SparkSession, config: TaskManagerConfig, task_managers: 
     if not master.startswith(("yarn", "k8s")) or limit is not None:
         return
     overhead = conf.get("spark.executor.memoryOverhead")
-    granted = spark_bytes(overhead) if overhead is not None else _default_overhead(conf.get("spark.executor.memory"))
+    granted = spark_bytes(overhead) if overhead is not None else _default_overhead(conf)
     if granted < config.memory_bytes:
         raise JobRefused(
             f"TaskManagerConfig(memory={config.memory!r}) lives outside the JVM heap, and on {master.split(':')[0]} an "
@@ -43,5 +45,8 @@ def spark_bytes(text: str, unit: str = "m") -> int:
     return int(lowered[:-1]) * _UNITS[lowered[-1]]
 
 
-def _default_overhead(executor_memory: str | None) -> int:
-    return max(384 * _MEBIBYTE, spark_bytes(executor_memory or "1g") // 10)
+def _default_overhead(conf: Any) -> int:
+    """By Spark's factor; on Kubernetes in cluster mode Spark itself sets a higher one for Python in the settings."""
+    factor = conf.get("spark.executor.memoryOverheadFactor") or conf.get("spark.kubernetes.memoryOverheadFactor")
+    least = spark_bytes(conf.get("spark.executor.minMemoryOverhead") or "384m")
+    return max(least, int(spark_bytes(conf.get("spark.executor.memory") or "1g") * float(factor or 0.1)))
