@@ -1,0 +1,245 @@
+"""The code keeps its shape: which room may import which, where Spark and I/O stay, sizes, what no file may hold."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "holdfast"
+
+MAY_IMPORT: dict[str, str] = {
+    # What a user builds and holds; the first call of `start()` reaches down to Spark.
+    "__init__": "functions job query settings sinks sources",
+    "testing": "exchange functions graph job jobmaster journal query settings sinks sources storage taskmanager schema",
+    "job": "functions graph schema settings sinks sources spark",
+    "spark": "__init__ exchange graph jobmaster journal query settings sources storage taskmanager",
+    "query": "jobmaster settings",
+    # Control: the JobMaster executes what the pure rules decide, and the journal remembers.
+    "jobmaster": "changelog checkpoint exchange functions graph journal recovery settings sinks sources state storage "
+    "taskmanager",
+    "settings": "checkpoint.triggers",
+    "checkpoint": "settings",
+    "journal": "storage",
+    # Data: sources, exchange, TaskManager, state, changelog, storage.
+    "exchange": "graph sinks sources state storage taskmanager",
+    "taskmanager": "changelog functions graph materialize recovery sources storage",
+    "graph": "functions sinks sources",
+    "functions": "sources state",
+    "sinks": "sources storage",
+    "sources": "schema storage",
+    "recovery": "changelog materialize state storage",
+    "materialize": "changelog state storage",
+    "state": "",
+    "changelog": "storage",
+    "storage": "",
+    # Leaves, which every room may import.
+    "clock": "",
+    "errors": "",
+    "failpoints": "",
+    "ids": "",
+    "schema": "",
+    "units": "",
+}
+"""Each room of `src/holdfast` (a folder, or a module beside them), and the rooms it may import besides the leaves."""
+
+LEAVES = {"clock", "errors", "failpoints", "ids", "schema", "units"}
+
+PURE = {"checkpoint", "graph"}
+PURE_IMPORTS = {"collections", "cronsim", "dataclasses", "datetime", "enum", "functools", "itertools", "math", "typing"}
+PURE_IMPORTS |= {"holdfast", "msgspec", "pyarrow"}
+PURE_LEAVES = LEAVES - {"clock", "failpoints"}
+"""What the pure rooms may import: nothing that reads a clock, a file or a socket, or starts a thread."""
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 60
+FILE_BYTES_MAX = 1_000_000
+
+FORBIDDEN_TEXT = {
+    "a machine's own path": r"(?<![\w.~-])/(root|home|Users|work|opt/(pypi|wheels))/\w",
+    "a registry's address": r"https?://[\w.-]*(pypi|pythonhosted|maven|npmjs|debian)\.|--(extra-)?index-url|--find-links",
+}
+
+
+@cache
+def committed() -> list[Path]:
+    """Files under version control, and new ones that are not ignored; all files where there is no git."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, capture_output=True, check=True).stdout.decode().split("\0")
+        found = [ROOT / name for name in listed if name]
+    except (OSError, subprocess.CalledProcessError):
+        found = [
+            path for path in ROOT.rglob("*") if not {part[0] for part in path.relative_to(ROOT).parts} & {".", "_"}
+        ]
+    return [path for path in found if path.is_file()]
+
+
+def python_files(*folders: str) -> list[Path]:
+    return [path for path in committed() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in folders]
+
+
+def where(path: Path, line: int | None = None) -> str:
+    return f"{path.relative_to(ROOT)}" if line is None else f"{path.relative_to(ROOT)}:{line}"
+
+
+def room_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else path.stem
+
+
+def runtime_imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of everything a file imports when it runs, inside functions too."""
+    pending: list[ast.AST] = [ast.parse(path.read_text())]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            pending += node.orelse
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, name.name) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, f"{node.module}.{name.name}") for name in node.names)
+        pending += ast.iter_child_nodes(node)
+
+
+def room_imports(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Line, room and dotted name within Holdfast of what a file imports from other rooms."""
+    for line, name in runtime_imports(path):
+        if name.split(".")[0] == "holdfast":
+            inside = name.removeprefix("holdfast").removeprefix(".") or "__init__"
+            room = inside.split(".")[0]
+            if room != room_of(path):
+                yield line, room, inside
+
+
+SOURCES = python_files("src")
+
+
+def test_rooms_import_only_what_the_table_allows():
+    wrong = []
+    for path in SOURCES:
+        allowed = MAY_IMPORT[room_of(path)].split()
+        for line, room, name in room_imports(path):
+            by_name = any(name == entry or name.startswith(f"{entry}.") for entry in allowed)
+            if not by_name and room not in LEAVES:
+                wrong.append(f"{where(path, line)} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_table_names_every_room_and_lets_none_import_itself_by_way_of_others():
+    assert {room_of(path) for path in SOURCES} == set(MAY_IMPORT)
+    done: set[str] = set()
+
+    def visit(room: str, path: tuple[str, ...]) -> None:
+        assert room not in path, " → ".join((*path, room))
+        if room not in done:
+            for other in MAY_IMPORT[room].split():
+                # The API is asked for its version; "settings" needs a module of "checkpoint" that needs no settings.
+                if other != "__init__" and "." not in other:
+                    visit(other, (*path, room))
+            done.add(room)
+
+    for room in MAY_IMPORT:
+        visit(room, ())
+
+
+def test_pyspark_is_imported_in_the_spark_room_only():
+    wrong = [
+        f"{where(path, line)} imports {name}"
+        for path in SOURCES
+        if room_of(path) != "spark"
+        for line, name in runtime_imports(path)
+        if name.split(".")[0] in ("pyspark", "py4j")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("room", sorted(PURE))
+def test_the_rules_import_no_io_clock_or_threads(room):
+    wrong = []
+    for path in SOURCES:
+        if room_of(path) != room:
+            continue
+        outside = {name.split(".")[0]: line for line, name in runtime_imports(path)}
+        wrong += [f"{where(path, line)} imports {name}" for name, line in outside.items() if name not in PURE_IMPORTS]
+        wrong += [
+            f"{where(path, line)} imports {name}"
+            for line, other, name in room_imports(path)
+            if other in LEAVES - PURE_LEAVES
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_file_is_longer_than_a_reader_can_hold():
+    wrong = [
+        f"{where(path)} has {lines} lines, at most {FILE_LINES_MAX} are allowed: split it"
+        for path in python_files("src", "tests", "benchmarks", "examples")
+        if (lines := len(path.read_text().splitlines())) > FILE_LINES_MAX
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_function_is_longer_than_a_screen():
+    wrong = []
+    for path in python_files("src", "tests", "benchmarks", "examples"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                and (lines := code_lines(node)) > FUNCTION_LINES_MAX
+            ):
+                wrong.append(f"{where(path, node.lineno)} {node.name} has {lines} lines, at most {FUNCTION_LINES_MAX}")
+    assert not wrong, "\n".join(wrong)
+
+
+def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Its lines without the docstring."""
+    first = function.body[0]
+    documented = (
+        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    )
+    docstring = (first.end_lineno or 0) - first.lineno + 1 if documented else 0
+    return (function.end_lineno or 0) - function.lineno + 1 - docstring
+
+
+def test_tests_wait_for_conditions_and_never_just_sleep():
+    wrong = []
+    for path in python_files("tests"):
+        tree = ast.parse(path.read_text())
+        loops = [node for node in ast.walk(tree) if isinstance(node, ast.While)]
+        polling = {id(node) for loop in loops for node in ast.walk(loop)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "sleep"):
+                fixed = isinstance(node.args[0], ast.Constant)
+                if fixed and id(node) not in polling:
+                    wrong.append(where(path, node.lineno))
+    assert not wrong, f"sleeps outside of a loop that waits for a condition: {wrong}"
+
+
+@pytest.mark.parametrize("what", sorted(FORBIDDEN_TEXT))
+def test_no_committed_file_depends_on_one_machine_or_network(what):
+    pattern = re.compile(FORBIDDEN_TEXT[what])
+    wrong = []
+    for path in committed():
+        if path == Path(__file__).resolve():
+            continue
+        text = path.read_bytes().decode(errors="ignore")
+        wrong += [
+            f"{where(path, number)} holds {what}: {line.strip()[:120]}"
+            for number, line in enumerate(text.splitlines(), 1)
+            if pattern.search(line)
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_generated_data_is_committed():
+    wrong = [
+        f"{where(path)} has {size:,} bytes, at most {FILE_BYTES_MAX:,} are allowed: make it when it is needed"
+        for path in committed()
+        if (size := path.stat().st_size) > FILE_BYTES_MAX
+    ]
+    assert not wrong, "\n".join(wrong)
