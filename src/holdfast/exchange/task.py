@@ -10,7 +10,7 @@ A task decides nothing about what to read, and deletes nothing.
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import msgspec
@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from holdfast import errors
 from holdfast.exchange.sender import Sender, UnitAttempt
+from holdfast.failpoints import hit
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import DEAD_LETTERS as DEAD_LETTERS
 from holdfast.graph.program import Leg, MapBatches, OperatorOrigin, OperatorTarget, Program, SinkTarget, SourceOrigin
@@ -135,7 +136,7 @@ class UnitRows:
                 f"source {self.source!r}, split {first.split!r}, position {first.position}: {first.reason}; "
                 f"the row is {first.payload!r}. Correct it, or keep such rows apart with Job(bad_records='dead_letter')"
             )
-        self.bad.extend(bad)
+        self.bad.extend(replace(row, source=self.source) for row in bad)
 
     def _pulled(self, origin: OperatorOrigin) -> Iterator[pa.RecordBatch]:
         for subtask in self.unit.subtasks:
@@ -202,6 +203,7 @@ def deliver(
         sink = program.sinks[leg.target.sink]
         context = _stage_context(leg.target.sink, unit, attempt, request, store)
         committables = sink.stage(rows, context)
+        hit("task.staged")
     else:
         sent = _send(rows, leg, leg.target, unit, attempt, request, links, origin, bad)
     return UnitResult(
@@ -247,8 +249,10 @@ def _send(
         for batch in rows:
             nulls = sender.send(target, batch)
             if len(nulls):
-                _null_keys(batch, nulls, leg, target, request, origin, bad)
-        return sender.finish()
+                _null_keys(batch, nulls, leg, target, unit, request, origin, bad)
+        sent = sender.finish()
+        hit("task.sent")
+        return sent
     except BaseException:
         sender.abort()
         raise
@@ -259,6 +263,7 @@ def _null_keys(
     nulls: npt.NDArray[np.int64],
     leg: Leg,
     target: OperatorTarget,
+    unit: Unit,
     request: LevelRequest,
     origin: UnitRows | None,
     bad: list[BadRow],
@@ -266,11 +271,7 @@ def _null_keys(
     """Rows whose key is null: refused, or set apart."""
     reason = f"null in a key column ({', '.join(target.key_columns)}) of operator {target.operator!r}"
     for index, row in zip(nulls.tolist(), batch.take(pa.array(nulls)).to_pylist(), strict=True):
-        source, split, position = ("", "", "")
-        if origin is not None:
-            exact = not leg.steps and isinstance(origin.position, int)
-            position = str(origin.position + index) if exact else f"from {origin.position}"
-            source, split = origin.source, origin.split
+        source, split, position = _place(leg, unit, index, origin)
         if not request.dead_letter:
             raise errors.BadRecord(
                 f"source {source!r}, split {split!r}, position {position}: {reason}; the row is {row}. "
@@ -278,3 +279,16 @@ def _null_keys(
             )
         payload = msgspec.json.encode(row, enc_hook=str).decode()
         bad.append(BadRow(source, split, position, reason, payload, target.operator))
+
+
+def _place(leg: Leg, unit: Unit, index: int, origin: UnitRows | None) -> tuple[str, str, str]:
+    """(source, split, position) of a row, as exactly as it is known: steps and Spark lose the position."""
+    if isinstance(leg.origin, OperatorOrigin):
+        return "", ", ".join(f"{leg.origin.operator}/{subtask}" for subtask in unit.subtasks), ""
+    if origin is not None:
+        first = origin.position
+        position = str(first + index) if isinstance(first, int) and not leg.steps else f"from {first}"
+        return origin.source, origin.split, position
+    splits = ", ".join(dict.fromkeys(read.split for read in unit.reads))
+    positions = ", ".join(f"{read.start} to {read.stop}" for read in unit.reads if read.start is not None)
+    return leg.origin.source, splits, positions

@@ -32,10 +32,20 @@ class MapBatches:
 
 @dataclass(frozen=True)
 class Transform:
-    """`fn(DataFrame) -> DataFrame`, run by Spark SQL; `schema` is what the analysis at `start()` found."""
+    """`fn(DataFrame) -> DataFrame`, run by Spark SQL; `schema` is what the analysis at `start()` found.
+
+    Tasks get it without `fn`, which is called on the driver and may hold DataFrames and the session.
+    """
 
     fn: Callable[[Any], Any]
     schema: pa.Schema
+
+    def __reduce__(self) -> tuple[type["Transform"], tuple[Callable[[Any], Any], pa.Schema]]:
+        return Transform, (_on_the_driver, self.schema)
+
+
+def _on_the_driver(_: Any) -> Any:
+    raise AssertionError("transforms are called on the driver only")
 
 
 Step = MapBatches | Transform

@@ -92,7 +92,7 @@ class DataFrameSource(Source):
         return self.dataframe(spark, offsets.start, offsets.stop)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_spark": None}
+        return self.__dict__ | {"_spark": None, "_read": None, "_latest_offset": None}
 
     def __repr__(self) -> str:
         return f"DataFrameSource(name={self.name!r})"

@@ -7,7 +7,9 @@ behind senders. Every Spark job carries a group (for cancelling) and a descripti
 import logging
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -16,13 +18,16 @@ import pyarrow as pa
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.errors import HoldfastError
 from holdfast.exchange.task import UnitResult
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import Leg, Program, SourceOrigin, Transform
 from holdfast.jobmaster.cluster import LevelRun, StartTaskManager
 from holdfast.sources.dataframe import DataFrameSource
+from holdfast.spark.failures import first_line, step_failure
+from holdfast.spark.shipping import shipped_by_value
 from holdfast.spark.tasks import DeliverUnit, ReadUnit, RunUnits, Shipment, StepBatches
-from holdfast.spark.transforms import spark_schema
+from holdfast.spark.transforms import declared_rows, lanes, spark_schema
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.main import run_task_manager
 from holdfast.taskmanager.protocol import ExchangeRoute, TaskManagerGateway
@@ -31,6 +36,8 @@ from holdfast.taskmanager.settings import TaskManagerSettings
 log = logging.getLogger(__name__)
 
 RESULT = "result binary"
+END_S_MAX = 3.0
+"""How long TaskManagers may take to end by themselves."""
 
 
 class SparkCluster:
@@ -46,6 +53,7 @@ class SparkCluster:
         shipment: Shipment,
         task_manager: TaskManagerSettings,
         senders: int,
+        modules: Sequence[ModuleType] = (),
     ) -> None:
         self.senders = senders
         self._spark = spark
@@ -56,6 +64,9 @@ class SparkCluster:
         self._secret = shipment.secret
         self._shipment = self._sc.broadcast(msgspec.msgpack.encode(shipment))
         self._task_manager = task_manager
+        self._modules = tuple(modules)
+        self._clients: dict[tuple[int, int], TaskManagerClient] = {}
+        self._lanes: dict[int, DataFrame] = {}
         self._hosted: dict[tuple[int, int], threading.Thread] = {}
 
     def start_task_manager(self, start: StartTaskManager) -> None:
@@ -75,7 +86,7 @@ class SparkCluster:
             self._describe(group, f"TaskManager {start.task_manager}, incarnation {start.incarnation}")
             self._sc.parallelize([0], 1).mapPartitions(_TaskManagerTask(msgspec.msgpack.encode(settings))).collect()
         except Exception as error:
-            reason = _first_line(error)
+            reason = first_line(error)
         finally:
             start.ended(start.task_manager, start.incarnation, reason)
 
@@ -83,7 +94,8 @@ class SparkCluster:
         self._sc.cancelJobGroup(self._task_manager_group(task_manager, incarnation))
 
     def gateway(self, route: ExchangeRoute) -> TaskManagerGateway:
-        return TaskManagerClient(route, self._secret)
+        client = self._clients[route.task_manager, route.incarnation] = TaskManagerClient(route, self._secret)
+        return client
 
     def run_level(self, run: LevelRun) -> list[UnitResult]:
         header = msgspec.msgpack.encode(msgspec.structs.replace(run, units=[]))
@@ -123,29 +135,35 @@ class SparkCluster:
             some = units[first : first + self.senders]
             encoded = msgspec.msgpack.encode(some)
             origin = self._origin_schema(leg)
-            rows = self._spark.range(0, len(some), 1, len(some)).mapInArrow(
-                ReadUnit(self._shipment, header, encoded), spark_schema(origin)
-            )
+            rows = self._lanes_of(len(some)).mapInArrow(ReadUnit(self._shipment, header, encoded), spark_schema(origin))
             results += self._deliver(rows, leg, DeliverUnit(self._shipment, header, encoded, False))
         return results
 
     def _run_dataframe(self, header: bytes, leg: Leg, source: DataFrameSource, unit: Unit) -> list[UnitResult]:
         results: list[UnitResult] = []
         for read in unit.reads:
-            rows = source.dataframe_of(self._spark, read)
-            if rows.rdd.getNumPartitions() > self.senders:
-                rows = rows.coalesce(self.senders)
+            rows = declared_rows(source, source.dataframe_of(self._spark, read))
             body = DeliverUnit(self._shipment, header, msgspec.msgpack.encode([unit]), True)
-            results += self._deliver(rows, leg, body)
+            results += self._deliver(rows.coalesce(self.senders), leg, body)
         return results
 
+    def _lanes_of(self, count: int) -> DataFrame:
+        if count not in self._lanes:
+            self._lanes[count] = lanes(self._spark, count)
+        return self._lanes[count]
+
     def _deliver(self, rows: DataFrame, leg: Leg, body: DeliverUnit) -> list[UnitResult]:
-        for step in leg.steps:
-            if isinstance(step, Transform):
-                rows = step.fn(rows)
-            else:
-                rows = rows.mapInArrow(StepBatches(cloudpickle.dumps(step)), spark_schema(step.schema))
-        encoded = rows.mapInArrow(body, RESULT).collect()
+        with shipped_by_value(self._modules):
+            for step in leg.steps:
+                if isinstance(step, Transform):
+                    rows = step.fn(rows)
+                else:
+                    rows = rows.mapInArrow(StepBatches(cloudpickle.dumps(step)), spark_schema(step.schema))
+            delivered = rows.mapInArrow(body, RESULT)
+        try:
+            encoded = delivered.collect()
+        except Exception as error:
+            raise step_failure(leg, error) from error
         return [msgspec.msgpack.decode(bytes(row[0]), type=UnitResult) for row in encoded]
 
     def _origin_schema(self, leg: Leg) -> pa.Schema:
@@ -157,12 +175,32 @@ class SparkCluster:
         self._sc.cancelJobGroup(self._run_group(run))
 
     def stop(self) -> None:
-        for (task_manager, incarnation), thread in self._hosted.items():
+        """TaskManagers that answer end by themselves, in good order; the Spark jobs of the others are cancelled."""
+        hosting = {key: thread for key, thread in self._hosted.items() if thread.is_alive()}
+        asked = [threading.Thread(target=self._ask_to_end, args=(key,), daemon=True) for key in hosting]
+        for each in asked:
+            each.start()
+        deadline_s = time.monotonic() + END_S_MAX
+        for each in [*asked, *hosting.values()]:
+            each.join(max(0.0, deadline_s - time.monotonic()))
+        for (task_manager, incarnation), thread in hosting.items():
             if thread.is_alive():
                 self.end_task_manager(task_manager, incarnation)
-        for thread in self._hosted.values():
+        for thread in hosting.values():
             thread.join(timeout=10)
+        for client in self._clients.values():
+            client.close()
         self._shipment.unpersist()
+
+    def _ask_to_end(self, key: tuple[int, int]) -> None:
+        served = self._clients.get(key)
+        if served is None:
+            return
+        try:
+            with TaskManagerClient(served.route, self._secret, END_S_MAX) as client:
+                client.stop()
+        except HoldfastError as error:
+            log.info("TaskManager %d was not told to end: %s", key[0], error)
 
     def _describe(self, group: str, description: str) -> None:
         self._sc.setJobGroup(group, f"{self._name}: {description}", interruptOnCancel=True)
@@ -181,17 +219,6 @@ class _TaskManagerTask:
     def __call__(self, _: Iterator[Any]) -> Iterator[Any]:
         run_task_manager(_own_address(msgspec.msgpack.decode(self._settings, type=TaskManagerSettings)))
         return iter(())
-
-
-def _first_line(error: Exception) -> str:
-    """The gist of what Py4J wraps in pages of stack traces."""
-    text = str(error)
-    if "Python worker exited unexpectedly" in text:
-        return "its Python worker process ended unexpectedly (killed, out of memory, or crashed)"
-    for line in text.splitlines():
-        if "SparkException" in line or "Job aborted" in line or "cancelled" in line:
-            return line.strip(" :")[:500]
-    return f"{type(error).__name__}: {text[:500]}"
 
 
 def _own_address(settings: TaskManagerSettings) -> TaskManagerSettings:

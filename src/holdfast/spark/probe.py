@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from holdfast.errors import JobRefused
+from holdfast.spark.session import described
 
 Finding = tuple[str, str, str, str, str]
 """host, Python version, Holdfast's version ('' where missing), what failed to import, what failed in the storage"""
@@ -22,11 +23,10 @@ def probe_executors(
 
     run = _by_value(_probe)
     context = spark.sparkContext
-    context.setJobGroup("holdfast-probe", "holdfast: probe of the executors")
+    probes = context.parallelize(range(tasks), tasks).mapPartitions(lambda _: [run(program, storage, nonce)])
     try:
-        found = (
-            context.parallelize(range(tasks), tasks).mapPartitions(lambda _: [run(program, storage, nonce)]).collect()
-        )
+        with described(spark, "holdfast-probe", "holdfast: probe of the executors"):
+            found = probes.collect()
     except Exception as error:
         raise JobRefused(_python_failed(str(error))) from error
     for host, python, version, missing, unshared in sorted(set(found)):

@@ -4,14 +4,16 @@ A clone keeps settings, temporary views and functions, so that transforms see wh
 execution is off in it, because a stage must run as planned.
 """
 
-import os
 import socket
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from holdfast.errors import JobRefused
+
+_JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
 def check_session(spark: Any) -> None:
@@ -34,26 +36,20 @@ def clone_session(spark: SparkSession) -> SparkSession:
     return clone
 
 
-def slots(spark: SparkSession) -> int:
-    """How many tasks Spark can run at once now, on all executors together."""
-    context = spark.sparkContext._jsc.sc()
-    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+@contextmanager
+def described(spark: SparkSession, group: str, description: str) -> Iterator[None]:
+    """Spark jobs of this thread carry a group and a description inside; afterwards the user's own again."""
+    context = spark.sparkContext
+    before = {name: context.getLocalProperty(name) for name in _JOB_PROPERTIES}
+    context.setJobGroup(group, description)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            context._jsc.setLocalProperty(name, value)
 
 
 def driver_host(spark: SparkSession) -> str:
     """The address that Spark's own driver serves on; the JobMaster binds this one and no other."""
     conf = spark.sparkContext.getConf()
     return conf.get("spark.driver.host") or socket.gethostname()
-
-
-def driver_bind_host(spark: SparkSession) -> str:
-    """`spark.driver.bindAddress`, for drivers behind an address translation; else the host itself."""
-    return spark.sparkContext.getConf().get("spark.driver.bindAddress") or driver_host(spark)
-
-
-def python_differs() -> str | None:
-    """A hint where the executors' Python was not chosen and may be another one."""
-    chosen = os.environ.get("PYSPARK_PYTHON")
-    if chosen is None:
-        return f"set PYSPARK_PYTHON={sys.executable} so that executors use the driver's interpreter"
-    return None

@@ -21,7 +21,9 @@ from holdfast.sources.dataframe import DataFrameSource
 from holdfast.spark.cluster import SparkCluster
 from holdfast.spark.memory import check_memory
 from holdfast.spark.probe import probe_executors
-from holdfast.spark.session import clone_session, driver_host, slots
+from holdfast.spark.session import clone_session, driver_host
+from holdfast.spark.shipping import shipped_by_value
+from holdfast.spark.slots import await_slots, slots
 from holdfast.spark.tasks import Shipment
 from holdfast.spark.transforms import analyse_transform
 from holdfast.storage import names
@@ -39,10 +41,11 @@ def start_on_spark(job: "Job", trigger: QueryTrigger) -> Query:
         raise JobRefused("this job was made without a Spark session; pass one to Job(spark, ...)")
     session = clone_session(job.spark)
     _bind_sources(job, session)
-    program = build_program(
-        job.declared, lambda fn, schema: analyse_transform(session, fn, schema), job.dead_letters, {}
-    )
-    layout = _layout(job, program, slots(session))
+    with shipped_by_value(job.ship_modules):
+        program = build_program(
+            job.declared, lambda fn, schema: analyse_transform(session, fn, schema), job.dead_letters, {}
+        )
+    layout = _layout(job, program, session)
     check_memory(session, job.task_manager, layout.task_managers)
     shipped = _ship(job, program)
     store = RetryingStore(open_store(job.storage, job.storage_options))
@@ -69,9 +72,10 @@ def _bind_sources(job: "Job", session: SparkSession) -> None:
             source.bind(session)
 
 
-def _layout(job: "Job", program: Program, available: int) -> Layout:
+def _layout(job: "Job", program: Program, session: SparkSession) -> Layout:
     """The job's shape in the slots there are; at least one must be left for batches."""
     task_managers = job.task_managers if program.operators else 0
+    available = await_slots(session, task_managers + 1)
     if available < task_managers + 1:
         raise JobRefused(
             f"the job needs {task_managers + 1} slots at least ({task_managers} for TaskManagers, and "
@@ -83,18 +87,14 @@ def _layout(job: "Job", program: Program, available: int) -> Layout:
 
 
 def _ship(job: "Job", program: Program) -> bytes:
-    for module in job.ship_modules:
-        cloudpickle.register_pickle_by_value(module)
     try:
-        return bytes(cloudpickle.dumps(program))
+        with shipped_by_value(job.ship_modules):
+            return bytes(cloudpickle.dumps(program))
     except Exception as error:
         raise JobRefused(
             f"the job's functions cannot be sent to executors: {type(error).__name__}: {error}. A function may not "
             "hold open files, locks, connections or the Spark session; open them in open(ctx)"
         ) from error
-    finally:
-        for module in job.ship_modules:
-            cloudpickle.unregister_pickle_by_value(module)
 
 
 def _probe(job: "Job", session: SparkSession, shipped: bytes, store: ObjectStore) -> None:
@@ -126,4 +126,4 @@ def _cluster(
         local_dir=job.task_manager.local_dir,
         memory_bytes=job.task_manager.memory_bytes,
     )
-    return SparkCluster(session, job.name, program, shipment, task_manager, senders)
+    return SparkCluster(session, job.name, program, shipment, task_manager, senders, job.ship_modules)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.broadcast import Broadcast
 
+from holdfast.errors import JobRefused, ObjectNotFound
 from holdfast.exchange.links import FlightLinks
 from holdfast.exchange.task import (
     UnitResult,
@@ -142,7 +143,11 @@ class DeliverUnit:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         worker = worker_for(self._shipment)
         run = msgspec.msgpack.decode(self._run, type=LevelRun)
-        unit = self._unit(msgspec.msgpack.decode(self._units, type=list[Unit]))
+        units = msgspec.msgpack.decode(self._units, type=list[Unit])
+        if not self._read_by_spark and _partition() >= len(units):
+            yield _encoded(UnitResult(-1, -1, "", failure=failure_of(JobRefused(_OTHER_PARTITIONS))))
+            return
+        unit = self._unit(units)
         schema = worker.program.legs[unit.leg].schema
         attempt = uuid.uuid4().hex
         counted = _Counted(batches, schema)
@@ -152,7 +157,7 @@ class DeliverUnit:
         except Exception as error:
             result = UnitResult(unit.unit, unit.leg, attempt, failure=failure_of(error))
         result = self._with_note(result, worker, run, unit, counted.rows)
-        yield pa.record_batch([pa.array([msgspec.msgpack.encode(result)], pa.binary())], schema=RESULT_SCHEMA)
+        yield _encoded(result)
 
     def _unit(self, units: list[Unit]) -> Unit:
         if self._read_by_spark:
@@ -163,7 +168,10 @@ class DeliverUnit:
         if self._read_by_spark:
             return msgspec.structs.replace(result, rows=rows)
         name = _note_name(worker, run, unit.unit)
-        note = msgspec.msgpack.decode(worker.store.get(name), type=UnitResult)
+        try:
+            note = msgspec.msgpack.decode(worker.store.get(name), type=UnitResult)
+        except ObjectNotFound:
+            return msgspec.structs.replace(result, failure=result.failure or failure_of(JobRefused(_OTHER_PARTITIONS)))
         worker.store.delete([name])
         return msgspec.structs.replace(
             result,
@@ -172,6 +180,17 @@ class DeliverUnit:
             bad_rows=note.bad_rows + result.bad_rows,
             failure=note.failure or result.failure,
         )
+
+
+_OTHER_PARTITIONS = (
+    "a transform now changes the partitions of a batch, which it did not when it was analysed: does it join a table "
+    "that has become too large to broadcast? Say functions.broadcast(table), or raise "
+    "spark.sql.autoBroadcastJoinThreshold"
+)
+
+
+def _encoded(result: UnitResult) -> pa.RecordBatch:
+    return pa.record_batch([pa.array([msgspec.msgpack.encode(result)], pa.binary())], schema=RESULT_SCHEMA)
 
 
 class _Counted:

@@ -13,8 +13,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from holdfast.errors import JobRefused
+from holdfast.sources.dataframe import DataFrameSource
 
-_PARTITIONS = 3
+_LANES = 3
 _CLOCKS = {"CurrentTimestamp", "CurrentDate", "Now", "LocalTimestamp", "CurrentTime", "CurDateExpressionBuilder"}
 
 
@@ -32,25 +33,32 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
+def lanes(spark: SparkSession, count: int) -> DataFrame:
+    """`count` partitions of one row each, one for every unit of work.
+
+    Spark is told nothing of their size and so takes it for huge: a join broadcasts the other side, never the stream.
+    """
+    rows = spark.range(0, count, 1, count)
+    frame = spark._jsparkSession.createDataFrame(rows._jdf.toDF().javaRDD(), rows._jdf.schema())
+    return DataFrame(frame, spark)
+
+
 def analyse_transform(spark: SparkSession, fn: Callable[[Any], Any], schema: pa.Schema) -> pa.Schema:
     """The schema that `fn` gives for rows of `schema`. Raises `JobRefused` naming what cannot run."""
     name = getattr(fn, "__name__", repr(fn))
-    before = spark.range(0, _PARTITIONS, 1, _PARTITIONS).mapInArrow(_pass_on, spark_schema(schema))
+    stream = lanes(spark, _LANES)
+    before = stream.mapInArrow(_pass_on, spark_schema(schema))
     try:
         after = fn(before)
     except Exception as error:
         raise JobRefused(f"transform({name}) raised {type(error).__name__} when it was analysed: {error}") from error
     if not isinstance(after, DataFrame):
         raise JobRefused(f"transform({name}) returned a {type(after).__name__}; it must return a DataFrame")
+    if after.isStreaming:
+        raise JobRefused(f"transform({name}) returned a streaming DataFrame; it gets and returns one batch's rows")
     execution = after._jdf.queryExecution()
     _refuse_nondeterminism(name, execution.analyzed())
-    _refuse_shuffles(name, execution.executedPlan())
-    partitions = execution.executedPlan().outputPartitioning().numPartitions()
-    if partitions not in (0, _PARTITIONS):
-        raise JobRefused(
-            f"transform({name}) changes the number of partitions from {_PARTITIONS} to {partitions}; "
-            "leave out coalesce and union (Stream.union unites streams)"
-        )
+    _refuse_other_partitions(name, execution.executedPlan(), _identity(stream._jdf.queryExecution().analyzed()))
     return arrow_schema(after.schema)
 
 
@@ -58,7 +66,14 @@ def _pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return batches
 
 
-def _refuse_shuffles(name: str, plan: Any) -> None:
+def _identity(node: Any) -> int:
+    """Tells the stream's own leaf from others: Spark numbers every column anew."""
+    output = node.output()
+    return int(output.apply(0).exprId().id()) if output.size() else -1
+
+
+def _refuse_other_partitions(name: str, plan: Any, stream: int) -> None:
+    """Each partition of the result must come from the same partition of the stream, and from nothing else."""
     for node in _nodes(plan, below_broadcasts=False):
         kind = node.getClass().getSimpleName()
         if "Exchange" in kind and "Broadcast" not in kind:
@@ -66,12 +81,31 @@ def _refuse_shuffles(name: str, plan: Any) -> None:
                 f"transform({name}) needs a shuffle ({node.simpleString(5)}); a transform sees one part of a batch at "
                 "a time. Group by key with .key_by(...), join only what Spark can broadcast (functions.broadcast)"
             )
+    found = plan.outputPartitioning().numPartitions()
+    if found:
+        raise JobRefused(
+            f"transform({name}) changes the number of partitions ({plan.simpleString(5)} makes {found}), and so brings "
+            "together what different tasks read; leave out coalesce, limit and tail"
+        )
+    if plan.getClass().getSimpleName() == "LocalTableScanExec" and plan.rows().isEmpty():
+        return
+    leaves = [node for node in _nodes(plan, below_broadcasts=False) if not node.children().size()]
+    others = [node.simpleString(5) for node in leaves if _identity(node) != stream]
+    if others or len(leaves) != 1:
+        raise JobRefused(
+            f"transform({name}) must take its rows from the DataFrame it is given, once, and from nothing else but "
+            f"what is broadcast; found {'; '.join(others) or 'that DataFrame broadcast or cached'}. Unite streams with "
+            "Stream.union, join tables as functions.broadcast(table) on the right of a left or inner join, and do not "
+            "cache the DataFrame"
+        )
 
 
 def _refuse_nondeterminism(name: str, plan: Any) -> None:
-    for node in _nodes(plan):
-        for expression in _items(node.expressions()):
-            culprit = _nondeterministic(expression)
+    for node in _nodes(plan, subqueries=True):
+        culprits = [_nondeterministic(expression) for expression in _items(node.expressions())]
+        if node.getClass().getSimpleName() == "Sample":
+            culprits.append("sample")
+        for culprit in culprits:
             if culprit is not None:
                 raise JobRefused(
                     f"transform({name}) uses {culprit}, which gives another value when a batch is repeated; "
@@ -89,15 +123,34 @@ def _nondeterministic(expression: Any) -> str | None:
     return None
 
 
-def _nodes(plan: Any, below_broadcasts: bool = True) -> Iterator[Any]:
+def _nodes(plan: Any, below_broadcasts: bool = True, subqueries: bool = False) -> Iterator[Any]:
     """The nodes of a plan; what is broadcast runs as a job of its own, before the stage."""
     yield plan
     if not below_broadcasts and "BroadcastExchange" in plan.getClass().getSimpleName():
         return
     for child in _items(plan.children()):
-        yield from _nodes(child, below_broadcasts)
+        yield from _nodes(child, below_broadcasts, subqueries)
+    if subqueries:
+        for query in _items(plan.subqueries()):
+            yield from _nodes(query, below_broadcasts, subqueries)
 
 
 def _items(sequence: Any) -> Iterator[Any]:
     for index in range(sequence.size()):
         yield sequence.apply(index)
+
+
+def declared_rows(source: DataFrameSource, rows: Any) -> DataFrame:
+    """What a source's `read` gave, as its declared columns. Raises `JobRefused` where it gave something else."""
+    declared = spark_schema(source.schema())
+    found = rows.schema if isinstance(rows, DataFrame) else None
+    if found is None:
+        raise JobRefused(f"{source!r}: read(spark, start, end) returned a {type(rows).__name__}, not a DataFrame")
+    types = {field.name: field.dataType for field in found}
+    wrong = [field.name for field in declared if types.get(field.name) != field.dataType]
+    if wrong:
+        raise JobRefused(
+            f"{source!r}: read(spark, start, end) gave ({found.simpleString()}), declared is "
+            f"({declared.simpleString()}): {', '.join(wrong)} differ; cast them, or correct schema="
+        )
+    return rows.select(*declared.names)

@@ -1,0 +1,61 @@
+"""What Spark's exceptions mean: a user's function that raised inside a step, or something that may pass.
+
+Py4J wraps the reason in pages of stack traces; here the gist is found again.
+"""
+
+import re
+
+from holdfast.errors import HoldfastError, UserFunctionError
+from holdfast.graph.program import Leg, OperatorOrigin, SinkTarget, Transform
+
+_OWN = re.compile(r"^holdfast\.errors\.(\w+): (.*)$", re.MULTILINE)
+_RAISED_BY_SPARK_SQL = re.compile(r"org\.apache\.spark\.Spark\w*Exception: (\[[A-Z_.0-9]+\].*)")
+_PYTHON_ERROR = re.compile(
+    r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit|Iteration|Warning)): ?(.*)$", re.MULTILINE
+)
+_GIST_CHARACTERS_MAX = 500
+
+
+def step_failure(leg: Leg, error: Exception) -> Exception:
+    """The error of a leg's Spark job: `UserFunctionError` where a step of the user is to blame, else the same one."""
+    text = str(error)
+    if _OWN.search(text) or "cancelled" in text or "Python worker exited unexpectedly" in text:
+        return error
+    reason = _reason(text)
+    if reason is None:
+        return error
+    steps = ", ".join(
+        f"{'transform' if isinstance(step, Transform) else 'map_batches'}({getattr(step.fn, '__name__', step.fn)})"
+        for step in leg.steps
+    )
+    origin = leg.origin.operator if isinstance(leg.origin, OperatorOrigin) else leg.origin.source
+    target = leg.target.sink if isinstance(leg.target, SinkTarget) else leg.target.operator
+    return UserFunctionError(
+        f"between {origin!r} and {target!r}, a step ({steps or 'the read'}) raised in Spark: {reason}"
+    )
+
+
+def _reason(text: str) -> str | None:
+    """The last line of a Python traceback, or Spark SQL's own error with its condition."""
+    if "Traceback (most recent call last)" in text:
+        found = _PYTHON_ERROR.findall(text.rpartition("Traceback (most recent call last)")[2])
+        if found:
+            return f"{found[0][0]}: {found[0][1]}"[:_GIST_CHARACTERS_MAX]
+    by_spark = _RAISED_BY_SPARK_SQL.search(text)
+    return None if by_spark is None else by_spark[1][:_GIST_CHARACTERS_MAX]
+
+
+def first_line(error: Exception) -> str:
+    """The gist of an error in a line."""
+    text = str(error)
+    if isinstance(error, HoldfastError):
+        return text
+    if "Python worker exited unexpectedly" in text:
+        return "its Python worker process ended unexpectedly (killed, out of memory, or crashed)"
+    own = _OWN.search(text)
+    if own:
+        return f"{own[1]}: {own[2]}"
+    for line in text.splitlines():
+        if "SparkException" in line or "Job aborted" in line or "cancelled" in line:
+            return line.strip(" :")[:_GIST_CHARACTERS_MAX]
+    return f"{type(error).__name__}: {text[:_GIST_CHARACTERS_MAX]}"

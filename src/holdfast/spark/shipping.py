@@ -1,0 +1,43 @@
+"""Modules that travel by value (`Job(ship_modules=[…])`), because executors do not have them.
+
+Functions reach executors in two ways: with the program, by `cloudpickle`, and as Spark's own user-defined
+functions, by the copy of it inside PySpark. Both must know the modules while they pickle, and only then.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+from pyspark import cloudpickle as pyspark_cloudpickle
+
+_PICKLERS: tuple[Any, ...] = (cloudpickle, pyspark_cloudpickle)
+
+_lock = threading.Lock()
+_users: Counter[tuple[str, str]] = Counter()
+
+
+@contextmanager
+def shipped_by_value(modules: Sequence[ModuleType]) -> Iterator[None]:
+    """What is pickled inside takes the modules' code along. What the user has registered stays so."""
+    taken: list[tuple[Any, ModuleType]] = []
+    with _lock:
+        for pickler in _PICKLERS:
+            for module in modules:
+                key = (pickler.__name__, module.__name__)
+                if _users[key] or module.__name__ not in pickler.list_registry_pickle_by_value():
+                    pickler.register_pickle_by_value(module)
+                    _users[key] += 1
+                    taken.append((pickler, module))
+    try:
+        yield
+    finally:
+        with _lock:
+            for pickler, module in taken:
+                key = (pickler.__name__, module.__name__)
+                _users[key] -= 1
+                if not _users[key]:
+                    pickler.unregister_pickle_by_value(module)

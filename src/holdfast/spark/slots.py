@@ -1,0 +1,98 @@
+"""Slots: how many tasks Spark can run at once, and waiting for executors that are still on their way.
+
+A session returns before its executors have registered, and under dynamic allocation executors come only when tasks
+wait for them. In `local` mode there is nothing to wait for.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark import InheritableThread
+from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+WAIT_S_MAX = 60.0
+_POLL_S = 0.1
+_PROGRESS_EVERY_S = 5.0
+_GROUP = "holdfast-slots"
+
+
+def slots(spark: SparkSession) -> int:
+    """How many tasks Spark can run at once now, on all executors together."""
+    context = spark.sparkContext._jsc.sc()
+    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+
+
+def await_slots(spark: SparkSession, needed: int, wait_s_max: float = WAIT_S_MAX) -> int:
+    """Wait until there are `needed` slots, and as many as the settings promise; returns how many there are.
+
+    Fewer than `needed` after `wait_s_max` seconds; the caller refuses then.
+    """
+    found = slots(spark)
+    wanted = max(needed, _promised(spark))
+    if found >= wanted or spark.sparkContext.master.partition("[")[0] == "local":
+        return found
+    started_s = reported_s = time.monotonic()
+    with _asking(spark, needed, wait_s_max):
+        while found < wanted and time.monotonic() - started_s < wait_s_max:
+            if time.monotonic() - reported_s >= _PROGRESS_EVERY_S:
+                reported_s = time.monotonic()
+                log.warning("waiting for executors: Spark has %d slots, %d are needed", found, wanted)
+            time.sleep(_POLL_S)
+            found = slots(spark)
+    return found
+
+
+def _promised(spark: SparkSession) -> int:
+    """The slots that the settings fix; 0 where they do not say."""
+    conf = spark.sparkContext.getConf()
+    cores_a_task = int(conf.get("spark.task.cpus", "1"))
+    cluster = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", spark.sparkContext.master)
+    if _dynamic(spark):
+        return 0
+    if cluster:
+        return int(cluster[1]) * (int(cluster[2]) // cores_a_task)
+    instances, cores = conf.get("spark.executor.instances"), conf.get("spark.executor.cores", "1")
+    return int(instances) * (int(cores) // cores_a_task) if instances else 0
+
+
+def _dynamic(spark: SparkSession) -> bool:
+    return str(spark.sparkContext.getConf().get("spark.dynamicAllocation.enabled", "false")) == "true"
+
+
+@contextmanager
+def _asking(spark: SparkSession, tasks: int, wait_s_max: float) -> Iterator[None]:
+    """Under dynamic allocation: tasks that wait, so that Spark asks its cluster manager for executors."""
+    if not _dynamic(spark):
+        yield
+        return
+    context = spark.sparkContext
+
+    def ask() -> None:
+        context.setJobGroup(_GROUP, f"holdfast: asks for {tasks} slots", interruptOnCancel=True)
+        try:
+            context.parallelize(range(tasks), tasks).mapPartitions(_Waiting(wait_s_max)).collect()
+        except Exception as error:  # it is cancelled once the slots are there
+            log.debug("asking for slots ended: %s", error)
+
+    thread = InheritableThread(target=ask, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        context.cancelJobGroup(_GROUP)
+        thread.join(wait_s_max)
+
+
+class _Waiting:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __call__(self, _: Iterator[Any]) -> Iterator[Any]:
+        time.sleep(self._seconds)
+        return iter(())

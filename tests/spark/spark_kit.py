@@ -1,0 +1,57 @@
+"""Helpers for the tests on Spark: jobs on a folder of the test, files to read, waiting."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import holdfast as hf
+
+WAIT_S_MAX = 60.0
+_times = itertools.count(1_000_000_000)
+
+
+def new_job(spark: Any, folder: Path, **settings: Any) -> hf.Job:
+    """A job on Spark with its storage in `folder`; checkpoints only where somebody asks for one."""
+    settings.setdefault("checkpoint", hf.CheckpointConfig(trigger=hf.manual()))
+    settings.setdefault("parallelism", 2)
+    settings.setdefault("name", "test")
+    settings.setdefault("storage", f"file://{folder}/storage")
+    return hf.Job(spark, **settings)
+
+
+def run(job: hf.Job) -> hf.Query:
+    """Run a job until everything its sources have is processed and published."""
+    query = job.start(hf.available_now())
+    query.awaitTermination()
+    return query
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """A Parquet file, moved into place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hidden = path.with_name("_" + path.name)
+    pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), hidden)
+    hidden.rename(path)
+
+
+def tuples(sink: hf.MemorySink) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in sink.rows())
+
+
+def newest(sink: hf.MemorySink) -> dict[Any, Any]:
+    """The last value of each key, of rows (key, value)."""
+    return dict(tuple(row.values()) for row in sink.rows())
+
+
+def until(condition: Callable[[], bool], seconds: float = WAIT_S_MAX) -> None:
+    """Wait for a condition."""
+    deadline_s = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise AssertionError("the condition did not come to hold")
+        time.sleep(0.01)
