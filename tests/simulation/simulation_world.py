@@ -138,9 +138,9 @@ class World:
             ),
         )
         numbers = job.read(hf.SequenceSource(stop=life.stop, splits=settings.splits, name="numbers"))
-        keyed = numbers.map_batches(partial(_keyed, settings.keys), KEYED)
+        with_keys = numbers.map_batches(partial(keyed, settings.keys), KEYED)
         emit: Any = "every" if settings.chained else settings.emit
-        counts = keyed.key_by("k").aggregate(emit=emit, name="counts", n=hf.count())
+        counts = with_keys.key_by("k").aggregate(emit=emit, name="counts", n=hf.count())
         counts.write(self.sinks["counts"])
         if settings.chained:
             levelled = counts.map_batches(_levelled, LEVELLED).key_by("level")
@@ -242,7 +242,7 @@ class Happening:
                 self.fate = event.action
 
 
-def _keyed(keys: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+def keyed(keys: int, batch: pa.RecordBatch) -> pa.RecordBatch:
     values = batch.column("value")
     groups = pa.array(values.to_numpy() % keys)
     return pa.RecordBatch.from_arrays([groups, values], schema=KEYED)

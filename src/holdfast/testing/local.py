@@ -16,6 +16,7 @@ from holdfast.exchange.task import UnitResult, run_unit
 from holdfast.graph.program import Program
 from holdfast.jobmaster.cluster import LevelRun, StartTaskManager
 from holdfast.jobmaster.start import Gateway, Place
+from holdfast.settings import TaskManagerConfig
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.protocol import (
@@ -61,9 +62,18 @@ class LocalCluster:
     senders = 1
     heartbeats = False
 
-    def __init__(self, program: Program, store: ObjectStore, place: Place, gateway: Gateway, clock: Clock) -> None:
+    def __init__(
+        self,
+        program: Program,
+        store: ObjectStore,
+        place: Place,
+        gateway: Gateway,
+        clock: Clock,
+        task_manager: TaskManagerConfig,
+    ) -> None:
         self._program = program
         self._store = store
+        self._task_manager = task_manager
         self._retrying = RetryingStore(store)
         self._place = place
         self._gateway = gateway
@@ -82,6 +92,8 @@ class LocalCluster:
             secret=self._place.secret,
             bind_host="",
             storage_url=self._store.url,
+            local_dir=self._task_manager.local_dir,
+            memory_bytes=self._task_manager.memory_bytes,
         )
         store, job_master = CutOffStore(self._store), _Reachable(self._gateway)
         task_manager = TaskManager(settings, store, job_master, self._clock)

@@ -58,7 +58,7 @@ def start(
         return MasterSettings(job.name, layout, job.checkpoint, limits, dead_letter, job.drop_state, trigger)
 
     def cluster(place: Place, gateway: Gateway) -> LocalCluster:
-        made = LocalCluster(program, plain, place, gateway, clock)
+        made = LocalCluster(program, plain, place, gateway, clock, job.task_manager)
         if on_cluster is not None:
             on_cluster(made)
         return made

@@ -1,0 +1,118 @@
+"""Bounded: what a job stores, and what a restart reads, depends on its state and not on how long it has run."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+import pytest
+from simulation_oracle import referenced, stored_state
+from simulation_settings import MAX_PARALLELISM
+from simulation_world import KEYED, keyed
+
+import holdfast as hf
+from holdfast.graph.build import build_program
+from holdfast.storage.store import ObjectStore, open_store
+from holdfast.testing import ManualClock, SlowStore, start
+
+KEYS = 100
+EARLY, LATE = 1_000, 10_000
+WINDOW = 200
+"""More than a cycle of the log: what is stored grows until a materialization, and then shrinks."""
+
+
+class CountedReads(SlowStore):
+    """Counts objects and bytes that are read."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner, 0.0, lambda seconds: None)
+        self.sizes: list[int] = []
+
+    def get(self, name: str) -> bytes:
+        data = super().get(name)
+        self.sizes.append(len(data))
+        return data
+
+
+@dataclass
+class Figures:
+    """The most of each that was seen in a window of checkpoints."""
+
+    objects: int = 0
+    stored_bytes: int = 0
+    restore_requests: int = 0
+    restore_bytes: int = 0
+    registered: int = 0
+    restore_s: float = float("inf")
+
+    def note_stored(self, store: ObjectStore, query: hf.Query) -> None:
+        listing = store.list("")
+        self.objects = max(self.objects, len(listing))
+        self.stored_bytes = max(self.stored_bytes, sum(info.size for info in listing))
+        self.registered = max(self.registered, len(query._master._control._coordinator._registry))
+
+    def note_restore(self, store: ObjectStore, job: hf.Job) -> None:
+        begun_s = time.perf_counter()
+        reads = CountedReads(store)
+        state = stored_state(reads, build_program(job.declared, _no_spark, None, {}), "counts", "k", "n.count")
+        self.restore_s = min(self.restore_s, time.perf_counter() - begun_s)
+        assert len(state) == KEYS
+        self.restore_requests = max(self.restore_requests, len(reads.sizes))
+        self.restore_bytes = max(self.restore_bytes, sum(reads.sizes))
+
+
+def _no_spark(fn: object, schema: pa.Schema) -> pa.Schema:
+    raise AssertionError("there is no step of Spark's in this job")
+
+
+def checkpoints(query: hf.Query, clock: ManualClock) -> Iterator[int]:
+    """One after the other, a second apart; how many there were."""
+    last, count = None, 0
+    while True:
+        clock.advance(1.0)
+        number = query.trigger_checkpoint(60)
+        if number != last:
+            last, count = number, count + 1
+            yield count
+
+
+@pytest.mark.timeout(600)
+def test_ten_thousand_checkpoints_store_no_more_than_one_thousand_did() -> None:
+    clock, storage = ManualClock(), "memory://bounded/job"
+    store = open_store(storage)
+    config = hf.CheckpointConfig(trigger=hf.manual(), log_handles_max=16)
+    job = hf.Job(
+        None,
+        name="bounded",
+        storage=storage,
+        parallelism=1,
+        max_parallelism=MAX_PARALLELISM,
+        max_rows_per_batch=2 * KEYS,
+        checkpoint=config,
+    )
+    rows = job.read(hf.SequenceSource()).map_batches(partial(keyed, KEYS), KEYED)
+    rows.key_by("k").aggregate(name="counts", n=hf.count()).write(hf.CallbackSink(lambda table, number: None))
+    windows = {EARLY: Figures(), LATE: Figures()}
+    begun_s = time.perf_counter()
+    query = start(job, hf.processing_time(0), store=store, clock=clock)
+    try:
+        for count in checkpoints(query, clock):
+            for end, figures in windows.items():
+                if end - WINDOW < count <= end:
+                    figures.note_stored(store, query)
+                    if count % 7 == 0:
+                        figures.note_restore(store, job)
+            if count == LATE:
+                break
+        referenced(store)
+    finally:
+        query.stop()
+    early, late = windows[EARLY], windows[LATE]
+    print(f"{LATE} checkpoints in {time.perf_counter() - begun_s:.1f} s; the most around number {EARLY}: {early}")
+    print(f"the most around number {LATE}: {late}")
+    assert late.objects <= 1.2 * early.objects
+    assert late.stored_bytes <= 1.2 * early.stored_bytes
+    assert late.restore_requests <= 1.2 * early.restore_requests
+    assert late.restore_bytes <= 1.2 * early.restore_bytes
+    assert late.registered <= 1.2 * early.registered
