@@ -6,12 +6,22 @@ from pathlib import Path
 import pytest
 from docs_pages import PAGES, ROOT, name_of
 
-LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)(#[^)]*)?\)")
+LINK = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(#[^)]*)?\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """Of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {"#" + re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_relative_link_of_a_page_leads_somewhere(page: Path) -> None:
-    broken = [link for link, _ in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
+    broken = []
+    for link, anchor in LINK.findall(page.read_text()):
+        target = page.parent / link if link else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link + anchor)
     assert not broken
 
 
