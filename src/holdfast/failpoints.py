@@ -4,18 +4,19 @@ Armed by the environment, which reaches the processes that Spark starts, or by `
 
     HOLDFAST_FAILPOINTS="taskmanager.commit.before=kill:/tmp/once@3,jobmaster.record.sent=pause:/tmp/held"
 
-    kill[:marker]      SIGKILL to this process; with a marker file, only by the one process that creates it
+    kill[:marker]      SIGKILL to this process; with a marker file, once: by the one process that creates it
     raise[:ErrorName]  an error of `holdfast.errors` (`HoldfastError` where none is named)
     pause:file         creates the file, and goes on when somebody has removed it
     …@count            acts at that hit only, counted from 1 in each process; without it, at every hit
 
-The environment is read at the first hit in a process. This module owns no policy: names belong to their callers.
+The environment is read at the first hit in a process. `KNOWN` lists all places; a test compares it with the code.
 """
 
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,10 +25,77 @@ from holdfast import errors
 ENVIRONMENT_VARIABLE = "HOLDFAST_FAILPOINTS"
 _ACTIONS = ("kill", "raise", "pause")
 
+KNOWN: Mapping[str, str] = {
+    # In tasks, which are processes of Spark's.
+    "task.sent": "all rows of a unit have arrived; its result has not been returned",
+    "task.staged": "a unit's output is staged; its committables have not been returned",
+    "sink.staged": "one file of a unit is staged",
+    # In TaskManagers, in the order of their life.
+    "taskmanager.register.before": "it serves, and nobody knows it",
+    "taskmanager.deploy.before": "the old deployment is gone, nothing is restored",
+    "taskmanager.deploy.after": "all is restored; not answered",
+    "taskmanager.receive": "a stream begins",
+    "taskmanager.process.before": "a batch was begun",
+    "taskmanager.process.subtask": "one subtask begins with a batch",
+    "taskmanager.process.after": "all subtasks have processed; not answered",
+    "taskmanager.output": "a pull begins",
+    "taskmanager.commit.before": "nothing is committed",
+    "taskmanager.commit.between": "some tables have committed, others not",
+    "taskmanager.commit.after": "all is committed; not answered",
+    "taskmanager.release": "input and output are about to go",
+    "taskmanager.abort": "a batch is about to be undone",
+    "taskmanager.cut.before": "nothing is persisted",
+    "changelog.upload.before": "an object of changes is about to be stored",
+    "changelog.upload.after": "it is stored; nothing refers to it",
+    "materialize.upload.before": "a part of a table is about to be stored",
+    "taskmanager.cut.uploaded": "all of a checkpoint is stored but its manifest",
+    "taskmanager.cut.manifest": "the manifest is stored",
+    "taskmanager.acknowledge.before": "nothing is acknowledged",
+    "taskmanager.acknowledge.after": "the acknowledgement was answered",
+    "taskmanager.complete": "a checkpoint was recorded; nothing is truncated",
+    # In the JobMaster: takeover, deployment, failover.
+    "journal.takeover.listed": "the journal is listed and the base read; nothing is written",
+    "journal.takeover.put": "the takeover record is written; it does not count yet",
+    "jobmaster.cleanup.before": "what older epochs left is about to be looked through",
+    "jobmaster.deploy.before": "TaskManagers serve; nothing is deployed",
+    "jobmaster.deploy.after": "everything is deployed; no batch was begun",
+    "jobmaster.failover": "a failover begins",
+    # In the JobMaster: a batch.
+    "jobmaster.level.before": "the tasks of a level are about to start",
+    "jobmaster.level.after": "they have ended, and sent or staged everything",
+    "jobmaster.process.before": "TaskManagers are about to be told which attempts count",
+    "jobmaster.process.after": "they have processed",
+    "jobmaster.commit.before": "everything is staged, nothing is committed",
+    "jobmaster.commit.after": "TaskManagers have committed; input and output are still there",
+    "jobmaster.committed": "the batch is over; the coordinator does not know",
+    # In the JobMaster: a checkpoint.
+    "jobmaster.cut.before": "TaskManagers are about to be told to cut",
+    "jobmaster.acknowledged": "an acknowledgement has come; it is not noted",
+    "jobmaster.record.stored": "the committables of one sink are stored",
+    "jobmaster.record.before": "all are stored; there is no record",
+    "jobmaster.record.after": "the record is written; nobody knows",
+    "jobmaster.completed": "TaskManagers are about to be told that it completed",
+    "jobmaster.expire.before": "subsumed records are about to be deleted",
+    "jobmaster.expire.after": "they are gone; what only they named is still there",
+    "jobmaster.delete.before": "objects that nobody needs are about to be deleted",
+    # In the JobMaster: publication.
+    "jobmaster.publish.before": "a recorded group is about to be published",
+    "sink.callback.before": "its rows are read; the function was not called",
+    "sink.callback.after": "the function has returned",
+    "sink.delta.loaded": "the table was looked at; nothing is committed",
+    "sink.delta.committed": "the table shows the group",
+    "sink.parquet.copied": "one of the group's files is visible",
+    "jobmaster.publish.after": "the group is published; the coordinator does not know",
+    "jobmaster.discard.before": "its staged files are about to be deleted",
+}
+"""Every failpoint, and what has happened there."""
+
+Call = Callable[[], None]
+
 
 @dataclass
 class _Armed:
-    action: str
+    action: str | Call
     argument: str
     count: int | None
     hits: int = 0
@@ -36,12 +104,16 @@ class _Armed:
 _lock = threading.Lock()
 _armed: dict[str, _Armed] = {}
 _environment_read_by = 0
+_listener: Callable[[str], None] | None = None
 
 
 def hit(name: str) -> None:
     """Pass the failpoint `name`; does nothing unless it is armed."""
     if _environment_read_by != os.getpid():
         _read_environment()
+    listener = _listener
+    if listener is not None:
+        listener(name)
     if not _armed:
         return
     with _lock:
@@ -54,21 +126,28 @@ def hit(name: str) -> None:
     _act(name, point)
 
 
-def arm(name: str, action: str) -> None:
-    """Arm one failpoint in this process; `action` as in the environment variable, without the name.
+def arm(name: str, action: str | Call) -> None:
+    """Arm one failpoint in this process; `action` as in the environment variable, without the name, or a function.
 
     Raises
     ------
     SettingsError
         If the action is none of kill, raise and pause, or lacks what it needs.
     """
-    point = _parse(name, action)
+    point = _parse(name, action) if isinstance(action, str) else _Armed(action, "", None)
     with _lock:
         _armed[name] = point
 
 
+def listen(listener: Callable[[str], None] | None) -> None:
+    """Call `listener` with the name at every hit in this process, in the thread that hits; None: no more."""
+    global _listener
+    _listener = listener
+
+
 def disarm() -> None:
-    """Disarm all failpoints of this process."""
+    """Disarm all failpoints of this process, and listen no more."""
+    listen(None)
     with _lock:
         _armed.clear()
 
@@ -94,6 +173,9 @@ def _parse(name: str, text: str) -> _Armed:
 
 
 def _act(name: str, point: _Armed) -> None:
+    if callable(point.action):
+        point.action()
+        return
     if point.action == "raise":
         error = getattr(errors, point.argument or "HoldfastError")
         raise error(f"failpoint {name} raised, as a test asked for")

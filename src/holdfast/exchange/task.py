@@ -84,11 +84,13 @@ def run_unit(unit: Unit, request: LevelRequest, program: Program, links: Links, 
     try:
         return deliver(apply_steps(rows, leg.steps, rows.where), unit, attempt, request, program, links, store, rows)
     except Exception as error:
-        return UnitResult(unit.unit, unit.leg, attempt, failure=failure_of(error))
+        return UnitResult(unit.unit, unit.leg, attempt, failure=failure_of(error, rows.where()))
 
 
-def failure_of(error: Exception) -> Failure:
-    return Failure(type(error).__name__, str(error))
+def failure_of(error: Exception, where: str = "") -> Failure:
+    """`where` tells of an error that is not Holdfast's own what was being worked on."""
+    foreign = where and not isinstance(error, errors.HoldfastError)
+    return Failure(type(error).__name__, f"{error} ({where})" if foreign else str(error))
 
 
 @dataclass

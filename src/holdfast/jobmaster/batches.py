@@ -69,6 +69,7 @@ class BatchRunner:
             failpoints.hit("jobmaster.process.before")
             started_s = time.monotonic()
             pulled = self._process(plan, level, arrived.pop(level, []), outcome)
+            failpoints.hit("jobmaster.process.after")
             outcome.time("process", started_s)
             started_s = time.monotonic()
             self._run_level(plan, level, pulled, arrived, outcome)
@@ -106,6 +107,7 @@ class BatchRunner:
         results = self.cluster.run_level(run)
         for result in results:
             self._collect(result, outcome)
+        failpoints.hit("jobmaster.level.after")
         for result in results:
             if result.failure is not None:
                 raise result.failure.error()

@@ -24,6 +24,7 @@ from holdfast.checkpoint.events import Command, Event, Group, Position
 from holdfast.clock import Clock
 from holdfast.errors import CheckpointFailed, Fenced, HoldfastError, PublishFailed, StorageError
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
+from holdfast.jobmaster.janitor import left_behind
 from holdfast.jobmaster.publisher import Publisher
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.journal.codec import encode_committables
@@ -117,6 +118,7 @@ class Control:
         self._watched: dict[int, _Watch] = {}
         self._paused: set[str] = set()
         self._run = 0
+        self._last_cut = CheckpointId(0)
         self._closing = threading.Event()
         self._record_thread = ThreadPoolExecutor(1, "holdfast-records")
         self._delete_thread = ThreadPoolExecutor(1, "holdfast-deletions")
@@ -144,12 +146,10 @@ class Control:
     def request_checkpoint(self, request_id: str) -> "Future[JournalNumber | None]":
         """A checkpoint of everything committed so far; the future fails with `CheckpointFailed`."""
         promise: Future[JournalNumber | None] = Future()
-
-        def ask() -> None:
-            self._requests.checkpoints[request_id] = promise
-            self._handle(events.TriggerRequested(request_id))
-
-        self._events.put(ask)
+        self._requests.checkpoints[request_id] = promise
+        self.post(events.TriggerRequested(request_id))
+        if self._closing.is_set():
+            self._fail_requests()
         return promise
 
     def begin_failover(self, reason: str) -> "Future[CheckpointRecord | None]":
@@ -164,17 +164,19 @@ class Control:
         return promise
 
     def deployed(self, run: int, live: Mapping[int, int]) -> None:
-        """Everything is deployed under `run`; dead incarnations' folders are looked through for what nobody owns."""
+        """Everything is deployed under `run`; what dead incarnations left is looked for, in case nobody owns it."""
         self._run = run
 
         def note() -> None:
+            resolved = self._last_cut
             self._handle(
                 events.TaskManagersChanged(
                     RunNumber(run), {index: Incarnation(number) for index, number in live.items()}
                 )
             )
-            for incarnation in self._task_managers.take_dead():
-                self._delete_thread.submit(self._find_left_behind, incarnation)
+            dead = self._task_managers.take_dead(set(live.values()))
+            if dead:
+                self._submit(self._delete_thread, self._find_left_behind, dead, resolved)
 
         self._events.put(note)
 
@@ -236,8 +238,13 @@ class Control:
             executor.shutdown(wait=True, cancel_futures=True)
         for publisher in self._publishers.values():
             publisher.close()
-        for promise in self._requests.checkpoints.values():
-            promise.set_exception(CheckpointFailed("the query ended before the checkpoint completed"))
+        self._fail_requests()
+
+    def _fail_requests(self) -> None:
+        while self._requests.checkpoints:
+            with contextlib.suppress(KeyError):
+                promise = self._requests.checkpoints.popitem()[1]
+                promise.set_exception(CheckpointFailed("the query ended before the checkpoint completed"))
 
     # --- on the control thread ----------------------------------------------------------------------------------------
 
@@ -321,6 +328,8 @@ class Control:
             executor.submit(guarded)
 
     def _cut(self, command: events.Cut) -> None:
+        failpoints.hit("jobmaster.cut.before")
+        self._last_cut = command.checkpoint_id
         self._watched[command.checkpoint_id] = _Watch(self._clock.monotonic())
         for task_manager, incarnation in command.task_managers.items():
             self._submit(self._call_threads[task_manager], self._cut_one, command, task_manager, incarnation)
@@ -342,6 +351,7 @@ class Control:
             watch.incremental_bytes if watch else 0,
             watch.full_bytes if watch else 0,
         )
+        failpoints.hit("jobmaster.completed")
         self._tell_all(lambda gateway: gateway.complete(self._run, command.checkpoint_id))
         self._listeners.completed(stats, command.position)
 
@@ -375,6 +385,7 @@ class Control:
             for sink, committables in command.committables.items():
                 stored[sink] = names.committables(self._facts.epoch, checkpoint_id, sink)
                 self._store.put(stored[sink], encode_committables(sink, committables))
+                failpoints.hit("jobmaster.record.stored")
             failpoints.hit("jobmaster.record.before")
         except (StorageError, OSError) as error:
             self.post(events.RecordFailed(checkpoint_id, str(error), stored))
@@ -427,12 +438,14 @@ class Control:
 
     def _expire(self, command: events.ExpireRecords) -> None:
         numbers = frozenset(command.numbers)
+        failpoints.hit("jobmaster.expire.before")
         try:
             self._journal.expire(command.numbers)
         except (StorageError, Fenced) as error:
             log.warning("records %s could not be expired: %s", sorted(numbers), error)
             self.post(events.ExpireFailed(numbers))
             return
+        failpoints.hit("jobmaster.expire.after")
 
         def note() -> None:
             for number in numbers:
@@ -445,6 +458,7 @@ class Control:
 
     def _delete(self, command: events.DeleteObjects) -> None:
         found = frozenset(command.names)
+        failpoints.hit("jobmaster.delete.before")
         try:
             self._store.delete(command.names)
         except (StorageError, OSError) as error:
@@ -468,12 +482,10 @@ class Control:
         except (StorageError, OSError) as error:
             log.warning("staged files of sink %r are left to the next takeover: %s", sink, error)
 
-    def _find_left_behind(self, incarnation: int) -> None:
-        found: set[str] = set()
+    def _find_left_behind(self, dead: list[int], resolved: CheckpointId) -> None:
         try:
-            for folder in names.incarnation_folders(self._facts.epoch, incarnation):
-                found.update(info.name for info in self._store.list(folder))
+            found = left_behind(self._store, self._facts.epoch, dead, resolved)
         except (StorageError, OSError) as error:
-            log.warning("folders of incarnation %d are left to the next takeover: %s", incarnation, error)
+            log.warning("what incarnations %s left is left to the next takeover: %s", dead, error)
             return
         self.post(events.ObjectsFound(frozenset(found)))

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -32,21 +32,19 @@ from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.control import CheckpointStats, Control, JobFacts, Listeners
 from holdfast.jobmaster.deployment import Layout, deployment_for
 from holdfast.jobmaster.identity import identities
+from holdfast.jobmaster.janitor import Janitor
 from holdfast.jobmaster.planner import AllOffsets, BatchLimits, Planner
 from holdfast.jobmaster.progress import Progress
 from holdfast.jobmaster.publisher import Publisher
 from holdfast.jobmaster.taskmanagers import TaskManagers
-from holdfast.journal import cleanup
 from holdfast.journal.codec import StoredJob
 from holdfast.journal.fence import TakenOver
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
-from holdfast.recovery.manifests import decode_manifest
 from holdfast.recovery.restore import load_manifests
 from holdfast.settings import AvailableNow, CheckpointConfig, ProcessingTime, QueryTrigger
 from holdfast.sinks.base import PublishContext, Sink
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
-from holdfast.sinks.staging import staged_names
 from holdfast.sources.base import EnumeratorContext
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.protocol import Acknowledgement, ChangelogSettings, Decline, ExchangeRoute, ExchangeRoutes
@@ -151,14 +149,14 @@ class JobMaster:
         self._waiters: list[_Waiter] = []
         self._lock = threading.Lock()
         self._completed_positions: list[Position] = []
-        self._last_started_s = 0.0
+        self._last_started_s = float("-inf")
         self.progress = Progress(settings.name, self.program, clock)
         self._task_managers = TaskManagers(cluster, settings.layout.task_managers, clock, self._on_lost)
         self._publishers = self._make_publishers()
         self._planner = self._make_planner()
         self._control = self._make_control(Journal(store, taken.epoch, taken.base_number))
         self._thread = threading.Thread(target=self._main, name=f"holdfast-{settings.name}", daemon=True)
-        self._janitor = ThreadPoolExecutor(1, "holdfast-cleanup")
+        self._background = ThreadPoolExecutor(1, "holdfast-cleanup")
         self._runner: BatchRunner | None = None
 
     # --- start and end ------------------------------------------------------------------------------------------------
@@ -169,7 +167,8 @@ class JobMaster:
             base = self._taken.base
             self._planner.begin(_position(base))
             self._control.open(self._taken.base_number, base, self._base_objects(base))
-            self._begin_cleanup(base)
+            janitor = Janitor(self._store, self._taken, self._publishers)
+            self._background.submit(janitor.run, self._stopping.is_set)
             self._start_deployment(base)
         except BaseException:
             self._close()
@@ -233,7 +232,7 @@ class JobMaster:
         self._task_managers.stop()
         self._cluster.stop()
         self._planner.close()
-        self._janitor.shutdown(wait=True, cancel_futures=True)
+        self._background.shutdown(wait=True, cancel_futures=True)
         self._on_close()
 
     # --- the batch loop -----------------------------------------------------------------------------------------------
@@ -246,13 +245,15 @@ class JobMaster:
             if self._failover_reason is not None:
                 self._failover()
             self._tell_sources()
-            plan = None if self._paused else self._planner.next(until or self._latest())
+            ready = not self._paused and self._due()
+            latest = until or self._latest()
+            plan = self._planner.next(latest) if ready else None
             if plan is not None:
-                self._pace()
+                self._last_started_s = self._clock.monotonic()
                 self._process(plan)
                 idle_s = IDLE_S_MIN
                 continue
-            if until is not None and not self._paused and self._finished():
+            if until is not None and ready and self._finished():
                 return
             self._wake.wait(idle_s)
             self._wake.clear()
@@ -307,15 +308,11 @@ class JobMaster:
             self._wake.clear()
         return True
 
-    def _pace(self) -> None:
+    def _due(self) -> bool:
         """`processing_time(interval)`: the starts of batches are at least the interval apart."""
         trigger = self.settings.trigger
-        if isinstance(trigger, ProcessingTime) and trigger.interval_s:
-            due_s = self._last_started_s + trigger.interval_s
-            while (left_s := due_s - self._clock.monotonic()) > 0:
-                self._check()
-                time.sleep(min(left_s, IDLE_S_MAX))
-        self._last_started_s = self._clock.monotonic()
+        interval_s = trigger.interval_s if isinstance(trigger, ProcessingTime) else 0.0
+        return self._clock.monotonic() >= self._last_started_s + interval_s
 
     def _process(self, plan: Plan) -> None:
         """Run a batch until it is committed; raises what no retry can help against."""
@@ -396,6 +393,7 @@ class JobMaster:
 
     def _failover(self) -> None:
         """Everything restores from the newest checkpoint."""
+        failpoints.hit("jobmaster.failover")
         reason = self._failover_reason or "unknown"
         log.warning("%s: restarting from the last checkpoint: %s", self.settings.name, reason)
         promise = self._control.begin_failover(reason)
@@ -450,6 +448,7 @@ class JobMaster:
                 )
             )
         self._runner = self._make_runner()
+        failpoints.hit("jobmaster.deploy.after")
         self._control.deployed(self._run, live)
 
     def _manifests(self, base: CheckpointRecord | None) -> list[Manifest]:
@@ -601,30 +600,6 @@ class JobMaster:
             for table in manifest.tables:
                 objects.update(table.objects())
         return frozenset(objects)
-
-    def _begin_cleanup(self, base: CheckpointRecord | None) -> None:
-        """Plan what older epochs left before the first checkpoint; delete it in the background."""
-        needed = cleanup.needed_objects(self._store, base, _manifest_objects, _staged_files)
-
-        def run() -> None:
-            try:
-                plan = cleanup.plan_cleanup(cleanup.survey(self._store, self._taken, needed))
-                deleted = cleanup.carry_out(self._store, plan, self._stopping.is_set)
-                for name in plan.unknown:
-                    log.warning("clean-up leaves %s alone: its name is unknown", name)
-                log.info("clean-up deleted %d objects of older epochs", deleted)
-            except errors.HoldfastError as error:
-                log.warning("clean-up of older epochs is left to the next start: %s", error)
-
-        self._janitor.submit(run)
-
-
-def _staged_files(sink: str, committables: Sequence[bytes]) -> list[str]:
-    return staged_names(committables, sink)
-
-
-def _manifest_objects(name: str, data: bytes) -> list[str]:
-    return [obj for table in decode_manifest(name, data).tables for obj in table.objects()]
 
 
 def _position(base: CheckpointRecord | None) -> Position | None:

@@ -51,11 +51,16 @@ class Publisher:
 
     def discard(self, name: str) -> None:
         """Delete the staged files of a stored group."""
+        failpoints.hit("jobmaster.discard.before")
         self._sink.discard(self._load(name), self._context)
 
     def drop(self, committables: list[bytes]) -> None:
         """Delete staged files that no record ever held."""
         self._sink.discard(committables, self._context)
+
+    def sweep(self, epoch: int, named: list[bytes]) -> None:
+        """Delete what epochs before `epoch` staged at the sink's own target, but for what `named` needs."""
+        self._sink.sweep(epoch, named, self._context)
 
     def _load(self, name: str) -> list[bytes]:
         return decode_committables(name, self._store.get(name)).committables

@@ -7,7 +7,7 @@ This module starts and notices; what to do about a loss is the JobMaster's affai
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -102,6 +102,8 @@ class TaskManagers:
 
     def check_heartbeats(self) -> None:
         """End who has been silent for too long; its loss follows."""
+        if not self._cluster.heartbeats:
+            return
         now_s = self._clock.monotonic()
         with self._changed:
             silent = [
@@ -140,10 +142,11 @@ class TaskManagers:
         with self._changed:
             return [self._serving[index] for index in sorted(self._serving)]
 
-    def take_dead(self) -> list[int]:
-        """Incarnations that ended since the last call."""
+    def take_dead(self, live: Collection[int]) -> list[int]:
+        """Incarnations that ended since the last call. Those that somebody still takes for `live` come next time."""
         with self._changed:
-            dead, self._dead = self._dead, []
+            dead = [incarnation for incarnation in self._dead if incarnation not in live]
+            self._dead = [incarnation for incarnation in self._dead if incarnation in live]
             return dead
 
     def gateway(self, task_manager: int) -> TaskManagerGateway:

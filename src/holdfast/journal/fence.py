@@ -11,6 +11,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
+from holdfast.failpoints import hit
 from holdfast.ids import Epoch, JournalNumber
 from holdfast.journal import rules
 from holdfast.journal.codec import decode_record, encode_record
@@ -102,8 +103,10 @@ def _attempt(store: ObjectStore, patience: Patience) -> TakenOver | None:
     before = _listed(store, patience)
     base_number, base = _find_base(store, before, patience)
     number = rules.number_for_put(before)
+    hit("journal.takeover.listed")
     if settle(store, number, Takeover(number, uuid4().hex), patience) is rules.Outcome.TAKEN:
         return None
+    hit("journal.takeover.put")
     if not rules.takeover_counts(number, _listed(store, patience)):
         return None
     return TakenOver(Epoch(number), base_number, base)

@@ -157,6 +157,11 @@ def incarnation_folders(epoch: int, incarnation: int) -> tuple[str, str]:
     return CHANGELOG + path, SHARED + path
 
 
+def manifests_folder(epoch: int) -> str:
+    """The folder of an epoch's checkpoints, for `list`."""
+    return f"{MANIFESTS}{_number(epoch)}/"
+
+
 def escape(name: str) -> str:
     """A user's name as one path segment; `unescape` gives it back.
 

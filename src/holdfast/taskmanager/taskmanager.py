@@ -138,6 +138,7 @@ class TaskManager:
 
     def output(self, run: int, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
         self._see(run, "output")
+        hit("taskmanager.output")
         return iter(self._outputs.read(batch, operator, subtask))
 
     def output_schema(self, operator: str) -> pa.Schema:
@@ -177,6 +178,7 @@ class TaskManager:
 
     def release(self, run: int, batch: int) -> None:
         self._see(run, "release")
+        hit("taskmanager.release")
         with self._numbers:
             self._released = max(self._released, batch)
         self._inputs.release(batch)

@@ -1,0 +1,167 @@
+"""The jobs that are killed: counts of numbers by key, whose result is known without running them.
+
+    every     key_by(k) → count, a row for each input row          appended to Delta or Parquet, or to a callback
+    changes   key_by(k) → count, a row a key and batch             upserted to Delta: the last count of each key
+    chain     every → key_by(n) → count                            upserted to Delta: how many keys have an nth row
+
+None of these depends on where batches begin and end, or on the order between splits.
+"""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+import holdfast as hf
+from holdfast.sinks.base import Sink
+
+SINKS = {"every": ("delta", "parquet", "callback"), "changes": ("delta",), "chain": ("delta",)}
+COLUMNS = {"every": ("k", "n"), "changes": ("k", "n"), "chain": ("n", "keys")}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One pipeline, small enough to be run many times; travels as JSON."""
+
+    emit: str = "every"
+    sink: str = "parquet"
+    rows: int = 3000
+    keys: int = 7
+    splits: int = 2
+    rows_per_batch: int = 300
+    parallelism: int = 2
+    task_managers: int = 2
+    interval_s: float = 0.2
+    log_handles_max: int = 5
+    max_concurrent: int = 2
+
+    def json(self) -> str:
+        return json.dumps(asdict(self))
+
+    def with_rows(self, rows: int) -> "Shape":
+        """The same job with more to come."""
+        return replace(self, rows=rows)
+
+
+def random_shape(rng: random.Random, rows: int = 3000, batches: int = 10) -> Shape:
+    emit = rng.choice(list(SINKS))
+    parallelism = rng.randint(1, 4)
+    return Shape(
+        emit=emit,
+        sink=rng.choice(SINKS[emit]),
+        rows=rows,
+        keys=rng.choice([1, 7, 200]),
+        splits=rng.randint(1, 3),
+        rows_per_batch=max(1, rows // batches),
+        parallelism=parallelism,
+        task_managers=rng.randint(1, min(2, parallelism)),
+        interval_s=rng.choice([0.1, 0.3, 1.0]),
+        log_handles_max=rng.choice([1, 5, 64]),
+        max_concurrent=rng.choice([1, 3]),
+    )
+
+
+def build(shape: Shape, folder: Path, spark: Any = None, storage: str | None = None, **more: Any) -> hf.Job:
+    """The job, with its storage and its output below `folder`."""
+    job = hf.Job(
+        spark,
+        name=f"{shape.emit}-{shape.sink}",
+        storage=storage or (folder / "storage").as_uri(),
+        parallelism=shape.parallelism,
+        task_managers=shape.task_managers,
+        max_rows_per_batch=shape.rows_per_batch,
+        checkpoint=hf.CheckpointConfig(
+            trigger=hf.every(shape.interval_s),
+            log_handles_max=shape.log_handles_max,
+            max_concurrent=shape.max_concurrent,
+            tolerable_failed_checkpoints=1000,
+        ),
+        **more,
+    )
+    source = hf.SequenceSource(rows=shape.rows, splits=shape.splits)
+    keyed = job.read(source).map_batches(_keys(shape.keys), "k BIGINT").key_by("k")
+    counts = keyed.aggregate("changes" if shape.emit == "changes" else "every", n=hf.count())
+    if shape.emit == "chain":
+        counts = counts.key_by("n").aggregate(keys=hf.count())
+    counts.write(_sink(shape, folder))
+    return job
+
+
+def _keys(keys: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    def key(rows: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.record_batch([pa.array(rows.column(0).to_numpy() % keys)], names=["k"])
+
+    return key
+
+
+def _sink(shape: Shape, folder: Path) -> Sink:
+    out = folder / "out"
+    if shape.sink == "delta":
+        return hf.DeltaSink(out.as_uri(), mode="append" if shape.emit == "every" else "upsert")
+    if shape.sink == "parquet":
+        return hf.ParquetSink(out.as_uri())
+    return hf.CallbackSink(Calls(out).note)
+
+
+class Calls:
+    """A callback's memory that survives its process: one file a call, named by the number."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def note(self, table: pa.Table, number: int) -> None:
+        call = self._folder / f"{number}.{uuid4().hex}"
+        call.with_suffix(".part").write_text(json.dumps(table.to_pylist()))
+        call.with_suffix(".part").rename(call.with_suffix(".json"))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Each number once, after making sure that its repetitions were the same."""
+        by_number: dict[str, str] = {}
+        for call in sorted(self._folder.glob("*.json")):
+            text = call.read_text()
+            number = call.name.split(".")[0]
+            assert by_number.setdefault(number, text) == text, f"number {number} came again with other rows"
+        return [row for text in by_number.values() for row in json.loads(text)]
+
+
+def expected(shape: Shape) -> list[tuple[int, ...]]:
+    """What an undisturbed run shows, sorted; computed directly."""
+    counts = Counter(value % shape.keys for value in range(shape.rows))
+    if shape.emit == "changes":
+        return sorted(counts.items())
+    every = [(k, n) for k, count in counts.items() for n in range(1, count + 1)]
+    if shape.emit == "every":
+        return sorted(every)
+    return sorted(Counter(n for _, n in every).items())
+
+
+def found(shape: Shape, folder: Path) -> list[tuple[int, ...]]:
+    """What the sink shows now, sorted: a multiset."""
+    out = folder / "out"
+    if shape.sink == "delta":
+        rows = DeltaTable(out).to_pyarrow_table().to_pylist()
+    elif shape.sink == "parquet":
+        schema = pa.schema([(name, pa.int64()) for name in COLUMNS[shape.emit]])
+        rows = ds.dataset(out, schema=schema).to_table().to_pylist()
+    else:
+        rows = Calls(out).rows()
+    return sorted(tuple(row[name] for name in COLUMNS[shape.emit]) for row in rows)
+
+
+def check(shape: Shape, folder: Path) -> None:
+    """The sink shows what an undisturbed run shows; names what differs."""
+    wanted, shown = Counter(expected(shape)), Counter(found(shape, folder))
+    missing, surplus = wanted - shown, shown - wanted
+    assert not missing and not surplus, (
+        f"{shape}: {sum(missing.values())} rows are missing, {sum(surplus.values())} too many; "
+        f"missing {sorted(missing.items())[:5]}, too many {sorted(surplus.items())[:5]}"
+    )

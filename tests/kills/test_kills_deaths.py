@@ -1,0 +1,74 @@
+"""A machine dies at every failpoint, JobMaster and TaskManagers together, and the job is started again: in process."""
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+from kills_in_process import Driver, die_at
+from kills_pipelines import Shape, check
+
+from holdfast import failpoints
+
+NOT_HERE = {"taskmanager.register.before": "where processes register over the network: see test_kills_processes"}
+PROVOKED = {
+    "jobmaster.failover": ("taskmanager.process.after", "raise:TaskManagerLost@4"),
+    "taskmanager.abort": ("jobmaster.process.after", "raise:StorageError@4"),
+}
+"""What it takes besides to come by a failpoint."""
+
+EVERY = Shape(rows=2400, rows_per_batch=80, interval_s=0.005, log_handles_max=2)
+SHAPES = {
+    "sink.callback": [Shape(**{**vars(EVERY), "sink": "callback"})],
+    "sink.parquet": [EVERY],
+    "sink.delta": [
+        Shape(**{**vars(EVERY), "sink": "delta"}),
+        Shape(**{**vars(EVERY), "emit": "chain", "sink": "delta"}),
+    ],
+    "sink.staged": [Shape(**{**vars(EVERY), "rows": 24_000, "rows_per_batch": 4000, "keys": 5000})],
+    "": [EVERY, Shape(**{**vars(EVERY), "emit": "chain", "sink": "delta"})],
+}
+
+
+@pytest.fixture(autouse=True)
+def _disarmed():
+    yield
+    failpoints.disarm()
+
+
+def shapes(point: str) -> list[Shape]:
+    return next(found for prefix, found in SHAPES.items() if point.startswith(prefix))
+
+
+@pytest.mark.parametrize("point", sorted(failpoints.KNOWN.keys() - NOT_HERE.keys()))
+def test_a_death_loses_nothing_and_repeats_nothing(point, tmp_path):
+    rng = random.Random(point)
+    deaths = [_dies(rng.choice(shapes(point)), tmp_path / str(hit), point, hit) for hit in (1, rng.randint(2, 9))]
+    assert any(deaths), f"{point} was never met: the test proves nothing"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", sorted(failpoints.KNOWN.keys() - NOT_HERE.keys()))
+def test_a_death_at_any_of_the_first_hits_loses_nothing_and_repeats_nothing(point, tmp_path):
+    for number, shape in enumerate(shapes(point)):
+        for hit in range(1, 10):
+            _dies(shape, tmp_path / f"{number}-{hit}", point, hit)
+
+
+def _dies(shape: Shape, folder: Path, point: str, hit: int) -> bool:
+    if point in PROVOKED:
+        failpoints.arm(*PROVOKED[point])
+    died = die_at(shape, folder, point, hit)
+    print(f"{point}: {shape.emit} to {shape.sink}, hit {hit}: {'died' if died else 'not met'}")
+    if not died:
+        check(shape, folder)
+    more = shape.with_rows(shape.rows + 3 * shape.rows_per_batch)
+    Driver(more, folder).start().finish()
+    check(more, folder)
+    return died
+
+
+def test_the_list_of_failpoints_is_what_the_code_has():
+    source = Path(failpoints.__file__).parent
+    texts = [path.read_text() for path in source.rglob("*.py") if path != Path(failpoints.__file__)]
+    assert set(failpoints.KNOWN) == {name for text in texts for name in re.findall(r'\bhit\("([^"]+)"\)', text)}
