@@ -102,7 +102,7 @@ class Feed(Source):
         for position, row in enumerate(self.rows[read.start : read.stop], read.start):
             if isinstance(row, str):
                 bad = [BadRow(self.name or "feed-1", "0", str(position), "is text", row)]
-                yield SourceBatch(self._schema.empty_table().to_batches()[0], position, bad)
+                yield SourceBatch(pa.RecordBatch.from_pylist([], self._schema), position, bad)
             else:
                 yield SourceBatch(pa.RecordBatch.from_pylist([dict(row)], self._schema), position)
 

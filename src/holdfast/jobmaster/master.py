@@ -9,7 +9,6 @@ One thread, the batch loop, owns positions and run numbers; checkpoints live in 
 
 import logging
 import threading
-import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
