@@ -25,7 +25,7 @@ class Query:
     @property
     def id(self) -> str:
         """The job's id: the same over restarts on the same storage."""
-        return self._master.job.job_id
+        return self._master.job.stored.job_id
 
     @property
     def runId(self) -> str:
@@ -34,7 +34,7 @@ class Query:
 
     @property
     def name(self) -> str:
-        return self._master.settings.name
+        return self._master.job.settings.name
 
     @property
     def isActive(self) -> bool:

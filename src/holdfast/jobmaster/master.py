@@ -12,41 +12,34 @@ import threading
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-
-import msgspec
 
 from holdfast import errors, failpoints
-from holdfast.changelog.handles import Manifest
 from holdfast.checkpoint import events
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.events import Position
 from holdfast.clock import Clock
 from holdfast.exchange.task import DEAD_LETTERS
 from holdfast.graph.plan import Plan
-from holdfast.graph.program import Program
 from holdfast.ids import BatchNumber, JournalNumber
-from holdfast.jobmaster.batches import BatchOutcome, BatchRunner
+from holdfast.jobmaster.batches import BatchOutcome
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.control import CheckpointStats, Control, JobFacts, Listeners
-from holdfast.jobmaster.deployment import Layout, deployment_for
+from holdfast.jobmaster.deployer import LOSS_NOTICE_S, Deployer, StartedJob, base_objects
 from holdfast.jobmaster.identity import identities
 from holdfast.jobmaster.janitor import Janitor
-from holdfast.jobmaster.planner import AllOffsets, BatchLimits, Planner
+from holdfast.jobmaster.planner import Planner
 from holdfast.jobmaster.progress import Progress
 from holdfast.jobmaster.publisher import Publisher
 from holdfast.jobmaster.taskmanagers import TaskManagers
-from holdfast.journal.codec import StoredJob
+from holdfast.jobmaster.waiters import Waiters
 from holdfast.journal.fence import TakenOver
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
-from holdfast.recovery.restore import load_manifests
-from holdfast.settings import AvailableNow, CheckpointConfig, ProcessingTime, QueryTrigger
+from holdfast.settings import AvailableNow, CheckpointConfig, ProcessingTime
 from holdfast.sinks.base import PublishContext, Sink
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sources.base import EnumeratorContext
-from holdfast.storage.store import ObjectStore
-from holdfast.taskmanager.protocol import Acknowledgement, ChangelogSettings, Decline, ExchangeRoute, ExchangeRoutes
+from holdfast.taskmanager.protocol import Acknowledgement, Decline, ExchangeRoute
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +48,6 @@ FAILOVERS_MAX = 10
 """In a row, without a batch committed in between."""
 IDLE_S_MIN = 0.01
 IDLE_S_MAX = 0.1
-LOSS_NOTICE_S = 5.0
 
 _FATAL = (
     errors.BadRecord,
@@ -72,67 +64,15 @@ class Stopped(Exception):
     """The query was stopped; not an error."""
 
 
-class _FailoverNeeded(Exception):
-    """State on TaskManagers is gone or unknown: restore from the last checkpoint."""
-
-
-@dataclass(frozen=True)
-class MasterSettings:
-    """What the JobMaster is told once."""
-
-    name: str
-    layout: Layout
-    checkpoint: CheckpointConfig
-    limits: BatchLimits
-    dead_letter: bool
-    drop_state: tuple[str, ...]
-    trigger: QueryTrigger
-
-    @property
-    def changelog(self) -> ChangelogSettings:
-        config = self.checkpoint
-        return ChangelogSettings(
-            config.log_handles_max,
-            config.log_ratio_max,
-            config.materialization_interval_s,
-            config.persist_delay_s,
-            config.persist_size_threshold_bytes,
-            config.object_size_max_bytes,
-            config.in_flight_max_bytes,
-        )
-
-
-@dataclass
-class _Waiter:
-    """`processAllAvailable`: everything that was there at the call, processed and published."""
-
-    promise: "Future[None]" = field(default_factory=Future)
-    until: AllOffsets | None = None
-    checkpoint: "Future[JournalNumber | None] | None" = None
-
-
 class JobMaster:
     """One start of a job. `start` raises what can be known at once; then `error` says how it ended."""
 
-    def __init__(
-        self,
-        settings: MasterSettings,
-        job: StoredJob,
-        store: ObjectStore,
-        program: Program,
-        shipped: bytes,
-        cluster: Cluster,
-        clock: Clock,
-        taken: "TakenOver",
-    ) -> None:
-        self.settings = settings
+    def __init__(self, job: StartedJob, cluster: Cluster, clock: Clock, taken: TakenOver) -> None:
         self.job = job
-        self.program = program
-        self.epoch = int(taken.epoch)
         self.error: Exception | None = None
+        self.progress = Progress(job.settings.name, job.program, clock)
+        self._settings = job.settings
         self._taken = taken
-        self._store = store
-        self._shipped = shipped
         self._cluster = cluster
         self._clock = clock
         self._stopping = threading.Event()
@@ -142,21 +82,19 @@ class JobMaster:
         self._on_close: Callable[[], None] = lambda: None
         self._failure: Exception | None = None
         self._failover_reason: str | None = None
-        self._paused: frozenset[str] = frozenset()
-        self._run = 1
         self._failovers = 0
-        self._waiters: list[_Waiter] = []
+        self._paused: frozenset[str] = frozenset()
         self._lock = threading.Lock()
         self._completed_positions: list[Position] = []
         self._last_started_s = float("-inf")
-        self.progress = Progress(settings.name, self.program, clock)
-        self._task_managers = TaskManagers(cluster, settings.layout.task_managers, clock, self._on_lost)
-        self._publishers = self._make_publishers()
-        self._planner = self._make_planner()
-        self._control = self._make_control(Journal(store, taken.epoch, taken.base_number))
-        self._thread = threading.Thread(target=self._main, name=f"holdfast-{settings.name}", daemon=True)
+        self._task_managers = TaskManagers(cluster, job.settings.layout.task_managers, clock, self._on_lost)
+        self._publishers = _publishers(job)
+        self._planner = _planner(job, cluster.senders, clock)
+        self._control = self._make_control(Journal(job.store, taken.epoch, taken.base_number))
+        self._deployer = Deployer(job, cluster, self._task_managers, self._control, self._stopping)
+        self._waiters = Waiters(self._planner.reached, self.trigger_checkpoint, self._control.published)
+        self._thread = threading.Thread(target=self._main, name=f"holdfast-{job.settings.name}", daemon=True)
         self._background = ThreadPoolExecutor(1, "holdfast-cleanup")
-        self._runner: BatchRunner | None = None
 
     # --- start and end ------------------------------------------------------------------------------------------------
 
@@ -165,27 +103,14 @@ class JobMaster:
         try:
             base = self._taken.base
             self._planner.begin(_position(base))
-            self._control.open(self._taken.base_number, base, self._base_objects(base))
-            janitor = Janitor(self._store, self._taken, self._publishers)
+            self._control.open(self._taken.base_number, base, base_objects(self.job.store, base))
+            janitor = Janitor(self.job.store, self._taken, self._publishers)
             self._background.submit(janitor.run, self._stopping.is_set)
-            self._start_deployment(base)
+            self._deployer.start(base, self._planner.next_batch)
         except BaseException:
             self._close()
             raise
         self._thread.start()
-
-    def _start_deployment(self, base: CheckpointRecord | None) -> None:
-        """The first deployment; TaskManagers that end meanwhile are started again."""
-        for attempt in range(FAILOVERS_MAX):
-            try:
-                self._deploy(base)
-                return
-            except errors.TaskManagerLost as error:
-                if attempt == FAILOVERS_MAX - 1:
-                    raise errors.JobRefused(f"TaskManagers keep ending while they start; last: {error}") from error
-                log.warning("starting again: %s", error)
-                self._task_managers.await_loss(LOSS_NOTICE_S)
-                self._run += 1
 
     def on_close(self, call: Callable[[], None]) -> None:
         """Called last when everything of this start ends."""
@@ -195,7 +120,7 @@ class JobMaster:
         """Undo the batch in flight and end; work since the last checkpoint is repeated at the next start."""
         self._stopping.set()
         self._wake.set()
-        self._cluster.cancel(self._run)
+        self._deployer.cancel()
         self._ended.wait(timeout_s)
 
     def wait(self, timeout_s: float | None) -> bool:
@@ -215,15 +140,15 @@ class JobMaster:
             self._loop()
         except Stopped:
             self._stopped_early = True
-            log.info("%s: stopped", self.settings.name)
+            log.info("%s: stopped", self._settings.name)
         except Exception as error:
             if not self._stopping.is_set():
-                log.error("%s: ended: %s", self.settings.name, error)
+                log.error("%s: ended: %s", self._settings.name, error)
                 self.error = error
         finally:
             self._close()
             self._ended.set()
-            self._fail_waiters()
+            self._waiters.end(self._outcome())
 
     def _close(self) -> None:
         self._stopping.set()
@@ -237,7 +162,7 @@ class JobMaster:
     # --- the batch loop -----------------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        until = self._planner.latest() if isinstance(self.settings.trigger, AvailableNow) else None
+        until = self._planner.latest() if isinstance(self._settings.trigger, AvailableNow) else None
         idle_s = IDLE_S_MIN
         while True:
             self._check()
@@ -245,7 +170,7 @@ class JobMaster:
                 self._failover()
             self._tell_sources()
             ready = not self._paused and self._due()
-            latest = until or self._latest()
+            latest = until or self._waiters.serve(self._planner.latest)
             plan = self._planner.next(latest) if ready else None
             if plan is not None:
                 self._last_started_s = self._clock.monotonic()
@@ -258,31 +183,9 @@ class JobMaster:
             self._wake.clear()
             idle_s = min(IDLE_S_MAX, idle_s * 2)
 
-    def _latest(self) -> AllOffsets:
-        """What is new; requests for all that is available take it as their end."""
-        latest = self._planner.latest()
-        with self._lock:
-            waiters = list(self._waiters)
-        for waiter in waiters:
-            self._serve(waiter, latest)
-        return latest
-
-    def _serve(self, waiter: _Waiter, latest: AllOffsets) -> None:
-        if waiter.until is None:
-            waiter.until = latest
-        if waiter.checkpoint is None and self._planner.reached(waiter.until):
-            waiter.checkpoint = self._control.request_checkpoint(uuid.uuid4().hex)
-        if waiter.checkpoint is None or not waiter.checkpoint.done():
-            return
-        if waiter.checkpoint.exception() is not None:
-            waiter.checkpoint = None
-        elif self._control.published():
-            self._waiters.remove(waiter)
-            waiter.promise.set_result(None)
-
     def _finished(self) -> bool:
         """`available_now`: all is processed; take the final checkpoint, wait for publication."""
-        trigger = self.settings.trigger
+        trigger = self._settings.trigger
         assert isinstance(trigger, AvailableNow)
         deadline_s = None if trigger.timeout_s is None else self._clock.monotonic() + trigger.timeout_s
         while True:
@@ -309,7 +212,7 @@ class JobMaster:
 
     def _due(self) -> bool:
         """`processing_time(interval)`: the starts of batches are at least the interval apart."""
-        trigger = self.settings.trigger
+        trigger = self._settings.trigger
         interval_s = trigger.interval_s if isinstance(trigger, ProcessingTime) else 0.0
         return self._clock.monotonic() >= self._last_started_s + interval_s
 
@@ -319,8 +222,7 @@ class JobMaster:
         for attempt in range(1, BATCH_ATTEMPTS_MAX + 1):
             outcome = BatchOutcome()
             try:
-                assert self._runner is not None
-                self._runner.execute(plan, outcome)
+                self._deployer.runner.execute(plan, outcome)
                 break
             except Exception as error:
                 self._abandon(outcome)
@@ -335,7 +237,7 @@ class JobMaster:
                     raise
                 log.warning("batch %d, attempt %d: %s; trying again", plan.batch, attempt, error)
                 try:
-                    self._next_run()
+                    self._deployer.next_run()
                 except errors.TaskManagerLost as lost:
                     if self._must_fail_over(lost, outcome):
                         return
@@ -350,7 +252,7 @@ class JobMaster:
 
     def _must_fail_over(self, error: Exception, outcome: BatchOutcome) -> bool:
         """Whether the error comes with a TaskManager's end, perhaps noticed a little later."""
-        if not self.settings.layout.task_managers:
+        if not self._settings.layout.task_managers:
             return False
         if isinstance(error, errors.TaskManagerLost):
             deadline_s = self._clock.monotonic() + LOSS_NOTICE_S
@@ -370,17 +272,9 @@ class JobMaster:
     def _abort_quietly(self) -> None:
         """Leave state as it was before the batch, for whoever looks at it; the query ends anyway."""
         try:
-            self._next_run()
+            self._deployer.next_run()
         except errors.HoldfastError as error:
             log.warning("the batch in flight could not be undone: %s", error)
-
-    def _next_run(self) -> None:
-        """A new run number: what still runs under the old one changes nothing any more."""
-        self._cluster.cancel(self._run)
-        self._run += 1
-        self._control.run_changed(self._run)
-        self._task_managers.on_all(lambda _, gateway: gateway.abort(self._run))
-        self._runner = self._make_runner()
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -394,9 +288,9 @@ class JobMaster:
         """Everything restores from the newest checkpoint."""
         failpoints.hit("jobmaster.failover")
         reason = self._failover_reason or "unknown"
-        log.warning("%s: restarting from the last checkpoint: %s", self.settings.name, reason)
+        log.warning("%s: restarting from the last checkpoint: %s", self._settings.name, reason)
         promise = self._control.begin_failover(reason)
-        self._cluster.cancel(self._run)
+        self._deployer.cancel()
         while not promise.done():
             self._check()
             self._wake.wait(IDLE_S_MIN)
@@ -406,9 +300,8 @@ class JobMaster:
             if self._failovers > FAILOVERS_MAX:
                 raise errors.TaskManagerLost(f"{FAILOVERS_MAX} restarts in a row without a batch; last: {reason}")
             self._failover_reason = None
-            self._run += 1
             try:
-                self._deploy(base)
+                self._deployer.deploy_again(base, self._planner.next_batch)
                 break
             except (errors.TaskManagerLost, errors.StaleCall, errors.StorageError) as error:
                 self._check()
@@ -419,51 +312,10 @@ class JobMaster:
         self._planner.restore(_position(base))
         self.progress.restarted(reason)
 
-    def _deploy(self, base: CheckpointRecord | None) -> None:
-        layout = self.settings.layout
-        live: dict[int, int] = {}
-        if layout.task_managers:
-            self._task_managers.start_missing()
-            self._task_managers.await_serving(self._stopping)
-            manifests = self._manifests(base)
-            routes = self._task_managers.routes()
-            live = {route.task_manager: route.incarnation for route in routes}
-            failpoints.hit("jobmaster.deploy.before")
-            self._task_managers.on_all(
-                lambda index, gateway: gateway.deploy(
-                    deployment_for(
-                        index,
-                        live[index],
-                        layout,
-                        self.program,
-                        self._shipped,
-                        manifests,
-                        self.job.job_id,
-                        self.epoch,
-                        self._run,
-                        self._planner.next_batch,
-                        self.settings.changelog,
-                    )
-                )
-            )
-        self._runner = self._make_runner()
-        failpoints.hit("jobmaster.deploy.after")
-        self._control.deployed(self._run, live)
-
-    def _manifests(self, base: CheckpointRecord | None) -> list[Manifest]:
-        if base is None:
-            return []
-        drop = set(self.settings.drop_state)
-        found = load_manifests(self._store, base.manifests)
-        return [
-            msgspec.structs.replace(manifest, tables=[table for table in manifest.tables if table.operator not in drop])
-            for manifest in found
-        ]
-
     def _on_lost(self, task_manager: int, reason: str) -> None:
         """Any thread: a TaskManager ended. The batch in flight is cancelled so that the loop comes to notice."""
         self._ask_failover(f"TaskManager {task_manager} ended: {reason}")
-        self._cluster.cancel(self._run)
+        self._deployer.cancel()
 
     def _ask_failover(self, reason: str) -> None:
         self._failover_reason = self._failover_reason or reason
@@ -486,13 +338,16 @@ class JobMaster:
 
     def process_all_available(self) -> "Future[None]":
         """Kept once everything available at the call is processed and published."""
-        waiter = _Waiter()
-        with self._lock:
-            self._waiters.append(waiter)
+        promise = self._waiters.add()
         if self._ended.is_set():
-            self._fail_waiters()
+            self._waiters.end(self._outcome())
         self._wake.set()
-        return waiter.promise
+        return promise
+
+    def _outcome(self) -> Exception | None:
+        """What those who wait are told at the end; None where everything was processed."""
+        stopped = errors.QueryFailed("the query was stopped") if self._stopped_early else None
+        return self.error or stopped
 
     def routes(self) -> list[ExchangeRoute]:
         """The TaskManagers that serve now."""
@@ -503,15 +358,6 @@ class JobMaster:
 
     def update(self, checkpoint: CheckpointConfig) -> None:
         self._control.post(events.ConfigChanged(checkpoint))
-
-    def _fail_waiters(self) -> None:
-        with self._lock:
-            waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if self.error is None and not self._stopped_early:
-                waiter.promise.set_result(None)
-            else:
-                waiter.promise.set_exception(self.error or errors.QueryFailed("the query was stopped"))
 
     def _on_completed(self, stats: CheckpointStats, position: Position) -> None:
         self.progress.checkpoint(stats)
@@ -529,7 +375,7 @@ class JobMaster:
     def _on_failed(self, error: Exception) -> None:
         self._failure = self._failure or error
         self._wake.set()
-        self._cluster.cancel(self._run)
+        self._deployer.cancel()
 
     def _on_planning(self, paused: frozenset[str]) -> None:
         self._paused = paused
@@ -537,38 +383,17 @@ class JobMaster:
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
-    def _make_publishers(self) -> dict[str, Publisher]:
-        sinks: dict[str, Sink] = dict(self.program.sinks)
-        schemas = dict(self.program.sink_schemas)
-        if self.program.dead_letters is not None:
-            sinks[DEAD_LETTERS] = self.program.dead_letters
-            schemas[DEAD_LETTERS] = DEAD_LETTER_SCHEMA
-        return {
-            name: Publisher(
-                sink,
-                PublishContext(self.job.job_id, name, self._store, schemas[name], self.program.sink_keys.get(name, ())),
-                self._store,
-            )
-            for name, sink in sinks.items()
-        }
-
-    def _make_planner(self) -> Planner:
-        enumerators = {
-            name: source.enumerator(EnumeratorContext(self._store, name, self.epoch, self._clock))
-            for name, source in self.program.sources.items()
-        }
-        return Planner(enumerators, self.settings.limits, self._cluster.senders, self._clock)
-
     def _make_control(self, journal: Journal) -> Control:
-        layout = self.settings.layout
-        facts = JobFacts(self.epoch, identities(self.program), layout.parallelism, layout.max_parallelism)
+        layout = self._settings.layout
+        operators = identities(self.job.program)
+        facts = JobFacts(self.job.epoch, operators, layout.parallelism, layout.max_parallelism)
         listeners = Listeners(
             self._on_completed, self.progress.checkpoint_failed, self._ask_failover, self._on_failed, self._on_planning
         )
         return Control(
-            Coordinator(self.settings.checkpoint),
+            Coordinator(self._settings.checkpoint),
             journal,
-            self._store,
+            self.job.store,
             self._task_managers,
             self._publishers,
             facts,
@@ -576,29 +401,28 @@ class JobMaster:
             listeners,
         )
 
-    def _make_runner(self) -> BatchRunner:
-        layout = self.settings.layout
-        routes = ExchangeRoutes(self.job.job_id, self._task_managers.routes(), layout.owners, layout.max_parallelism)
-        return BatchRunner(
-            self.job.job_id,
-            self.epoch,
-            self._run,
-            self.program,
-            self._cluster,
-            self._task_managers,
-            routes,
-            self._store,
-            self.settings.dead_letter,
-        )
 
-    def _base_objects(self, base: CheckpointRecord | None) -> frozenset[str]:
-        if base is None:
-            return frozenset()
-        objects = set(base.manifests)
-        for manifest in load_manifests(self._store, base.manifests):
-            for table in manifest.tables:
-                objects.update(table.objects())
-        return frozenset(objects)
+def _publishers(job: StartedJob) -> dict[str, Publisher]:
+    program = job.program
+    sinks: dict[str, Sink] = dict(program.sinks)
+    schemas = dict(program.sink_schemas)
+    if program.dead_letters is not None:
+        sinks[DEAD_LETTERS] = program.dead_letters
+        schemas[DEAD_LETTERS] = DEAD_LETTER_SCHEMA
+    publishers = {}
+    for name, sink in sinks.items():
+        keys = program.sink_keys.get(name, ())
+        context = PublishContext(job.stored.job_id, name, job.store, schemas[name], keys)
+        publishers[name] = Publisher(sink, context, job.store)
+    return publishers
+
+
+def _planner(job: StartedJob, senders: int, clock: Clock) -> Planner:
+    enumerators = {
+        name: source.enumerator(EnumeratorContext(job.store, name, job.epoch, clock))
+        for name, source in job.program.sources.items()
+    }
+    return Planner(enumerators, job.settings.limits, senders, clock)
 
 
 def _position(base: CheckpointRecord | None) -> Position | None:

@@ -14,8 +14,9 @@ from holdfast.errors import JobRefused, ObjectNotFound, StorageError
 from holdfast.graph.keygroups import default_max_parallelism
 from holdfast.graph.program import DEAD_LETTERS, Program
 from holdfast.jobmaster.cluster import Cluster
+from holdfast.jobmaster.deployer import MasterSettings, StartedJob
 from holdfast.jobmaster.identity import check_identity, publishing, without_dropped_output
-from holdfast.jobmaster.master import JobMaster, MasterSettings
+from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.server import JobMasterServer
 from holdfast.journal.codec import StoredJob
 from holdfast.journal.fence import journal_numbers, read_record, take_over
@@ -101,7 +102,8 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     try:
         place = Place(job, int(taken.epoch), secret, server.address if server else "")
         cluster = start.cluster(place, gateway)
-        master = JobMaster(settings, job, start.store, start.program, start.shipped, cluster, start.clock, taken)
+        started = StartedJob(settings, job, int(taken.epoch), start.program, start.shipped, start.store)
+        master = JobMaster(started, cluster, start.clock, taken)
         gateway.master = master
         master.on_close(server.close if server else lambda: None)
         master.start()

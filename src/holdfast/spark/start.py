@@ -10,8 +10,8 @@ from holdfast.clock import SystemClock
 from holdfast.errors import JobRefused
 from holdfast.graph.build import build_program
 from holdfast.graph.program import Program
+from holdfast.jobmaster.deployer import MasterSettings
 from holdfast.jobmaster.deployment import Layout
-from holdfast.jobmaster.master import MasterSettings
 from holdfast.jobmaster.planner import BatchLimits
 from holdfast.jobmaster.start import Gateway, Place, Start, open_stored_job, start_job
 from holdfast.journal.codec import StoredJob

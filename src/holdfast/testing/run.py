@@ -10,8 +10,8 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import JobRefused
 from holdfast.graph.build import build_program
 from holdfast.job import Job
+from holdfast.jobmaster.deployer import MasterSettings
 from holdfast.jobmaster.deployment import Layout
-from holdfast.jobmaster.master import MasterSettings
 from holdfast.jobmaster.planner import BatchLimits
 from holdfast.jobmaster.start import Gateway, Place, Start, open_stored_job, start_job
 from holdfast.journal.codec import StoredJob
@@ -65,7 +65,8 @@ def start(
 
     shipped = cloudpickle.dumps(program)
     started = start_job(Start(settings, opened, job.storage, program, shipped, clock, cluster, None), stored)
-    return Query(started, on_end=lambda: None)
+    job.query = Query(started, on_end=lambda: None)
+    return job.query
 
 
 def _no_spark(fn: Callable[[Any], Any], schema: pa.Schema) -> pa.Schema:

@@ -1,0 +1,71 @@
+"""`processAllAvailable`: who waits until everything that was there at the call is processed and published."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from holdfast.ids import JournalNumber
+from holdfast.jobmaster.planner import AllOffsets
+
+
+@dataclass
+class _Waiter:
+    promise: "Future[None]" = field(default_factory=Future)
+    until: AllOffsets | None = None
+    checkpoint: "Future[JournalNumber | None] | None" = None
+
+
+class Waiters:
+    """Asked by any thread, served by the batch loop's."""
+
+    def __init__(
+        self,
+        reached: Callable[[AllOffsets], bool],
+        request_checkpoint: Callable[[], "Future[JournalNumber | None]"],
+        published: Callable[[], bool],
+    ) -> None:
+        self._reached = reached
+        self._request_checkpoint = request_checkpoint
+        self._published = published
+        self._lock = threading.Lock()
+        self._waiting: list[_Waiter] = []
+
+    def add(self) -> "Future[None]":
+        waiter = _Waiter()
+        with self._lock:
+            self._waiting.append(waiter)
+        return waiter.promise
+
+    def serve(self, look: Callable[[], AllOffsets]) -> AllOffsets:
+        """What `look` finds in the sources now: those who have asked before it looks are served with it."""
+        with self._lock:
+            waiting = list(self._waiting)
+        latest = look()
+        for waiter in waiting:
+            self._serve(waiter, latest)
+        return latest
+
+    def _serve(self, waiter: _Waiter, latest: AllOffsets) -> None:
+        if waiter.until is None:
+            waiter.until = latest
+        if waiter.checkpoint is None and self._reached(waiter.until):
+            waiter.checkpoint = self._request_checkpoint()
+        if waiter.checkpoint is None or not waiter.checkpoint.done():
+            return
+        if waiter.checkpoint.exception() is not None:
+            waiter.checkpoint = None
+        elif self._published():
+            with self._lock:
+                self._waiting.remove(waiter)
+            waiter.promise.set_result(None)
+
+    def end(self, error: Exception | None) -> None:
+        """The query has ended: with everything processed, or with an error."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if error is None:
+                waiter.promise.set_result(None)
+            else:
+                waiter.promise.set_exception(error)
