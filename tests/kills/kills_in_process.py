@@ -126,6 +126,10 @@ class Driver:
         finally:
             self._ended.set()
 
+    @property
+    def ended(self) -> bool:
+        return self._ended.is_set()
+
     def join(self) -> None:
         """Until it has ended, one way or the other."""
         assert self._ended.wait(WAIT_S), f"still running: {self._shape}"

@@ -1,0 +1,205 @@
+"""Two JobMasters on one storage: the one that took over last completes checkpoints, the other one nothing. In process."""
+
+from pathlib import Path
+
+import pytest
+from kills_in_process import Driver, Pause
+from kills_pipelines import Shape, check
+from test_kills_deaths import NOT_HERE, PROVOKED, shapes
+
+from holdfast import failpoints
+from holdfast.errors import Fenced, QueryFailed, StorageError
+from holdfast.journal.fence import journal_numbers, read_record
+from holdfast.journal.records import Takeover
+from holdfast.storage.store import ObjectStore, open_store
+from holdfast.testing import Fault, FaultyStore
+
+SLOW = Shape(rows=4000, rows_per_batch=40, interval_s=0.005, log_handles_max=2)
+CANDIDATES = {"journal.takeover.listed", "journal.takeover.put"}
+"""Before a takeover counts, whoever is paused there and goes on takes over from the other one, and rightly so."""
+
+
+@pytest.fixture(autouse=True)
+def _disarmed():
+    yield
+    failpoints.disarm()
+
+
+def storage(folder: Path) -> ObjectStore:
+    return open_store((folder / "storage").as_uri())
+
+
+def epochs(store: ObjectStore) -> list[tuple[int, int]]:
+    """The journal: (number, epoch) of each record."""
+    return [(number, read_record(store, number).epoch) for number in journal_numbers(store)]
+
+
+def takeovers(store: ObjectStore) -> list[int]:
+    return [number for number in journal_numbers(store) if isinstance(read_record(store, number), Takeover)]
+
+
+def held_at(point: str, shape: Shape, folder: Path) -> tuple[Driver, Pause]:
+    """A driver that stands still at a failpoint."""
+    pause = Pause()
+    if point in PROVOKED:
+        failpoints.arm(*PROVOKED[point])
+    failpoints.arm(point, pause)
+    first = Driver(shape, folder).start()
+    while not pause.held.wait(0.01):
+        assert not first.ended, f"{point} was never met: {first.error}"
+    failpoints.disarm()
+    return first, pause
+
+
+@pytest.mark.parametrize("point", sorted(failpoints.KNOWN.keys() - NOT_HERE.keys()))
+def test_one_that_stood_still_at_a_failpoint_while_another_took_over_changes_nothing_any_more(point, tmp_path):
+    shape = shapes(point)[-1]
+    first, pause = held_at(point, shape, tmp_path)
+    Driver(shape, tmp_path).start().finish()
+    check(shape, tmp_path)
+    before = epochs(storage(tmp_path))
+    pause.go_on()
+    first.join()
+    check(shape, tmp_path)
+    if point not in CANDIDATES:
+        assert epochs(storage(tmp_path)) == before, "the first one completed something"
+        assert first.error is None or isinstance(first.error, QueryFailed)
+    more = shape.with_rows(shape.rows + 3 * shape.rows_per_batch)
+    Driver(more, tmp_path).start().finish()
+    check(more, tmp_path)
+
+
+@pytest.mark.parametrize("sink", ["callback", "delta", "parquet"])
+def test_one_that_is_alive_is_fenced_in_the_middle_of_its_work(sink, tmp_path):
+    shape = Shape(**{**vars(SLOW), "sink": sink})
+    first, pause = held_at("jobmaster.expire.after", shape, tmp_path)
+    pause.go_on()
+    Driver(shape, tmp_path).start().finish()
+    first.join()
+    assert isinstance(first.error, QueryFailed) and isinstance(first.error.__cause__, Fenced)
+    check(shape, tmp_path)
+
+
+def test_a_candidate_paused_between_listing_and_put_starts_over_when_the_number_it_takes_was_freed(tmp_path):
+    first, pause = held_at("jobmaster.expire.after", SLOW, tmp_path)
+    candidacy = Pause()
+    failpoints.arm("journal.takeover.listed", candidacy)
+    second = Driver(SLOW, tmp_path).start()
+    assert candidacy.held.wait(20)
+    failpoints.disarm()
+    free = max(journal_numbers(storage(tmp_path))) + 1
+    pause.go_on()
+    while free in journal_numbers(storage(tmp_path)) or max(journal_numbers(storage(tmp_path))) < free + 2:
+        assert not first.ended, f"the number {free} was not freed"
+    candidacy.go_on()
+    second.finish()
+    first.join()
+    assert isinstance(first.error, QueryFailed) and isinstance(first.error.__cause__, Fenced)
+    assert free in takeovers(storage(tmp_path)), "put at the freed number, it does not count"
+    assert max(takeovers(storage(tmp_path))) > free
+    check(SLOW, tmp_path)
+
+
+class LateStore(FaultyStore):
+    """From the `nth` record on, every put of it is reported as timed out; all land when `land` is called."""
+
+    def __init__(self, inner: ObjectStore, nth: int, folder: str = "journal/") -> None:
+        self._left = nth
+        self._folder = folder
+        super().__init__(inner, self._late)
+
+    def _late(self, operation: str, name: str) -> Fault | None:
+        if operation not in ("put", "create") or not name.startswith(self._folder):
+            return None
+        self._left -= 1
+        return Fault.LATE if self._left < 0 else None
+
+    @property
+    def waiting(self) -> bool:
+        return self._left < 0
+
+
+def late_driver(folder: Path, nth: int, what: str = "journal/") -> tuple[Driver, LateStore]:
+    late = LateStore(storage(folder), nth, what)
+    driver = Driver(SLOW, folder, late).start()
+    while not late.waiting:
+        assert not driver.ended, f"no put was late: {driver.error}"
+    return driver, late
+
+
+def test_a_record_that_lands_after_the_takeover_of_another_completes_nothing(tmp_path):
+    first, late = late_driver(tmp_path, 4)
+    Driver(SLOW, tmp_path).start().finish()
+    before = epochs(storage(tmp_path))
+    assert late.land() > 0
+    assert epochs(storage(tmp_path)) == before
+    first.join()
+    assert isinstance(first.error, QueryFailed) and isinstance(first.error.__cause__, Fenced)
+    check(SLOW, tmp_path)
+
+
+def test_a_record_that_lands_before_the_takeover_of_another_is_its_base(tmp_path):
+    first, late = late_driver(tmp_path, 4)
+    first.store.die()
+    assert late.land() > 0
+    base = max(number for number, _ in epochs(storage(tmp_path)))
+    second = Driver(SLOW, tmp_path).start()
+    second.finish()
+    first.join()
+    check(SLOW, tmp_path)
+    assert min(takeovers(storage(tmp_path))[1:]) == base + 1
+
+
+def test_a_takeover_that_lands_after_a_later_one_stops_nobody_and_changes_nothing(tmp_path):
+    late = LateStore(storage(tmp_path), 0)
+    candidate = Driver(SLOW, tmp_path, late).start()
+    while not late.waiting:
+        assert not candidate.ended
+    candidate.store.die()
+    candidate.join()
+    first, pause = held_at("jobmaster.expire.after", SLOW, tmp_path)
+    late.land()
+    pause.go_on()
+    first.finish()
+    check(SLOW, tmp_path)
+
+
+@pytest.mark.parametrize("folder", ["manifests/", "dstl/"])
+def test_objects_that_land_late_are_named_by_nobody_and_change_nothing(folder, tmp_path):
+    first, late = late_driver(tmp_path, 4, folder)
+    Driver(SLOW, tmp_path).start().finish()
+    late.land()
+    first.store.die()
+    first.join()
+    check(SLOW, tmp_path)
+    more = SLOW.with_rows(SLOW.rows + 100)
+    Driver(more, tmp_path).start().finish()
+    check(more, tmp_path)
+
+
+@pytest.mark.parametrize("fault", [Fault.FALSE_EXISTS, Fault.OWN_EXISTS, Fault.LOST_ANSWER, Fault.FAIL, Fault.LATE])
+def test_whatever_the_store_answers_to_the_put_of_a_record_the_job_goes_on_and_counts_once(fault, tmp_path):
+    puts = 0
+
+    def decide(operation: str, name: str) -> Fault | None:
+        nonlocal puts
+        if operation != "create" or not name.startswith("journal/"):
+            return None
+        puts += 1
+        return fault if puts % 3 == 0 else None
+
+    Driver(SLOW, tmp_path, FaultyStore(storage(tmp_path), decide)).start().finish()
+    assert puts >= 3
+    check(SLOW, tmp_path)
+
+
+def test_a_start_on_a_store_that_does_not_answer_takes_nothing_over(tmp_path):
+    first, pause = held_at("jobmaster.expire.after", SLOW, tmp_path)
+    silent = FaultyStore(storage(tmp_path), lambda operation, name: Fault.FAIL if operation == "create" else None)
+    second = Driver(SLOW, tmp_path, silent).start()
+    pause.go_on()
+    first.finish()
+    second.store.die()
+    second.join()
+    assert not isinstance(first.error, StorageError)
+    check(SLOW, tmp_path)
