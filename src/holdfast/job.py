@@ -4,6 +4,7 @@ Declarations only, checked as far as they can be without data; nothing runs befo
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -31,8 +32,6 @@ from holdfast.sources.base import Source
 from holdfast.sources.equivalents import explain_streaming_dataframe
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from pyspark.sql import DataFrame, SparkSession
 
     from holdfast.query import Query
@@ -94,7 +93,7 @@ class Job:
         bad_records: str = "fail",
         dead_letters: str | None = None,
         drop_state: Sequence[str] = (),
-        ship_modules: "Sequence[ModuleType]" = (),
+        ship_modules: Sequence[ModuleType] = (),
     ) -> None:
         if spark is not None:
             from holdfast.spark.session import check_session
@@ -116,6 +115,8 @@ class Job:
         self.drop_state = tuple(drop_state)
         self.ship_modules = tuple(ship_modules)
         self.declared = Declarations()
+        self.query: Query | None = None
+        """That of the last start."""
         self._check()
 
     def _check(self) -> None:
@@ -130,6 +131,12 @@ class Job:
             raise SettingsError(
                 f"parallelism={self.parallelism} is above max_parallelism={self.max_parallelism}; lower it"
             )
+        for field in ("name", "storage"):
+            if not isinstance(getattr(self, field), str):
+                raise SettingsError(f"{field}={getattr(self, field)!r} is not allowed: a string")
+        for module in self.ship_modules:
+            if not isinstance(module, ModuleType):
+                raise SettingsError(f"ship_modules=[{module!r}] is not allowed: give imported modules")
         if not isinstance(self.state, HashMapState):
             raise SettingsError(f"state={self.state!r} is not allowed: HashMapState()")
         if self.parallelism and self.task_managers > self.parallelism:
@@ -159,10 +166,18 @@ class Job:
         """
         from holdfast.spark.start import start_on_spark
 
-        return start_on_spark(self, self.checked(trigger or processing_time()))
+        self.query = start_on_spark(self, self.checked(trigger or processing_time()))
+        return self.query
 
     def checked(self, trigger: QueryTrigger) -> QueryTrigger:
-        """The trigger, if the job's sources can be used with it. Raises `JobRefused`."""
+        """The trigger, if the job can be started with it now. Raises `JobRefused`."""
+        if self.query is not None and self.query.isActive:
+            raise JobRefused(
+                f"job {self.name!r} runs already (runId {self.query.runId}): a second start on its storage would end "
+                "the first. Stop that query first, or make another Job with a storage of its own"
+            )
+        if not isinstance(trigger, QueryTrigger):
+            raise SettingsError(f"trigger={trigger!r} is not allowed: processing_time('1s') or available_now()")
         endless = [name for name, source in self.declared.sources.items() if source.endless]
         if endless and isinstance(trigger, AvailableNow):
             raise JobRefused(

@@ -1,0 +1,376 @@
+"""Bad input: what is refused when a job is declared or started, and what ends a query; each says what to do."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from job_kit import Feed, new_job, new_storage, newest, pairs, script, store_of, tuples
+
+import holdfast as hf
+from holdfast.storage.store import open_store
+from holdfast.testing import run, start
+
+ROWS = pairs((1, 10), (2, 20), (1, 5))
+BIG = 2**63 - 1
+
+
+def ends_with(job: hf.Job, kind: type[hf.HoldfastError], match: str) -> None:
+    """The query ends with this error, having published nothing; the stored state is as it was."""
+    before = {info.name for info in store_of(job).list("journal/")}
+    with pytest.raises(hf.QueryFailed, match=match) as caught:
+        run(job)
+    assert type(caught.value.__cause__) is kind
+    after = {info.name for info in store_of(job).list("journal/")}
+    assert len(after - before) == 1, "a takeover, no checkpoint"
+
+
+# --- what a declaration cannot be -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"name": ""}, "name=''"),
+        ({"name": 3}, "name=3 is not allowed: a string"),
+        ({"storage": 3}, "storage=3 is not allowed: a string"),
+        ({"parallelism": 0}, "parallelism=0 is not allowed: a whole number from 1"),
+        ({"task_managers": 0}, "task_managers=0"),
+        ({"task_managers": 3, "parallelism": 2}, "task_managers=3 is above parallelism=2"),
+        ({"parallelism": 9, "max_parallelism": 8}, "parallelism=9 is above max_parallelism=8"),
+        ({"max_rows_per_batch": 0}, "max_rows_per_batch=0"),
+        ({"max_bytes_per_batch": "much"}, "max_bytes_per_batch='much'"),
+        ({"bad_records": "ignore"}, "bad_records='ignore' is not allowed: 'fail' or 'dead_letter'"),
+        ({"bad_records": "dead_letter"}, "dead_letters=<url of a folder> belong together"),
+        ({"dead_letters": "file:///tmp/x"}, "belong together"),
+        ({"state": "rocksdb"}, "state='rocksdb' is not allowed"),
+        ({"ship_modules": ["mine"]}, r"ship_modules=\['mine'\] is not allowed: give imported modules"),
+    ],
+)
+def test_a_wrong_setting_of_a_job_is_named_with_what_is_allowed(settings, match):
+    with pytest.raises(hf.SettingsError, match=match):
+        new_job(**({"storage": "memory://x"} | settings))
+
+
+def test_a_stream_refuses_what_is_no_column_sink_or_aggregate():
+    stream = new_job().read(script(ROWS))
+    with pytest.raises(hf.SettingsError, match="name one or more columns"):
+        stream.key_by()
+    with pytest.raises(hf.SettingsError, match="names a column twice"):
+        stream.key_by("k", "k")
+    with pytest.raises(hf.SettingsError, match="expected a sink"):
+        stream.write(print)
+    with pytest.raises(hf.SettingsError, match=r"aggregate\(n=5\): expected count"):
+        stream.key_by("k").aggregate(n=5)
+    with pytest.raises(hf.SettingsError, match="emit='all'"):
+        stream.key_by("k").aggregate("all", n=hf.count())
+    with pytest.raises(hf.SettingsError, match="at least one aggregate"):
+        stream.key_by("k").aggregate()
+    with pytest.raises(hf.JobRefused, match="expected a source such as FileSource"):
+        new_job().read([1, 2])
+
+
+def test_a_name_is_used_once_and_is_fit_for_a_path():
+    job = new_job()
+    stream = job.read(Feed(name="a"))
+    with pytest.raises(hf.JobRefused, match="name 'a' is used twice"):
+        job.read(Feed(name="a"))
+    stream.key_by("k").aggregate(n=hf.count(), name="b")
+    with pytest.raises(hf.JobRefused, match="name 'b' is used twice"):
+        stream.key_by("k").aggregate(n=hf.count(), name="b")
+    with pytest.raises(hf.JobRefused, match="name 'b' is used twice"):
+        stream.write(hf.NoopSink(name="b"))
+    for name in ("", "a/b", ".a", "a b"):
+        with pytest.raises(hf.JobRefused, match="letters, digits"):
+            stream.write(hf.NoopSink(name=name))
+    with pytest.raises(hf.JobRefused, match="that of the dead letters' own sink"):
+        stream.write(hf.NoopSink(name="dead-letters"))
+
+
+def test_streams_of_two_jobs_cannot_be_united():
+    with pytest.raises(hf.JobRefused, match="different jobs"):
+        new_job().read(Feed()).union(new_job().read(Feed()))
+
+
+# --- what start() refuses ---------------------------------------------------------------------------------------------
+
+
+def refused(job: hf.Job, match: str, kind: type[hf.HoldfastError] = hf.JobRefused) -> None:
+    with pytest.raises(kind, match=match):
+        run(job)
+    if job.storage.startswith("memory:"):
+        assert store_of(job).list("journal/") == []
+
+
+def test_an_empty_job_is_refused():
+    refused(new_job(), "the job writes nothing")
+    job = new_job()
+    job.read(script(ROWS)).write(hf.NoopSink())
+    job.read(Feed(name="idle"))
+    refused(job, "the output of source 'idle' is used nowhere; write it to a sink")
+
+
+def test_a_key_that_is_no_column_is_refused_with_the_columns_there_are():
+    job = new_job()
+    job.read(script(ROWS)).key_by("key").aggregate(n=hf.count()).write(hf.NoopSink())
+    refused(job, r"operator 'aggregate-1': key column 'key' is not among the columns of its input: k, v")
+
+
+def test_an_aggregate_of_a_column_that_does_not_fit_is_refused():
+    for schema, aggregate, match in [
+        ("k BIGINT, v STRING", hf.sum("v"), r"sum\(v\), and column 'v' has type string; expected an integer"),
+        ("k BIGINT, v BIGINT", hf.max("w"), r"reads column 'w', but there is no such column in its input \(k, v\)"),
+    ]:
+        job = new_job()
+        job.read(Feed(schema)).key_by("k").aggregate(x=aggregate).write(hf.NoopSink())
+        refused(job, match)
+
+
+def test_united_streams_of_different_schemas_are_refused_with_both():
+    job = new_job()
+    job.read(Feed()).union(job.read(Feed("k BIGINT, v STRING"))).write(hf.NoopSink())
+    refused(job, "unites streams of different schemas: k int64, v int64 and k int64, v string")
+
+
+def test_change_data_cannot_be_aggregated():
+    job = new_job()
+    job.read(Feed("k BIGINT, _change_type STRING")).key_by("k").aggregate(n=hf.count()).write(hf.NoopSink())
+    refused(job, "'_change_type' of change data, which cannot be aggregated without retraction")
+
+
+def test_a_transform_needs_spark():
+    job = new_job()
+    job.read(Feed()).transform(lambda df: df).write(hf.NoopSink())
+    refused(job, "needs Spark; without it use map_batches")
+
+
+def test_a_job_without_a_session_cannot_be_started_on_spark():
+    job = new_job()
+    job.read(Feed()).write(hf.NoopSink())
+    with pytest.raises(hf.JobRefused, match="made without a Spark session"):
+        job.start()
+
+
+def test_a_trigger_that_is_none_is_refused():
+    job = new_job()
+    job.read(Feed()).write(hf.NoopSink())
+    with pytest.raises(hf.SettingsError, match="trigger='1s' is not allowed"):
+        start(job, "1s")
+
+
+def test_a_job_that_runs_is_not_started_a_second_time():
+    job, feed, sink = new_job(), Feed(), hf.MemorySink()
+    job.read(feed).write(sink)
+    query = start(job, hf.processing_time())
+    with pytest.raises(hf.JobRefused, match=r"job 'test' runs already.*Stop that query first"):
+        start(job, hf.processing_time())
+    feed.put(ROWS)
+    query.processAllAvailable()
+    query.stop()
+    feed.put(ROWS)
+    run(job)
+    assert len(sink.rows()) == 6
+
+
+def test_a_target_that_does_not_fit_is_refused(tmp_path):
+    from deltalake import write_deltalake
+
+    write_deltalake(str(tmp_path), pa.table({"k": ["a"], "n": [1]}))
+    job = new_job()
+    stream = job.read(script(ROWS)).key_by("k").aggregate(n=hf.count())
+    stream.write(hf.DeltaSink(f"file://{tmp_path}", mode="upsert"))
+    refused(job, r"'k'.*(string|int64|long|bigint).*(string|int64|long|bigint)")
+
+
+def test_storage_that_cannot_be_reached_is_named(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    job = new_job(f"file://{tmp_path}/file/storage")
+    job.read(script(ROWS)).write(hf.NoopSink())
+    refused(job, "file/storage", hf.StorageError)
+    job = new_job("ftp://somewhere/else")
+    job.read(script(ROWS)).write(hf.NoopSink())
+    refused(job, "ftp", hf.HoldfastError)
+
+
+def test_a_folder_of_something_else_is_refused_and_left_as_it_is():
+    storage = new_storage()
+    store = open_store(storage)
+    store.put("job", b"somebody's own file")
+    job = new_job(storage)
+    job.read(script(ROWS)).write(hf.NoopSink())
+    refused(job, "does not belong to a job this version of Holdfast can read.*expected an empty folder")
+    assert [info.name for info in store.list("")] == ["job"]
+
+
+@pytest.mark.parametrize("name", ["job", "journal/", "manifests/"])
+def test_a_stored_object_of_an_unknown_format_is_named_and_nothing_is_changed(name):
+    storage = new_storage()
+    for attempt in (1, 2):
+        job = new_job(storage)
+        stream = job.read(script(ROWS, ROWS, name="script")).key_by("k").aggregate(n=hf.count())
+        stream.write(hf.MemorySink(name="out"))
+        if attempt == 1:
+            run(job)
+            store = open_store(storage)
+            found = store.list(name)[-1].name if name != "job" else name
+            data = bytearray(store.get(found))
+            data[4] = 200  # the version, after the magic
+            store.put(found, bytes(data))
+            before = {info.name for info in store.list("")}
+    with pytest.raises((hf.CorruptObject, hf.JobRefused), match=found):
+        run(job)
+    assert {info.name for info in store.list("")} - before <= {"journal/000000000003"}
+
+
+# --- what ends a query, or becomes a dead letter ----------------------------------------------------------------------
+
+
+def dead_letters(tmp_path) -> list[dict]:
+    names = ("source", "split", "position", "operator", "reason", "payload")
+    schema = pa.schema([(name, pa.string()) for name in names])
+    return pq.read_table(tmp_path, schema=schema).to_pylist()
+
+
+def test_a_malformed_row_ends_the_query_naming_source_split_and_position():
+    job, feed = new_job(), Feed(name="feed")
+    feed.put([*ROWS, "what?"])
+    job.read(feed).write(hf.MemorySink())
+    ends_with(job, hf.BadRecord, r"source 'feed', split '0', position 3: is text; the row is 'what\?'.*dead_letter")
+
+
+def test_a_null_key_ends_the_query_naming_source_split_position_and_row():
+    job, feed, sink = new_job(), Feed(name="feed"), hf.MemorySink()
+    feed.put([*ROWS, {"k": None, "v": 7}])
+    job.read(feed).key_by("k").aggregate(n=hf.count()).write(sink)
+    ends_with(
+        job,
+        hf.BadRecord,
+        r"source 'feed', split '0', position 3: null in a key column \(k\) of operator 'aggregate-1'; the row is "
+        r"\{'k': None, 'v': 7\}",
+    )
+    assert sink.rows() == []
+
+
+def test_a_null_key_behind_an_operator_names_the_subtask_it_came_from():
+    job = new_job()
+    counts = job.read(script(pairs((1, None)))).key_by("k").aggregate(most=hf.max("v"), name="first")
+    counts.key_by("most").aggregate(n=hf.count(), name="second").write(hf.NoopSink())
+    ends_with(job, hf.BadRecord, r"split 'first/0'.*null in a key column \(most\) of operator 'second'")
+
+
+def test_bad_rows_become_dead_letters_and_the_rest_goes_on(tmp_path):
+    class Picky(hf.ProcessFunction):
+        n = hf.ValueState(pa.int64(), default=0)
+
+        def process(self, row, ctx):
+            self.n.update(self.n.value() + 1)
+            if row.v == 13:
+                raise ValueError("unlucky")
+            yield {"k": row.k, "n": self.n.value()}
+
+    job = new_job(bad_records="dead_letter", dead_letters=f"file://{tmp_path}")
+    feed, counted, summed = Feed(name="feed"), hf.MemorySink(), hf.MemorySink()
+    feed.put(["what?", {"k": None, "v": 1}, {"k": 1, "v": 13}, {"k": 1, "v": BIG}, {"k": 1, "v": 1}])
+    keyed = job.read(feed).key_by("k")
+    keyed.process(Picky(), "k BIGINT, n BIGINT", name="picky").write(counted)
+    keyed.aggregate(total=hf.sum("v"), name="sum").write(summed)
+    query = run(job)
+    assert tuples(counted) == [(1, 1), (1, 2)]
+    assert tuples(summed) == [(1, BIG)] or tuples(summed) == [(1, 14)]
+    found = dead_letters(tmp_path)
+    by_operator = {name: [row for row in found if row["operator"] == name] for name in ("", "picky", "sum")}
+    assert {(row["source"], row["split"], row["position"], row["payload"]) for row in by_operator[""]} == {
+        ("feed", "0", "0", "what?")
+    }
+    null = next(row for row in by_operator["picky"] if "null" in row["reason"])
+    assert (null["source"], null["position"], null["payload"]) == ("feed", "1", '{"k":null,"v":1}')
+    raised = next(row for row in by_operator["picky"] if "unlucky" in row["reason"])
+    assert "ValueError" in raised["reason"] and '"v": 13' in raised["payload"].replace('":', '": ').replace("  ", " ")
+    assert any("does not fit int64" in row["reason"] for row in by_operator["sum"])
+    assert query.lastProgress["badRows"] == len(found)
+
+
+def test_a_sum_that_overflows_ends_the_query_and_state_stays_as_it_was():
+    storage, sink = new_storage(), hf.MemorySink(name="out")
+
+    def job_of(*batches):
+        job = new_job(storage)
+        job.read(script(*batches, name="script")).key_by("k").aggregate(total=hf.sum("v")).write(sink)
+        return job
+
+    run(job_of(pairs((1, BIG))))
+    job = job_of(pairs((1, BIG)), pairs((2, 1), (1, 1)))
+    ends_with(job, hf.BadRecord, r"operator 'aggregate-1': aggregate 'total' = sum\(v\) does not fit int64.*\{'k': 1\}")
+    assert tuples(sink) == [(1, BIG)]
+    run(job_of(pairs((1, BIG)), pairs((2, 1), (1, -1))))
+    assert newest(sink.rows(), "k") == {1: {"total": BIG - 1}, 2: {"total": 1}}
+
+
+def test_a_function_that_raises_ends_the_query_naming_operator_key_batch_and_row():
+    class Raising(hf.ProcessFunction):
+        def process(self, row, ctx):
+            return [{"k": row.k // (row.v - 5)}]
+
+    job = new_job()
+    job.read(script(ROWS)).key_by("k").process(Raising(), "k BIGINT", name="raising").write(hf.MemorySink())
+    ends_with(
+        job,
+        hf.UserFunctionError,
+        r"operator 'raising', key \{'k': 1\}, row 2 of batch 1, subtask 0: process\(\) raised ZeroDivisionError",
+    )
+
+
+def test_a_value_that_does_not_fit_its_state_ends_the_query_naming_state_and_type():
+    class Small(hf.ProcessFunction):
+        last = hf.ValueState(pa.int8())
+
+        def process(self, row, ctx):
+            self.last.update(row.v)
+            return ()
+
+    job = new_job()
+    job.read(script(pairs((1, 300)))).key_by("k").process(Small(), "k BIGINT").write(hf.NoopSink())
+    ends_with(job, hf.UserFunctionError, r"'process-1', key \{'k': 1\}, row 0.*state 'last' of type int8: found 300")
+
+
+def test_map_batches_that_raises_or_gives_something_else_names_the_function_and_the_place():
+    def broken(batch):
+        raise KeyError("lost")
+
+    def other(batch):
+        return batch.select(["k"])
+
+    def nothing(batch):
+        return [3]
+
+    for fn, match in [
+        (broken, r"map_batches\(broken\) raised KeyError: 'lost' at source 'script', split 'script', from position"),
+        (other, r"map_batches\(other\) gave the columns \['k'\], declared are \['k', 'v'\]"),
+        (nothing, r"map_batches\(nothing\) gave a int, not a pyarrow.RecordBatch"),
+    ]:
+        job = new_job()
+        job.read(script(ROWS, name="script")).map_batches(fn, "k BIGINT, v BIGINT").write(hf.MemorySink())
+        ends_with(job, hf.UserFunctionError, match)
+
+
+def test_a_callback_that_raises_ends_the_query_and_gets_the_same_rows_again():
+    storage, calls = new_storage(), []
+
+    def callback(table, number):
+        calls.append((number, table.num_rows))
+        if len(calls) == 1:
+            raise ValueError("not yet")
+
+    def job():
+        made = new_job(storage)
+        made.read(script(ROWS, name="script")).write(hf.CallbackSink(callback, name="callback"))
+        return made
+
+    with pytest.raises(hf.QueryFailed, match=r"sink 'callback'.*ValueError.*not yet.*same rows and number"):
+        run(job())
+    run(job())
+    assert len(calls) == 2 and calls[0] == calls[1]
+
+
+def test_state_that_outgrows_its_memory_ends_the_query_with_advice():
+    job = new_job(task_manager=hf.TaskManagerConfig(memory="1MB"))
+    job.read(hf.SequenceSource(100_000)).key_by("value").aggregate(n=hf.count()).write(hf.MemorySink())
+    ends_with(job, hf.StateTooLarge, r"TaskManager 0: its state tables take [\d,]+ bytes.*TaskManagerConfig\(memory=")
