@@ -63,7 +63,7 @@ def test_a_task_that_reads_it_is_told_that_spark_does():
 
 def test_an_enumerator_without_a_session_is_refused():
     source = DataFrameSource(lambda *_: None, lambda _: {}, "id INT")
-    with pytest.raises(HoldfastError, match=r"bind\(spark\)"):
+    with pytest.raises(JobRefused, match="has no session"):
         enumerator(source)
 
 

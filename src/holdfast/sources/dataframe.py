@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, JobRefused
 from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, Source, SourceBatch, SourcePlan, SplitRead
 from holdfast.sources.offsets import flat_offsets
@@ -75,7 +75,9 @@ class DataFrameSource(Source):
 
     def enumerator(self, context: EnumeratorContext) -> Enumerator:
         if self._spark is None:
-            raise HoldfastError(f"{self!r}: bind(spark) must have been called before its enumerator is made")
+            raise JobRefused(
+                f"{self!r} is read by Spark, and this job has no session; in holdfast.testing put a TestSource in its place"
+            )
         spark = self._spark
         return DataFrameEnumerator(context.source, self._first, lambda: self._latest_offset(spark))
 
