@@ -76,7 +76,8 @@ class DataFrameSource(Source):
     def enumerator(self, context: EnumeratorContext) -> Enumerator:
         if self._spark is None:
             raise JobRefused(
-                f"{self!r} is read by Spark, and this job has no session; in holdfast.testing put a TestSource in its place"
+                f"{self!r} is read by Spark, and this job has no session; "
+                "in holdfast.testing put a TestSource in its place"
             )
         spark = self._spark
         return DataFrameEnumerator(context.source, self._first, lambda: self._latest_offset(spark))
