@@ -63,6 +63,9 @@ class Harness:
     def names(self) -> list[str]:
         return [info.name for info in self.inner.list("")]
 
+    def acknowledge(self, pieces: list[LogPiece]) -> None:
+        self.uploader.acknowledge(piece.object for piece in pieces)
+
     def keys(self, pieces: list[LogPiece]) -> list[list[str]]:
         return [keys_of(self.inner, piece) for piece in pieces]
 
@@ -105,8 +108,8 @@ def test_the_life_of_a_change_follows_the_worked_example_of_the_seed(harness: Ha
     assert spans(cp2.result(30)) == [(0, 1), (1, 3)]
     assert harness.keys(cp2.result()) == [["a"], ["b", "c"]]
     assert cp2.result()[0] == cp1.result()[0]
-    writer.confirm(cp1.result())
-    writer.confirm(cp2.result())
+    harness.acknowledge(cp1.result())
+    harness.acknowledge(cp2.result())
     writer.append(3, change("d"))
     cp3 = writer.persist(3, materialized_to)
     assert spans(cp3.result(30)) == [(2, 3), (3, 4)]  # T2 to T4: the range of "b", "c" is narrowed
@@ -144,7 +147,7 @@ def test_a_second_persist_before_the_first_completes_uploads_nothing_twice(harne
 def test_after_confirmation_nothing_is_uploaded_again_and_after_reset_it_still_works(harness: Harness):
     harness.writer.append(0, change("a"))
     pieces = harness.writer.persist(0).result(30)
-    harness.writer.confirm(pieces)
+    harness.acknowledge(pieces)
     assert harness.writer.persist(0).result(30) == pieces
     harness.writer.reset()
     harness.writer.append(1, change("b"))
@@ -268,7 +271,7 @@ def test_truncation_deletes_what_no_acknowledgement_named_and_keeps_what_one_did
     unnamed = harness.writer.persist(0).result(30)
     harness.writer.append(1, change("b"))
     named = harness.writer.persist(1).result(30)[1:]
-    harness.writer.confirm(named)
+    harness.acknowledge(named)
     harness.writer.truncate(2)
     wait_until(lambda: unnamed[0].object not in harness.names())
     assert harness.names() == [piece.object for piece in named]

@@ -67,6 +67,7 @@ class Subtask:
         cut = self.batch if batch is None else batch
         handle = self.keyed.checkpoint(checkpoint_id, cut).result(30)
         assert self.restored(handle) == self.expected[cut]
+        self.uploader.acknowledge(handle.objects())
         return handle
 
     def restored(self, *handles: TableHandle) -> dict[int, int]:
@@ -135,6 +136,21 @@ def test_the_log_is_truncated_only_when_a_checkpoint_that_uses_the_materializati
     subtask.keyed.completed(3)
     assert subtask.keyed.held() == new.objects()
     assert set(old.objects()) < set(subtask.names())  # acknowledged: the JobMaster deletes them
+
+
+def test_what_a_handle_names_goes_with_the_subtask_where_no_acknowledgement_came_to_name_it(subtask: Subtask):
+    subtask.run(1)
+    acknowledged = subtask.checkpoint(1)
+    subtask.run(1)
+    subtask.checkpoint(2)
+    subtask.run(1)
+    subtask.materialized(1)
+    subtask.run(1)
+    handle = subtask.keyed.checkpoint(3, subtask.batch).result(30)
+    assert handle.materialized and handle.log
+    subtask.keyed.close()
+    wait_until(lambda: not set(handle.objects()) & set(subtask.names()))
+    assert set(acknowledged.objects()) <= set(subtask.names())
 
 
 def test_a_cut_before_the_boundary_does_not_use_the_materialization(subtask: Subtask):

@@ -125,10 +125,6 @@ class ChangelogWriter:
             self._uploader.persist(self._log, None)
         return _combined(ranges, start)
 
-    def confirm(self, pieces: Sequence[LogPiece]) -> None:
-        """An acknowledgement that will be sent names these pieces: their objects are the JobMaster's to delete."""
-        self._uploader.acknowledge(piece.object for piece in pieces)
-
     def reset(self) -> None:
         """A checkpoint ended otherwise: what failed to be stored is pending again. What is stored stays."""
         with self._lock:

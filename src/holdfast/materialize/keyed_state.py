@@ -6,7 +6,7 @@
     completed       = the base it used becomes the current one, and the log is truncated to its boundary
 
 Invariants: a base that no completed checkpoint used replaces nothing: the current one and the log since it are
-kept. At most one materialization runs. An object in a handle that was given out is never deleted from here.
+kept. At most one materialization runs. An object that an acknowledgement names is never deleted from here.
 It does not decide what a checkpoint is, and reads nothing: restoring is `recovery/`.
 """
 
@@ -133,8 +133,9 @@ class KeyedState:
     def checkpoint(self, checkpoint_id: int, batch: int) -> Future[TableHandle]:
         """The state as of the cut at `batch`, once it is stored. Asked again, gives the same future.
 
-        From the moment the handle is there, its objects are the JobMaster's to delete. The future fails with
-        the I/O error, or with `CheckpointFailed` where the checkpoint was aborted or subsumed meanwhile.
+        Its objects stay this TaskManager's to delete until an acknowledgement names them: the handle of another
+        table may fail, and then there is none. The future fails with the I/O error, or with `CheckpointFailed` where
+        the checkpoint was aborted or subsumed meanwhile.
 
         Raises
         ------
@@ -179,7 +180,7 @@ class KeyedState:
             return list(dict.fromkeys(bases + self._log.held()))
 
     def close(self) -> None:
-        """Ends the log. What was uploaded and is in no handle given out is deleted; late uploads as they arrive."""
+        """Ends the log. What was uploaded and no acknowledgement named is deleted; late uploads as they arrive."""
         with self._lock:
             if self._closed:
                 return
@@ -250,8 +251,6 @@ class KeyedState:
                     del self._pending[pending.checkpoint_id]
             elif wanted:
                 handle = self._handle(pending.base, pieces.result())
-                self._log.confirm(pieces.result())
-                self._uploader.acknowledge(part.object for part in handle.materialized)
         if error is not None:
             pending.handle.set_exception(error)
         elif wanted:
