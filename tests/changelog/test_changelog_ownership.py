@@ -5,6 +5,7 @@ from obstore.store import MemoryStore
 from holdfast.changelog.in_flight import InFlight
 from holdfast.changelog.janitor import Janitor
 from holdfast.changelog.ownership import Ownership
+from holdfast.changelog.uploader import Uploader
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.stores import Fault, FaultyStore
 
@@ -52,3 +53,15 @@ def test_the_bound_in_flight_lets_a_single_larger_object_go_alone():
     in_flight.release(500)
     in_flight.acquire(60)
     assert in_flight.bytes == 60
+
+
+def test_a_delete_that_failed_when_a_deployment_ended_is_repeated_by_the_next_one():
+    inner = ObstoreStore("memory://", MemoryStore())
+    faults = [Fault.FAIL, None]
+    janitor = Janitor(FaultyStore(inner, lambda operation, name: faults.pop(0)))
+    for left in (1, 0):
+        uploader = Uploader(inner, 1, 1, janitor=janitor)
+        name = uploader.put_shared(b"part")
+        uploader.close()
+        uploader.release([name])
+        assert len(inner.list("")) == left

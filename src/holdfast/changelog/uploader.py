@@ -44,6 +44,9 @@ class Uploader:
         Changelog objects are split there; only a single key group's changes can be larger.
     in_flight_bytes_max
         Encoded bytes that wait for the store; past it, encoding waits.
+    janitor
+        Of the same store; shared by the deployments of a TaskManager, so that a delete which failed in one is
+        repeated in the next.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Uploader:
         in_flight_bytes_max: int = 100 * 1000 * 1000,
         upload_threads: int = 4,
         retries: RetryPolicy | None = None,
+        janitor: Janitor | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._store = store
@@ -67,7 +71,7 @@ class Uploader:
         self._retries = retries or RetryPolicy()
         self._clock = clock or SystemClock()
         self._ownership = Ownership()
-        self._janitor = Janitor(store)
+        self._janitor = janitor or Janitor(store)
         self._in_flight = InFlight(in_flight_bytes_max)
         self._gathering: Gathering[LogId, PersistRequest] = Gathering(persist_delay_s, persist_bytes_max)
         self._changed = threading.Condition()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import cloudpickle
 import pyarrow as pa
 
+from holdfast.changelog.janitor import Janitor
 from holdfast.changelog.uploader import Uploader
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError
@@ -61,6 +62,7 @@ def host(
     store: ObjectStore,
     job_master: JobMasterGateway,
     answers: Answers,
+    janitor: Janitor,
     clock: Clock,
     pool: ThreadPoolExecutor,
 ) -> Hosted:
@@ -72,7 +74,7 @@ def host(
         A subtask cannot be restored; nothing stays hosted.
     """
     program: Program = cloudpickle.loads(deployment.program)
-    uploader = _uploader(deployment, store, clock)
+    uploader = _uploader(deployment, store, janitor, clock)
     retrying = RetryingStore(store)
     checkpoints = CheckpointWork(deployment, retrying, uploader, job_master, answers)
     hosted = Hosted(program, {}, uploader, checkpoints)
@@ -89,7 +91,7 @@ def host(
     return hosted
 
 
-def _uploader(deployment: Deployment, store: ObjectStore, clock: Clock) -> Uploader:
+def _uploader(deployment: Deployment, store: ObjectStore, janitor: Janitor, clock: Clock) -> Uploader:
     settings = deployment.changelog
     return Uploader(
         store,
@@ -99,6 +101,7 @@ def _uploader(deployment: Deployment, store: ObjectStore, clock: Clock) -> Uploa
         persist_bytes_max=settings.persist_bytes_max,
         object_bytes_max=settings.object_bytes_max,
         in_flight_bytes_max=settings.in_flight_bytes_max,
+        janitor=janitor,
         clock=clock,
     )
 

@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from holdfast.changelog.janitor import Janitor
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, StaleCall, StateTooLarge
 from holdfast.failpoints import hit
@@ -75,6 +76,7 @@ class TaskManager:
         self._inputs = Inputs(self._area)
         self._outputs = Outputs(self._area)
         self._answers = Answers()
+        self._janitor = Janitor(store)
         self._work = threading.Lock()
         self._numbers = threading.Lock()
         self._run = 0
@@ -96,7 +98,9 @@ class TaskManager:
             self._undeploy(discard=True)
             hit("taskmanager.deploy.before")
             self._pool = ThreadPoolExecutor(max(1, len(deployment.subtasks)), thread_name_prefix="subtask")
-            hosted = host(deployment, self._store, self._job_master, self._answers, self._clock, self._pool)
+            hosted = host(
+                deployment, self._store, self._job_master, self._answers, self._janitor, self._clock, self._pool
+            )
             with self._numbers:
                 self._hosted = hosted
                 self._committed = self._released = deployment.first_batch - 1
