@@ -32,6 +32,7 @@ class Life:
     faults: float
     delay_s: float
     events: tuple[Event, ...] = ()
+    rows_per_second: float | None = None
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from holdfast.changelog.attempts import RetryPolicy
 from holdfast.graph.build import build_program
 from holdfast.graph.program import Program
 from holdfast.query import Query
+from holdfast.settings import QueryTrigger
 from holdfast.sinks.base import Sink
 from holdfast.storage.store import open_store
 from holdfast.testing import FaultyStore, SlowStore, start
@@ -31,6 +32,7 @@ from holdfast.testing.local import LocalCluster
 from holdfast.testing.stores import CutOffStore, Fault
 
 SPEED = 25.0
+STARTS_MAX = 20
 KEYED = pa.schema([("k", pa.int64()), ("value", pa.int64())])
 LEVELLED = pa.schema([("level", pa.int64()), ("n", pa.int64())])
 
@@ -99,6 +101,7 @@ class World:
         self.storage = f"memory://simulation/{uuid4().hex}"
         self.inner = open_store(self.storage)
         self.faults = 0.0
+        self.fault_kinds = list(Fault)
         self.delay_s = 0.0
         self.faulty = FaultyStore(SlowStore(self.inner, lambda *_: self.delay_s, self._wait), self._decide)
         self.sinks = {name: self._sink(name, kind) for name, kind in settings.sinks.items()}
@@ -110,7 +113,7 @@ class World:
             time.sleep(seconds)
 
     def _decide(self, operation: str, name: str) -> Fault | None:
-        return self.rng.choice(list(Fault)) if self.rng.random() < self.faults else None
+        return self.rng.choice(self.fault_kinds) if self.rng.random() < self.faults else None
 
     def _sink(self, name: str, kind: str) -> Sink:
         if kind == "memory":
@@ -137,7 +140,10 @@ class World:
                 materialization_interval=life.materialization_interval_s,
             ),
         )
-        numbers = job.read(hf.SequenceSource(stop=life.stop, splits=settings.splits, name="numbers"))
+        source = hf.SequenceSource(
+            stop=life.stop, splits=settings.splits, rows_per_second=life.rows_per_second, name="numbers"
+        )
+        numbers = job.read(source)
         with_keys = numbers.map_batches(partial(keyed, settings.keys), KEYED)
         emit: Any = "every" if settings.chained else settings.emit
         counts = with_keys.key_by("k").aggregate(emit=emit, name="counts", n=hf.count())
@@ -154,18 +160,11 @@ class World:
         return build_program(job.declared, lambda fn, schema: schema, None, {})
 
     def live(self, life: Life) -> bool:
-        """One life; whether the job came to its end."""
-        self.faults, self.delay_s = life.faults, life.delay_s
-        happening = Happening(self, life)
-        failpoints.listen(happening.hit)
-        store = CutOffStore(self.faulty)
-        happening.store = store
+        """One life until something ends it; whether the job came to its end."""
+        happening = self._begin(life)
         query: Query | None = None
         try:
-            query = start(
-                self.job(life), hf.available_now(), store=store, clock=self.clock, on_cluster=happening.on_cluster
-            )
-            happening.query = query
+            query = self._start(life, happening, hf.available_now())
             while not query.awaitTermination(0.002) and happening.fate is None:
                 continue
             ended = not query.isActive and happening.fate is None
@@ -177,6 +176,35 @@ class World:
         if query is not None and not ended:
             self._part(query, happening)
         return ended
+
+    @contextmanager
+    def living(self, life: Life) -> Iterator[Query]:
+        """A life that goes on until it is stopped."""
+        happening = self._begin(life)
+        for attempt in range(STARTS_MAX):
+            try:
+                query = self._start(life, happening, hf.processing_time(0))
+                break
+            except errors.StorageError:
+                assert self.faults and attempt < STARTS_MAX - 1
+        try:
+            yield query
+        finally:
+            failpoints.listen(None)
+            query.stop()
+
+    def _begin(self, life: Life) -> "Happening":
+        self.faults, self.delay_s = life.faults, life.delay_s
+        happening = Happening(self, life)
+        failpoints.listen(happening.hit)
+        return happening
+
+    def _start(self, life: Life, happening: "Happening", trigger: QueryTrigger) -> Query:
+        happening.store = CutOffStore(self.faulty)
+        happening.query = start(
+            self.job(life), trigger, store=happening.store, clock=self.clock, on_cluster=happening.on_cluster
+        )
+        return happening.query
 
     def _part(self, query: Query, happening: "Happening") -> None:
         if happening.fate == "replace" and query.isActive:
