@@ -24,6 +24,9 @@ import holdfast as hf
 from holdfast.sinks.base import Sink
 
 SINKS = {"every": ("delta", "parquet", "callback"), "changes": ("delta",), "chain": ("delta",)}
+SCATTER = 7919
+"""Keys of neighbouring rows are far apart."""
+
 COLUMNS = {"every": ("k", "n"), "changes": ("k", "n"), "chain": ("n", "keys")}
 
 
@@ -97,7 +100,7 @@ def build(shape: Shape, folder: Path, spark: Any = None, storage: str | None = N
 
 def _keys(keys: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     def key(rows: pa.RecordBatch) -> pa.RecordBatch:
-        return pa.record_batch([pa.array(rows.column(0).to_numpy() % keys)], names=["k"])
+        return pa.record_batch([pa.array(rows.column(0).to_numpy() * SCATTER % keys)], names=["k"])
 
     return key
 
@@ -135,7 +138,7 @@ class Calls:
 
 def expected(shape: Shape) -> list[tuple[int, ...]]:
     """What an undisturbed run shows, sorted; computed directly."""
-    counts = Counter(value % shape.keys for value in range(shape.rows))
+    counts = Counter(value * SCATTER % shape.keys for value in range(shape.rows))
     if shape.emit == "changes":
         return sorted(counts.items())
     every = [(k, n) for k, count in counts.items() for n in range(1, count + 1)]

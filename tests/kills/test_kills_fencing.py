@@ -1,4 +1,4 @@
-"""Two JobMasters on one storage: the one that took over last completes checkpoints, the other one nothing. In process."""
+"""Two JobMasters on one storage: the last that took over completes checkpoints, the other one nothing. In process."""
 
 from pathlib import Path
 

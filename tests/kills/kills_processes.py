@@ -1,0 +1,153 @@
+"""Real drivers with real Spark, started, stopped and killed from outside."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import psutil
+from kills_pipelines import Shape
+
+from holdfast import failpoints
+
+HERE = Path(__file__).parent
+WAIT_S = 120.0
+
+
+def until(condition: Callable[[], object], what: Callable[[], object], timeout_s: float = WAIT_S) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"waited in vain: {what()}"
+        time.sleep(0.01)
+
+
+class DriverProcess:
+    """One driver in a session of its own; what Spark starts for it belongs to that session too."""
+
+    def __init__(
+        self,
+        folder: Path,
+        jobs: Mapping[Path, Shape],
+        *,
+        armed: Mapping[str, str] | None = None,
+        master: str = "local[4]",
+        name: str = "driver",
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        told = {"master": master, "jobs": [{"shape": asdict(shape), "folder": str(at)} for at, shape in jobs.items()]}
+        file = folder / f"{name}.json"
+        file.write_text(json.dumps(told))
+        self.log = folder / f"{name}.log"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+        environment[failpoints.ENVIRONMENT_VARIABLE] = ",".join(f"{at}={act}" for at, act in (armed or {}).items())
+        environment["SPARK_LOCAL_DIRS"] = str(folder)
+        with self.log.open("w") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, str(HERE / "kills_driver.py"), str(file)],
+                env=environment,
+                cwd=folder,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> "DriverProcess":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.clear()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def says(self, words: str) -> bool:
+        return words in self.text()
+
+    def last_line(self) -> str:
+        return (self.text().strip().splitlines() or [""])[-1][:200]
+
+    def kill(self) -> None:
+        """SIGKILL to the driver alone; what Spark has started for it notices by itself."""
+        self._process.kill()
+        self._process.wait(WAIT_S)
+
+    def suspend(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def wait(self, timeout_s: float = WAIT_S) -> int:
+        """How it ended: 0, or minus the signal that killed it."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"the driver did not end within {timeout_s:.0f} s:\n{self.text()[-4000:]}") from error
+
+    def finish(self, timeout_s: float = WAIT_S) -> None:
+        """It has run to its end."""
+        code = self.wait(timeout_s)
+        assert code == 0, f"the driver ended with {code}:\n{self.text()[-4000:]}"
+
+    def task_managers(self) -> list[int]:
+        """Process ids of those that listen now: Spark's Python workers with a port of their own."""
+        return [pid for pid in self._session() if pid != self.pid and _serves(pid)]
+
+    def kill_task_manager(self, rng: random.Random) -> int | None:
+        """SIGKILL to one of them; None where none serves."""
+        found = sorted(self.task_managers())
+        if not found:
+            return None
+        pid = rng.choice(found)
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return None
+        return pid
+
+    def clear(self) -> None:
+        """End whatever of this driver still runs."""
+        for pid in {self.pid, *self._session()}:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self._process.wait(WAIT_S)
+        until(lambda: not self._session(), lambda: f"processes {self._session()} do not end")
+
+    def _session(self) -> list[int]:
+        return [pid for pid in psutil.pids() if _session_of(pid) == self.pid]
+
+
+def _session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid) if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE else None
+    except (ProcessLookupError, psutil.NoSuchProcess):
+        return None
+
+
+def _serves(pid: int) -> bool:
+    try:
+        process = psutil.Process(pid)
+        if "pyspark.daemon" not in " ".join(process.cmdline()):
+            return False
+        # The daemon itself listens too, for the JVM: it is the parent of the workers.
+        worker = "pyspark.daemon" in " ".join(psutil.Process(process.ppid()).cmdline())
+        return worker and any(each.status == psutil.CONN_LISTEN for each in process.net_connections("tcp"))
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
