@@ -153,14 +153,14 @@ class SparkCluster:
         return self._lanes[count]
 
     def _deliver(self, rows: DataFrame, leg: Leg, body: DeliverUnit) -> list[UnitResult]:
-        with shipped_by_value(self._modules):
-            for step in leg.steps:
-                if isinstance(step, Transform):
-                    rows = step.fn(rows)
-                else:
-                    rows = rows.mapInArrow(StepBatches(cloudpickle.dumps(step)), spark_schema(step.schema))
-            delivered = rows.mapInArrow(body, RESULT)
         try:
+            with shipped_by_value(self._modules):
+                for step in leg.steps:
+                    if isinstance(step, Transform):
+                        rows = step.fn(rows)
+                    else:
+                        rows = rows.mapInArrow(StepBatches(cloudpickle.dumps(step)), spark_schema(step.schema))
+                delivered = rows.mapInArrow(body, RESULT)
             encoded = delivered.collect()
         except Exception as error:
             raise step_failure(leg, error) from error

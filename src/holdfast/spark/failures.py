@@ -5,11 +5,28 @@ Py4J wraps the reason in pages of stack traces; here the gist is found again.
 
 import re
 
+from pyspark.errors import (
+    AnalysisException,
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+    NumberFormatException,
+    SparkRuntimeException,
+)
+
 from holdfast.errors import HoldfastError, UserFunctionError
 from holdfast.graph.program import Leg, OperatorOrigin, SinkTarget, Transform
 
 _OWN = re.compile(r"^holdfast\.errors\.(\w+): (.*)$", re.MULTILINE)
-_RAISED_BY_SPARK_SQL = re.compile(r"org\.apache\.spark\.Spark\w*Exception: (\[[A-Z_.0-9]+\].*)")
+_RAISED_BY_SPARK_SQL = re.compile(r"(?:^|org\.apache\.spark\.Spark\w*Exception: )(\[[A-Z_.0-9]+\].*)")
+_BY_SPARK_SQL = (
+    AnalysisException,
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+    NumberFormatException,
+    SparkRuntimeException,
+)
 _PYTHON_ERROR = re.compile(
     r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit|Iteration|Warning)): ?(.*)$", re.MULTILINE
 )
@@ -22,6 +39,8 @@ def step_failure(leg: Leg, error: Exception) -> Exception:
     if _OWN.search(text) or "cancelled" in text or "Python worker exited unexpectedly" in text:
         return error
     reason = _reason(text)
+    if reason is None and isinstance(error, _BY_SPARK_SQL):
+        reason = text[:_GIST_CHARACTERS_MAX]
     if reason is None:
         return error
     steps = ", ".join(

@@ -81,12 +81,6 @@ def _refuse_other_partitions(name: str, plan: Any, stream: int) -> None:
                 f"transform({name}) needs a shuffle ({node.simpleString(5)}); a transform sees one part of a batch at "
                 "a time. Group by key with .key_by(...), join only what Spark can broadcast (functions.broadcast)"
             )
-    found = plan.outputPartitioning().numPartitions()
-    if found:
-        raise JobRefused(
-            f"transform({name}) changes the number of partitions ({plan.simpleString(5)} makes {found}), and so brings "
-            "together what different tasks read; leave out coalesce, limit and tail"
-        )
     if plan.getClass().getSimpleName() == "LocalTableScanExec" and plan.rows().isEmpty():
         return
     leaves = [node for node in _nodes(plan, below_broadcasts=False) if not node.children().size()]
@@ -97,6 +91,12 @@ def _refuse_other_partitions(name: str, plan: Any, stream: int) -> None:
             f"what is broadcast; found {'; '.join(others) or 'that DataFrame broadcast or cached'}. Unite streams with "
             "Stream.union, join tables as functions.broadcast(table) on the right of a left or inner join, and do not "
             "cache the DataFrame"
+        )
+    found = plan.outputPartitioning().numPartitions()
+    if found:
+        raise JobRefused(
+            f"transform({name}) changes the number of partitions ({plan.simpleString(5)} makes {found}), and so brings "
+            "together what different tasks read; leave out coalesce, limit and tail"
         )
 
 
