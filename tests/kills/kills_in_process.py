@@ -16,6 +16,7 @@ from holdfast.errors import HoldfastError
 from holdfast.query import Query
 from holdfast.storage.store import ObjectInfo, ObjectStore, open_store
 from holdfast.testing import start
+from holdfast.testing.local import LocalCluster
 
 WAIT_S = 60.0
 
@@ -106,6 +107,7 @@ class Driver:
         self._shape = shape
         self._folder = folder
         self._query: Query | None = None
+        self._cluster: LocalCluster | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
 
@@ -116,7 +118,7 @@ class Driver:
     def _run(self) -> None:
         try:
             job = build(self._shape, self._folder)
-            self._query = start(job, hf.available_now(), store=self.store)
+            self._query = start(job, hf.available_now(), store=self.store, on_cluster=self._note_cluster)
             while not self._query.awaitTermination(0.01):
                 if self.store.dead.is_set():
                     self._query.stop()
@@ -126,9 +128,17 @@ class Driver:
         finally:
             self._ended.set()
 
+    def _note_cluster(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+
     @property
     def ended(self) -> bool:
         return self._ended.is_set()
+
+    def kill_task_manager(self, index: int) -> None:
+        """As SIGKILL does; nothing where it is not running."""
+        assert self._cluster is not None, "started"
+        self._cluster.kill(index)
 
     def join(self) -> None:
         """Until it has ended, one way or the other."""

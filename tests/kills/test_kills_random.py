@@ -66,7 +66,8 @@ def one_round(seed: str, folder: Path) -> int:
 
 def _torment(driver: DriverProcess, rng: random.Random, kills_max: int) -> int:
     """Kill the driver or its TaskManagers from time to time, until it has ended or has had enough."""
-    until(lambda: driver.ended or driver.says("session"), driver.text)
+    begun = rng.choice(["session", "started 0", "started 0", "started 1"])
+    until(lambda: driver.ended or driver.says(begun), driver.text)
     kills = 0
     while not driver.ended and kills < kills_max:
         due_s = time.monotonic() + rng.uniform(0.2, 6.0)

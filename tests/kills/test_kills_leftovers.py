@@ -1,0 +1,103 @@
+"""What the dead have left is found and deleted while the job goes on. In process."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from kills_in_process import Driver, Pause, die_at
+from kills_pipelines import Shape, check
+
+from holdfast import failpoints
+from holdfast.jobmaster.janitor import Janitor
+from holdfast.storage import names
+from holdfast.storage.store import ObjectStore, open_store
+
+SHAPE = Shape("every", "parquet", rows=2400, rows_per_batch=40, interval_s=0.005)
+LARGE = replace(SHAPE, rows=60_000, rows_per_batch=30_000, keys=20_000, parallelism=1, task_managers=1)
+
+
+@pytest.fixture(autouse=True)
+def _disarmed():
+    yield
+    failpoints.disarm()
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline_s, "the condition did not come about"
+        time.sleep(0.005)
+
+
+def staged(folder: Path) -> list[str]:
+    return [info.name for info in open_store((folder / "out").as_uri()).list("_staging/")]
+
+
+def test_what_an_older_epoch_staged_at_a_sinks_own_target_is_swept_after_the_takeover(tmp_path):
+    assert die_at(LARGE, tmp_path, "jobmaster.record.before")
+    left = staged(tmp_path)
+    assert left, "nothing was staged when it died"
+    deployed = Pause()
+    failpoints.arm("jobmaster.deploy.after", deployed)
+    driver = Driver(LARGE, tmp_path).start()
+    assert deployed.held.wait(30)
+    until(lambda: not set(left) & set(staged(tmp_path)))
+    deployed.go_on()
+    driver.finish()
+    check(LARGE, tmp_path)
+
+
+def test_what_the_base_is_still_to_publish_is_not_swept(tmp_path):
+    assert die_at(LARGE, tmp_path, "jobmaster.publish.before")
+    assert staged(tmp_path)
+    publishing, deployed, swept = Pause(), Pause(), threading.Event()
+    failpoints.arm("jobmaster.publish.before", publishing)
+    failpoints.arm("jobmaster.deploy.after", deployed)
+    with mock.patch("holdfast.jobmaster.janitor.Janitor.run", _then(Janitor.run, swept.set)):
+        driver = Driver(LARGE, tmp_path).start()
+        assert publishing.held.wait(30) and deployed.held.wait(30) and swept.wait(30)
+    publishing.go_on()
+    deployed.go_on()
+    driver.finish()
+    check(LARGE, tmp_path)
+
+
+def _then(call: Callable[..., None], after: Callable[[], None]) -> Callable[..., None]:
+    def both(*args: object) -> None:
+        call(*args)
+        after()
+
+    return both
+
+
+def manifests(store: ObjectStore) -> dict[str, int]:
+    parsed = {info.name: names.parse(info.name) for info in store.list(names.MANIFESTS)}
+    return {name: each.checkpoint for name, each in parsed.items() if isinstance(each, names.ManifestName)}
+
+
+def test_manifests_whose_acknowledgements_died_with_their_task_manager_are_deleted_after_the_failover(tmp_path):
+    store = open_store((tmp_path / "storage").as_uri())
+    driver = Driver(SHAPE, tmp_path)
+    committed = Pause()
+    left: list[str] = []
+
+    def kill_all() -> None:
+        failpoints.disarm()
+        for index in range(SHAPE.task_managers):
+            driver.kill_task_manager(index)
+        found = manifests(store)
+        left.extend(name for name, checkpoint in found.items() if checkpoint == max(found.values()))
+        failpoints.arm("jobmaster.committed", committed)
+
+    failpoints.arm("taskmanager.cut.manifest", kill_all)
+    driver.start()
+    assert committed.held.wait(30)
+    assert left
+    until(lambda: not set(left) & set(manifests(store)))
+    committed.go_on()
+    driver.finish()
+    check(SHAPE, tmp_path)
