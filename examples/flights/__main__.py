@@ -11,12 +11,13 @@ from typing import Annotated
 import psutil
 import typer
 from deltalake import DeltaTable
+
 from examples.flights.data import Row, computed_directly, in_order, rows_before, write_flights
 from examples.flights.driver import Status
 from examples.flights.processes import Driver, DriverFailed, end_all, left_over
 from examples.flights.screen import Screen
 
-POLL_S = 0.05
+POLL_S = 0.1
 AT_ONCE_S_MAX = 30.0
 
 
@@ -51,6 +52,9 @@ class Replay:
 
     def run(self) -> None:
         """Raises `DriverFailed`."""
+        self._screen.say("starting Spark and the job")
+        self._watch(1)
+        self._screen.say("the first batch is committed")
         self._watch(self._rows // 3)
         self._kill_a_task_manager()
         self._watch(self._rows * 2 // 3)

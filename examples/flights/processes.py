@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import psutil
+
 from examples.flights.driver import Status
 
 LEFT_OVER_S_MAX = 20.0
