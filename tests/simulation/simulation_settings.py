@@ -13,7 +13,8 @@ class Event:
     hit: int
     action: str
     """kill: a TaskManager; crash: the JobMaster; replace: it lives on beside the next one; stop: orderly;
-    land: requests that are late arrive; checkpoint: one is asked for."""
+    fail: the next step of a batch or checkpoint that can; land: requests that are late arrive; checkpoint: one is
+    asked for."""
     task_manager: int = 0
 
 
@@ -84,8 +85,8 @@ def _life(rng: random.Random, rows: int, faults: float, delay_s: float, fate: st
     parallelism = rng.choice([1, 2, 2, 3, 5])
     task_managers = rng.randint(1, min(3, parallelism))
     events = [
-        Event(_moment(rng), rng.choice(["kill", "land", "checkpoint"]), rng.randrange(task_managers))
-        for _ in range(rng.choice([0, 1, 2]))
+        Event(_moment(rng), rng.choice(["kill", "fail", "fail", "land", "checkpoint"]), rng.randrange(task_managers))
+        for _ in range(rng.choice([0, 1, 2, 3]))
     ]
     if fate != "end":
         events.append(Event(_moment(rng), fate))

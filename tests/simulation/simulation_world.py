@@ -33,6 +33,18 @@ from holdfast.testing.stores import CutOffStore, Fault
 
 SPEED = 25.0
 STARTS_MAX = 20
+STEPS_THAT_FAIL = (
+    "task.sent",
+    "taskmanager.process.after",
+    "jobmaster.level.before",
+    "jobmaster.commit.before",
+    "changelog.upload.before",
+    "materialize.upload.before",
+    "taskmanager.cut.uploaded",
+    "taskmanager.cut.manifest",
+    "jobmaster.record.stored",
+    "jobmaster.record.before",
+)
 KEYED = pa.schema([("k", pa.int64()), ("value", pa.int64())])
 LEVELLED = pa.schema([("level", pa.int64()), ("n", pa.int64())])
 
@@ -216,7 +228,7 @@ class World:
     def _judge(self, error: errors.HoldfastError, happening: "Happening") -> None:
         cause = error.__cause__ if isinstance(error, errors.QueryFailed) else error
         storage = isinstance(cause, errors.StorageError | errors.CheckpointFailed)
-        if not (happening.fate or (storage and self.faults)):
+        if not (happening.fate or (storage and (self.faults or happening.failed))):
             self.unexpected.append(f"{type(cause).__name__}: {cause}")
 
     def bury(self) -> None:
@@ -240,6 +252,8 @@ class Happening:
         self._world = world
         self._events = list(life.events)
         self._hits = 0
+        self._to_fail = 0
+        self.failed = False
         self._lock = threading.Lock()
         self._cluster: LocalCluster | None = None
 
@@ -252,13 +266,20 @@ class Happening:
             self._hits += 1
             while self._events and self._events[0].hit <= self._hits:
                 due.append(partial(self._act, self._events.pop(0)))
+            fails = self._to_fail > 0 and name in STEPS_THAT_FAIL
+            self._to_fail -= fails
+            self.failed |= fails
         for act in due:
             act()
+        if fails:
+            raise errors.StorageError(f"{name} failed (injected)")
 
     def _act(self, event: Any) -> None:
         match event.action:
             case "kill" if self._cluster is not None:
                 self._cluster.kill(event.task_manager)
+            case "fail":
+                self._to_fail += 1
             case "land":
                 self._world.faulty.land()
             case "checkpoint" if self.query is not None:

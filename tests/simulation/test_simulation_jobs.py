@@ -111,9 +111,10 @@ def check_state(world: World, rows: int) -> None:
 def check_left_over(world: World) -> None:
     """A life that goes on and on, with faults and deaths at first: whatever nobody needs goes while it lives."""
     last = world.settings.lives[-1]
-    kills = tuple(Event(hit, "kill") for hit in (20, 120))
+    happenings = [(20, "kill"), (40, "fail"), (60, "fail"), (120, "kill"), (150, "fail"), (170, "fail")]
+    events = tuple(Event(hit, action) for hit, action in happenings)
     life = dataclasses.replace(
-        last, stop=10**9, rows_per_second=RATE, checkpoint_every_s=0.3, delay_s=0.0, events=kills
+        last, stop=10**9, rows_per_second=RATE, checkpoint_every_s=0.3, delay_s=0.0, events=events
     )
     world.fault_kinds = [Fault.FAIL, Fault.LOST_ANSWER, Fault.FALSE_EXISTS, Fault.OWN_EXISTS]
     with world.living(life) as query:
