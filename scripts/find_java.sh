@@ -14,7 +14,7 @@ find_java() {
         on_path=$(dirname "$(dirname "$(readlink -f "$on_path")")")
     fi
     for home in "${JAVA_HOME:-}" "$on_path" /usr/lib/jvm/*17* /usr/lib/jvm/*; do
-        if [ -x "$home/bin/java" ] && [ "$(java_version "$home")" -ge 17 ] 2>/dev/null; then
+        if [ -n "$home" ] && [ -x "$home/bin/java" ] && [ "$(java_version "$home")" -ge 17 ] 2>/dev/null; then
             echo "$home"
             return 0
         fi
