@@ -13,6 +13,7 @@ from simulation_world import HastyClock, short_waits
 import holdfast as hf
 from holdfast import errors, failpoints
 from holdfast.sinks.base import Sink
+from holdfast.storage import names
 from holdfast.storage.store import open_store
 from holdfast.testing import Fault, FaultyStore, SlowStore, run, start
 from holdfast.testing.local import LocalCluster
@@ -229,3 +230,16 @@ def test_a_checkpoint_that_takes_too_long_is_given_up_and_the_next_one_completes
     assert totals(target.rows) == {0: 1000, 1: 1000, 2: 1000}
     run(counting(storage, 3000, hf.CallbackSink(target), config), store=inner)
     until(lambda: not unreferenced(inner), "the late manifest goes with the next start")
+
+
+def test_a_query_that_comes_to_its_end_has_cleaned_up_after_older_epochs(storage: str) -> None:
+    def slow_listing(operation: str, name: str) -> float:
+        return 0.2 if operation == "list" and name == names.SHARED else 0.0
+
+    inner = open_store(storage)
+    job = counting(storage, 30, hf.MemorySink(), manual())
+    run(job)
+    orphan = names.shared_object(1, 1)
+    inner.put(orphan, b"nobody needs it")
+    run(job, store=SlowStore(inner, slow_listing))
+    assert orphan not in {info.name for info in inner.list(names.SHARED)}

@@ -12,6 +12,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 
 from holdfast import errors, failpoints
 from holdfast.checkpoint import events
@@ -95,6 +96,7 @@ class JobMaster:
         self._waiters = Waiters(self._planner.reached, self.trigger_checkpoint, self._control.published)
         self._thread = threading.Thread(target=self._main, name=f"holdfast-{job.settings.name}", daemon=True)
         self._background = ThreadPoolExecutor(1, "holdfast-cleanup")
+        self._cleaning: Future[None] = Future()
 
     # --- start and end ------------------------------------------------------------------------------------------------
 
@@ -105,7 +107,7 @@ class JobMaster:
             self._planner.begin(_position(base))
             self._control.open(self._taken.base_number, base, base_objects(self.job.store, base))
             janitor = Janitor(self.job.store, self._taken, self._publishers)
-            self._background.submit(janitor.run, self._stopping.is_set)
+            self._cleaning = self._background.submit(janitor.run, self._stopping.is_set)
             self._deployer.start(base, self._planner.next_batch)
         except BaseException:
             self._close()
@@ -138,6 +140,7 @@ class JobMaster:
     def _main(self) -> None:
         try:
             self._loop()
+            wait_for([self._cleaning])  # a job that runs for a moment each hour cleans up, too
         except Stopped:
             self._stopped_early = True
             log.info("%s: stopped", self._settings.name)
