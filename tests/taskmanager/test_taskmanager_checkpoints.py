@@ -117,6 +117,14 @@ def test_a_cut_whose_upload_fails_is_declined_until_that_is_answered_and_the_nex
     assert len(world.handles(world.acknowledged(2))) == 2
 
 
+def test_a_manifest_whose_put_was_not_answered_is_no_longer_there_when_its_cut_was_declined(world):
+    world.batch(0, 1, 2, 3)
+    failpoints.arm("taskmanager.cut.manifest", "raise:StorageError@1")
+    world.task_manager.cut(1, 1, 0)
+    until(lambda: bool(world.job_master.declines))
+    until(lambda: not world.store.list("manifests/"))
+
+
 def test_what_was_acknowledged_before_a_new_deployment_is_repeated_until_it_is_answered(tmp_path):
     world = World(tmp_path, job_master=NotingJobMaster([False] * 1000)).deployed()
     world.batch(0, 1)

@@ -132,7 +132,12 @@ class Uploader:
         """One user of each is done with it. Those that nobody uses, and no acknowledgement named, are deleted."""
         unwanted = self._ownership.release(objects)
         if unwanted:
-            self._discard(unwanted)
+            self.discard(unwanted)
+
+    def discard(self, objects: Sequence[str]) -> None:
+        """Delete objects that may have been stored and that nobody was told of; returns at once."""
+        self._janitor.discard(objects)
+        self._on_upload_thread(self._janitor.sweep)
 
     def count(self, **counters: int) -> None:
         """Add to the counters that `metrics` gives."""
@@ -204,17 +209,13 @@ class Uploader:
         self.count(numberOfUploadRequests=1)
         try:
             name, attempts = put_with_attempts(
-                self._store, new_name, data, self._retries, self._closed.wait, lambda lost: self._discard([lost])
+                self._store, new_name, data, self._retries, self._closed.wait, lambda lost: self.discard([lost])
             )
         except Exception:
             self.count(numberOfUploadFailures=1)
             raise
         self.count(uploadSizes=len(data), totalAttemptsPerUpload=attempts)
         return name
-
-    def _discard(self, objects: Sequence[str]) -> None:
-        self._janitor.discard(objects)
-        self._on_upload_thread(self._janitor.sweep)
 
     def _on_upload_thread(self, call: Callable[[], None]) -> None:
         try:

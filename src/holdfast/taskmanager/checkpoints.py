@@ -113,10 +113,7 @@ class CheckpointWork:
     def _persist(self, cut: Cut) -> Acknowledgement:
         tables = [handle.result() for handle in cut.handles]
         hit("taskmanager.cut.uploaded")
-        manifest = Manifest(self._epoch, cut.checkpoint_id, self._task_manager, self._incarnation, cut.batch, tables)
-        name = names.manifest(self._epoch, cut.checkpoint_id, self._task_manager)
-        self._store.put(name, encode_manifest(manifest))
-        hit("taskmanager.cut.manifest")
+        name = self._store_manifest(cut, tables)
         objects = dict.fromkeys([name, *(each for table in tables for each in table.objects())])
         # From here on only the JobMaster may delete them.
         self._uploader.acknowledge(objects)
@@ -136,6 +133,17 @@ class CheckpointWork:
             async_ms=(time.monotonic() - cut.begun_s) * 1000.0,
             sequence=sequence,
         )
+
+    def _store_manifest(self, cut: Cut, tables: list[TableHandle]) -> str:
+        manifest = Manifest(self._epoch, cut.checkpoint_id, self._task_manager, self._incarnation, cut.batch, tables)
+        name = names.manifest(self._epoch, cut.checkpoint_id, self._task_manager)
+        try:
+            self._store.put(name, encode_manifest(manifest))
+            hit("taskmanager.cut.manifest")
+        except Exception:
+            self._uploader.discard([name])  # it may be there all the same, and nobody else would know of it
+            raise
+        return name
 
     def _held(self, cut: Cut) -> tuple[int, list[str]]:
         """What the live logs hold, with a number that orders it: a higher one was looked at later."""
