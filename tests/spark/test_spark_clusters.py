@@ -1,0 +1,98 @@
+"""The same job where executors are processes of their own: `local-cluster`, and a standalone master with two workers.
+
+Everything starts from the installed PySpark; nothing else is needed.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+from cluster_script import KEYS, ROWS
+from spark_kit import until
+
+SPARK_HOME = Path(pyspark.__file__).parent
+SCRIPT = Path(__file__).parent / "cluster_script.py"
+EXPECTED = {str(k): sum(v for v in range(ROWS) if v % KEYS == k) for k in range(0, KEYS, 2)}
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_NO_DAEMONIZE": "1",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+
+
+def run_on(master: str, folder: Path) -> dict:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), master, str(folder)],
+        env=environment(),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads((folder / "found.json").read_text())
+
+
+def right(found: dict) -> None:
+    assert found["totals"] == EXPECTED
+    assert found["rows"] == ROWS // 2
+    assert found["executors"] == 2
+    assert all(address.startswith("grpc://127.0.0.1:") for address in found["hosts"])
+    assert found["restarts"] == []
+
+
+def test_executors_that_are_processes_give_the_same_answer(tmp_path):
+    right(run_on("local-cluster[2,2,1024]", tmp_path))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def standalone(tmp_path):
+    """The URL of a standalone master with two workers of two cores."""
+    port = free_port()
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(kind: str, *arguments: str) -> None:
+        with (tmp_path / f"{kind}-{len(started)}.log").open("wb") as output:
+            command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *arguments]
+            started.append(
+                subprocess.Popen(
+                    command, env=environment(), cwd=tmp_path, stdout=output, stderr=output, start_new_session=True
+                )
+            )
+
+    start("master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+    until(lambda: answers(port))
+    for number in range(2):
+        folder = str(tmp_path / f"worker-{number}")
+        resources = ["--cores", "2", "--memory", "1g", "--work-dir", folder, "--webui-port", "0"]
+        start("worker.Worker", "--host", "127.0.0.1", *resources, f"spark://127.0.0.1:{port}")
+    yield f"spark://127.0.0.1:{port}"
+    for process in reversed(started):
+        os.killpg(process.pid, signal.SIGTERM)
+    for process in started:
+        process.wait(30)
+
+
+def test_a_standalone_master_with_two_workers_gives_the_same_answer(standalone, tmp_path):
+    right(run_on(standalone, tmp_path))
