@@ -8,7 +8,9 @@ Prints a line for each step. Ends with 0 when all is done, and with 4 when anoth
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 from kills_pipelines import Shape, build
@@ -38,7 +40,18 @@ def session(master: str) -> SparkSession:
     return spark
 
 
+def end_with_parent() -> None:
+    """The test holds the other end of stdin: where it is no more, nobody waits for this driver."""
+
+    def watch() -> None:
+        sys.stdin.buffer.read()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
 def main() -> int:
+    end_with_parent()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     told = json.loads(Path(sys.argv[1]).read_text())
     spark = session(told["master"])

@@ -54,7 +54,7 @@ class DriverProcess:
                 cwd=folder,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 start_new_session=True,
             )
 
@@ -128,6 +128,8 @@ class DriverProcess:
             except ProcessLookupError:
                 continue
         self._process.wait(WAIT_S)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         until(lambda: not self._session(), lambda: f"processes {self._session()} do not end")
 
     def _session(self) -> list[int]:

@@ -96,7 +96,7 @@ def test_a_driver_that_stood_still_while_another_took_over_is_fenced_and_changes
     ):
         until(lambda: first.ended or newest(job) >= 3, first.text)
         first.suspend()
-        until((tmp_path / "held").exists, second.text)
+        until(lambda: second.ended or (tmp_path / "held").exists(), second.text)
         (tmp_path / "held").unlink()
         second.finish()
         check(shape, job)

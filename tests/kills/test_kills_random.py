@@ -66,7 +66,7 @@ def one_round(seed: str, folder: Path) -> int:
 
 def _torment(driver: DriverProcess, rng: random.Random, kills_max: int) -> int:
     """Kill the driver or its TaskManagers from time to time, until it has ended or has had enough."""
-    begun = rng.choice(["session", "started 0", "started 0", "started 1"])
+    begun = rng.choice(["session", *3 * ["started 0"], *3 * ["started 1"]])
     until(lambda: driver.ended or driver.says(begun), driver.text)
     kills = 0
     while not driver.ended and kills < kills_max:

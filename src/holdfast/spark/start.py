@@ -7,7 +7,7 @@ import cloudpickle
 from pyspark.sql import SparkSession
 
 from holdfast.clock import SystemClock
-from holdfast.errors import JobRefused
+from holdfast.errors import JobRefused, ObjectNotFound
 from holdfast.graph.build import build_program
 from holdfast.graph.program import Program
 from holdfast.jobmaster.deployer import MasterSettings
@@ -33,6 +33,8 @@ from holdfast.taskmanager.settings import TaskManagerSettings
 
 if TYPE_CHECKING:
     from holdfast.job import Job
+
+PROBES_MAX = 3
 
 
 def start_on_spark(job: "Job", trigger: QueryTrigger) -> Query:
@@ -98,13 +100,26 @@ def _ship(job: "Job", program: Program) -> bytes:
 
 
 def _probe(job: "Job", session: SparkSession, shipped: bytes, store: ObjectStore) -> None:
-    name, nonce = names.probe(0), uuid.uuid4().bytes
-    store.put(name, nonce)
+    """Probe the executors; again where the clean-up of a driver that took over meanwhile has deleted what they read."""
+    for attempt in range(1, PROBES_MAX + 1):
+        name, nonce = names.probe(0), uuid.uuid4().bytes
+        store.put(name, nonce)
+        try:
+            probe_executors(session, shipped, (job.storage, job.storage_options), (name, nonce), slots(session))
+            return
+        except JobRefused:
+            if attempt == PROBES_MAX or _is_there(store, name):
+                raise
+        finally:
+            store.delete([name])
+
+
+def _is_there(store: ObjectStore, name: str) -> bool:
     try:
-        storage = (job.storage, job.storage_options)
-        probe_executors(session, shipped, storage, (name, nonce), slots(session))
-    finally:
-        store.delete([name])
+        store.get(name)
+    except ObjectNotFound:
+        return False
+    return True
 
 
 def _cluster(
