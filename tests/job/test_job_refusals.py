@@ -114,6 +114,12 @@ def test_a_key_that_is_no_column_is_refused_with_the_columns_there_are():
     refused(job, r"operator 'aggregate-1': key column 'key' is not among the columns of its input: k, v")
 
 
+def test_a_key_of_a_type_that_cannot_be_one_is_refused_with_the_operator():
+    job = new_job()
+    job.read(Feed("k DOUBLE, v BIGINT")).key_by("k").aggregate(n=hf.count(), name="per-key").write(hf.NoopSink())
+    refused(job, r"operator 'per-key': key column 'k' has type double; a key is made of integers.*Cast the column")
+
+
 def test_an_aggregate_of_a_column_that_does_not_fit_is_refused():
     for schema, aggregate, match in [
         ("k BIGINT, v STRING", hf.sum("v"), r"sum\(v\), and column 'v' has type string; expected an integer"),
@@ -188,6 +194,14 @@ def test_storage_that_cannot_be_reached_is_named(tmp_path):
     job = new_job("ftp://somewhere/else")
     job.read(script(ROWS)).write(hf.NoopSink())
     refused(job, "ftp", hf.HoldfastError)
+
+
+@pytest.mark.long
+def test_an_object_store_that_does_not_answer_is_named_without_its_credentials():
+    closed = {"aws_endpoint": "http://127.0.0.1:1", "aws_access_key_id": "key", "aws_secret_access_key": "hush"}
+    job = new_job("s3://bucket/folder", storage_options=closed | {"aws_region": "x", "aws_allow_http": "true"})
+    job.read(script(ROWS)).write(hf.NoopSink())
+    refused(job, r"s3://bucket/folder(?!.*hush)", hf.StorageError)
 
 
 def test_a_folder_of_something_else_is_refused_and_left_as_it_is():

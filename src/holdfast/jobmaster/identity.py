@@ -16,6 +16,7 @@ from holdfast.journal.records import CheckpointRecord, OperatorIdentity
 from holdfast.recovery.schema import check_schema
 from holdfast.sinks.base import Sink
 from holdfast.state.changes import stored_schema
+from holdfast.state.keys import check_key_types
 
 
 def identities(program: Program) -> dict[str, OperatorIdentity]:
@@ -27,6 +28,16 @@ def identities(program: Program) -> dict[str, OperatorIdentity]:
         )
         for name, spec in program.operators.items()
     }
+
+
+def check_keys(program: Program) -> None:
+    """Raises `JobRefused` naming the operator whose key has a type that cannot be one."""
+    for name, spec in program.operators.items():
+        for schema in spec.table_schemas().values():
+            try:
+                check_key_types(pa.schema(list(schema)[: len(spec.key_columns)]))
+            except JobRefused as error:
+                raise JobRefused(f"operator {name!r}: {error}") from error
 
 
 def publishing(program: Program) -> dict[str, Sink]:

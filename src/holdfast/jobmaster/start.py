@@ -15,7 +15,7 @@ from holdfast.graph.keygroups import default_max_parallelism
 from holdfast.graph.program import DEAD_LETTERS, Program
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.deployer import MasterSettings, StartedJob
-from holdfast.jobmaster.identity import check_identity, publishing, without_dropped_output
+from holdfast.jobmaster.identity import check_identity, check_keys, publishing, without_dropped_output
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.server import JobMasterServer
 from holdfast.journal.codec import StoredJob
@@ -88,6 +88,7 @@ def open_stored_job(store: ObjectStore, parallelism: int, max_parallelism: int |
 def start_job(start: Start, job: StoredJob) -> JobMaster:
     """Start; raises what keeps the job from running, having changed no state."""
     settings = start.settings(job)
+    check_keys(start.program)
     base = _newest_checkpoint(start.store)
     if base is not None:
         check_identity(base, start.program, settings.drop_state)
