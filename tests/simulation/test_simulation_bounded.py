@@ -1,5 +1,7 @@
 """Bounded: what a job stores, and what a restart reads, depends on its state and not on how long it has run."""
 
+import itertools
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -66,15 +68,25 @@ def _no_spark(fn: object, schema: pa.Schema) -> pa.Schema:
     raise AssertionError("there is no step of Spark's in this job")
 
 
+permits = threading.Semaphore(0)
+"""One for each batch: a checkpoint holds one batch, however the threads run."""
+
+
+def _permitted(batch: pa.RecordBatch) -> pa.RecordBatch:
+    permits.acquire()
+    return batch
+
+
 def checkpoints(query: hf.Query, clock: ManualClock) -> Iterator[int]:
-    """One after the other, a second apart; how many there were."""
-    last, count = None, 0
-    while True:
+    """One after the other, a second apart, each after one more batch; how many there were."""
+    last = None
+    for count in itertools.count(1):
         clock.advance(1.0)
-        number = query.trigger_checkpoint(60)
-        if number != last:
-            last, count = number, count + 1
-            yield count
+        permits.release()
+        while (number := query.trigger_checkpoint(60)) == last:
+            time.sleep(0.0002)
+        last = number
+        yield count
 
 
 @pytest.mark.timeout(600)
@@ -91,7 +103,9 @@ def test_ten_thousand_checkpoints_store_no_more_than_one_thousand_did() -> None:
         max_rows_per_batch=2 * KEYS,
         checkpoint=config,
     )
-    rows = job.read(hf.SequenceSource()).map_batches(partial(keyed, KEYS), KEYED)
+    rows = (
+        job.read(hf.SequenceSource()).map_batches(_permitted, "value BIGINT").map_batches(partial(keyed, KEYS), KEYED)
+    )
     rows.key_by("k").aggregate(name="counts", n=hf.count()).write(hf.CallbackSink(lambda table, number: None))
     windows = {EARLY: Figures(), LATE: Figures()}
     begun_s = time.perf_counter()
@@ -107,6 +121,7 @@ def test_ten_thousand_checkpoints_store_no_more_than_one_thousand_did() -> None:
                 break
         referenced(store)
     finally:
+        permits.release(1000)
         query.stop()
     early, late = windows[EARLY], windows[LATE]
     print(f"{LATE} checkpoints in {time.perf_counter() - begun_s:.1f} s; the most around number {EARLY}: {early}")
