@@ -45,7 +45,7 @@ class Job:
     spark
         A classic `SparkSession`. The job works in a clone of it, and never stops it. None only for `holdfast.testing`.
     name
-        For messages and the Spark UI.
+        For messages and the Spark UI; fixed for the life of the storage, so that no other job takes it over.
     storage
         URL of the job's own folder: `file:///…`, `s3://…`, `gs://…`, `az://…`; reachable from all executors.
     storage_options

@@ -196,6 +196,20 @@ def test_storage_that_cannot_be_reached_is_named(tmp_path):
     refused(job, "ftp", hf.HoldfastError)
 
 
+def test_the_storage_of_another_job_is_refused_and_that_job_runs_on():
+    first, feed, sink = new_job(name="first"), Feed(), hf.MemorySink()
+    first.read(feed).write(sink)
+    query = start(first, hf.processing_time())
+    second = new_job(first.storage, name="second")
+    second.read(Feed()).write(hf.MemorySink())
+    with pytest.raises(hf.JobRefused, match=r"belongs to job 'first', this is job 'second': give this one a folder"):
+        start(second, hf.processing_time())
+    feed.put(ROWS)
+    query.processAllAvailable()
+    query.stop()
+    assert len(sink.rows()) == 3
+
+
 @pytest.mark.long
 def test_an_object_store_that_does_not_answer_is_named_without_its_credentials():
     closed = {"aws_endpoint": "http://127.0.0.1:1", "aws_access_key_id": "key", "aws_secret_access_key": "hush"}

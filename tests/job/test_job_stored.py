@@ -52,10 +52,9 @@ def stored_by_a_job_of_every_kind(tmp_path) -> dict[str, bytes]:
         feed.put([{"k": batch, "v": batch}, "malformed"])
         until(lambda batch=batch: len(query.recentProgress) == batch)
         query.trigger_checkpoint(30)
-    store = store_of(job)
-    found = {info.name: store.get(info.name) for info in store.list("")}
     query.stop()
-    return found
+    store = store_of(job)
+    return {info.name: store.get(info.name) for info in store.list("")}
 
 
 def is_pickle(data: bytes) -> bool:

@@ -73,10 +73,10 @@ class Start:
     """Where the JobMaster listens; None where TaskManagers are in this process."""
 
 
-def open_stored_job(store: ObjectStore, parallelism: int, max_parallelism: int | None) -> StoredJob:
+def open_stored_job(store: ObjectStore, name: str, parallelism: int, max_parallelism: int | None) -> StoredJob:
     """The job in the storage, made if it is new. Raises `JobRefused`."""
     wanted = max_parallelism or default_max_parallelism(parallelism)
-    job = open_job(store, wanted, explicit=max_parallelism is not None)
+    job = open_job(store, wanted, explicit=max_parallelism is not None, name=name)
     if parallelism > job.max_parallelism:
         raise JobRefused(
             f"parallelism={parallelism} is above the {job.max_parallelism} key groups that this storage was made with; "

@@ -24,12 +24,14 @@ COMMITTABLES_MAGIC, COMMITTABLES_VERSION = b"HFCM", 1
 T = TypeVar("T")
 
 
-class StoredJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoredJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What is fixed for the life of a job's storage. `layout_version` is that of the storage as a whole."""
 
     job_id: str
     layout_version: int
     max_parallelism: int
+    name: str = ""
+    """The user's name for the job: keeps another job, with another one, from taking the storage over."""
 
 
 class StoredCommittables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -18,26 +18,28 @@ def open_job(
     max_parallelism: int,
     *,
     explicit: bool = False,
+    name: str = "",
     attempts_max: int = ATTEMPTS_MAX,
     wait: Wait = back_off,
 ) -> StoredJob:
     """The job that this storage belongs to; made with `max_parallelism` where the storage is new.
 
     Of several that start at once, one creates it and all return the same. A stored `max_parallelism` stays;
-    with `explicit` (the user has set it) another one is refused.
+    with `explicit` (the user has set it) another one is refused. So is another `name`, where there is one.
 
     Raises
     ------
     JobRefused
-        The storage holds something else, an unknown layout, a journal without a job, or another max_parallelism.
+        The storage holds something else, an unknown layout, a journal without a job, another job, or another
+        max_parallelism.
     StorageError
         The store did not answer `attempts_max` times.
     """
     patience = Patience(attempts_max, wait)
-    wanted = StoredJob(uuid4().hex, LAYOUT_VERSION, max_parallelism)
+    wanted = StoredJob(uuid4().hex, LAYOUT_VERSION, max_parallelism, name)
     while True:
         try:
-            return _checked(store, _read_or_create(store, wanted), max_parallelism, explicit)
+            return _checked(store, _read_or_create(store, wanted), wanted, explicit)
         except StorageError as error:
             patience.spend(f"{store.url}: the job's object could be neither read nor created", error)
 
@@ -70,15 +72,20 @@ def _read(store: ObjectStore) -> StoredJob:
         ) from error
 
 
-def _checked(store: ObjectStore, job: StoredJob, max_parallelism: int, explicit: bool) -> StoredJob:
+def _checked(store: ObjectStore, job: StoredJob, wanted: StoredJob, explicit: bool) -> StoredJob:
     if job.layout_version != LAYOUT_VERSION:
         raise JobRefused(
             f"{store.url}: the storage has layout version {job.layout_version}, expected {LAYOUT_VERSION}: "
             "use the version of Holdfast that wrote it"
         )
-    if explicit and job.max_parallelism != max_parallelism:
+    if job.name and wanted.name and job.name != wanted.name:
+        raise JobRefused(
+            f"{store.url}: the storage belongs to job {job.name!r}, this is job {wanted.name!r}: give this one a "
+            f"folder of its own; or, if it is the same job, its name, name={job.name!r}, which stays for the storage's life"
+        )
+    if explicit and job.max_parallelism != wanted.max_parallelism:
         raise JobRefused(
             f"{store.url}: max_parallelism is {job.max_parallelism} for the life of this storage, found a job with "
-            f"{max_parallelism}: set max_parallelism={job.max_parallelism} or use another storage"
+            f"{wanted.max_parallelism}: set max_parallelism={job.max_parallelism} or use another storage"
         )
     return job

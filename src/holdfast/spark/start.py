@@ -52,7 +52,7 @@ def start_on_spark(job: "Job", trigger: QueryTrigger) -> Query:
     shipped = _ship(job, program)
     store = RetryingStore(open_store(job.storage, job.storage_options))
     _probe(job, session, shipped, store)
-    stored = open_stored_job(store, layout.parallelism, job.max_parallelism)
+    stored = open_stored_job(store, job.name, layout.parallelism, job.max_parallelism)
     layout = Layout(layout.parallelism, stored.max_parallelism, layout.task_managers)
 
     def settings(_: StoredJob) -> MasterSettings:

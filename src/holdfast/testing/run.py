@@ -49,7 +49,7 @@ def start(
     parallelism = job.parallelism or max(1, task_managers)
     plain = store or open_store(job.storage, job.storage_options)
     opened = RetryingStore(plain)
-    stored = open_stored_job(opened, parallelism, job.max_parallelism)
+    stored = open_stored_job(opened, job.name, parallelism, job.max_parallelism)
     layout = Layout(parallelism, stored.max_parallelism, task_managers)
 
     def settings(_: StoredJob) -> MasterSettings:
