@@ -55,6 +55,7 @@ def main(folder: Path, status: Path) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (
         SparkSession.builder.master("local[4]")
+        .config("spark.driver.host", "127.0.0.1")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         # For a minute of work the JVM's second compiler costs more than it gains.
