@@ -44,7 +44,7 @@ def end_with_parent() -> None:
     """The test holds the other end of stdin: where it is no more, nobody waits for this driver."""
 
     def watch() -> None:
-        sys.stdin.buffer.read()
+        os.read(0, 1)
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()

@@ -108,7 +108,7 @@ def test_a_driver_that_stood_still_while_another_took_over_is_fenced_and_changes
 
 
 def hold(folder: Path) -> str:
-    return f"pause:{folder / 'held'}"
+    return f"pause:{folder / 'held'}@1"
 
 
 def newest(job: Path) -> int:
