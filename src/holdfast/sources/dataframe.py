@@ -45,6 +45,7 @@ class DataFrameSource(Source):
         Offsets to start from when there is no checkpoint, instead of `initial_offset`.
 
     A batch is everything between the last offsets and the latest ones: such a source does not know `rows_max`.
+    Progress counts its rows behind the transforms that follow it, which Spark runs together with the read.
     """
 
     kind = "dataframe"
