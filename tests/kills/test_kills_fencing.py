@@ -69,6 +69,15 @@ def test_one_that_stood_still_at_a_failpoint_while_another_took_over_changes_not
     check(more, tmp_path)
 
 
+def test_one_that_has_to_restore_after_another_took_over_says_that_it_was_fenced(tmp_path):
+    first, pause = held_at("jobmaster.failover", SLOW, tmp_path)
+    Driver(SLOW, tmp_path).start().finish()
+    pause.go_on()
+    first.join()
+    assert isinstance(first.error, QueryFailed) and isinstance(first.error.__cause__, Fenced)
+    check(SLOW, tmp_path)
+
+
 @pytest.mark.parametrize("sink", ["callback", "delta", "parquet"])
 def test_one_that_is_alive_is_fenced_in_the_middle_of_its_work(sink, tmp_path):
     shape = Shape(**{**vars(SLOW), "sink": sink})

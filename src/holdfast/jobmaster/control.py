@@ -163,6 +163,10 @@ class Control:
         self._events.put(begin)
         return promise
 
+    def check_not_fenced(self) -> None:
+        """Before a restore: what the base needs may be gone if another JobMaster took over. Raises `Fenced`."""
+        self._record_thread.submit(self._journal.check).result()
+
     def deployed(self, run: int, live: Mapping[int, int]) -> None:
         """Everything is deployed under `run`; what dead incarnations left is looked for, in case nobody owns it."""
         self._run = run

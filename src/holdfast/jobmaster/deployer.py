@@ -105,8 +105,9 @@ class Deployer:
                 self._run += 1
 
     def deploy_again(self, base: CheckpointRecord | None, first_batch: int) -> None:
-        """Everything from a checkpoint, under a new run number. Raises `TaskManagerLost`, `StorageError`."""
+        """Everything from a checkpoint, under a new run number. Raises `TaskManagerLost`, `StorageError`, `Fenced`."""
         self._run += 1
+        self._control.check_not_fenced()
         self._deploy(base, first_batch)
 
     def _deploy(self, base: CheckpointRecord | None, first_batch: int) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.errors import Fenced, StorageError
 from holdfast.ids import Epoch, JournalNumber
 from holdfast.journal import rules
-from holdfast.journal.fence import settle
+from holdfast.journal.fence import journal_numbers, settle
 from holdfast.journal.patience import ATTEMPTS_MAX, Patience, back_off
 from holdfast.journal.records import CheckpointRecord
 from holdfast.storage import names
@@ -97,11 +97,7 @@ class Journal:
         self._check_not_fenced()
         patience = Patience(self._attempts_max, self._wait)
         if settle(self._store, self._next, self._sent, patience) is rules.Outcome.TAKEN:
-            self._fenced = (
-                f"{self._store.url}: epoch {self._epoch} has ended: {names.journal(self._next)} is another "
-                "JobMaster's; this one completes nothing any more and must stop"
-            )
-            self._check_not_fenced()
+            self._end()
         written = JournalNumber(self._next)
         self._checkpoints.add(self._next)
         self._next += 1
@@ -129,6 +125,27 @@ class Journal:
             raise ValueError(f"cannot expire {wanted}: {refused}")
         self._store.delete([names.journal(number) for number in wanted])
         self._checkpoints.difference_update(wanted)
+
+    def check(self) -> None:
+        """Look whether another JobMaster has taken over, before relying on what only this one was to delete.
+
+        Raises
+        ------
+        Fenced
+            It has.
+        StorageError
+            The journal could not be listed.
+        """
+        self._check_not_fenced()
+        if not self.unresolved and any(number >= self._next for number in journal_numbers(self._store)):
+            self._end()
+
+    def _end(self) -> None:
+        self._fenced = (
+            f"{self._store.url}: epoch {self._epoch} has ended: {names.journal(self._next)} is another "
+            "JobMaster's; this one completes nothing any more and must stop"
+        )
+        self._check_not_fenced()
 
     def _check_not_fenced(self) -> None:
         if self._fenced is not None:
