@@ -17,7 +17,7 @@ from kills_pipelines import Shape
 from holdfast import failpoints
 
 HERE = Path(__file__).parent
-WAIT_S = 120.0
+WAIT_S = 240.0
 
 
 def until(condition: Callable[[], object], what: Callable[[], object], timeout_s: float = WAIT_S) -> None:

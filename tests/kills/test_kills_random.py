@@ -21,9 +21,10 @@ pytestmark = [pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(7200)]
 
 JOBS = 2
 POINTS = 4
-KILLS_MAX = 12
+KILLS_MAX = 10
 """In one round, at any time; those at failpoints come on top."""
 STARTS_MAX = 30
+PATIENCE_S = 900.0
 GAVE_UP = "restarts in a row without a batch"
 """What a driver may say that was not left the time for a single batch: the next one goes on."""
 
@@ -53,7 +54,7 @@ def one_round(seed: str, folder: Path) -> int:
     for start in range(STARTS_MAX):
         with DriverProcess(folder, jobs, armed=armed, name=f"driver-{start}") as driver:
             kills += _torment(driver, rng, KILLS_MAX - kills)
-            code = driver.wait()
+            code = driver.wait(PATIENCE_S)
             assert code in (0, -signal.SIGKILL) or driver.says(GAVE_UP), driver.text()
             if code == 0:
                 break
@@ -67,7 +68,7 @@ def one_round(seed: str, folder: Path) -> int:
 def _torment(driver: DriverProcess, rng: random.Random, kills_max: int) -> int:
     """Kill the driver or its TaskManagers from time to time, until it has ended or has had enough."""
     begun = rng.choice(["session", *3 * ["started 0"], *3 * ["started 1"]])
-    until(lambda: driver.ended or driver.says(begun), driver.text)
+    until(lambda: driver.ended or driver.says(begun), driver.text, PATIENCE_S)
     kills = 0
     while not driver.ended and kills < kills_max:
         due_s = time.monotonic() + rng.uniform(0.2, 6.0)
