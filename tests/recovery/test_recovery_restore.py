@@ -80,6 +80,7 @@ class Job:
         futures = [each.keyed.checkpoint(self.checkpoint_id, self.batch) for each in self.subtasks]
         try:
             handles = [future.result(30) for future in futures]
+            self.uploader.acknowledge(name for handle in handles for name in handle.objects())
         except (StorageError, CheckpointFailed):
             complete = False
         for future in futures:
