@@ -7,15 +7,16 @@ A cell holds None for no value, otherwise the kept form of a `Codec`, which nobo
 putting back a cell undoes whatever a call did to it. Nothing reaches the table before `store`.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
-from holdfast.functions.columns import BoolArray, IntArray, column_array, object_array
+from holdfast.functions.columns import BoolArray, IntArray, column_array, object_array, python_values, validity
 from holdfast.functions.states import AggregatingState, ReducingState, State, ValueState
-from holdfast.functions.values import Codec, Misfit
+from holdfast.functions.values import Codec, Misfit, integer_range
 from holdfast.state.physical import values_of
 from holdfast.state.table import StateTable
 
@@ -41,19 +42,33 @@ class Cells:
         self.kept: dict[int, Any] = {}
 
     def load(self, table: StateTable, slots: IntArray) -> None:
+        """Take in the rows of these slots, each once a batch."""
         column = table.column(self.name)
         array = column_array(column.values[slots], column.valid[slots], self.codec.column_type)
-        self.kept.update(zip(slots.tolist(), array.to_pylist(), strict=True))
+        self.kept.update(zip(slots.tolist(), python_values(array), strict=True))
 
     def store(self, table: StateTable, slots: IntArray) -> BoolArray:
-        """Write the cells of these slots; returns which of them have a value."""
+        """Write all cells, loaded for `slots` in this order; returns which of them have a value."""
         column = table.column(self.name)
-        kept = [self.kept[slot] for slot in slots.tolist()]
-        some = np.fromiter((value is not None for value in kept), np.bool_, len(kept))
-        is_object = column.values.dtype == object
-        column.values[slots] = object_array(kept) if is_object else values_of(pa.array(kept, self.codec.column_type))
+        kept = list(self.kept.values())
+        if column.values.dtype == object:
+            some = np.fromiter((value is not None for value in kept), np.bool_, len(kept))
+            column.values[slots] = object_array(kept)
+        else:
+            array = pa.array(kept, self.codec.column_type)
+            valid = validity(array)
+            some = valid if len(valid) else np.ones(len(kept), np.bool_)
+            column.values[slots] = values_of(array)
         column.valid[slots] = some
         return some
+
+    def save(self, slots: list[int]) -> list[Any]:
+        """What `put_back` takes to undo all that happens to these slots from now on."""
+        kept = self.kept
+        return [kept[slot] for slot in slots]
+
+    def put_back(self, slots: list[int], saved: list[Any]) -> None:
+        self.kept.update(zip(slots, saved, strict=True))
 
     def put(self, value: Any) -> None:
         try:
@@ -73,29 +88,52 @@ class Cells:
 
 
 class KeyedValueState(ValueState):
+    """`value` and `update` are closures over what they need, and not methods: they are what a row costs."""
+
     def __init__(self, declared: ValueState, cells: Cells) -> None:
         super().__init__(declared.type, declared.default)
         self._cells = cells
-        self._kept = cells.kept
-        self._cursor = cells.cursor
-        self._put = cells.codec.put
-        self._get = cells.codec.get
-        self._default = cells.codec.put(declared.default)
-
-    def value(self) -> Any:
-        kept = self._kept[self._cursor.slot]
-        if kept is None:
-            kept = self._default
-        return kept if self._get is None else self._get(kept)
-
-    def update(self, value: Any) -> None:
-        try:
-            self._kept[self._cursor.slot] = self._put(value)
-        except Misfit as misfit:
-            raise self._cells.misfit(misfit) from misfit
+        self.__dict__["value"] = _reader(cells, cells.codec.put(declared.default))
+        self.__dict__["update"] = _writer(cells)
 
     def clear(self) -> None:
         self._cells.clear()
+
+
+def _reader(cells: Cells, default: Any) -> Callable[[], Any]:
+    kept, cursor, get = cells.kept, cells.cursor, cells.codec.get
+
+    def value() -> Any:
+        found = kept[cursor.slot]
+        return default if found is None else found
+
+    def copied_value() -> Any:
+        assert get is not None
+        return get(value())
+
+    return value if get is None else copied_value
+
+
+def _writer(cells: Cells) -> Callable[[Any], None]:
+    kept, cursor, put = cells.kept, cells.cursor, cells.put
+    usual = cells.codec.usual
+
+    def update_integer(value: Any) -> None:
+        if type(value) is int and low <= value <= high:
+            kept[cursor.slot] = value
+        else:
+            put(value)
+
+    def update_other(value: Any) -> None:
+        if type(value) is usual:
+            kept[cursor.slot] = value
+        else:
+            put(value)
+
+    if usual is not int:
+        return put if usual is None else update_other
+    low, high = integer_range(cells.codec.column_type)
+    return update_integer
 
 
 class KeyedReducingState(ReducingState):

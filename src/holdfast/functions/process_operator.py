@@ -4,11 +4,13 @@
     after the last row:          store the cells of all touched keys; a key without any value is absent
 
 Invariants: rows are processed in the order of arrival; the table is written only after the last row; with dead
-letters, a row whose call failed leaves no trace in cells or output. Does not own the transaction around it.
+letters, a row whose call failed leaves no trace in cells or output. To find it costs the others nothing: the slice it
+is in is undone and taken again row by row. Does not own the transaction around it.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +18,7 @@ import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
 from holdfast.functions.cells import Cells, Cursor, keyed
+from holdfast.functions.columns import python_values
 from holdfast.functions.operator import BatchContext, Operator, OperatorResult
 from holdfast.functions.output import OutputMismatch, Row, RowFitter, yielded
 from holdfast.functions.running import bad_row, batch_time, call_open, named_tuples, raised, where_of
@@ -78,49 +81,88 @@ class ProcessOperator(Operator):
     def _run(
         self, part: pa.RecordBatch, slots: list[int], first_row: int, context: BatchContext, result: OperatorResult
     ) -> None:
-        process, cursor, ctx = self._function.process, self._cursor, self._context
-        may_undo = self._spec.bad_records == "dead_letter"
-        accept = self._fitter.fit if may_undo else self._fitter.shape
+        """One slice. With dead letters, one that fails anywhere is undone and taken again row by row."""
+        if self._spec.bad_records == "fail":
+            self._take_all(part, slots, first_row, context, result)
+            return
+        distinct = list(set(slots))
+        saved = [cells.save(distinct) for cells in self._cells]
+        try:
+            self._take_all(part, slots, first_row, context, result)
+        except UserFunctionError:
+            for cells, kept in zip(self._cells, saved, strict=True):
+                cells.put_back(distinct, kept)
+            self._take_each(part, slots, first_row, context, result)
+
+    def _calls(self, part: pa.RecordBatch, slots: list[int]) -> Iterable[tuple[int, Any, Any]]:
+        """Slot, row and key of each row."""
+        columns = [python_values(column) for column in part.columns]
+        return zip(slots, map(self._row_of, zip(*columns, strict=True)), self._keys(columns), strict=True)
+
+    def _take_all(
+        self, part: pa.RecordBatch, slots: list[int], first_row: int, context: BatchContext, result: OperatorResult
+    ) -> None:
+        """All rows, until one fails. This loop is what a row costs."""
+        process, cursor, ctx, shape = self._function.process, self._cursor, self._context, self._fitter.shape
         out: list[Row] = []
         starts: list[int] = []
-        old: list[Any] = []
-        columns = [column.to_pylist() for column in part.columns]
-        rows = map(self._row_of, zip(*columns, strict=True))
-        for slot, row, key in zip(slots, rows, self._keys(columns), strict=True):
-            cursor.slot, ctx.key = slot, key
-            starts.append(len(out))
-            if may_undo:
-                old = [cells.kept[slot] for cells in self._cells]
-            try:
-                for item in yielded(process(row, ctx)):
-                    out.append(accept(item))
-            except Exception as error:  # user code may raise anything
-                self._failed(part, len(starts) - 1, first_row, context, result, error)
-                del out[starts[-1] :]
-                for cells, kept in zip(self._cells, old, strict=True):
-                    cells.kept[slot] = kept
+        append, begin = out.append, starts.append
+        try:
+            for slot, row, key in self._calls(part, slots):
+                cursor.slot = slot
+                ctx.key = key
+                begin(len(out))
+                produced = process(row, ctx)
+                for item in produced if type(produced) is GeneratorType else yielded(produced):
+                    append(shape(item))
+        except Exception as error:  # user code may raise anything
+            raise self._error(part, len(starts) - 1, first_row, context, error) from error
+        self._put_out(out, starts, part, first_row, context, result)
+
+    def _put_out(
+        self,
+        out: list[Row],
+        starts: list[int],
+        part: pa.RecordBatch,
+        first_row: int,
+        context: BatchContext,
+        result: OperatorResult,
+    ) -> None:
         if out:
             try:
                 result.output.append(self._fitter.batch(out))
             except OutputMismatch as error:
-                self._failed(part, bisect_right(starts, error.row) - 1, first_row, context, result, error)
+                number = bisect_right(starts, error.row) - 1
+                raise self._error(part, number, first_row, context, error) from error
 
-    def _failed(
-        self,
-        part: pa.RecordBatch,
-        number: int,
-        first_row: int,
-        context: BatchContext,
-        result: OperatorResult,
-        error: Exception,
+    def _take_each(
+        self, part: pa.RecordBatch, slots: list[int], first_row: int, context: BatchContext, result: OperatorResult
     ) -> None:
-        """Raise, or set the row aside."""
+        """Row by row; one that fails is set apart, without a trace in cells or output."""
+        cursor, ctx = self._cursor, self._context
+        batches: list[pa.RecordBatch] = []
+        for number, (slot, row, key) in enumerate(self._calls(part, slots)):
+            cursor.slot, ctx.key = slot, key
+            saved = [cells.save([slot]) for cells in self._cells]
+            try:
+                out = [self._fitter.shape(item) for item in yielded(self._function.process(row, ctx))]
+                if out:
+                    batches.append(self._fitter.batch(out))
+            except Exception as error:  # user code may raise anything
+                for cells, kept in zip(self._cells, saved, strict=True):
+                    cells.put_back([slot], kept)
+                values = part.slice(number, 1).to_pylist()[0]
+                reason = str(self._error(part, number, first_row, context, error))
+                result.bad.append(bad_row(self._spec.name, context, first_row + number, reason, values))
+        if batches:
+            result.output.append(pa.concat_batches(batches))
+
+    def _error(
+        self, part: pa.RecordBatch, number: int, first_row: int, context: BatchContext, error: Exception
+    ) -> UserFunctionError:
         values = part.slice(number, 1).to_pylist()[0]
         key = {name: values[name] for name in self._spec.key_columns}
-        reason = raised(self._spec.name, key, where_of(context, first_row + number), error)
-        if self._spec.bad_records == "fail":
-            raise UserFunctionError(reason) from error
-        result.bad.append(bad_row(self._spec.name, context, first_row + number, reason, values))
+        return UserFunctionError(raised(self._spec.name, key, where_of(context, first_row + number), error))
 
     def _store(self) -> None:
         slots = self._table.touched()

@@ -4,6 +4,7 @@ import json
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.errors import UserFunctionError
@@ -19,7 +20,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def named_tuples(name: str, fields: Sequence[str]) -> Callable[[Iterable[Any]], Any]:
     """A maker of named tuples; a field name that Python does not allow becomes `_<position>`."""
     made: Any = namedtuple(name, fields, rename=True)  # type: ignore[misc]
-    return cast(Callable[[Iterable[Any]], Any], made._make)
+    return cast(Callable[[Iterable[Any]], Any], partial(tuple.__new__, made))
 
 
 def batch_time(context: BatchContext) -> datetime:
