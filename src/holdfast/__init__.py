@@ -25,6 +25,7 @@ from holdfast.query import Query
 from holdfast.settings import (
     CheckpointConfig,
     HashMapState,
+    RocksDBState,
     TaskManagerConfig,
     available_now,
     cron,
@@ -72,6 +73,7 @@ __all__ = [
     "Query",
     "QueryFailed",
     "ReducingState",
+    "RocksDBState",
     "SequenceSource",
     "SettingsError",
     "StateTooLarge",

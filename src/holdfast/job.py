@@ -57,7 +57,7 @@ class Job:
     task_managers
         Processes that hold state; each takes one of Spark's slots for as long as the query runs.
     state
-        The backend: `HashMapState()`.
+        The backend: `HashMapState()` or `RocksDBState()`.
     checkpoint, task_manager
         See `CheckpointConfig` and `TaskManagerConfig`.
     max_rows_per_batch, max_bytes_per_batch
@@ -137,8 +137,8 @@ class Job:
         for module in self.ship_modules:
             if not isinstance(module, ModuleType):
                 raise SettingsError(f"ship_modules=[{module!r}] is not allowed: give imported modules")
-        if not isinstance(self.state, HashMapState):
-            raise SettingsError(f"state={self.state!r} is not allowed: HashMapState()")
+        if not isinstance(self.state, StateBackend):
+            raise SettingsError(f"state={self.state!r} is not allowed: HashMapState() or RocksDBState()")
         if self.parallelism and self.task_managers > self.parallelism:
             raise SettingsError(
                 f"task_managers={self.task_managers} is above parallelism={self.parallelism}: some would hold no state"

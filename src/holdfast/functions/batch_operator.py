@@ -14,7 +14,7 @@ import pyarrow as pa
 from holdfast.errors import UserFunctionError
 from holdfast.functions import kernels
 from holdfast.functions.columns import AnyArray, BoolArray, IntArray, column_array, object_array, validity
-from holdfast.functions.operator import BatchContext, Operator, OperatorResult
+from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult
 from holdfast.functions.output import fit_batches
 from holdfast.functions.running import bad_row, batch_time, call_open, raised, where_of
 from holdfast.functions.states import State, ValueState
@@ -105,10 +105,10 @@ class _Saved:
 
 
 class BatchOperator(Operator):
-    def __init__(self, spec: "ProcessSpec", context: "Context", max_parallelism: int) -> None:
+    def __init__(self, spec: "ProcessSpec", context: "Context", max_parallelism: int, new_table: NewTable) -> None:
         self._spec = spec
         self._context = context
-        self._table = StateTable(spec.key_schema, spec.value_schema, max_parallelism)
+        self._table = new_table(spec.key_schema, spec.value_schema, max_parallelism)
         self.tables = {"state": self._table}
         self._function = spec.copy_function()
         call_open(self._function, context)

@@ -1,12 +1,16 @@
 """The seam between a subtask and what a keyed operator does. Spark-free and I/O-free."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from holdfast.sources.base import BadRow
 from holdfast.state.table import StateTable
+
+NewTable = Callable[[pa.Schema, pa.Schema, int], StateTable]
+"""Makes an empty table from key schema, value schema and the number of key groups."""
 
 
 @dataclass(frozen=True)
@@ -60,5 +64,12 @@ class OperatorSpec(ABC):
         """Schema of each table: the key columns, then the values; known at `start()`, compared with what is stored."""
 
     @abstractmethod
-    def create(self, subtask: int, key_group_start: int, key_group_stop: int, max_parallelism: int) -> Operator:
-        """A fresh instance with empty tables."""
+    def create(
+        self,
+        subtask: int,
+        key_group_start: int,
+        key_group_stop: int,
+        max_parallelism: int,
+        new_table: NewTable = StateTable,
+    ) -> Operator:
+        """A fresh instance with empty tables, made by `new_table`: the state backend decides where rows are."""

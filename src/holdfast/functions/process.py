@@ -34,10 +34,11 @@ import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.batch_operator import BatchOperator
-from holdfast.functions.operator import Operator, OperatorSpec
+from holdfast.functions.operator import NewTable, Operator, OperatorSpec
 from holdfast.functions.process_operator import ProcessOperator
 from holdfast.functions.states import State, ValueState, declared_states
 from holdfast.functions.values import fit_for
+from holdfast.state.table import StateTable
 
 
 class KeyedFunction:
@@ -224,8 +225,15 @@ class ProcessSpec(OperatorSpec):
         """A subtask's own copy of the function."""
         return cloudpickle.loads(cloudpickle.dumps(self.function))
 
-    def create(self, subtask: int, key_group_start: int, key_group_stop: int, max_parallelism: int) -> Operator:
+    def create(
+        self,
+        subtask: int,
+        key_group_start: int,
+        key_group_stop: int,
+        max_parallelism: int,
+        new_table: NewTable = StateTable,
+    ) -> Operator:
         context = Context(self.name, subtask)
         if isinstance(self.function, ProcessFunction):
-            return ProcessOperator(self, context, max_parallelism)
-        return BatchOperator(self, context, max_parallelism)
+            return ProcessOperator(self, context, max_parallelism, new_table)
+        return BatchOperator(self, context, max_parallelism, new_table)

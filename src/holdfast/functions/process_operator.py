@@ -19,10 +19,9 @@ import pyarrow as pa
 from holdfast.errors import UserFunctionError
 from holdfast.functions.cells import Cells, Cursor, keyed
 from holdfast.functions.columns import python_values
-from holdfast.functions.operator import BatchContext, Operator, OperatorResult
+from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult
 from holdfast.functions.output import OutputMismatch, Row, RowFitter, yielded
 from holdfast.functions.running import bad_row, batch_time, call_open, named_tuples, raised, where_of
-from holdfast.state.table import StateTable
 
 if TYPE_CHECKING:
     from holdfast.functions.process import Context, ProcessSpec
@@ -32,10 +31,10 @@ SLICE_ROWS = 1 << 13
 
 
 class ProcessOperator(Operator):
-    def __init__(self, spec: "ProcessSpec", context: "Context", max_parallelism: int) -> None:
+    def __init__(self, spec: "ProcessSpec", context: "Context", max_parallelism: int, new_table: NewTable) -> None:
         self._spec = spec
         self._context = context
-        self._table = StateTable(spec.key_schema, spec.value_schema, max_parallelism)
+        self._table = new_table(spec.key_schema, spec.value_schema, max_parallelism)
         self.tables = {"state": self._table}
         self._function = spec.copy_function()
         call_open(self._function, context)

@@ -4,7 +4,7 @@ Declarations form a DAG by construction: a stream only exists after what it come
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from holdfast.graph.program import (
     Step,
     Transform,
 )
+from holdfast.settings import IN_MEMORY, StateBackend
 from holdfast.sinks.base import Sink
 from holdfast.sources.base import Source
 
@@ -93,12 +94,16 @@ AnalyseTransform = Callable[[Callable[[Any], Any], pa.Schema], pa.Schema]
 
 
 def build_program(
-    declared: Declarations, analyse: AnalyseTransform, dead_letters: Sink | None, tags: dict[str, str]
+    declared: Declarations,
+    analyse: AnalyseTransform,
+    dead_letters: Sink | None,
+    tags: dict[str, str],
+    state: StateBackend = IN_MEMORY,
 ) -> Program:
     """Resolve every schema and lay the legs. Raises `JobRefused`."""
     if not declared.sinks:
         raise JobRefused("the job writes nothing: give at least one stream a sink with .write(...)")
-    return _Builder(declared, analyse).build(dead_letters, tags)
+    return replace(_Builder(declared, analyse).build(dead_letters, tags), state=state)
 
 
 class _Builder:

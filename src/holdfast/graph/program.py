@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.functions.operator import OperatorSpec
+from holdfast.settings import IN_MEMORY, StateBackend
 from holdfast.sinks.base import Sink
 from holdfast.sources.base import Source
 
@@ -105,6 +106,7 @@ class Program:
     sink_keys: dict[str, tuple[str, ...]]
     dead_letters: Sink | None = None
     tags: dict[str, str] = field(default_factory=dict)
+    state: StateBackend = IN_MEMORY
 
     @property
     def levels(self) -> int:

@@ -57,6 +57,7 @@ class _Base:
 @dataclass(eq=False)
 class _Pending:
     checkpoint_id: int
+    batch: int
     base: _Base
     handle: Future[TableHandle] = field(default_factory=Future)
 
@@ -150,7 +151,7 @@ class KeyedState:
                 key=lambda each: each.sqn,
             )
             pieces = self._log.persist(batch, base.sqn)
-            pending = self._pending[checkpoint_id] = _Pending(checkpoint_id, base)
+            pending = self._pending[checkpoint_id] = _Pending(checkpoint_id, batch, base)
         pieces.add_done_callback(partial(self._persisted, pending))
         return pending.handle
 
@@ -163,6 +164,7 @@ class KeyedState:
             for earlier in [each for each in self._pending if each < checkpoint_id]:
                 del self._pending[earlier]
             unused = self._adopt(pending.base) + self._superseded()
+        self._table.release(pending.batch)
         self._release(unused)
 
     def aborted(self, checkpoint_id: int) -> None:

@@ -59,6 +59,11 @@ class Keys:
         assert self.data is not None, "these keys are integers"
         return self.data
 
+    @property
+    def memory_bytes(self) -> int:
+        arrays = (self.values, self.offsets, self.data, self.nulls)
+        return sum(array.nbytes for array in arrays if array is not None)
+
     @cached_property
     def hashes(self) -> npt.NDArray[np.uint64]:
         """Stable for ever: equal keys have equal hashes, whatever batch they come in."""

@@ -99,7 +99,14 @@ class TaskManager:
             hit("taskmanager.deploy.before")
             self._pool = ThreadPoolExecutor(max(1, len(deployment.subtasks)), thread_name_prefix="subtask")
             hosted = host(
-                deployment, self._store, self._job_master, self._answers, self._janitor, self._clock, self._pool
+                deployment,
+                self._store,
+                self._job_master,
+                self._answers,
+                self._janitor,
+                self._clock,
+                self._pool,
+                self._settings.local_dir,
             )
             with self._numbers:
                 self._hosted = hosted
@@ -220,7 +227,12 @@ class TaskManager:
     def metrics(self) -> dict[str, float]:
         """Gauges and counters, by name; 0 where nothing is hosted."""
         subtasks = [] if self._hosted is None else list(self._hosted.subtasks.values())
-        return {
+        ratios = {
+            f"stateCacheHitRatio.{each.name}.{each.subtask}": ratio
+            for each in subtasks
+            if (ratio := each.cache_hit_ratio) is not None
+        }
+        return ratios | {
             "numRecordsIn": float(sum(each.rows_in for each in subtasks)),
             "numRecordsOut": float(sum(each.rows_out for each in subtasks)),
             "stateRows": float(sum(each.rows_in_state for each in subtasks)),
