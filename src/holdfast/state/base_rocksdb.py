@@ -7,14 +7,16 @@ multi-get touch few blocks. Does not know rows, nor what is dirty.
 
 import shutil
 import tempfile
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
 from rocksdict import (
+    AccessType,
     BlockBasedOptions,
     Cache,
+    Checkpoint,
     DBCompressionType,
     Options,
     Rdict,
@@ -46,6 +48,7 @@ class RocksDBBase:
         self.is_empty = True
         self._cache = Cache(BLOCK_CACHE_BYTES)
         self._db: Any = Rdict(str(self.folder / "db"), _options(self._cache))
+        self._checkpoints = 0
         self._unlogged = WriteOptions()
         self._unlogged.disable_wal = True
 
@@ -71,16 +74,37 @@ class RocksDBBase:
         self.is_empty = False
 
     def scan(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        items = iter(self._db.items(read_opt=ReadOptions()))
-        while some := list(islice(items, SCAN_ROWS)):
-            keys, records = zip(*some, strict=True)
-            yield list(keys), list(records)
+        yield from _chunks(self._db.items(read_opt=ReadOptions()))
+
+    def checkpoint(self) -> Path:
+        """Writes out what is in memory and links the files: nothing is copied."""
+        self._checkpoints += 1
+        folder = self.folder / f"checkpoint-{self._checkpoints}"
+        Checkpoint(self._db).create_checkpoint(str(folder))
+        return folder
 
     def close(self) -> None:
         db, self._db = self._db, None
         if db is not None:
             db.close()
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def scan_folder(folder: Path, start: bytes, stop: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Keys in `[start, stop)` and their records, in order, some at a time, from the files of a checkpoint."""
+    cache = Cache(BLOCK_CACHE_BYTES)
+    db: Any = Rdict(str(folder), _options(cache), access_type=AccessType.read_only())
+    try:
+        yield from _chunks(takewhile(lambda item: item[0] < stop, db.items(from_key=start)))
+    finally:
+        db.close()
+
+
+def _chunks(items: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    left = iter(items)
+    while some := list(islice(left, SCAN_ROWS)):
+        keys, records = zip(*some, strict=True)
+        yield list(keys), list(records)
 
 
 def _options(cache: Any) -> Any:

@@ -9,6 +9,7 @@ as it is; what is dirty reaches the base only when it leaves. Does not own undo.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -41,6 +42,10 @@ class BaseStore(Protocol):
 
     def scan(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """All keys and their records, in order of the keys, some at a time."""
+        ...
+
+    def checkpoint(self) -> Path:
+        """A folder with files that hold its state as of now; whoever asked for it deletes it."""
         ...
 
     def close(self) -> None:
@@ -94,6 +99,11 @@ class Residency:
         self._write(absent[:0], absent)
         if self._recency is not None:
             self._recency.touch(slots)
+
+    def dirty_slots(self) -> Integers:
+        """Rows that the base does not have as they are."""
+        dirty: Integers = np.flatnonzero(self.dirty)
+        return dirty
 
     def removed(self, slots: Integers) -> None:
         """These are about to be taken out of memory."""

@@ -1,10 +1,11 @@
-"""Rows as records of bytes, as a base store keeps them. Local to a process's own folder: never read by another.
+"""Rows as records of bytes, as a base store keeps them, and with its files the materialized state of a table.
 
 record := mark (1 byte); for each column: valid (1 byte); for each fixed-width column: its physical value;
           where there are object columns: msgpack array of their values' bytes, nil for null
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -39,6 +40,11 @@ class RowCodec:
         ]
         pack = msgspec.msgpack.Encoder().encode
         return [head + pack(objects) for head, objects in zip(heads, zip(*parts, strict=True), strict=True)]
+
+    def to_arrow(self, records: Sequence[bytes]) -> list[Any]:
+        """The value columns of records."""
+        pairs = zip(self._columns, self.decode(records), strict=True)
+        return [column.to_arrow(values, valid) for column, (values, valid) in pairs]
 
     def decode(self, records: Sequence[bytes]) -> list[tuple[Values, Bools]]:
         """The inverse of `encode`."""

@@ -14,6 +14,8 @@ Used by one thread at a time; `release` by any. Does not own the log, files, or 
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,20 +23,32 @@ import pyarrow as pa
 
 from holdfast.errors import BadRecord, JobRefused
 from holdfast.state import kernels
-from holdfast.state.changes import merge_changes, stored_batch, stored_schema, within
+from holdfast.state.changes import key_schema_of, merge_changes, stored_batch, stored_schema, value_schema_of, within
 from holdfast.state.columns import Column, object_field
 from holdfast.state.history import UNDO_BYTES_MAX, History, Segment
 from holdfast.state.index import columns_of_stored
 from holdfast.state.keys import check_key_types, encode_columns, refuse_nulls
 from holdfast.state.physical import Bools, Integers, values_of
 from holdfast.state.residency import BaseStore, Residency
+from holdfast.state.row_codec import RowCodec
 from holdfast.state.rows import OldRows, Rows
 from holdfast.state.transaction import Transaction
 
-__all__ = ["Column", "StateTable", "merge_changes", "object_field", "stored_schema"]
+__all__ = ["Captured", "Column", "StateTable", "merge_changes", "object_field", "stored_schema"]
 
 STAMP_MAX = (1 << 31) - 1
 _NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A table at a boundary: `files` of its base store, none where that has no rows, with `rows` on top of them.
+
+    Whoever takes it deletes the folder `files`.
+    """
+
+    rows: pa.RecordBatch
+    files: Path | None
 
 
 class StateTable:
@@ -251,12 +265,38 @@ class StateTable:
         self._rows.estimate_objects(touched)
         self._put_anew([touched])
 
+    def load(self, stored: pa.Schema, records: Iterable[tuple[list[bytes], list[bytes]]]) -> None:
+        """Take rows that the table does not have, as a base store of a table of schema `stored` keeps them.
+
+        Raises
+        ------
+        JobRefused
+            As `apply`.
+        """
+        self._refuse_in_batch("load")
+        as_they_are = self._residency is not None and stored.equals(self._stored_schema)
+        codec = RowCodec([Column(field, 0) for field in value_schema_of(stored)])
+        for keys, values in records:
+            if self._residency is not None and as_they_are:
+                self._residency.base.write(keys, values, [])
+                self._count += len(keys)
+            else:
+                self.apply(_decoded(stored, codec, keys, values), 0, self.max_parallelism)
+
+    def capture(self) -> Captured:
+        """All present rows as of now, without reading those that the base store has: its files stand for them."""
+        self._refuse_in_batch("capture")
+        if self._residency is None or self._residency.base.is_empty:
+            return Captured(self._stored(self._rows.live()), None)
+        return Captured(self._stored(self._residency.dirty_slots()), self._residency.base.checkpoint())
+
     def snapshot(self) -> pa.RecordBatch:
         """A copy of all present rows in the stored schema, sorted by key group."""
         if self._residency is None or self._residency.base.is_empty:
             return self._stored(self._rows.live())
         whole = StateTable(self.key_schema, self.value_schema, self.max_parallelism)
-        for rows in self._base_rows(self._residency):
+        for keys, records in self._residency.base.scan():
+            rows = _decoded(self._stored_schema, self._residency.codec, keys, records)
             whole.apply(rows, 0, self.max_parallelism)
         in_memory = self._rows.live() if self._transaction is None else np.union1d(self.touched(), self._rows.live())
         whole.apply(self._stored(in_memory), 0, self.max_parallelism)
@@ -266,13 +306,6 @@ class StateTable:
         """Let go of the base store and its files."""
         if self._residency is not None:
             self._residency.base.close()
-
-    def _base_rows(self, residency: Residency) -> Iterable[pa.RecordBatch]:
-        for keys, records in residency.base.scan():
-            groups, columns = columns_of_stored(keys, self.key_schema)
-            for column, (values, valid) in zip(self._rows.columns, residency.codec.decode(records), strict=True):
-                columns.append(column.to_arrow(values, valid))
-            yield stored_batch(self._stored_schema, groups, np.zeros(len(keys), np.bool_), columns)
 
     def _stored(self, slots: Integers) -> pa.RecordBatch:
         groups = self._rows.index.key_groups(slots, self.max_parallelism)
@@ -354,3 +387,9 @@ class StateTable:
             raise RuntimeError(
                 f"{call}() on a state table inside batch {self._transaction.batch}; commit or undo first"
             )
+
+
+def _decoded(stored: pa.Schema, codec: RowCodec, keys: list[bytes], records: list[bytes]) -> pa.RecordBatch:
+    """Rows of a base store in the stored schema."""
+    groups, columns = columns_of_stored(keys, key_schema_of(stored))
+    return stored_batch(stored, groups, np.zeros(len(keys), np.bool_), [*columns, *codec.to_arrow(records)])

@@ -134,7 +134,7 @@ def _restored(
     try:
         for name, table in operator.tables.items():
             handles = [each for each in subtask.restore if (each.operator, each.table) == (subtask.operator, name)]
-            restore_table(table, handles, fetch, start, stop)
+            restore_table(table, handles, fetch, start, stop, local_dir)
             states[name] = KeyedState(subtask.operator, name, table, start, stop, uploader, policy, clock)
             if handles:
                 states[name].restored(handles)
