@@ -3,6 +3,7 @@
 Cache limits are small, and keys collide on purpose, so that every batch evicts and every probe walks.
 """
 
+import itertools
 import shutil
 import tempfile
 from typing import Any
@@ -18,7 +19,8 @@ from holdfast.errors import CorruptObject, HoldfastError
 from holdfast.settings import HashMapState, RocksDBState, StateBackend
 from holdfast.state import hashing
 from holdfast.state.backends import new_table
-from holdfast.state.table import StateTable, merge_changes
+from holdfast.state.base_rocksdb import scan_folder
+from holdfast.state.table import Captured, StateTable, merge_changes
 
 Row = tuple[int | None, str | None]
 
@@ -72,6 +74,7 @@ class TableAgainstDict(RuleBasedStateMachine):
         self.rows: dict[Any, Row] = {}
         self.touched: dict[Any, None] = {}
         self.unmerged: list[pa.RecordBatch] = []
+        self.captured: tuple[Captured, dict[Any, Row]] | None = None
         self.batch = 0
         self.committed: dict[int, dict[Any, Row]] = {0: {}}
 
@@ -195,7 +198,30 @@ class TableAgainstDict(RuleBasedStateMachine):
         assert self.contents(self.replica) == self.rows
         assert len(self.replica) == len(self.rows)
 
-    @precondition(lambda self: not self.table.in_batch)
+    @precondition(lambda self: not self.table.in_batch and self.captured is None)
+    @rule()
+    def begin_to_materialize(self) -> None:
+        self.captured = self.table.capture(), dict(self.rows)
+
+    @precondition(lambda self: self.captured is not None)
+    @rule(backend=st.sampled_from(BACKENDS), split=st.integers(0, 128))
+    def restore_what_was_materialized(self, backend: StateBackend, split: int) -> None:
+        """Maybe batches, rewinds and evictions later: it holds the rows of its boundary."""
+        assert self.captured is not None
+        captured, rows = self.captured
+        self.captured = None
+        table = new_table(backend, self.folder, self.schema, VALUES, 128)
+        if captured.files is not None:
+            edges = (0, split, 128)
+            for start, stop in itertools.pairwise(group.to_bytes(2, "big") for group in edges):
+                table.load(self.table.stored_schema(), scan_folder(captured.files, start, stop))
+            shutil.rmtree(captured.files)
+        table.apply(captured.rows, 0, 128)
+        assert self.contents(table) == rows
+        assert len(table) == len(rows)
+        table.close()
+
+    @precondition(lambda self: not self.table.in_batch and self.captured is None)
     @rule(split=st.integers(0, 128))
     def restore(self, split: int) -> None:
         snapshot, before = self.table.snapshot(), self.table
