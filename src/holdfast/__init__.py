@@ -19,7 +19,7 @@ from holdfast.errors import (
 )
 from holdfast.functions.aggregates import count, first, last, max, mean, min, sum
 from holdfast.functions.process import BatchFunction, ProcessFunction
-from holdfast.functions.states import AggregatingState, ReducingState, ValueState
+from holdfast.functions.states import AggregatingState, ListState, MapState, ReducingState, ValueState
 from holdfast.job import Job, KeyedStream, Stream
 from holdfast.query import Query
 from holdfast.settings import (
@@ -63,6 +63,8 @@ __all__ = [
     "Job",
     "JobRefused",
     "KeyedStream",
+    "ListState",
+    "MapState",
     "MemorySink",
     "NoopSink",
     "ObjectExists",

@@ -12,7 +12,7 @@ from holdfast.changelog.handles import TableHandle
 from holdfast.exchange.local import LocalSender
 from holdfast.exchange.sender import UnitAttempt
 from holdfast.functions.aggregates import AggregateSpec, count
-from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, OperatorSpec
+from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, OperatorSpec, TableSchema
 from holdfast.graph.keygroups import key_group_range
 from holdfast.graph.program import OperatorTarget, Program
 from holdfast.recovery.manifests import load_manifests
@@ -125,7 +125,7 @@ class HookedSpec(OperatorSpec):
     def output_schema(self) -> pa.Schema:
         return self.inner.output_schema
 
-    def table_schemas(self) -> dict[str, pa.Schema]:
+    def table_schemas(self) -> dict[str, TableSchema]:
         return self.inner.table_schemas()
 
     def create(

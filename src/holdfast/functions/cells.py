@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
 from holdfast.functions.columns import BoolArray, IntArray, column_array, object_array, python_values, validity
-from holdfast.functions.states import AggregatingState, ReducingState, State, ValueState
+from holdfast.functions.expiry import BatchClock, alive_rows
+from holdfast.functions.states import AggregatingState, ReducingState, State, ValueState, time_column
 from holdfast.functions.values import Codec, Misfit, integer_range
 from holdfast.state.physical import values_of
 from holdfast.state.table import StateTable
@@ -33,19 +34,33 @@ class Cursor:
 class Cells:
     """One state of one operator."""
 
-    def __init__(self, operator: str, name: str, state: State, cursor: Cursor) -> None:
+    tables: dict[str, StateTable] = {}
+    """No tables of its own."""
+
+    def __init__(self, operator: str, name: str, state: State, cursor: Cursor, clock: BatchClock) -> None:
         self.operator = operator
         self.name = name
         self.codec: Codec = state.codec()
         self.type = "any msgpack-able object" if state.type is None else str(state.type)
         self.cursor = cursor
         self.kept: dict[int, Any] = {}
+        self.expiry = state.expiry
+        self._clock = clock
+        self._times: dict[int, int | None] = {}
+        """With expiry: since when the value's time to live runs; None where there is no value."""
 
     def load(self, table: StateTable, slots: IntArray) -> None:
         """Take in the rows of these slots, each once a batch."""
         column = table.column(self.name)
         array = column_array(column.values[slots], column.valid[slots], self.codec.column_type)
-        self.kept.update(zip(slots.tolist(), python_values(array), strict=True))
+        kept = python_values(array)
+        if self.expiry is not None:
+            times, valid = table.column(time_column(self.name)).gather(slots)
+            alive = alive_rows(times, valid, self.expiry, self._clock.now_us).tolist()
+            kept = [value if ok else None for value, ok in zip(kept, alive, strict=True)]
+            living = [time if ok else None for time, ok in zip(times.tolist(), alive, strict=True)]
+            self._times.update(zip(slots.tolist(), living, strict=True))
+        self.kept.update(zip(slots.tolist(), kept, strict=True))
 
     def store(self, table: StateTable, slots: IntArray) -> BoolArray:
         """Write all cells, loaded for `slots` in this order; returns which of them have a value."""
@@ -60,31 +75,55 @@ class Cells:
             some = valid if len(valid) else np.ones(len(kept), np.bool_)
             column.values[slots] = values_of(array)
         column.valid[slots] = some
+        if self.expiry is not None:
+            times = pa.array(list(self._times.values()), pa.int64())
+            table.column(time_column(self.name)).scatter(slots, values_of(times), some)
         return some
 
-    def save(self, slots: list[int]) -> list[Any]:
+    def save(self, slots: list[int]) -> Any:
         """What `put_back` takes to undo all that happens to these slots from now on."""
-        kept = self.kept
-        return [kept[slot] for slot in slots]
+        kept, times = self.kept, self._times
+        return [kept[slot] for slot in slots], [times[slot] for slot in slots if times]
 
-    def put_back(self, slots: list[int], saved: list[Any]) -> None:
-        self.kept.update(zip(slots, saved, strict=True))
+    def put_back(self, slots: list[int], saved: Any) -> None:
+        self.kept.update(zip(slots, saved[0], strict=True))
+        if self.expiry is not None:
+            self._times.update(zip(slots, saved[1], strict=True))
+
+    def reset(self) -> None:
+        """The batch is over."""
+        self.kept.clear()
+        self._times.clear()
 
     def put(self, value: Any) -> None:
         try:
-            self.kept[self.cursor.slot] = self.codec.put(value)
+            kept = self.codec.put(value)
         except Misfit as misfit:
             raise self.misfit(misfit) from misfit
+        slot = self.cursor.slot
+        self.kept[slot] = kept
+        if self.expiry is not None:
+            if kept is None:
+                self._times[slot] = None
+            elif self.expiry.on != "create" or self._times[slot] is None:
+                self._times[slot] = self._clock.now_us
 
     def misfit(self, misfit: Misfit) -> UserFunctionError:
         return UserFunctionError(f"operator {self.operator!r}: state {self.name!r} of type {self.type}: {misfit}")
 
     def read(self) -> Any:
-        kept = self.kept[self.cursor.slot]
+        """A copy of the value, or None."""
+        slot = self.cursor.slot
+        kept = self.kept[slot]
+        if self.expiry is not None and self.expiry.on == "read" and kept is not None:
+            self._times[slot] = self._clock.now_us
         return kept if self.codec.get is None else self.codec.get(kept)
 
     def clear(self) -> None:
-        self.kept[self.cursor.slot] = None
+        slot = self.cursor.slot
+        self.kept[slot] = None
+        if self.expiry is not None:
+            self._times[slot] = None
 
 
 class KeyedValueState(ValueState):
@@ -103,6 +142,12 @@ class KeyedValueState(ValueState):
 def _reader(cells: Cells, default: Any) -> Callable[[], Any]:
     kept, cursor, get = cells.kept, cells.cursor, cells.codec.get
 
+    def read_value() -> Any:
+        found = cells.read()
+        if found is not None:
+            return found
+        return default if get is None else get(default)
+
     def value() -> Any:
         found = kept[cursor.slot]
         return default if found is None else found
@@ -111,6 +156,8 @@ def _reader(cells: Cells, default: Any) -> Callable[[], Any]:
         assert get is not None
         return get(value())
 
+    if cells.expiry is not None:
+        return read_value
     return value if get is None else copied_value
 
 
@@ -130,6 +177,8 @@ def _writer(cells: Cells) -> Callable[[Any], None]:
         else:
             put(value)
 
+    if cells.expiry is not None:
+        return put
     if usual is not int:
         return put if usual is None else update_other
     low, high = integer_range(cells.codec.column_type)
@@ -171,14 +220,3 @@ class KeyedAggregatingState(AggregatingState):
 
     def clear(self) -> None:
         self._cells.clear()
-
-
-def keyed(declared: State, cells: Cells) -> State:
-    """What stands in a declared state's place in a running function."""
-    if isinstance(declared, ValueState):
-        return KeyedValueState(declared, cells)
-    if isinstance(declared, ReducingState):
-        return KeyedReducingState(declared, cells)
-    if isinstance(declared, AggregatingState):
-        return KeyedAggregatingState(declared, cells)
-    raise TypeError(f"{declared.kind} is not a state of this package")

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -11,6 +12,11 @@ from holdfast.state.table import StateTable
 
 NewTable = Callable[[pa.Schema, pa.Schema, int], StateTable]
 """Makes an empty table from key schema, value schema and the number of key groups."""
+
+
+class TableSchema(NamedTuple):
+    keys: pa.Schema
+    values: pa.Schema
 
 
 @dataclass(frozen=True)
@@ -60,8 +66,8 @@ class OperatorSpec(ABC):
     def output_schema(self) -> pa.Schema: ...
 
     @abstractmethod
-    def table_schemas(self) -> dict[str, pa.Schema]:
-        """Schema of each table: the key columns, then the values; known at `start()`, compared with what is stored."""
+    def table_schemas(self) -> dict[str, TableSchema]:
+        """Schema of each table; known at `start()`, compared with what is stored."""
 
     @abstractmethod
     def create(

@@ -34,9 +34,9 @@ import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.batch_operator import BatchOperator
-from holdfast.functions.operator import NewTable, Operator, OperatorSpec
+from holdfast.functions.operator import NewTable, Operator, OperatorSpec, TableSchema
 from holdfast.functions.process_operator import ProcessOperator
-from holdfast.functions.states import State, ValueState, declared_states
+from holdfast.functions.states import ListState, MapState, State, ValueState, declared_states
 from holdfast.functions.values import fit_for
 from holdfast.state.table import StateTable
 
@@ -131,10 +131,10 @@ def check_function(function: Any) -> None:
     _check_signature(name, "open", function.open, ("ctx",))
     _check_signature(name, "close", function.close, ())
     for state_name, state in declared_states(function).items():
-        if isinstance(function, BatchFunction) and not isinstance(state, ValueState):
+        if isinstance(function, BatchFunction) and not isinstance(state, ValueState | ListState | MapState):
             raise SettingsError(
-                f"state {state_name!r} of {name} is a {state.kind}; a BatchFunction has ValueStates only, which it "
-                "reads and writes as arrays"
+                f"state {state_name!r} of {name} is a {state.kind}; a BatchFunction has ValueState, ListState and "
+                "MapState, which it reads and writes as arrays"
             )
     try:
         cloudpickle.loads(cloudpickle.dumps(function))
@@ -216,10 +216,13 @@ class ProcessSpec(OperatorSpec):
 
     @property
     def value_schema(self) -> pa.Schema:
-        return pa.schema([pa.field(name, state.codec().column_type) for name, state in self.states.items()])
+        return pa.schema([field for name, state in self.states.items() for field in state.fields(name)])
 
-    def table_schemas(self) -> dict[str, pa.Schema]:
-        return {"state": pa.schema([*self.key_schema, *self.value_schema])}
+    def table_schemas(self) -> dict[str, TableSchema]:
+        schemas = {"state": TableSchema(self.key_schema, self.value_schema)}
+        for name, state in self.states.items():
+            schemas.update(state.tables(name, self.key_schema))
+        return schemas
 
     def copy_function(self) -> Any:
         """A subtask's own copy of the function."""

@@ -17,8 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
-from holdfast.functions.cells import Cells, Cursor, keyed
+from holdfast.functions.cells import Cursor
 from holdfast.functions.columns import python_values
+from holdfast.functions.entries import Making
+from holdfast.functions.expiry import BatchClock
+from holdfast.functions.keyed_states import AnyCells, keyed
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult
 from holdfast.functions.output import OutputMismatch, Row, RowFitter, yielded
 from holdfast.functions.running import bad_row, batch_time, call_open, named_tuples, raised, where_of
@@ -39,9 +42,15 @@ class ProcessOperator(Operator):
         self._function = spec.copy_function()
         call_open(self._function, context)
         self._cursor = Cursor()
-        self._cells = [Cells(spec.name, name, state, self._cursor) for name, state in spec.states.items()]
-        for cells, (name, state) in zip(self._cells, spec.states.items(), strict=True):
-            self._function.__dict__[name] = keyed(state, cells)
+        self._clock = BatchClock()
+        self._cells: list[AnyCells] = []
+        making = Making(max_parallelism, new_table, self._clock)
+        undoable = spec.bad_records == "dead_letter"
+        for name, declared in spec.states.items():
+            cells, state = keyed(spec.name, name, declared, self._cursor, undoable, spec.key_schema, making)
+            self._cells.append(cells)
+            self.tables.update(cells.tables)
+            self._function.__dict__[name] = state
         self._fitter = RowFitter(spec.schema)
         self._row_of = named_tuples("Row", spec.input_schema.names)
         self._key_of = named_tuples("Key", spec.key_columns)
@@ -49,6 +58,7 @@ class ProcessOperator(Operator):
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(output=[])
         self._context.batch_time = batch_time(context)
+        self._clock.now_us = context.batch_time_us
         loaded = first_row = 0
         try:
             for _, rows in inputs:
@@ -64,7 +74,7 @@ class ProcessOperator(Operator):
             self._store()
         finally:
             for cells in self._cells:
-                cells.kept.clear()
+                cells.reset()
         return result
 
     def close(self) -> None:

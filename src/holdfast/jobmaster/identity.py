@@ -42,11 +42,7 @@ def without_dropped_output(base: CheckpointRecord, program: Program) -> Checkpoi
 
 def _stored_schemas(spec: OperatorSpec) -> dict[str, pa.Schema]:
     """The schema of each table as its rows are stored."""
-    keys = len(spec.key_columns)
-    return {
-        table: stored_schema(pa.schema(list(schema)[:keys]), pa.schema(list(schema)[keys:]))
-        for table, schema in spec.table_schemas().items()
-    }
+    return {table: stored_schema(schema.keys, schema.values) for table, schema in spec.table_schemas().items()}
 
 
 def check_identity(base: CheckpointRecord, program: Program, drop_state: Collection[str]) -> None:

@@ -17,7 +17,15 @@ import pyarrow as pa
 from holdfast.state import kernels
 from holdfast.state.hashing import groups_of, groups_of_integers
 from holdfast.state.kernels import ARENA_LIVE, ARENA_USED, CONTROL_FIELDS, COUNT, COUNT_MAX, FREE, FRESH, SLOTS_USED
-from holdfast.state.keys import Keys, decode_bytes, decode_integers, is_integer_kind
+from holdfast.state.keys import (
+    Keys,
+    decode_bytes,
+    decode_integers,
+    encode_columns,
+    group_columns,
+    is_integer_kind,
+    key_groups,
+)
 from holdfast.state.physical import Bytes, Integers
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -209,7 +217,12 @@ class BytesIndex(KeyIndex):
         return decode_bytes(*self._bytes(slots), self.key_schema)
 
     def key_groups(self, slots: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
-        return groups_of(kernels.gather(self._tags, slots).view(np.uint64), max_parallelism)
+        leading = group_columns(self.key_schema)
+        if leading == len(self.key_schema):
+            return groups_of(kernels.gather(self._tags, slots).view(np.uint64), max_parallelism)
+        return key_groups(
+            encode_columns(self.columns(slots)[:leading], self.key_schema.names[:leading]), max_parallelism
+        )
 
     def remove(self, slots: Integers) -> None:
         super().remove(slots)
