@@ -19,6 +19,7 @@ import json
 import statistics
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -81,19 +82,27 @@ class Log:
         self.uploader = Uploader(ObstoreStore("memory://", MemoryStore()), 1, 1)
         self.writer = ChangelogWriter(LogId("count", "state", 0, 128), self.uploader, merge_changes) if on else None
         self.persisted_s = time.monotonic()
+        self.cuts = ThreadPoolExecutor(1, thread_name_prefix="cut")
 
     def changes(self) -> Any:
-        return None if self.writer is None else self.table.changes()
+        return None if self.writer is None else self.table.defer_changes()
 
     def committed(self, batch: int, changes: Any) -> None:
         if self.writer is not None:
             self.writer.append(batch, changes)
         if time.monotonic() - self.persisted_s >= CHECKPOINT_S:
-            self.persisted_s = time.monotonic()
-            self.table.release(batch)
-            if self.writer is not None:
-                self.writer.persist(batch)
-                self.writer.truncate(self.writer.next_sqn())
+            self.cut(batch)
+
+    def cut(self, batch: int) -> None:
+        """On a thread of its own, as a TaskManager is asked for it."""
+        self.persisted_s = time.monotonic()
+        self.cuts.submit(self._cut, batch, self.writer.next_sqn() if self.writer else 0)
+
+    def _cut(self, batch: int, sqn: int) -> None:
+        if self.writer is not None:
+            self.writer.persist(batch).result()
+            self.writer.truncate(sqn)
+        self.table.release(batch)
 
 
 def process(table: StateTable, log: Log, batch: int, rows: pa.RecordBatch) -> list[float]:
@@ -131,6 +140,7 @@ def measure(
     distinct = count if pattern == "returning" else min(count, DISTINCT_BATCHES)
     batches = list(key_batches(keys, key_type, drawn(keys, pattern, distinct)))
     process(table, log, batch, batches[0])
+    log.cut(batch)
     warmed = time.perf_counter()
     hits, accesses = table.cache_accesses
     taken = []
@@ -160,6 +170,7 @@ def measure(
         "batch_ms_max": round(float(steps.sum(1).max()) * 1000, 1),
         "warmup_s": round(warmed - started, 2),
     }
+    log.cuts.shutdown()
     log.uploader.close(discard=False)
     table.close()
     return result

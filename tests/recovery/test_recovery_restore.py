@@ -147,7 +147,7 @@ class Subtask:
             counts = self.table.column("n")
             counts.values[slot] = counts.values[slot] + 1 if self.table.present[slot] else 1
             counts.valid[slot] = self.table.present[slot] = not delete
-        changes = self.table.changes()
+        changes = self.table.defer_changes()
         self.table.commit()
         self.keyed.committed(batch, changes)
 

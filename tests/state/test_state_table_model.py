@@ -22,10 +22,13 @@ from holdfast.state.backends import new_table
 from holdfast.state.base_rocksdb import scan_folder
 from holdfast.state.table import Captured, StateTable, merge_changes
 
-Row = tuple[int | None, str | None]
+Row = tuple[Any, Any]
 
 MASK = (1 << 64) - 1
-VALUES = pa.schema([("n", pa.int32()), ("s", pa.string())])
+VALUES: dict[str, tuple[pa.Schema, list[Any]]] = {
+    "objects": (pa.schema([("n", pa.int32()), ("s", pa.string())]), ["", "u", "v"]),
+    "fixed width": (pa.schema([("n", pa.int32()), ("s", pa.int64())]), [0, 1, -(2**60)]),
+}
 
 
 def unmix(output: int) -> int:
@@ -58,22 +61,28 @@ BACKENDS: list[StateBackend] = [
     RocksDBState(cache_max_entries=5),
     RocksDBState(cache_max_entries=100),
 ]
-ROWS = st.tuples(st.none() | st.integers(-2, 2), st.none() | st.sampled_from(["", "u", "v"]))
 
 
 class TableAgainstDict(RuleBasedStateMachine):
-    @initialize(kind=st.sampled_from(sorted(KEYS)), backend=st.sampled_from(BACKENDS))
-    def create(self, kind: str, backend: StateBackend) -> None:
+    @initialize(
+        kind=st.sampled_from(sorted(KEYS)), backend=st.sampled_from(BACKENDS), values=st.sampled_from(sorted(VALUES))
+    )
+    def create(self, kind: str, backend: StateBackend, values: str) -> None:
         self.schema, self.universe = KEYS[kind]
+        self.values, cells = VALUES[values]
+        self.new_rows = st.tuples(st.none() | st.integers(-2, 2), st.none() | st.sampled_from(cells))
         self.backend = backend
         self.folder = tempfile.mkdtemp()
         self.hash_bytes = hashing.hash_bytes
         if kind.endswith("one hash"):
             hashing.hash_bytes = lambda offsets, data: np.full(len(offsets) - 1, 12345, np.uint64)
-        self.table, self.replica = self.new(), self.new()
+        self.table, self.replica = self.new(), StateTable(self.schema, self.values, 128)
         self.rows: dict[Any, Row] = {}
         self.touched: dict[Any, None] = {}
         self.unmerged: list[pa.RecordBatch] = []
+        self.deferred: dict[int, StateTable | pa.RecordBatch] = {}
+        self.cut = 0
+        self.rows_after: dict[int, dict[Any, Row]] = {0: {}}
         self.captured: tuple[Captured, dict[Any, Row]] | None = None
         self.batch = 0
         self.committed: dict[int, dict[Any, Row]] = {0: {}}
@@ -82,11 +91,10 @@ class TableAgainstDict(RuleBasedStateMachine):
         if hasattr(self, "folder"):
             hashing.hash_bytes = self.hash_bytes
             self.table.close()
-            self.replica.close()
             shutil.rmtree(self.folder)
 
     def new(self) -> StateTable:
-        return new_table(self.backend, self.folder, self.schema, VALUES, 128)
+        return new_table(self.backend, self.folder, self.schema, self.values, 128)
 
     @property
     def limit(self) -> int | None:
@@ -124,8 +132,8 @@ class TableAgainstDict(RuleBasedStateMachine):
     def write(self, data: st.DataObject) -> None:
         keys = self.choose(data, 8)
         for key, slot in zip(keys, self.lookup(keys), strict=True):
-            row = data.draw(ROWS)
-            for name, value in zip(VALUES.names, row, strict=True):
+            row = data.draw(self.new_rows)
+            for name, value in zip(self.values.names, row, strict=True):
                 column = self.table.column(name)
                 column.valid[slot] = value is not None
                 if value is not None:
@@ -146,14 +154,28 @@ class TableAgainstDict(RuleBasedStateMachine):
     @rule()
     def commit(self) -> None:
         changes = self.table.changes()
+        deferred = self.table.defer_changes()
         before = self.committed[max(self.committed)]
         assert self.changed(changes) == {
             key: self.rows.get(key) for key in self.universe if self.rows.get(key) != before.get(key)
         }
         self.table.commit()
-        self.committed[self.batch] = dict(self.rows)
-        if changes is not None:
-            self.unmerged.append(changes)
+        self.committed[self.batch] = self.rows_after[self.batch] = dict(self.rows)
+        if deferred is not None:
+            self.deferred[self.batch] = deferred
+
+    @precondition(lambda self: self.deferred)
+    @rule(data=st.data())
+    def collect(self, data: st.DataObject) -> None:
+        """At a cut that may lag behind commits, maybe with a batch in flight."""
+        up_to = data.draw(st.sampled_from(sorted(self.deferred)))
+        waiting = [self.deferred.pop(batch) for batch in sorted(self.deferred) if batch <= up_to]
+        for each in waiting:
+            if isinstance(each, pa.RecordBatch):
+                self.unmerged.append(each)
+        if isinstance(waiting[-1], StateTable):
+            self.unmerged += self.table.collect(up_to)
+        self.cut = up_to
 
     @precondition(lambda self: self.table.in_batch)
     @rule()
@@ -168,10 +190,9 @@ class TableAgainstDict(RuleBasedStateMachine):
         self.table.rewind(to_batch)
         self.committed = {batch: rows for batch, rows in self.committed.items() if batch <= to_batch}
         self.rows = dict(self.committed[to_batch])
-        # The replica's log goes back too: here, by starting it anew.
-        self.replica.close()
-        self.replica, self.unmerged = self.new(), []
-        self.replica.apply(self.table.snapshot(), 0, 128)
+        self.deferred = {batch: changes for batch, changes in self.deferred.items() if batch <= to_batch}
+        if self.cut > to_batch:
+            self.start_replica_anew(to_batch)
 
     @precondition(lambda self: not self.table.in_batch)
     @rule(data=st.data())
@@ -186,7 +207,11 @@ class TableAgainstDict(RuleBasedStateMachine):
             with pytest.raises(HoldfastError, match="cannot go back"):
                 self.table.rewind(up_to - 1)
 
-    @precondition(lambda self: not self.table.in_batch and self.unmerged)
+    def start_replica_anew(self, batch: int) -> None:
+        self.replica, self.unmerged, self.cut = StateTable(self.schema, self.values, 128), [], batch
+        self.replica.apply(self.table.snapshot(), 0, 128)
+
+    @precondition(lambda self: self.unmerged)
     @rule(merged=st.booleans())
     def replay(self, merged: bool) -> None:
         for changes in [merge_changes(self.unmerged)] if merged else self.unmerged:
@@ -195,8 +220,8 @@ class TableAgainstDict(RuleBasedStateMachine):
             self.replica.apply(changes, 0, 50)
             self.replica.apply(changes, 50, 128)
         self.unmerged = []
-        assert self.contents(self.replica) == self.rows
-        assert len(self.replica) == len(self.rows)
+        assert self.contents(self.replica) == self.rows_after[self.cut]
+        assert len(self.replica) == len(self.rows_after[self.cut])
 
     @precondition(lambda self: not self.table.in_batch and self.captured is None)
     @rule()
@@ -210,7 +235,7 @@ class TableAgainstDict(RuleBasedStateMachine):
         assert self.captured is not None
         captured, rows = self.captured
         self.captured = None
-        table = new_table(backend, self.folder, self.schema, VALUES, 128)
+        table = new_table(backend, self.folder, self.schema, self.values, 128)
         if captured.files is not None:
             edges = (0, split, 128)
             for start, stop in itertools.pairwise(group.to_bytes(2, "big") for group in edges):
@@ -231,6 +256,9 @@ class TableAgainstDict(RuleBasedStateMachine):
         self.table.apply(snapshot, 0, split)
         self.committed = {self.batch: dict(self.rows)}
         self.table.release(self.batch)
+        self.rows_after[self.batch] = dict(self.rows)
+        self.deferred = {}
+        self.start_replica_anew(self.batch)
 
     @invariant()
     def contents_and_touched_rows_are_the_models(self) -> None:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from holdfast.changelog.format import LogId
 from holdfast.changelog.handles import LogPiece, MaterializedPart, TableHandle
 from holdfast.changelog.uploader import Uploader
-from holdfast.changelog.writer import ChangelogWriter, LogSize
+from holdfast.changelog.writer import ChangelogWriter, DeferredChanges, LogSize
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CheckpointFailed, StorageError
 from holdfast.materialize.base_files import encode_heading, encode_lasting, lasting_files
@@ -119,7 +119,7 @@ class KeyedState:
         parts = tuple(part for handle in own for part in handle.materialized)
         self._current = _Base(sqn, BEFORE_ALL_BATCHES, parts, log)
 
-    def committed(self, batch: int, changes: pa.RecordBatch | None) -> None:
+    def committed(self, batch: int, changes: pa.RecordBatch | DeferredChanges | None) -> None:
         """The table committed this batch, with these net changes; also where there are none. May take a snapshot.
 
         Raises

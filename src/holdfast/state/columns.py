@@ -105,6 +105,16 @@ class Column:
         valid = kernels.gather(self.valid, slots)
         changed |= (valid != old_valid) | (valid & (self.values[slots] != old).astype(np.bool_))
 
+    def mark_different(self, now: tuple[Values, Bools], old: tuple[Values, Bools], different: Bools) -> None:
+        """`mark_changed` for gathered values."""
+        (values, valid), (old_values, old_valid) = now, old
+        if self.fixed_width:
+            kernels.mark_different(_bits(values), valid, _bits(old_values), old_valid, different)
+        elif self.comparable:
+            different |= (valid != old_valid) | (valid & (values != old_values).astype(np.bool_))
+        else:
+            different[:] = True
+
     def to_arrow(self, values: Values, valid: Bools) -> Any:
         """Gathered values as an Arrow array of the field's type; the array may share their memory."""
         if self.fixed_width:

@@ -16,10 +16,10 @@ from holdfast.state.index import KeyIndex
 from holdfast.state.keys import Keys
 from holdfast.state.rows import OldRows
 
-UNDO_BYTES_MAX = 128 * 1024 * 1024
+UNDO_BYTES_MAX = 256 * 1024 * 1024
 
 
-@dataclass
+@dataclass(eq=False)
 class Segment:
     """The rows that batch `batch` changed, as they were before it; it made the table `appeared` rows larger."""
 
@@ -40,7 +40,8 @@ class History:
         self.memory_bytes = 0
         self._bytes_max = bytes_max
         self._segments: deque[Segment] = deque()
-        self._by_slot: list[Segment] = []
+        self.by_slot: list[Segment] = []
+        """Those whose slots still have their keys: the newest ones."""
         self._reaches: int | None = None
         self._released: int | None = None
 
@@ -48,17 +49,17 @@ class History:
         """The segment of a batch that is committed now, above all before."""
         self._drop_released()
         self._segments.append(segment)
-        self._by_slot.append(segment)
+        self.by_slot.append(segment)
         self.memory_bytes += segment.memory_bytes
         while self.memory_bytes > self._bytes_max:
             self._drop_oldest()
 
     def fix_keys(self, index: KeyIndex) -> None:
         """Slots are about to lose their keys."""
-        for segment in self._by_slot:
+        for segment in self.by_slot:
             segment.keys = index.keys(segment.rows.slots)
             self.memory_bytes += segment.keys.memory_bytes
-        self._by_slot = []
+        self.by_slot = []
         while self.memory_bytes > self._bytes_max:
             self._drop_oldest()
 
@@ -81,7 +82,7 @@ class History:
             segment = self._segments.pop()
             self.memory_bytes -= segment.memory_bytes
             taken.append(segment)
-        self._by_slot = [each for each in self._by_slot if each.batch <= batch]
+        self.by_slot = [each for each in self.by_slot if each.batch <= batch]
         return taken
 
     def release(self, up_to_batch: int) -> None:
@@ -98,4 +99,4 @@ class History:
         segment = self._segments.popleft()
         self.memory_bytes -= segment.memory_bytes
         self._reaches = segment.batch
-        self._by_slot = self._by_slot[1:] if self._by_slot[:1] == [segment] else self._by_slot
+        self.by_slot = self.by_slot[1:] if self.by_slot[:1] == [segment] else self.by_slot

@@ -8,14 +8,13 @@ Invariants: at a batch boundary at most `entries_max` rows are in memory; a row 
 as it is; what is dirty reaches the base only when it leaves. Does not own undo.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from holdfast.state import kernels
-from holdfast.state.history import History
 from holdfast.state.hit_ratio import HitRatio
 from holdfast.state.lru import Recency
 from holdfast.state.physical import Bools, Integers
@@ -54,16 +53,21 @@ class BaseStore(Protocol):
 
 
 class Residency:
-    """`dirty` by slot: changed since the base last saw the row."""
+    """`dirty` by slot: changed since the base last saw the row.
 
-    def __init__(self, rows: Rows, base: BaseStore, entries_max: int, max_parallelism: int, history: History) -> None:
+    `slots_go` is called before slots lose their keys.
+    """
+
+    def __init__(
+        self, rows: Rows, base: BaseStore, entries_max: int, max_parallelism: int, slots_go: Callable[[], None]
+    ) -> None:
         self.base = base
         self.entries_max = entries_max
         self.hit_ratio = HitRatio()
         self.codec = RowCodec(rows.columns)
         self._rows = rows
         self._max_parallelism = max_parallelism
-        self._history = history
+        self._slots_go = slots_go
         self._recency = Recency(rows.capacity) if entries_max else None
         self.dirty: Bools = np.zeros(rows.capacity, np.bool_)
 
@@ -117,7 +121,7 @@ class Residency:
         if surplus <= 0:
             return
         leaving = self._rows.live() if self._recency is None else self._recency.pop_oldest(surplus)
-        self._history.fix_keys(self._rows.index)
+        self._slots_go()
         self._write(leaving[kernels.gather(self.dirty, leaving)], leaving[:0])
         kernels.fill(self.dirty, leaving, False)
         self._rows.remove(leaving)

@@ -4,6 +4,7 @@ No transactions, no base store, no Arrow schema of changes: those are `table`'s,
 A slot stays with its key until it is removed, or until `compact_if_sparse` moves rows.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,10 +38,20 @@ class OldRows:
         return own + sum(values.nbytes + valid.nbytes for values, valid in self.columns)
 
     def only(self, chosen: Bools) -> "OldRows":
-        if chosen.all():
-            return self
-        columns = [(values[chosen], valid[chosen]) for values, valid in self.columns]
-        return OldRows(self.slots[chosen], self.present[chosen], columns)
+        return self if chosen.all() else self.take(np.flatnonzero(chosen))
+
+    def take(self, places: Integers) -> "OldRows":
+        columns = [(values[places], valid[places]) for values, valid in self.columns]
+        return OldRows(self.slots[places], self.present[places], columns)
+
+    def overwrite(self, places: Integers, source: "OldRows", source_places: Integers) -> None:
+        """Presence and values at `places` become those of `source`."""
+        if not len(places):
+            return
+        self.present[places] = source.present[source_places]
+        for (values, valid), (new_values, new_valid) in zip(self.columns, source.columns, strict=True):
+            values[places] = new_values[source_places]
+            valid[places] = new_valid[source_places]
 
 
 class Rows:
@@ -95,6 +106,14 @@ class Rows:
         changed &= present | old.present
         return changed
 
+    def different(self, now: OldRows, old: OldRows) -> Bools:
+        """`changed` for two copies of the same slots."""
+        different: Bools = now.present != old.present
+        for column, new_cells, old_cells in zip(self.columns, now.columns, old.columns, strict=True):
+            column.mark_different(new_cells, old_cells, different)
+        different &= now.present | old.present
+        return different
+
     def absent(self, slots: Integers) -> Integers:
         """Those of `slots` that are not present."""
         missing: Integers = slots[~kernels.gather(self.present, slots)]
@@ -128,13 +147,11 @@ class Rows:
             column.compact(live, self.index.slot_capacity)
         self.present = np.arange(self.index.slot_capacity) < len(live)
 
-    def arrow(self, slots: Integers, present: Bools) -> list[Any]:
-        """Key columns, and value columns with nulls where not `present`."""
-        arrays = list(self.index.columns(slots))
-        for column in self.columns:
-            values, valid = column.gather(slots)
-            valid &= present
-            arrays.append(column.to_arrow(values, valid))
+    def arrow(self, rows: OldRows) -> list[Any]:
+        """Key columns of the copies' slots, and their values, null where not present."""
+        arrays = list(self.index.columns(rows.slots))
+        for column, (values, valid) in zip(self.columns, rows.columns, strict=True):
+            arrays.append(column.to_arrow(values, valid & rows.present))
         return arrays
 
     def estimate_objects(self, slots: Integers) -> None:
@@ -148,3 +165,18 @@ class Rows:
         self.present = present
         for column in self.columns:
             column.grow(capacity)
+
+
+def concatenated(segments: Sequence[OldRows]) -> OldRows:
+    """All of them, in order; at least one."""
+    if len(segments) == 1:
+        return segments[0]
+    columns = zip(*(segment.columns for segment in segments), strict=True)
+    return OldRows(
+        np.concatenate([segment.slots for segment in segments]),
+        np.concatenate([segment.present for segment in segments]),
+        [
+            (np.concatenate([part[0] for part in column]), np.concatenate([part[1] for part in column]))
+            for column in columns
+        ],
+    )

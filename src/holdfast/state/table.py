@@ -10,9 +10,11 @@ rows come the net changes, undo, what is kept for a rewind (`history`), what is 
 
 Invariants: outside a batch, the index holds exactly present rows, and at most as many as the cache's limit.
 A slot is valid until its batch ends.
-Used by one thread at a time; `release` by any. Does not own the log, files, or which key groups a subtask has.
+Used by one thread at a time; `release` and `collect` by any.
+Does not own the log, files, or which key groups a subtask has.
 """
 
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,7 @@ from holdfast.state.residency import BaseStore, Residency
 from holdfast.state.row_codec import RowCodec
 from holdfast.state.rows import OldRows, Rows
 from holdfast.state.transaction import Transaction
+from holdfast.state.unlogged import Unlogged
 
 __all__ = ["Captured", "Column", "StateTable", "merge_changes", "object_field", "stored_schema"]
 
@@ -94,7 +97,10 @@ class StateTable:
         self._history = History(undo_bytes_max)
         self._residency: Residency | None = None
         if base is not None:
-            self._residency = Residency(self._rows, base, cache_max_entries, max_parallelism, self._history)
+            self._residency = Residency(self._rows, base, cache_max_entries, max_parallelism, self._slots_go)
+        self._unlogged = Unlogged(self._rows, self._history, self._stored)
+        self._may_defer = all(column.fixed_width for column in self._rows.columns)
+        self._lock = threading.RLock()
 
     def __len__(self) -> int:
         """The number of present rows, in memory or not."""
@@ -163,10 +169,11 @@ class StateTable:
         transaction = self._in_transaction("lookup")
         keys = encode_columns(self._key_columns(rows), self.key_schema.names)
         refuse_nulls(keys, self.key_schema.names)
-        slots, fresh = self._rows.lookup(keys, self._stamp)
-        if self._residency is not None:
-            self._residency.looked_up(slots, fresh)
-        transaction.save(self._rows.copy(fresh))
+        with self._lock:
+            slots, fresh = self._rows.lookup(keys, self._stamp)
+            if self._residency is not None:
+                self._residency.looked_up(slots, fresh)
+            transaction.save(self._rows.copy(fresh))
         return slots
 
     def touched(self) -> Integers:
@@ -180,7 +187,7 @@ class StateTable:
     def rows_of(self, slots: Integers) -> pa.RecordBatch:
         """Key and value columns of `slots`, in their order; rows that are not present have null values."""
         schema = pa.schema([*self.key_schema, *self.value_schema])
-        return pa.RecordBatch.from_arrays(self._rows.arrow(slots, kernels.gather(self.present, slots)), schema=schema)
+        return pa.RecordBatch.from_arrays(self._rows.arrow(self._rows.copy(slots)), schema=schema)
 
     def changes(self) -> pa.RecordBatch | None:
         """The net changes of the batch so far in the stored schema, one row a key; None where there are none.
@@ -188,29 +195,53 @@ class StateTable:
         A row that was written but is as before (objects that can be changed in place are never taken to be), or
         was inserted and deleted, is no change.
         """
-        slots = self._changed(self._in_transaction("changes")).slots
-        return self._stored(slots) if len(slots) else None
+        old = self._in_transaction("changes").old_rows()
+        now = self._rows.copy(old.slots)
+        changed = now.only(self._rows.different(now, old))
+        return self._stored(changed) if len(changed.slots) else None
+
+    def defer_changes(self) -> "StateTable | pa.RecordBatch | None":
+        """`changes` of the batch, to be read after it is committed: the table itself, of which `collect` is asked.
+
+        Where objects may not fit their types they are read now, so that an error belongs to the batch.
+        """
+        transaction = self._in_transaction("defer_changes")
+        if not self._may_defer:
+            return self.changes()
+        transaction.deferred = not transaction.is_empty
+        return self if transaction.deferred else None
+
+    def collect(self, up_to_batch: int) -> list[pa.RecordBatch]:
+        """Takes the deferred changes of batches up to that one, in order of replay. From any thread, at any time."""
+        with self._lock:
+            in_flight = None if self._transaction is None else self._transaction.old_rows()
+            return self._unlogged.collect(up_to_batch, in_flight) or [self._stored(self._rows.copy(_NONE))]
 
     def commit(self) -> None:
         """End the transaction; what it did stays. Rows that are not present are removed."""
         transaction = self._in_transaction("commit")
-        touched, changed = transaction.old_rows().slots, self._changed(transaction)
-        appeared = transaction.appeared(self._rows)
-        self._transaction = None
-        self._count += appeared
-        self._rows.estimate_objects(touched)
-        if len(changed.slots):
-            self._history.add(Segment(transaction.batch, changed, appeared))
-        if self._residency is not None:
-            self._residency.committed(changed.slots, changed.present)
-        self._settle(touched)
+        with self._lock:
+            old = transaction.old_rows()
+            appeared = transaction.appeared(self._rows)
+            self._transaction = None
+            self._count += appeared
+            self._rows.estimate_objects(old.slots)
+            changed = old
+            if self._residency is not None:
+                changed = old.only(self._rows.changed(old))
+            if len(changed.slots):
+                self._keep(Segment(transaction.batch, changed, appeared), transaction.deferred)
+            if self._residency is not None:
+                self._residency.committed(changed.slots, changed.present)
+            self._settle(old.slots)
 
     def undo(self) -> None:
         """End the transaction; every row is as before it, though maybe at another slot later on."""
         old = self._in_transaction("undo").old_rows()
-        self._transaction = None
-        self._rows.put(old.slots, old)
-        self._settle(old.slots)
+        with self._lock:
+            self._transaction = None
+            self._rows.put(old.slots, old)
+            self._settle(old.slots)
 
     def rewind(self, to_batch: int) -> None:
         """Undo all committed batches after `to_batch`, outside a batch.
@@ -221,8 +252,14 @@ class StateTable:
             Undo does not reach back so far: it was released, or given up for its memory.
         """
         self._refuse_in_batch("rewind")
+        with self._lock:
+            self._rewind(to_batch)
+
+    def _rewind(self, to_batch: int) -> None:
         undone = []
-        for segment in self._history.take_after(to_batch):
+        taken = self._history.take_after(to_batch)
+        self._unlogged.rewind(to_batch)
+        for segment in taken:
             slots = segment.rows.slots
             if segment.keys is not None:
                 slots, _ = self._rows.lookup(segment.keys, self._next_stamp())
@@ -287,19 +324,19 @@ class StateTable:
         """All present rows as of now, without reading those that the base store has: its files stand for them."""
         self._refuse_in_batch("capture")
         if self._residency is None or self._residency.base.is_empty:
-            return Captured(self._stored(self._rows.live()), None)
-        return Captured(self._stored(self._residency.dirty_slots()), self._residency.base.checkpoint())
+            return Captured(self._snapshot(self._rows.live()), None)
+        return Captured(self._snapshot(self._residency.dirty_slots()), self._residency.base.checkpoint())
 
     def snapshot(self) -> pa.RecordBatch:
         """A copy of all present rows in the stored schema, sorted by key group."""
         if self._residency is None or self._residency.base.is_empty:
-            return self._stored(self._rows.live())
+            return self._snapshot(self._rows.live())
         whole = StateTable(self.key_schema, self.value_schema, self.max_parallelism)
         for keys, records in self._residency.base.scan():
             rows = _decoded(self._stored_schema, self._residency.codec, keys, records)
             whole.apply(rows, 0, self.max_parallelism)
         in_memory = self._rows.live() if self._transaction is None else np.union1d(self.touched(), self._rows.live())
-        whole.apply(self._stored(in_memory), 0, self.max_parallelism)
+        whole.apply(self._snapshot(in_memory), 0, self.max_parallelism)
         return whole.snapshot()
 
     def close(self) -> None:
@@ -307,16 +344,29 @@ class StateTable:
         if self._residency is not None:
             self._residency.base.close()
 
-    def _stored(self, slots: Integers) -> pa.RecordBatch:
+    def _snapshot(self, slots: Integers) -> pa.RecordBatch:
+        """Rows as they are now, in the stored schema."""
         groups = self._rows.index.key_groups(slots, self.max_parallelism)
         slots, groups = kernels.sort_by_group(groups, self.max_parallelism, slots)
-        present = kernels.gather(self.present, slots)
-        return stored_batch(self._stored_schema, groups, ~present, self._rows.arrow(slots, present))
+        rows = self._rows.copy(slots)
+        return stored_batch(self._stored_schema, groups, ~rows.present, self._rows.arrow(rows))
 
-    def _changed(self, transaction: Transaction) -> OldRows:
-        """The rows that the batch has changed, as they were before it."""
-        old = transaction.old_rows()
-        return old.only(self._rows.changed(old))
+    def _stored(self, rows: OldRows) -> pa.RecordBatch:
+        """Copies of rows in the stored schema."""
+        groups = self._rows.index.key_groups(rows.slots, self.max_parallelism)
+        order, groups = kernels.sort_by_group(groups, self.max_parallelism, np.arange(len(groups)))
+        rows = rows.take(order)
+        return stored_batch(self._stored_schema, groups, ~rows.present, self._rows.arrow(rows))
+
+    def _keep(self, segment: Segment, deferred: bool) -> None:
+        self._history.add(segment)
+        if deferred:
+            self._unlogged.add(segment)
+
+    def _slots_go(self) -> None:
+        """Slots are about to lose their keys: whatever names rows by slot is read, or gets their keys."""
+        self._unlogged.resolve()
+        self._history.fix_keys(self._rows.index)
 
     def _put_anew(self, parts: Sequence[Integers]) -> None:
         """These rows were written outside a batch: all of them are dirty."""
@@ -329,7 +379,7 @@ class StateTable:
         """After a batch: only present rows in the index, no more than the limit, and memory follows them."""
         absent = self._rows.absent(touched)
         if len(absent):
-            self._history.fix_keys(self._rows.index)
+            self._slots_go()
             if self._residency is not None:
                 self._residency.removed(absent)
             self._rows.remove(absent)
@@ -340,7 +390,7 @@ class StateTable:
 
     def _compact(self) -> None:
         """Slots mean nothing between batches, so rows may move."""
-        self._history.fix_keys(self._rows.index)
+        self._slots_go()
         live = self._rows.live()
         self._rows.compact(live)
         if self._residency is not None:

@@ -6,7 +6,7 @@ kept after the batch (`history`).
 
 import numpy as np
 
-from holdfast.state.rows import OldRows, Rows
+from holdfast.state.rows import OldRows, Rows, concatenated
 
 
 class Transaction:
@@ -14,6 +14,8 @@ class Transaction:
 
     def __init__(self, batch: int, none: OldRows) -> None:
         self.batch = batch
+        self.deferred = False
+        """Whether its changes are to be collected after it is committed."""
         self._segments = [none]
 
     @property
@@ -25,27 +27,17 @@ class Transaction:
         if len(old.slots):
             self._segments.append(old)
 
+    @property
+    def is_empty(self) -> bool:
+        return not any(len(segment.slots) for segment in self._segments)
+
     def old_rows(self) -> OldRows:
         """All rows touched so far."""
         if len(self._segments) > 1:
-            self._segments = [_concatenated([each for each in self._segments if len(each.slots)])]
+            self._segments = [concatenated([each for each in self._segments if len(each.slots)])]
         return self._segments[0]
 
     def appeared(self, rows: Rows) -> int:
         """By how many rows the batch has made the table larger so far."""
         old = self.old_rows()
         return int(np.count_nonzero(rows.present[old.slots])) - int(np.count_nonzero(old.present))
-
-
-def _concatenated(segments: list[OldRows]) -> OldRows:
-    if len(segments) == 1:
-        return segments[0]
-    columns = zip(*(segment.columns for segment in segments), strict=True)
-    return OldRows(
-        np.concatenate([segment.slots for segment in segments]),
-        np.concatenate([segment.present for segment in segments]),
-        [
-            (np.concatenate([part[0] for part in column]), np.concatenate([part[1] for part in column]))
-            for column in columns
-        ],
-    )
