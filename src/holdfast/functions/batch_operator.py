@@ -19,6 +19,7 @@ from holdfast.functions.expiry import BatchClock
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult
 from holdfast.functions.output import fit_batches
 from holdfast.functions.running import bad_row, batch_time, call_open, raised, where_of
+from holdfast.functions.timers import to_datetime
 
 if TYPE_CHECKING:
     from holdfast.functions.process import Context, ProcessSpec
@@ -45,6 +46,7 @@ class BatchOperator(Operator):
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(output=[])
         self._context.batch_time = batch_time(context)
+        self._context.watermark = None if context.watermark_us is None else to_datetime(context.watermark_us)
         self._clock.now_us = context.batch_time_us
         first_row = 0
         for _, rows in inputs:
@@ -81,7 +83,7 @@ class BatchOperator(Operator):
                 values = rows.to_pylist()[0]
                 key = {name: values[name] for name in self._spec.key_columns}
                 reason = raised(self._spec.name, key, where_of(context, first_row), error)
-                result.bad.append(bad_row(self._spec.name, context, first_row, reason, values))
+                result.bad.append(bad_row(self._spec.name, where_of(context, first_row), reason, values))
                 return
         half = rows.num_rows // 2
         self._run(rows.slice(0, half), slots[:half], first_row, context, result)

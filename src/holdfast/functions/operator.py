@@ -27,12 +27,23 @@ class BatchContext:
     batch_time_us: int
     operator: str
     subtask: int
+    watermark_us: int | None = None
+
+
+@dataclass(frozen=True)
+class Timers:
+    """What a batch left of an operator's timers: the earliest event time and processing time, how many fired."""
+
+    event_us: int | None
+    processing_us: int | None
+    fired: int
 
 
 @dataclass(frozen=True)
 class OperatorResult:
     output: list[pa.RecordBatch]
     bad: list[BadRow] = field(default_factory=list)
+    timers: "Timers | None" = None
 
 
 class Operator(ABC):
@@ -64,6 +75,15 @@ class OperatorSpec(ABC):
     @property
     @abstractmethod
     def output_schema(self) -> pa.Schema: ...
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether it may have something to do without rows."""
+        return False
+
+    def with_event_time(self, column: str) -> "OperatorSpec":
+        """The same, told which column of its input holds the rows' event time."""
+        return self
 
     @abstractmethod
     def table_schemas(self) -> dict[str, TableSchema]:

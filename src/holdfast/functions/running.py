@@ -38,10 +38,10 @@ def call_open(function: "KeyedFunction", context: "Context") -> None:
         ) from error
 
 
-def raised(operator: str, key: Mapping[str, Any] | None, where: str, error: Exception) -> str:
+def raised(operator: str, key: Mapping[str, Any] | None, where: str, error: Exception, method: str = "process") -> str:
     """What happened when a function was called, in one line."""
     of_key = "" if key is None else f", key {dict(key)!r}"
-    return f"operator {operator!r}{of_key}, {where}: process() raised {type(error).__name__}: {error}"
+    return f"operator {operator!r}{of_key}, {where}: {method}() raised {type(error).__name__}: {error}"
 
 
 def where_of(context: BatchContext, row: int) -> str:
@@ -49,7 +49,7 @@ def where_of(context: BatchContext, row: int) -> str:
     return f"row {row} of batch {context.batch}, subtask {context.subtask}"
 
 
-def bad_row(operator: str, context: BatchContext, row: int, reason: str, values: Mapping[str, Any]) -> BadRow:
-    """For the dead letters. Source, split and position are no longer known behind an exchange."""
+def bad_row(operator: str, where: str, reason: str, values: Mapping[str, Any]) -> BadRow:
+    """For the dead letters; `where` as in `where_of`. Source and split are no longer known behind an exchange."""
     payload = json.dumps(values, default=str)
-    return BadRow("", "", where_of(context, row), reason, payload, operator=operator)
+    return BadRow("", "", where, reason, payload, operator=operator)

@@ -309,12 +309,13 @@ class TaskManager:
             if (operator, of) == (subtask.name, subtask.subtask)
             for rows in batches
         ]
-        context = BatchContext(request.batch, request.batch_time_us, subtask.name, subtask.subtask)
+        watermark_us = request.watermarks.get(subtask.name)
+        context = BatchContext(request.batch, request.batch_time_us, subtask.name, subtask.subtask, watermark_us)
         result = subtask.process(context, inputs)
         rows_out = self._outputs.put(request.batch, subtask.name, subtask.subtask, result.output)
         subtask.rows_out += rows_out
         rows_in = sum(rows.num_rows for _, rows in inputs)
-        return SubtaskResult(subtask.name, subtask.subtask, rows_in, rows_out, result.bad)
+        return SubtaskResult(subtask.name, subtask.subtask, rows_in, rows_out, result.bad, result.timers)
 
     def _check_memory(self, hosted: Hosted) -> None:
         found, allowed = (
