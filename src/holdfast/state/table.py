@@ -36,6 +36,7 @@ from holdfast.state.row_codec import RowCodec
 from holdfast.state.rows import OldRows, Rows
 from holdfast.state.transaction import Transaction
 from holdfast.state.unlogged import Unlogged
+from holdfast.state.widening import widened, widens
 
 __all__ = ["Captured", "Column", "StateTable", "merge_changes", "object_field", "stored_schema"]
 
@@ -277,7 +278,7 @@ class StateTable:
 
         The last row of a key wins. Not undone by `rewind`.
         Value columns are met by name: one that `changes` lacks becomes null in its rows, one that only `changes`
-        has is left out.
+        has is left out, one of a narrower type is widened.
 
         Raises
         ------
@@ -294,7 +295,7 @@ class StateTable:
         before = int(np.count_nonzero(self.present[touched]))
         for column in self._rows.columns:
             if column.field.name in names:
-                column.scatter(slots, *column.from_arrow(rows.column(column.field.name)))
+                column.scatter(slots, *column.from_arrow(widened(rows.column(column.field.name), column.field.type)))
             else:
                 column.clear(touched)
         kernels.scatter(self.present, slots, ~values_of(rows.column(1)))
@@ -413,7 +414,7 @@ class StateTable:
         for field in self._stored_schema:
             value = field.name in self._by_name
             found = schema.field(field.name).type if field.name in names else None
-            if found != field.type and not (value and found is None):
+            if found != field.type and not (value and (found is None or widens(found, field.type))):
                 raise JobRefused(
                     f"state column {field.name!r} is declared as {field.type}, but stored as {found or 'nothing'}; "
                     "declare it as stored, or drop the operator's state (drop_state)"
