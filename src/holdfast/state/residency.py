@@ -91,8 +91,11 @@ class Residency:
     def committed(self, changed: Integers, before: Bools) -> None:
         """`changed` slots are dirty; `before` says which were present. Those that no longer are leave."""
         present = kernels.gather(self._rows.present, changed)
+        if present.all():
+            kernels.fill(self.dirty, changed, True)
+            return
         kernels.fill(self.dirty, changed[present], True)
-        self._write(np.empty(0, np.int64), changed[before & ~present])
+        self._write(changed[:0], changed[before & ~present])
 
     def put_anew(self, slots: Integers) -> None:
         """These were written outside a batch; those that are not present may be in the base all the same."""
