@@ -44,10 +44,11 @@ MAY_IMPORT: dict[str, str] = {
     "ids": "",
     "schema": "",
     "units": "",
+    "watermarks": "",
 }
 """Each room of `src/holdfast` (a folder, or a module beside them), and the rooms it may import besides the leaves."""
 
-LEAVES = {"clock", "errors", "failpoints", "ids", "schema", "units"}
+LEAVES = {"clock", "errors", "failpoints", "ids", "schema", "units", "watermarks"}
 
 PURE = {"checkpoint", "graph"}
 PURE_IMPORTS = {"collections", "cronsim", "dataclasses", "datetime", "enum", "functools", "itertools", "math", "typing"}
