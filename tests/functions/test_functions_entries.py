@@ -379,6 +379,27 @@ def test_expired_values_entries_and_elements_are_invisible_by_the_time_of_the_pl
         table.close()
 
 
+def test_expired_entries_go_when_the_whole_map_is_read_or_cleared() -> None:
+    class Hold(ProcessFunction):
+        items = MapState(pa.int64(), pa.int64(), ttl="10s")
+
+        def process(self, row: Any, ctx: Context) -> None:
+            if row.op == "put":
+                self.items.put(row.m, row.v)
+            elif row.op == "read":
+                assert self.items.items() == []
+            else:
+                self.items.clear()
+
+    for op in ("read", "clear"):
+        operator = operator_of(Hold(), StateTable, "dead_letter")
+        run(operator, [("a", "put", 1, 1), ("a", "put", 2, 2)])
+        run(operator, [("b", "put", 1, 1)], 20)
+        assert counts(operator) == {"state": 2, "items.entries": 3, "items.order": 3}
+        run(operator, [("a", op, 1, 1)], 20)
+        assert counts(operator) == {"state": 1, "items.entries": 1, "items.order": 1}
+
+
 def test_arrays_expire_alike() -> None:
     class Expire(BatchFunction):
         n = ValueState(pa.int64(), default=0, ttl="10s")

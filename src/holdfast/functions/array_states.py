@@ -271,8 +271,9 @@ class ArrayMapState(_Bound, MapState):
         self._resize(self._entries.put(self._keys, self._sizes, groups, map_keys, values, keep))
 
     def items(self) -> Any:
-        groups, map_keys, values = self._entries.items(self._keys, self._sizes)
+        groups, map_keys, values, alive = self._entries.items(self._keys, self._sizes)
         entries = pa.record_batch([pa.array(groups), map_keys, values], names=["group", "key", "value"])
+        entries = entries.filter(pa.array(alive))
         return entries.sort_by([("group", "ascending"), ("key", "ascending")])
 
     def clear(self) -> None:

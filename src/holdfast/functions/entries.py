@@ -190,12 +190,10 @@ class MapEntries:
         self.rows.touch(slots[alive])
         return self.rows.read(VALUE, slots), alive
 
-    def items(self, keys: pa.RecordBatch, sizes: IntArray) -> tuple[IntArray, Any, Any]:
-        """Group, map key and value of all entries that are alive, in no particular order within a group."""
+    def items(self, keys: pa.RecordBatch, sizes: IntArray) -> tuple[IntArray, Any, Any, BoolArray]:
+        """Group, map key and value of all entries, in no particular order within a group; and which are alive."""
         groups, map_keys = self.order.read(keys, sizes)
-        values, alive = self.get(keys, groups, map_keys)
-        chosen = pa.array(alive)
-        return groups[alive], map_keys.filter(chosen), values.filter(chosen)
+        return groups, map_keys, *self.get(keys, groups, map_keys)
 
     def put(
         self, keys: pa.RecordBatch, sizes: IntArray, groups: IntArray, map_keys: Any, values: Any, keep: BoolArray

@@ -168,13 +168,15 @@ class MapCells(_EntryCells):
             self._write(map_key, ABSENT)
 
     def all(self) -> list[tuple[Any, Any]]:
-        """All entries as kept, in ascending order of map keys."""
+        """All entries as kept, in ascending order of map keys. Expired ones are removed."""
         current = self.current()
         if not current.complete:
             slot = self.cursor.slot
-            _, map_keys, values = self._entries.items(self._keys([slot]), self._sizes([slot]))
-            for map_key, kept in zip(map_keys.to_pylist(), values.to_pylist(), strict=True):
-                current.found.setdefault(map_key, kept)
+            _, map_keys, values, alive = self._entries.items(self._keys([slot]), self._sizes([slot]))
+            for map_key, kept, lives in zip(map_keys.to_pylist(), values.to_pylist(), alive.tolist(), strict=True):
+                if not lives and current.found.get(map_key, ABSENT) is ABSENT:
+                    current.written.add(map_key)
+                current.found.setdefault(map_key, kept if lives else ABSENT)
             current.complete = True
         return sorted((item for item in current.found.items() if item[1] is not ABSENT), key=lambda item: item[0])
 
