@@ -71,7 +71,7 @@ def test_a_transform_may_use_functions_views_and_static_tables_of_the_users_sess
         joined = df.where("v >= 0").join(F.broadcast(names), "k").join(F.broadcast(low), "k", "left_semi")
         return joined.select("name", twice("v").alias("v"))
 
-    job, sink, raw = new_job(spark, tmp_path, max_rows_per_batch=300), hf.MemorySink(), hf.MemorySink()
+    job, sink, raw = new_job(spark, tmp_path), hf.MemorySink(), hf.MemorySink()
     stream = numbers(job, 800).transform(enrich)
     stream.write(raw)
     stream.key_by("name").aggregate(total=hf.sum("v")).write(sink)
