@@ -35,7 +35,7 @@ def check_keys(program: Program) -> None:
     for name, spec in program.operators.items():
         for schema in spec.table_schemas().values():
             try:
-                check_key_types(pa.schema(list(schema)[: len(spec.key_columns)]))
+                check_key_types(pa.schema(list(schema.keys)[: len(spec.key_columns)]))
             except JobRefused as error:
                 raise JobRefused(f"operator {name!r}: {error}") from error
 
