@@ -9,7 +9,7 @@ BENCH :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-pure test-spark test-kill test-long check format \
-        bench-count bench-latency bench-state freeze clean
+        bench-count bench-latency bench-state bench-functions freeze clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -55,6 +55,9 @@ bench-latency: setup  ## From new data to committed state, and until published, 
 
 bench-state: setup  ## The state table alone
 	@$(RUN) python -m benchmarks.state $(BENCH)
+
+bench-functions: setup  ## A user's function alone, by row or by batch
+	@$(RUN) python -m benchmarks.functions $(BENCH)
 
 freeze: setup  ## Print what is installed, as constraints.txt holds it
 	@.venv/bin/python -m pip list --format=freeze --exclude-editable --exclude pip

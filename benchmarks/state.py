@@ -1,10 +1,17 @@
 """The state table alone, without Spark: a keyed running count in batches of 100,000 rows.
 
-    python -m benchmarks.state --backend hashmap --keys 1000000 --key-type int64 --rows 20000000 --json
+    python -m benchmarks.state --backend rocksdb --cache 500000 --keys 1000000 --rows 5000000 --pattern returning --json
 
-Keys are drawn uniformly at random from `--keys`, all of which are in the table before the clock starts. Timed for
-each batch: begin, look-up (with what undo needs), the count, the net changes as Arrow, commit. Not timed: making
-the input, compiling kernels (`warmup_s` covers both, and filling the table).
+All keys are in the table before the clock starts. Timed for each batch: begin, look-up (with what undo needs), the
+count with a running value for each row, what the changelog is given, commit. A checkpoint is persisted every second
+into a store in memory, and releases undo. Not timed: making the input, compiling kernels (`warmup_s` covers both, and
+filling the table). Time is processor time of the thread that processes batches: uploads run on others.
+
+Patterns, by `--pattern`:
+    random      keys uniformly at random; with a cache of N of K keys about N/K of the distinct rows of a batch hit
+    returning   the pattern of FLIP-325 stretched over batches: half the keys once, the same half again, then the
+                other half twice, …; with a cache of K all hit, of K/2 half of them, of K/4 none
+Reuse inside a batch is free in every case, so `hit_ratio` counts distinct rows of a batch found in memory.
 """
 
 import argparse
@@ -12,18 +19,27 @@ import json
 import statistics
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from obstore.store import MemoryStore
 
+from holdfast.changelog.format import LogId
+from holdfast.changelog.uploader import Uploader
+from holdfast.changelog.writer import ChangelogWriter
+from holdfast.settings import HashMapState, RocksDBState
+from holdfast.state.backends import new_table
 from holdfast.state.compiled import kernel
-from holdfast.state.table import StateTable
+from holdfast.state.table import StateTable, merge_changes
+from holdfast.storage.obstore_store import ObstoreStore
 
 BATCH_ROWS = 100_000
 DISTINCT_BATCHES = 50
 """Input is made once and used in turn, so that it does not fill the memory."""
+CHECKPOINT_S = 1.0
 STEPS = ("lookup", "count", "changes", "commit")
 
 
@@ -46,40 +62,98 @@ def key_batches(keys: int, key_type: str, numbers: Iterator[npt.NDArray[np.int64
         yield pa.record_batch({"k": column if names is None else names.take(column)})
 
 
-def process(table: StateTable, batch: int, rows: pa.RecordBatch) -> list[float]:
+def drawn(keys: int, pattern: str, batches: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Key numbers of each batch."""
+    random = np.random.default_rng(keys)
+    if pattern == "random":
+        yield from (random.integers(0, keys, BATCH_ROWS) for _ in range(batches))
+        return
+    half, shuffled = keys // 2, random.permutation(keys)
+    for batch in range(batches):
+        x = np.arange(batch * BATCH_ROWS, (batch + 1) * BATCH_ROWS)
+        yield shuffled[x % half + half * (x // (2 * half) % 2)]
+
+
+class Log:
+    """The table's changelog, persisted every second; or none."""
+
+    def __init__(self, table: StateTable, on: bool) -> None:
+        self.table = table
+        self.uploader = Uploader(ObstoreStore("memory://", MemoryStore()), 1, 1)
+        self.writer = ChangelogWriter(LogId("count", "state", 0, 128), self.uploader, merge_changes) if on else None
+        self.persisted_s = time.monotonic()
+        self.cuts = ThreadPoolExecutor(1, thread_name_prefix="cut")
+
+    def changes(self) -> Any:
+        return None if self.writer is None else self.table.defer_changes()
+
+    def committed(self, batch: int, changes: Any) -> None:
+        if self.writer is not None:
+            self.writer.append(batch, changes)
+        if time.monotonic() - self.persisted_s >= CHECKPOINT_S:
+            self.cut(batch)
+
+    def cut(self, batch: int) -> None:
+        """On a thread of its own, as a TaskManager is asked for it."""
+        self.persisted_s = time.monotonic()
+        self.cuts.submit(self._cut, batch, self.writer.next_sqn() if self.writer else 0)
+
+    def _cut(self, batch: int, sqn: int) -> None:
+        if self.writer is not None:
+            self.writer.persist(batch).result()
+            self.writer.truncate(sqn)
+        self.table.release(batch)
+
+
+def process(table: StateTable, log: Log, batch: int, rows: pa.RecordBatch) -> list[float]:
     """One batch; returns the seconds of each of `STEPS`."""
-    clock = [time.perf_counter()]
+    clock = [time.thread_time()]
     table.begin(batch)
     slots = table.lookup(rows)
-    clock.append(time.perf_counter())
+    clock.append(time.thread_time())
     column = table.column("n")
     running_count(slots, column.values, column.valid, table.present, np.empty(len(slots), np.int64))
-    clock.append(time.perf_counter())
-    table.changes()
-    clock.append(time.perf_counter())
+    clock.append(time.thread_time())
+    changes = log.changes()
+    clock.append(time.thread_time())
     table.commit()
-    clock.append(time.perf_counter())
+    log.committed(batch, changes)
+    clock.append(time.thread_time())
     return np.diff(clock).tolist()
 
 
-def measure(keys: int, key_type: str, rows: int) -> dict[str, object]:
+def measure(
+    backend: str, cache: int, keys: int, key_type: str, rows: int, changelog: bool, pattern: str
+) -> dict[str, object]:
     """Run the benchmark; the result is what `--json` prints."""
     started = time.perf_counter()
     arrow_type = pa.int64() if key_type == "int64" else pa.string()
-    table = StateTable(pa.schema([("k", arrow_type)]), pa.schema([("n", pa.int64())]), 128)
+    state = HashMapState() if backend == "hashmap" else RocksDBState(cache_max_entries=cache)
+    table = new_table(state, None, pa.schema([("k", arrow_type)]), pa.schema([("n", pa.int64())]), 128)
+    log = Log(table, changelog)
+    batch = 0
     every_key = (np.arange(start, min(start + BATCH_ROWS, keys)) for start in range(0, keys, BATCH_ROWS))
-    for number, batch in enumerate(key_batches(keys, key_type, every_key)):
-        process(table, number, batch)
-    random = np.random.default_rng(keys)
+    for filling in key_batches(keys, key_type, every_key):
+        process(table, log, batch, filling)
+        batch += 1
     count = -(-rows // BATCH_ROWS)
-    drawn = (random.integers(0, keys, BATCH_ROWS) for _ in range(min(count, DISTINCT_BATCHES)))
-    batches = list(key_batches(keys, key_type, drawn))
-    process(table, 0, batches[0])
+    distinct = count if pattern == "returning" else min(count, DISTINCT_BATCHES)
+    batches = list(key_batches(keys, key_type, drawn(keys, pattern, distinct)))
+    process(table, log, batch, batches[0])
+    log.cut(batch)
     warmed = time.perf_counter()
-    steps = np.array([process(table, number, batches[number % len(batches)]) for number in range(count)])
+    hits, accesses = table.cache_accesses
+    taken = []
+    for number in range(count):
+        batch += 1
+        taken.append(process(table, log, batch, batches[number % len(batches)]))
+    steps = np.array(taken)
     seconds = float(steps.sum())
-    return {
-        "backend": "hashmap",
+    hits, accesses = table.cache_accesses[0] - hits, table.cache_accesses[1] - accesses
+    result = {
+        "backend": backend,
+        "cache": cache,
+        "changelog": changelog,
         "keys": keys,
         "key_type": key_type,
         "rows": count * BATCH_ROWS,
@@ -87,23 +161,42 @@ def measure(keys: int, key_type: str, rows: int) -> dict[str, object]:
         "ns_per_row": round(seconds / (count * BATCH_ROWS) * 1e9, 2),
         "ns_per_row_p50": {
             step: round(statistics.median(times) / BATCH_ROWS * 1e9, 2)
-            for step, times in zip(STEPS, steps.T, strict=True)
+            for step, times in zip(STEPS, steps.T.tolist(), strict=True)
         },
+        "hit_ratio": round(hits / accesses, 3) if accesses else None,
         "bytes_per_entry": round(table.memory_bytes / len(table), 1),
+        "undo_bytes": table.undo_bytes,
         "commit_ms_p50": round(statistics.median(steps[:, STEPS.index("commit")]) * 1000, 3),
+        "batch_ms_max": round(float(steps.sum(1).max()) * 1000, 1),
         "warmup_s": round(warmed - started, 2),
     }
+    log.cuts.shutdown()
+    log.uploader.close(discard=False)
+    table.close()
+    return result
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.state", description=__doc__.partition("\n")[0])
-    parser.add_argument("--backend", choices=["hashmap"], default="hashmap")
+    parser.add_argument("--backend", choices=["hashmap", "rocksdb"], default="hashmap")
+    parser.add_argument("--cache", type=int, default=0, help="rows that stay in memory, of RocksDB")
     parser.add_argument("--keys", type=int, default=1000)
     parser.add_argument("--key-type", choices=["int64", "string"], default="int64")
     parser.add_argument("--rows", type=int, default=20_000_000)
+    parser.add_argument("--emit", choices=["every"], default="every", help="one running value for each row")
+    parser.add_argument("--changelog", choices=["on", "off"], default="on")
+    parser.add_argument("--pattern", choices=["random", "returning"], default="random")
     parser.add_argument("--json", action="store_true", help="one JSON line instead of a line for each figure")
     arguments = parser.parse_args()
-    result = measure(arguments.keys, arguments.key_type, arguments.rows)
+    result = measure(
+        arguments.backend,
+        arguments.cache,
+        arguments.keys,
+        arguments.key_type,
+        arguments.rows,
+        arguments.changelog == "on",
+        arguments.pattern,
+    )
     print(json.dumps(result) if arguments.json else "\n".join(f"{name:16} {value}" for name, value in result.items()))
 
 

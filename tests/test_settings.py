@@ -9,6 +9,7 @@ from holdfast.errors import SettingsError
 from holdfast.settings import (
     CheckpointConfig,
     HashMapState,
+    RocksDBState,
     TaskManagerConfig,
     available_now,
     duration_s,
@@ -120,8 +121,21 @@ def test_a_task_manager_setting_that_is_not_allowed_is_named(wrong: dict[str, An
     assert repr(value) in str(refusal.value)
 
 
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "many"])
+def test_a_cache_limit_that_is_no_whole_number_is_refused(wrong: object) -> None:
+    with pytest.raises(SettingsError, match=r"cache_max_entries=.*allowed is a whole number of at least 0"):
+        RocksDBState(cache_max_entries=wrong)  # type: ignore[arg-type]
+
+
 def test_settings_cannot_be_changed_after_they_were_made() -> None:
-    for settings in (CheckpointConfig(), TaskManagerConfig(), HashMapState(), processing_time(), manual()):
+    for settings in (
+        CheckpointConfig(),
+        TaskManagerConfig(),
+        HashMapState(),
+        RocksDBState(),
+        processing_time(),
+        manual(),
+    ):
         for field in dataclasses.fields(settings):  # type: ignore[arg-type]
             with pytest.raises(dataclasses.FrozenInstanceError):
                 setattr(settings, field.name, 1)

@@ -27,14 +27,14 @@ MAY_IMPORT: dict[str, str] = {
     "journal": "storage",
     # Data: sources, exchange, TaskManager, state, changelog, storage.
     "exchange": "graph sinks sources state storage taskmanager",
-    "taskmanager": "changelog functions graph materialize recovery sources storage",
-    "graph": "functions sinks sources",
+    "taskmanager": "changelog functions graph materialize recovery sources state storage",
+    "graph": "functions settings sinks sources",
     "functions": "sources state",
     "sinks": "sources storage",
     "sources": "schema storage",
     "recovery": "changelog materialize state storage",
     "materialize": "changelog state storage",
-    "state": "",
+    "state": "settings",
     "changelog": "storage",
     "storage": "",
     # Leaves, which every room may import.
@@ -44,10 +44,11 @@ MAY_IMPORT: dict[str, str] = {
     "ids": "",
     "schema": "",
     "units": "",
+    "watermarks": "",
 }
 """Each room of `src/holdfast` (a folder, or a module beside them), and the rooms it may import besides the leaves."""
 
-LEAVES = {"clock", "errors", "failpoints", "ids", "schema", "units"}
+LEAVES = {"clock", "errors", "failpoints", "ids", "schema", "units", "watermarks"}
 
 PURE = {"checkpoint", "graph"}
 PURE_IMPORTS = {"collections", "cronsim", "dataclasses", "datetime", "enum", "functools", "itertools", "math", "typing"}

@@ -19,12 +19,13 @@ from holdfast.errors import (
 )
 from holdfast.functions.aggregates import count, first, last, max, mean, min, sum
 from holdfast.functions.process import BatchFunction, ProcessFunction
-from holdfast.functions.states import AggregatingState, ReducingState, ValueState
+from holdfast.functions.states import AggregatingState, ListState, MapState, ReducingState, ValueState
 from holdfast.job import Job, KeyedStream, Stream
 from holdfast.query import Query
 from holdfast.settings import (
     CheckpointConfig,
     HashMapState,
+    RocksDBState,
     TaskManagerConfig,
     available_now,
     cron,
@@ -62,6 +63,8 @@ __all__ = [
     "Job",
     "JobRefused",
     "KeyedStream",
+    "ListState",
+    "MapState",
     "MemorySink",
     "NoopSink",
     "ObjectExists",
@@ -72,6 +75,7 @@ __all__ = [
     "Query",
     "QueryFailed",
     "ReducingState",
+    "RocksDBState",
     "SequenceSource",
     "SettingsError",
     "StateTooLarge",

@@ -4,6 +4,7 @@ Declarations only, checked as far as they can be without data; nothing runs befo
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,18 +19,22 @@ from holdfast.schema import to_arrow_schema
 from holdfast.settings import (
     AvailableNow,
     CheckpointConfig,
+    Duration,
     HashMapState,
     QueryTrigger,
     Size,
     StateBackend,
     TaskManagerConfig,
+    duration_s,
     processing_time,
     size_bytes,
 )
 from holdfast.sinks.base import Sink
 from holdfast.sinks.dead_letters import DeadLetterSink
 from holdfast.sources.base import Source
+from holdfast.sources.dataframe import DataFrameSource
 from holdfast.sources.equivalents import explain_streaming_dataframe
+from holdfast.watermarks import WatermarkSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,7 +62,7 @@ class Job:
     task_managers
         Processes that hold state; each takes one of Spark's slots for as long as the query runs.
     state
-        The backend: `HashMapState()`.
+        The backend: `HashMapState()` or `RocksDBState()`.
     checkpoint, task_manager
         See `CheckpointConfig` and `TaskManagerConfig`.
     max_rows_per_batch, max_bytes_per_batch
@@ -137,8 +142,8 @@ class Job:
         for module in self.ship_modules:
             if not isinstance(module, ModuleType):
                 raise SettingsError(f"ship_modules=[{module!r}] is not allowed: give imported modules")
-        if not isinstance(self.state, HashMapState):
-            raise SettingsError(f"state={self.state!r} is not allowed: HashMapState()")
+        if not isinstance(self.state, StateBackend):
+            raise SettingsError(f"state={self.state!r} is not allowed: HashMapState() or RocksDBState()")
         if self.parallelism and self.task_managers > self.parallelism:
             raise SettingsError(
                 f"task_managers={self.task_managers} is above parallelism={self.parallelism}: some would hold no state"
@@ -195,7 +200,36 @@ class Stream:
         self._paths = paths
 
     def _then(self, step: MapBatches | TransformDeclaration) -> "Stream":
-        return Stream(self._job, tuple(Path(path.origin, (*path.steps, step)) for path in self._paths))
+        return Stream(self._job, tuple(replace(path, steps=(*path.steps, step)) for path in self._paths))
+
+    def with_watermark(self, column: str, delay: Duration, idle_timeout: Duration | None = None) -> "Stream":
+        """Say how far event time has come: `column`'s newest value per split, less `delay`; the least over all splits.
+
+        The watermark of a batch comes from rows of earlier batches and never goes back. It belongs right after
+        `read()`; `column` is a timestamp of the source. Functions see it as `ctx.watermark`, and their event-time
+        timers fire by it.
+
+        Parameters
+        ----------
+        idle_timeout
+            A split without rows for so long (by the batches' time) does not hold the others back. None: it does.
+        """
+        delay_us = round(duration_s(delay, "delay") * 1_000_000)
+        idle_us = None if idle_timeout is None else round(duration_s(idle_timeout, "idle_timeout") * 1_000_000)
+        paths: list[Path] = []
+        for path in self._paths:
+            if path.steps or path.watermark is not None or not isinstance(path.origin, SourceOrigin):
+                raise JobRefused(
+                    f"with_watermark({column!r}): it belongs right after read(), once, before any other step, since "
+                    "the watermark follows the splits of a source"
+                )
+            if isinstance(self._job.declared.sources[path.origin.source], DataFrameSource):
+                raise JobRefused(
+                    f"with_watermark({column!r}): source {path.origin.source!r} is read by Spark, which does not say "
+                    "which row is of which split; use a source that Holdfast reads"
+                )
+            paths.append(replace(path, watermark=WatermarkSpec(path.origin.source, column, delay_us, idle_us)))
+        return Stream(self._job, tuple(paths))
 
     def transform(self, fn: "Callable[[DataFrame], DataFrame]") -> "Stream":
         """Apply `DataFrame -> DataFrame` by Spark SQL, batch by batch.

@@ -187,7 +187,26 @@ class HashMapState:
     """Keeps all state in memory, in columns."""
 
 
-StateBackend = HashMapState
+@dataclass(frozen=True)
+class RocksDBState:
+    """Keeps state in RocksDB, in a local folder of each TaskManager, below `TaskManagerConfig.local_dir`.
+
+    Parameters
+    ----------
+    cache_max_entries
+        So many rows of each state table of a subtask stay in memory between batches, the most recently used; a
+        changed row reaches RocksDB when it leaves memory. 0: none. Rows that a batch touches come on top of it
+        while the batch runs.
+    """
+
+    cache_max_entries: int = 0
+
+    def __post_init__(self) -> None:
+        _whole(self.cache_max_entries, "cache_max_entries", 0)
+
+
+StateBackend = HashMapState | RocksDBState
+IN_MEMORY = HashMapState()
 
 
 @dataclass(frozen=True)

@@ -379,3 +379,37 @@ def test_the_bound_in_flight_holds_uploads_back_until_others_are_stored(harness:
     for future in futures:
         future.result(30)
     uploader.close()
+
+
+class Waiting:
+    """Changes that wait elsewhere: one key a batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    def committed(self, batch: int) -> "Waiting":
+        self.batches.append(batch)
+        return self
+
+    def collect(self, up_to_batch: int) -> list[pa.RecordBatch]:
+        taken = [batch for batch in self.batches if batch <= up_to_batch]
+        self.batches = [batch for batch in self.batches if batch > up_to_batch]
+        return [change(f"batch {batch}") for batch in taken] or [change("").slice(1)]
+
+
+def test_deferred_changes_are_collected_up_to_the_cut_and_never_twice(harness: Harness):
+    writer, waiting = harness.writer, Waiting()
+    writer.append(0, change("at once"))
+    for batch in range(1, 5):
+        writer.append(batch, waiting.committed(batch))
+    assert writer.size(0).pending_sets == 5
+    harness.gate.faults = [Fault.FAIL] * 3
+    with pytest.raises(StorageError):
+        writer.persist(2).result(30)
+    assert waiting.batches == [3, 4]
+    writer.reset()
+    pieces = writer.persist(2).result(30)
+    assert (spans(pieces), harness.keys(pieces)) == ([(0, 3)], [["at once", "batch 1", "batch 2"]])
+    pieces = writer.persist(4).result(30)
+    assert spans(pieces) == [(0, 3), (3, 5)]
+    assert harness.keys(pieces[1:]) == [["batch 3", "batch 4"]]

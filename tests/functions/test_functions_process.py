@@ -406,8 +406,9 @@ def test_states_of_base_classes_come_first() -> None:
     class More(Count):
         also = ValueState(pa.string())
 
-    assert spec_of(More()).table_schemas()["state"] == pa.schema(
-        [("k", pa.string()), ("n", pa.int64()), ("also", pa.string())]
+    assert spec_of(More()).table_schemas()["state"] == (
+        pa.schema([("k", pa.string())]),
+        pa.schema([("n", pa.int64()), ("also", pa.string())]),
     )
 
 
@@ -426,7 +427,7 @@ class Asynchronous(ProcessFunction):
 
 
 class Timers(Count):
-    def on_timer(self, timestamp: int, ctx: Context) -> None:
+    def on_timer(self, timestamp: datetime) -> None:
         return None
 
 
@@ -441,7 +442,7 @@ class Locked(Count):
         (NoProcess(), "NoProcess does not define process"),
         (WrongArguments(), r"WrongArguments.process is called as process\(row, ctx\)"),
         (Asynchronous(), "Asynchronous.process is async"),
-        (Timers(), "no timers"),
+        (Timers(), r"Timers.on_timer is called as on_timer\(timestamp, ctx\)"),
         (Locked(), r"Locked cannot be sent to the tasks: .*lock.* in open\(\)"),
         (Count, "give an instance, not the class"),
         (len, "expected an instance"),

@@ -225,3 +225,47 @@ def test_a_sequence_with_another_number_of_splits_is_refused_with_both():
             run(job)
     with pytest.raises(hf.JobRefused, match=r"'numbers'.*the splits \['0', '1'\], the source has \['0', '1', '2'\]"):
         run(job)
+
+
+def summed(storage: str, function, sink: Sink, *batches):
+    job = new_job(storage)
+    stream = job.read(script(*batches, name="script")).key_by("k").process(function, "k BIGINT, total BIGINT", name="f")
+    stream.write(sink)
+    return job
+
+
+class Narrow(hf.ProcessFunction):
+    total = hf.ValueState(pa.int16(), default=0)
+
+    def process(self, row, ctx):
+        self.total.update(self.total.value() + row.v)
+        yield {"k": row.k, "total": self.total.value()}
+
+
+class Wide(Narrow):
+    total = hf.ValueState(pa.int64(), default=0)
+    last = hf.MapState(pa.int64(), pa.int64())
+
+    def process(self, row, ctx):
+        self.last.put(row.v, (self.last.get(row.v) or 0) + 1)
+        yield from super().process(row, ctx)
+
+
+def test_a_type_with_more_room_and_states_of_their_own_tables_come_and_go():
+    storage, sink = new_storage(), hf.MemorySink(name="out")
+    run(summed(storage, Narrow(), sink, ROWS))
+    run(summed(storage, Wide(), sink, ROWS, pairs((1, 2**40))))
+    assert tuples(sink) == [(1, 10), (2, 20), (1, 15), (1, 15 + 2**40)]
+    refused(storage, summed(storage, Narrow(), sink, ROWS), r"'f', state 'state': column 'total' is stored as int64")
+    without = type("Without", (Wide,), {"last": None, "process": Narrow.process})
+    run(summed(storage, without(), sink, ROWS, pairs((1, 2**40)), pairs((2, 1))))
+    assert tuples(sink)[-1] == (2, 21)
+
+
+def test_a_state_that_becomes_a_map_is_refused():
+    class Mapped(Narrow):
+        total = hf.MapState(pa.int64(), pa.int64())
+
+    storage, sink = new_storage(), hf.MemorySink(name="out")
+    run(summed(storage, Narrow(), sink, ROWS))
+    refused(storage, summed(storage, Mapped(), sink, ROWS), "'f', state 'total': stored as a value, declared as a map")

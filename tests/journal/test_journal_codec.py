@@ -12,6 +12,7 @@ from holdfast.errors import CorruptObject
 from holdfast.journal import codec
 from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity, Takeover
 from holdfast.storage.framing import frame
+from holdfast.watermarks import SourceTime, SplitTime
 
 GOLDEN = Path(__file__).parent / "golden"
 TAKEOVER = Takeover(epoch=17, nonce="00112233445566778899aabbccddeeff")
@@ -29,17 +30,18 @@ CHECKPOINT = CheckpointRecord(
     operators={"aggregate-1": OperatorIdentity(("carrier", "origin"), {"state": b"\x00\xffschema"})},
     parallelism=4,
     max_parallelism=128,
+    watermarks={"flights/at": SourceTime(-1, {"0": SplitTime(5, 7)}), "empty/at": SourceTime()},
 )
 STORED = {
     "job-1.bin": (codec.encode_job(codec.StoredJob("0123456789abcdef" * 2, 1, 128)), codec.decode_job),
-    "takeover-1.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
-    "checkpoint-1.bin": (codec.encode_record(CHECKPOINT), codec.decode_record),
+    "takeover-2.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
+    "checkpoint-2.bin": (codec.encode_record(CHECKPOINT), codec.decode_record),
     "committables-1.bin": (codec.encode_committables("delta-1", [b"", b"\x80", b"one"]), codec.decode_committables),
 }
 ENCODED = {
     "job-1.bin": codec.StoredJob("0123456789abcdef" * 2, 1, 128),
-    "takeover-1.bin": TAKEOVER,
-    "checkpoint-1.bin": CHECKPOINT,
+    "takeover-2.bin": TAKEOVER,
+    "checkpoint-2.bin": CHECKPOINT,
     "committables-1.bin": codec.StoredCommittables("delta-1", [b"", b"\x80", b"one"]),
 }
 

@@ -54,7 +54,7 @@ class Subtask:
         for slot in slots:
             counts.values[slot] = counts.values[slot] + 1 if self.table.present[slot] else 1
             counts.valid[slot] = self.table.present[slot] = True
-        changes = self.table.changes()
+        changes = self.table.defer_changes()
         self.table.commit()
         state = dict(self.expected[self.batch - 1])
         for key in keys:

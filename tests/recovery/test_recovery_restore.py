@@ -3,6 +3,7 @@
 import random
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -19,6 +20,8 @@ from holdfast.errors import CheckpointFailed, CorruptObject, HoldfastError, Stor
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.policy import MaterializationPolicy
 from holdfast.recovery.restore import ObjectCache, restore_table, select
+from holdfast.settings import HashMapState, RocksDBState, StateBackend
+from holdfast.state.backends import new_table
 from holdfast.state.keys import encode_keys, key_groups
 from holdfast.state.table import StateTable
 from holdfast.storage.obstore_store import ObstoreStore
@@ -30,10 +33,21 @@ KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
 POLICY = MaterializationPolicy(log_handles_max=3, retry_delay_s=0.0, failures_max=1000)
 
 
+MEMORY = HashMapState()
+BACKENDS = (MEMORY, RocksDBState(), RocksDBState(cache_max_entries=7))
+
+
 class Job:
     """Some subtasks of one counting operator, with a model of what they hold; no coordinator."""
 
-    def __init__(self, store: ObjectStore, inner: ObjectStore, attempts_max: int = 1) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        inner: ObjectStore,
+        attempts_max: int = 1,
+        backends: Sequence[StateBackend] = (MEMORY,),
+    ) -> None:
+        self.backends = backends
         self.store = store
         self.inner = inner
         self.attempts_max = attempts_max
@@ -54,12 +68,16 @@ class Job:
         edges = [-(-GROUPS * index // parallelism) for index in range(parallelism + 1)]
         with ObjectCache(self.inner) as cache:
             self.subtasks = [
-                Subtask(self.uploader, start, stop, self.recorded, cache) for start, stop in pairwise(edges)
+                Subtask(
+                    self.uploader, start, stop, self.recorded, cache, self.backends[self.epoch % len(self.backends)]
+                )
+                for start, stop in pairwise(edges)
             ]
 
     def stop(self) -> None:
         for subtask in self.subtasks:
             subtask.keyed.close()
+            subtask.table.close()
         if self.subtasks:
             self.uploader.close()
 
@@ -86,6 +104,7 @@ class Job:
         for future in futures:
             future.exception(30)
         if complete:
+            self.uploader.acknowledge({name for handle in handles for name in handle.objects()})
             self.recorded, self.recorded_model = handles, Counter(self.model)
         for each in self.subtasks:
             (each.keyed.completed if complete else each.keyed.aborted)(self.checkpoint_id)
@@ -110,12 +129,13 @@ class Subtask:
     stop: int
     handles: list[TableHandle]
     cache: ObjectCache
+    backend: StateBackend
     table: StateTable = field(init=False)
     keyed: KeyedState = field(init=False)
 
     def __post_init__(self) -> None:
         own = select(self.handles, "count", "state", self.start, self.stop)
-        self.table = StateTable(KEYS, VALUES, GROUPS)
+        self.table = new_table(self.backend, None, KEYS, VALUES, GROUPS)
         restore_table(self.table, own, self.cache, self.start, self.stop)
         self.keyed = KeyedState(
             "count", "state", self.table, self.start, self.stop, self.uploader, POLICY, ManualClock()
@@ -129,7 +149,7 @@ class Subtask:
             counts = self.table.column("n")
             counts.values[slot] = counts.values[slot] + 1 if self.table.present[slot] else 1
             counts.valid[slot] = self.table.present[slot] = not delete
-        changes = self.table.changes()
+        changes = self.table.defer_changes()
         self.table.commit()
         self.keyed.committed(batch, changes)
 
@@ -138,9 +158,10 @@ def memory() -> ObjectStore:
     return ObstoreStore("memory://", MemoryStore())
 
 
-def test_rescaling_from_one_to_four_to_three_to_eight_keeps_every_total():
+@pytest.mark.parametrize("backends", [(MEMORY,), *((each,) for each in BACKENDS[1:]), BACKENDS], ids=str)
+def test_rescaling_from_one_to_four_to_three_to_eight_keeps_every_total(backends):
     store = memory()
-    job = Job(store, store)
+    job = Job(store, store, backends=backends)
     rng = random.Random(1)
     for parallelism in (1, 4, 3, 8, 1):
         job.start(parallelism)
@@ -200,7 +221,7 @@ def test_simulated_failures_never_lose_a_recorded_state_or_an_object_of_it(seed)
     rng = random.Random(seed)
     inner = memory()
     store = FaultyStore(inner, seeded_faults(seed, rng.choice([0.0, 0.1, 0.4])))
-    job = Job(store, inner, rng.choice([1, 3]))
+    job = Job(store, inner, rng.choice([1, 3]), rng.choice([BACKENDS, BACKENDS[1:2], BACKENDS[2:]]))
     job.start(rng.randint(1, 4))
     recorded = 0
     for _ in range(60):

@@ -1,41 +1,104 @@
-"""A state table against a plain dict: random batches, committed or undone, replayed into a second table."""
+"""A state table against a plain dict, for each backend: random batches, undo, rewinds, evictions, replays, restores.
 
+Cache limits are small, and keys collide on purpose, so that every batch evicts and every probe walks.
+"""
+
+import itertools
+import shutil
+import tempfile
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.errors import CorruptObject
-from holdfast.state.table import StateTable, merge_changes
+from holdfast.errors import CorruptObject, HoldfastError
+from holdfast.settings import HashMapState, RocksDBState, StateBackend
+from holdfast.state import hashing
+from holdfast.state.backends import new_table
+from holdfast.state.base_rocksdb import scan_folder
+from holdfast.state.table import Captured, StateTable, merge_changes
 
-Row = tuple[int | None, str | None]
+Row = tuple[Any, Any]
 
-VALUES = pa.schema([("n", pa.int32()), ("s", pa.string())])
+MASK = (1 << 64) - 1
+VALUES: dict[str, tuple[pa.Schema, list[Any]]] = {
+    "objects": (pa.schema([("n", pa.int32()), ("s", pa.string())]), ["", "u", "v"]),
+    "fixed width": (pa.schema([("n", pa.int32()), ("s", pa.int64())]), [0, 1, -(2**60)]),
+}
+
+
+def unmix(output: int) -> int:
+    """The int64 key whose mixed tag is `output`: those of small outputs all have the same home."""
+    z = output ^ (output >> 31) ^ (output >> 62)
+    z = z * pow(0x94D049BB133111EB, -1, 1 << 64) & MASK
+    z = z ^ (z >> 27) ^ (z >> 54)
+    z = z * pow(0xBF58476D1CE4E5B9, -1, 1 << 64) & MASK
+    z = z ^ (z >> 30) ^ (z >> 60)
+    key = (z - 0x9E3779B97F4A7C15) & MASK
+    return key - (1 << 64) if key >> 63 else key
+
+
 KEYS: dict[str, tuple[pa.Schema, list[tuple[Any, ...]]]] = {
-    "int64": (pa.schema([("k", pa.int64())]), [(i * 2**40,) for i in range(30)]),
+    "int64": (pa.schema([("k", pa.int64())]), [(i * 2**40,) for i in range(-9, 20)]),
+    "int64 that collide": (pa.schema([("k", pa.int64())]), [(unmix(i),) for i in range(20)]),
     "string": (pa.schema([("k", pa.string())]), [("x" * i,) for i in range(30)]),
+    "string of one hash": (pa.schema([("k", pa.string())]), [("x" * i,) for i in range(30)]),
+    "boolean": (pa.schema([("k", pa.bool_())]), [(True,), (False,)]),
+    "binary": (pa.schema([("k", pa.binary(2))]), [(bytes([i, 9 - i]),) for i in range(9)]),
     "composite": (
         pa.schema([("a", pa.string()), ("b", pa.int16())]),
         [(a, b) for a in ("", "p", "pq", None) for b in (None, 0, 1, -1)],
     ),
 }
-ROWS = st.tuples(st.none() | st.integers(-2, 2), st.none() | st.sampled_from(["", "u", "v"]))
+BACKENDS: list[StateBackend] = [
+    HashMapState(),
+    RocksDBState(),
+    RocksDBState(cache_max_entries=1),
+    RocksDBState(cache_max_entries=5),
+    RocksDBState(cache_max_entries=100),
+]
 
 
 class TableAgainstDict(RuleBasedStateMachine):
-    @initialize(kind=st.sampled_from(sorted(KEYS)))
-    def create(self, kind: str) -> None:
+    @initialize(
+        kind=st.sampled_from(sorted(KEYS)), backend=st.sampled_from(BACKENDS), values=st.sampled_from(sorted(VALUES))
+    )
+    def create(self, kind: str, backend: StateBackend, values: str) -> None:
         self.schema, self.universe = KEYS[kind]
-        self.table = StateTable(self.schema, VALUES, 128)
-        self.replica = StateTable(self.schema, VALUES, 128)
+        self.values, cells = VALUES[values]
+        self.new_rows = st.tuples(st.none() | st.integers(-2, 2), st.none() | st.sampled_from(cells))
+        self.backend = backend
+        self.folder = tempfile.mkdtemp()
+        self.hash_bytes = hashing.hash_bytes
+        if kind.endswith("one hash"):
+            hashing.hash_bytes = lambda offsets, data: np.full(len(offsets) - 1, 12345, np.uint64)
+        self.table, self.replica = self.new(), StateTable(self.schema, self.values, 128)
         self.rows: dict[Any, Row] = {}
-        self.before: dict[Any, Row] = {}
         self.touched: dict[Any, None] = {}
         self.unmerged: list[pa.RecordBatch] = []
+        self.deferred: dict[int, StateTable | pa.RecordBatch] = {}
+        self.cut = 0
+        self.rows_after: dict[int, dict[Any, Row]] = {0: {}}
+        self.captured: tuple[Captured, dict[Any, Row]] | None = None
         self.batch = 0
+        self.committed: dict[int, dict[Any, Row]] = {0: {}}
+
+    def teardown(self) -> None:
+        if hasattr(self, "folder"):
+            hashing.hash_bytes = self.hash_bytes
+            self.table.close()
+            shutil.rmtree(self.folder)
+
+    def new(self) -> StateTable:
+        return new_table(self.backend, self.folder, self.schema, self.values, 128)
+
+    @property
+    def limit(self) -> int | None:
+        return self.backend.cache_max_entries if isinstance(self.backend, RocksDBState) else None
 
     def lookup(self, keys: list[Any]) -> Any:
         self.touched |= dict.fromkeys(keys)
@@ -50,7 +113,7 @@ class TableAgainstDict(RuleBasedStateMachine):
     def begin(self) -> None:
         self.batch += 1
         self.table.begin(self.batch)
-        self.before, self.touched = dict(self.rows), {}
+        self.touched = {}
 
     @precondition(lambda self: self.table.in_batch)
     @rule(data=st.data())
@@ -69,8 +132,8 @@ class TableAgainstDict(RuleBasedStateMachine):
     def write(self, data: st.DataObject) -> None:
         keys = self.choose(data, 8)
         for key, slot in zip(keys, self.lookup(keys), strict=True):
-            row = data.draw(ROWS)
-            for name, value in zip(VALUES.names, row, strict=True):
+            row = data.draw(self.new_rows)
+            for name, value in zip(self.values.names, row, strict=True):
                 column = self.table.column(name)
                 column.valid[slot] = value is not None
                 if value is not None:
@@ -91,20 +154,64 @@ class TableAgainstDict(RuleBasedStateMachine):
     @rule()
     def commit(self) -> None:
         changes = self.table.changes()
+        deferred = self.table.defer_changes()
+        before = self.committed[max(self.committed)]
         assert self.changed(changes) == {
-            key: self.rows.get(key) for key in self.universe if self.rows.get(key) != self.before.get(key)
+            key: self.rows.get(key) for key in self.universe if self.rows.get(key) != before.get(key)
         }
         self.table.commit()
-        if changes is not None:
-            self.unmerged.append(changes)
+        self.committed[self.batch] = self.rows_after[self.batch] = dict(self.rows)
+        if deferred is not None:
+            self.deferred[self.batch] = deferred
+
+    @precondition(lambda self: self.deferred)
+    @rule(data=st.data())
+    def collect(self, data: st.DataObject) -> None:
+        """At a cut that may lag behind commits, maybe with a batch in flight."""
+        up_to = data.draw(st.sampled_from(sorted(self.deferred)))
+        waiting = [self.deferred.pop(batch) for batch in sorted(self.deferred) if batch <= up_to]
+        for each in waiting:
+            if isinstance(each, pa.RecordBatch):
+                self.unmerged.append(each)
+        if isinstance(waiting[-1], StateTable):
+            self.unmerged += self.table.collect(up_to)
+        self.cut = up_to
 
     @precondition(lambda self: self.table.in_batch)
     @rule()
     def undo(self) -> None:
         self.table.undo()
-        self.rows = self.before
+        self.rows = dict(self.committed[max(self.committed)])
 
-    @precondition(lambda self: not self.table.in_batch and self.unmerged)
+    @precondition(lambda self: not self.table.in_batch)
+    @rule(data=st.data())
+    def rewind(self, data: st.DataObject) -> None:
+        to_batch = data.draw(st.sampled_from(sorted(self.committed)))
+        self.table.rewind(to_batch)
+        self.committed = {batch: rows for batch, rows in self.committed.items() if batch <= to_batch}
+        self.rows = dict(self.committed[to_batch])
+        self.deferred = {batch: changes for batch, changes in self.deferred.items() if batch <= to_batch}
+        if self.cut > to_batch:
+            self.start_replica_anew(to_batch)
+
+    @precondition(lambda self: not self.table.in_batch)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        """A checkpoint of any committed batch completes, often not the last one: cuts lag behind commits."""
+        up_to = data.draw(st.sampled_from(sorted(self.committed)))
+        self.table.release(up_to)
+        earlier = [batch for batch in self.committed if batch < up_to]
+        for batch in earlier:
+            del self.committed[batch]
+        if up_to:
+            with pytest.raises(HoldfastError, match="cannot go back"):
+                self.table.rewind(up_to - 1)
+
+    def start_replica_anew(self, batch: int) -> None:
+        self.replica, self.unmerged, self.cut = StateTable(self.schema, self.values, 128), [], batch
+        self.replica.apply(self.table.snapshot(), 0, 128)
+
+    @precondition(lambda self: self.unmerged)
     @rule(merged=st.booleans())
     def replay(self, merged: bool) -> None:
         for changes in [merge_changes(self.unmerged)] if merged else self.unmerged:
@@ -113,14 +220,45 @@ class TableAgainstDict(RuleBasedStateMachine):
             self.replica.apply(changes, 0, 50)
             self.replica.apply(changes, 50, 128)
         self.unmerged = []
-        assert self.contents(self.replica) == self.rows
+        assert self.contents(self.replica) == self.rows_after[self.cut]
+        assert len(self.replica) == len(self.rows_after[self.cut])
 
-    @precondition(lambda self: not self.table.in_batch)
+    @precondition(lambda self: not self.table.in_batch and self.captured is None)
+    @rule()
+    def begin_to_materialize(self) -> None:
+        self.captured = self.table.capture(), dict(self.rows)
+
+    @precondition(lambda self: self.captured is not None)
+    @rule(backend=st.sampled_from(BACKENDS), split=st.integers(0, 128))
+    def restore_what_was_materialized(self, backend: StateBackend, split: int) -> None:
+        """Maybe batches, rewinds and evictions later: it holds the rows of its boundary."""
+        assert self.captured is not None
+        captured, rows = self.captured
+        self.captured = None
+        table = new_table(backend, self.folder, self.schema, self.values, 128)
+        if captured.files is not None:
+            edges = (0, split, 128)
+            for start, stop in itertools.pairwise(group.to_bytes(2, "big") for group in edges):
+                table.load(self.table.stored_schema(), scan_folder(captured.files, start, stop))
+            shutil.rmtree(captured.files)
+        table.apply(captured.rows, 0, 128)
+        assert self.contents(table) == rows
+        assert len(table) == len(rows)
+        table.close()
+
+    @precondition(lambda self: not self.table.in_batch and self.captured is None)
     @rule(split=st.integers(0, 128))
     def restore(self, split: int) -> None:
-        snapshot, self.table = self.table.snapshot(), StateTable(self.schema, VALUES, 128)
+        snapshot, before = self.table.snapshot(), self.table
+        self.table = self.new()
+        before.close()
         self.table.apply(snapshot, split, 128)
         self.table.apply(snapshot, 0, split)
+        self.committed = {self.batch: dict(self.rows)}
+        self.table.release(self.batch)
+        self.rows_after[self.batch] = dict(self.rows)
+        self.deferred = {}
+        self.start_replica_anew(self.batch)
 
     @invariant()
     def contents_and_touched_rows_are_the_models(self) -> None:
@@ -131,9 +269,14 @@ class TableAgainstDict(RuleBasedStateMachine):
         if self.table.in_batch:
             touched = self.table.keys_of(self.table.touched()).to_pylist()
             assert [tuple(row.values()) for row in touched] == list(self.touched)
+        elif self.limit is not None:
+            assert self.table.rows_in_memory <= self.limit
+        else:
+            assert self.table.rows_in_memory == len(self.rows)
 
     def contents(self, table: StateTable) -> dict[Any, Row]:
         rows = table.snapshot().to_pylist()
+        assert len(rows) == len({self.key(row) for row in rows})
         return {self.key(row): (row["n"], row["s"]) for row in rows}
 
     def changed(self, changes: pa.RecordBatch | None) -> dict[Any, Row | None]:

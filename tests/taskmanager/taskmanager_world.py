@@ -12,11 +12,12 @@ from holdfast.changelog.handles import TableHandle
 from holdfast.exchange.local import LocalSender
 from holdfast.exchange.sender import UnitAttempt
 from holdfast.functions.aggregates import AggregateSpec, count
-from holdfast.functions.operator import BatchContext, Operator, OperatorResult, OperatorSpec
+from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, OperatorSpec, TableSchema
 from holdfast.graph.keygroups import key_group_range
 from holdfast.graph.program import OperatorTarget, Program
 from holdfast.recovery.manifests import load_manifests
 from holdfast.recovery.restore import select
+from holdfast.settings import IN_MEMORY, StateBackend
 from holdfast.state.table import StateTable
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.taskmanager.protocol import (
@@ -124,21 +125,28 @@ class HookedSpec(OperatorSpec):
     def output_schema(self) -> pa.Schema:
         return self.inner.output_schema
 
-    def table_schemas(self) -> dict[str, pa.Schema]:
+    def table_schemas(self) -> dict[str, TableSchema]:
         return self.inner.table_schemas()
 
-    def create(self, subtask: int, key_group_start: int, key_group_stop: int, max_parallelism: int) -> Operator:
-        return _HookedOperator(self.inner.create(subtask, key_group_start, key_group_stop, max_parallelism))
+    def create(
+        self,
+        subtask: int,
+        key_group_start: int,
+        key_group_stop: int,
+        max_parallelism: int,
+        new_table: NewTable = StateTable,
+    ) -> Operator:
+        return _HookedOperator(self.inner.create(subtask, key_group_start, key_group_stop, max_parallelism, new_table))
 
 
 def counting(name: str = "count") -> OperatorSpec:
     return HookedSpec(AggregateSpec(name, ("k",), INPUT, {"n": count()}), name)
 
 
-def program(*specs: OperatorSpec) -> bytes:
+def program(*specs: OperatorSpec, state: StateBackend = IN_MEMORY) -> bytes:
     operators = {spec.name: spec for spec in specs or (counting(),)}
     levels = {name: 1 + index for index, name in enumerate(operators)}
-    made = Program({}, (), operators, levels, {}, {}, {})
+    made = Program({}, (), operators, levels, {}, {}, {}, state=state)
     return bytes(cloudpickle.dumps(made))
 
 

@@ -46,11 +46,16 @@ class BlockEntry(msgspec.Struct, frozen=True, array_like=True):
     crc: int
 
 
+class HasLength(Protocol):
+    @property
+    def length(self) -> int: ...
+
+
 class HasBlocks(Protocol):
-    """A directory, of whatever kind."""
+    """A directory, of whatever kind, of what follows it."""
 
     @property
-    def blocks(self) -> list[BlockEntry]: ...
+    def blocks(self) -> Sequence[HasLength]: ...
 
 
 Directory = TypeVar("Directory", bound=HasBlocks)

@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import msgspec
 
+ROWS, HEADING, FILE = "rows", "heading", "file"
+
 
 class LogPiece(msgspec.Struct, frozen=True, array_like=True):
     """A contiguous range of one changelog object that holds one log's change sets `[sqn_start, sqn_stop)`.
@@ -30,6 +32,8 @@ class MaterializedPart(msgspec.Struct, frozen=True, array_like=True):
     """A part of a materialized table: a range of an object, for key groups `[start, stop)`.
 
     A reader drops key groups outside: an object may hold more than the part refers to.
+    `kind`: rows (`ROWS`), or files of a base store: the small ones that say which belong together (`HEADING`),
+    followed by a part for each of the others (`FILE`).
     """
 
     object: str
@@ -37,6 +41,7 @@ class MaterializedPart(msgspec.Struct, frozen=True, array_like=True):
     length: int
     key_group_start: int
     key_group_stop: int
+    kind: str = ROWS
 
 
 class TableHandle(msgspec.Struct, frozen=True):

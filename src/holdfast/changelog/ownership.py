@@ -27,6 +27,13 @@ class Ownership:
         with self._lock:
             self._users[name] = users
 
+    def retain(self, names: Iterable[str]) -> None:
+        """One more user of each object; those of others are ignored."""
+        with self._lock:
+            for name in names:
+                if name in self._users:
+                    self._users[name] += 1
+
     def acknowledge(self, names: Iterable[str]) -> None:
         """An acknowledgement that will be sent names these objects; those of others are ignored."""
         with self._lock:

@@ -120,6 +120,10 @@ class Uploader:
         self._ownership.hold(name)
         return name
 
+    def retain(self, objects: Iterable[str]) -> None:
+        """One more user of each, which lets go of it by `release` as the others do."""
+        self._ownership.retain(objects)
+
     def in_background(self, call: Callable[[], T]) -> Future[T]:
         """Run a materialization; one at a time in a TaskManager, so that they leave the logs their share."""
         return self._background.submit(call)

@@ -6,7 +6,7 @@
 
 Invariants: entries are in order, disjoint, and never uploaded twice unless the upload failed; a range holds
 the changes of whole batches, merged per key when it is encoded; nothing at or past the truncation point is
-let go. No lock is held during I/O, merging or compression, nor while a future is completed.
+let go. No lock is held during I/O or compression, nor while a future is completed.
 It follows the StateChangelogWriter of FLIP-158. It does not decide when to materialize (`materialize/`).
 """
 
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -25,6 +25,14 @@ from holdfast.changelog.handles import LogPiece
 from holdfast.changelog.packing import PersistRequest
 from holdfast.changelog.uploader import Uploader
 from holdfast.errors import CheckpointFailed
+
+
+class DeferredChanges(Protocol):
+    """Where net changes of committed batches wait until they are wanted (`state.table.StateTable`)."""
+
+    def collect(self, up_to_batch: int) -> list[pa.RecordBatch]:
+        """Takes out those of batches up to that one, in order of replay: one change set or more, maybe without rows."""
+        ...
 
 
 class LogSize(NamedTuple):
@@ -43,18 +51,49 @@ class _Range:
     sqn_stop: int
     batch_start: int
     batch_stop: int
-    change_sets: list[ChangeSet]
+    change_sets: list["ChangeSet | _Deferred"]
     pieces: list[LogPiece] | None = None
     error: BaseException | None = None
     truncated: bool = False
     done: Future[list[LogPiece]] = field(default_factory=Future)
 
-    def extend(self, change_set: ChangeSet) -> None:
+    def extend(self, change_set: "ChangeSet | _Deferred") -> None:
         self.sqn_stop, self.batch_stop = change_set.sqn_stop, change_set.batch_stop
-        self.change_sets.append(change_set)
+        last = self.change_sets[-1]
+        if isinstance(last, _Deferred) and isinstance(change_set, _Deferred):
+            self.change_sets[-1] = last.to(change_set)
+        else:
+            self.change_sets.append(change_set)
+
+    def collect(self, merge: Merge) -> list[ChangeSet]:
+        """The change sets with their rows; deferred ones are read now."""
+        collected = [each.collected(merge) if isinstance(each, _Deferred) else each for each in self.change_sets]
+        self.change_sets = [*collected]
+        return collected
 
 
-_Entry = ChangeSet | _Range
+@dataclass(frozen=True)
+class _Deferred:
+    """In a log's place of a change set: its rows are still to be collected."""
+
+    sqn_start: int
+    sqn_stop: int
+    batch_start: int
+    batch_stop: int
+    source: DeferredChanges
+
+    def to(self, last: "_Deferred") -> "_Deferred":
+        """From this one up to `last`, of the same source."""
+        return _Deferred(self.sqn_start, last.sqn_stop, self.batch_start, last.batch_stop, self.source)
+
+    def collected(self, merge: Merge) -> ChangeSet:
+        """With what the source still has of earlier batches too; those then come without rows."""
+        found = self.source.collect(self.batch_stop - 1)
+        rows = merge(found) if len(found) > 1 else found[0]
+        return ChangeSet(self.sqn_start, self.sqn_stop, self.batch_start, self.batch_stop, rows)
+
+
+_Entry = ChangeSet | _Deferred | _Range
 
 
 class ChangelogWriter:
@@ -90,16 +129,26 @@ class ChangelogWriter:
         with self._lock:
             return self._next_sqn
 
-    def append(self, batch: int, changes: pa.RecordBatch | None) -> None:
-        """The net changes of a committed batch, None where there are none. Once each, in order. Uploads nothing."""
+    def append(self, batch: int, changes: pa.RecordBatch | DeferredChanges | None) -> None:
+        """The net changes of a committed batch, None where there are none. Once each, in order. Uploads nothing.
+
+        Those that wait elsewhere are collected by `persist`, where no one else can append or persist.
+        """
         with self._lock:
             self._check_open()
             if self._last_batch is not None and batch <= self._last_batch:
                 raise ValueError(f"log {self._log}: batch {batch} appended after batch {self._last_batch}")
             self._last_batch = batch
-            if changes is not None and changes.num_rows:
-                self._entries.append(ChangeSet(self._next_sqn, self._next_sqn + 1, batch, batch + 1, changes))
-                self._next_sqn += 1
+            if changes is None:
+                return
+            place = self._next_sqn, self._next_sqn + 1, batch, batch + 1
+            if not isinstance(changes, pa.RecordBatch):
+                self._entries.append(_Deferred(*place, changes))
+            elif changes.num_rows:
+                self._entries.append(ChangeSet(*place, changes))
+            else:
+                return
+            self._next_sqn += 1
 
     def persist(self, up_to_batch: int, from_sqn: int | None = None) -> Future[list[LogPiece]]:
         """Store all changes of batches up to and including `up_to_batch` that are not stored yet.
@@ -119,6 +168,8 @@ class ChangelogWriter:
             start = self._check(up_to_batch, from_sqn)
             new = [] if any(each.error for each in self._ranges(start, up_to_batch)) else self._open(start, up_to_batch)
             ranges = self._ranges(start, up_to_batch)
+            for each in new:
+                each.collect(self._merge)
         for each in new:
             self._upload(each)
         if not new:
@@ -149,7 +200,7 @@ class ChangelogWriter:
         """What a checkpoint that starts at `from_sqn` would name."""
         with self._lock:
             pieces = [p for each in self._ranges() if each.sqn_stop > from_sqn for p in each.pieces or ()]
-            pending = sum(isinstance(entry, ChangeSet) and entry.sqn_start >= from_sqn for entry in self._entries)
+            pending = sum(not isinstance(entry, _Range) and entry.sqn_start >= from_sqn for entry in self._entries)
             return LogSize(len(pieces), sum(piece.length for piece in pieces), pending)
 
     def held(self) -> list[str]:
@@ -216,7 +267,7 @@ class ChangelogWriter:
         return opened
 
     def _upload(self, each: _Range) -> None:
-        request = PersistRequest(self._log, each.change_sets, self._merge)
+        request = PersistRequest(self._log, each.collect(self._merge), self._merge)
         request.future.add_done_callback(lambda future: self._uploaded(each, future))
         self._uploader.persist(self._log, request)
 

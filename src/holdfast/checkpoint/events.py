@@ -37,6 +37,7 @@ from dataclasses import dataclass, field
 
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.settings import CheckpointConfig
+from holdfast.watermarks import SourceTime
 
 Scalar = int | float | str | bool | None
 
@@ -48,6 +49,7 @@ class Position:
     batch_time_us: int
     offsets: Mapping[str, Mapping[str, Scalar]]
     source_objects: Mapping[str, list[str]] = field(default_factory=dict)
+    watermarks: Mapping[str, SourceTime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

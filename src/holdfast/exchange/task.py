@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast import errors
 from holdfast.exchange.sender import Sender, UnitAttempt
@@ -29,6 +30,9 @@ from holdfast.sinks.dead_letters import bad_rows_to_batch
 from holdfast.sources.base import BadRow, Position
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.protocol import SentStream
+
+UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+"""A second in each unit of timestamps."""
 
 
 class Links(Protocol):
@@ -74,6 +78,8 @@ class UnitResult(msgspec.Struct, frozen=True):
     dead_letters: list[bytes] = []
     bad_rows: int = 0
     failure: Failure | None = None
+    event_times: dict[str, int] = {}
+    """The newest event time of each split read, in microseconds, where the leg has a watermark."""
 
 
 def run_unit(unit: Unit, request: LevelRequest, program: Program, links: Links, store: ObjectStore) -> UnitResult:
@@ -106,6 +112,7 @@ class UnitRows:
     split: str = ""
     position: Position = None
     source: str = ""
+    event_times: dict[str, int] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         leg = self.program.legs[self.unit.leg]
@@ -129,7 +136,18 @@ class UnitRows:
                 self.position = batch.position
                 self._collect_bad(batch.bad)
                 if batch.rows.num_rows:
+                    self._note_event_time(batch.rows)
                     yield batch.rows
+
+    def _note_event_time(self, rows: pa.RecordBatch) -> None:
+        watermark = self.program.legs[self.unit.leg].watermark
+        if watermark is None:
+            return
+        times = rows.column(watermark.column)
+        newest = pc.max(times).value
+        if newest is not None:
+            newest_us = newest * 1_000_000 // UNITS[times.type.unit]
+            self.event_times[self.split] = max(newest_us, self.event_times.get(self.split, newest_us))
 
     def _collect_bad(self, bad: list[BadRow]) -> None:
         if bad and not self.request.dead_letter:
@@ -217,6 +235,7 @@ def deliver(
         committables=committables,
         dead_letters=stage_dead_letters(bad, program.dead_letters, unit, attempt, request, store),
         bad_rows=len(bad),
+        event_times=origin.event_times if origin else {},
     )
 
 

@@ -29,7 +29,7 @@ from holdfast.functions.accumulators import (
 )
 from holdfast.functions.checked_sums import CheckedSum, DecimalSum, IntegerSum, overflowing_rows, try_all
 from holdfast.functions.columns import IntArray, has_kernels
-from holdfast.functions.operator import BatchContext, Operator, OperatorResult
+from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult
 from holdfast.sources.base import BadRow
 from holdfast.state.table import StateTable
 
@@ -54,9 +54,9 @@ def accumulator(bound: "BoundAggregate", table: StateTable) -> Accumulator:
 
 
 class AggregateOperator(Operator):
-    def __init__(self, spec: "AggregateSpec", max_parallelism: int) -> None:
+    def __init__(self, spec: "AggregateSpec", max_parallelism: int, new_table: NewTable) -> None:
         self._spec = spec
-        self._table = StateTable(spec.key_schema, spec.value_schema, max_parallelism)
+        self._table = new_table(spec.key_schema, spec.value_schema, max_parallelism)
         self.tables = {"state": self._table}
         self._schema = spec.output_schema
         self._accumulators = [accumulator(bound, self._table) for bound in spec.bound]

@@ -27,7 +27,8 @@ import pyarrow as pa
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.aggregate_operator import AggregateOperator
 from holdfast.functions.columns import has_kernels
-from holdfast.functions.operator import Operator, OperatorSpec
+from holdfast.functions.operator import NewTable, Operator, OperatorSpec, TableSchema
+from holdfast.state.table import StateTable
 
 Function = Literal["count", "sum", "min", "max", "mean", "first", "last"]
 Emit = Literal["changes", "every"]
@@ -262,8 +263,15 @@ class AggregateSpec(OperatorSpec):
     def output_schema(self) -> pa.Schema:
         return pa.schema([*self.key_schema, *(bound.output_field for bound in self.bound)])
 
-    def table_schemas(self) -> dict[str, pa.Schema]:
-        return {"state": pa.schema([*self.key_schema, *self.value_schema])}
+    def table_schemas(self) -> dict[str, TableSchema]:
+        return {"state": TableSchema(self.key_schema, self.value_schema)}
 
-    def create(self, subtask: int, key_group_start: int, key_group_stop: int, max_parallelism: int) -> Operator:
-        return AggregateOperator(self, max_parallelism)
+    def create(
+        self,
+        subtask: int,
+        key_group_start: int,
+        key_group_stop: int,
+        max_parallelism: int,
+        new_table: NewTable = StateTable,
+    ) -> Operator:
+        return AggregateOperator(self, max_parallelism, new_table)

@@ -7,15 +7,17 @@ A cell holds None for no value, otherwise the kept form of a `Codec`, which nobo
 putting back a cell undoes whatever a call did to it. Nothing reaches the table before `store`.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
-from holdfast.functions.columns import BoolArray, IntArray, column_array, object_array
-from holdfast.functions.states import AggregatingState, ReducingState, State, ValueState
-from holdfast.functions.values import Codec, Misfit
+from holdfast.functions.columns import BoolArray, IntArray, column_array, object_array, python_values, validity
+from holdfast.functions.expiry import BatchClock, alive_rows
+from holdfast.functions.states import AggregatingState, ReducingState, State, ValueState, time_column
+from holdfast.functions.values import Codec, Misfit, integer_range
 from holdfast.state.physical import values_of
 from holdfast.state.table import StateTable
 
@@ -32,70 +34,155 @@ class Cursor:
 class Cells:
     """One state of one operator."""
 
-    def __init__(self, operator: str, name: str, state: State, cursor: Cursor) -> None:
+    tables: dict[str, StateTable] = {}
+    """No tables of its own."""
+
+    def __init__(self, operator: str, name: str, state: State, cursor: Cursor, clock: BatchClock) -> None:
         self.operator = operator
         self.name = name
         self.codec: Codec = state.codec()
         self.type = "any msgpack-able object" if state.type is None else str(state.type)
         self.cursor = cursor
         self.kept: dict[int, Any] = {}
+        self.expiry = state.expiry
+        self._clock = clock
+        self._times: dict[int, int | None] = {}
+        """With expiry: since when the value's time to live runs; None where there is no value."""
 
     def load(self, table: StateTable, slots: IntArray) -> None:
+        """Take in the rows of these slots, each once a batch."""
         column = table.column(self.name)
         array = column_array(column.values[slots], column.valid[slots], self.codec.column_type)
-        self.kept.update(zip(slots.tolist(), array.to_pylist(), strict=True))
+        kept = python_values(array)
+        if self.expiry is not None:
+            times, valid = table.column(time_column(self.name)).gather(slots)
+            alive = alive_rows(times, valid, self.expiry, self._clock.now_us).tolist()
+            kept = [value if ok else None for value, ok in zip(kept, alive, strict=True)]
+            living = [time if ok else None for time, ok in zip(times.tolist(), alive, strict=True)]
+            self._times.update(zip(slots.tolist(), living, strict=True))
+        self.kept.update(zip(slots.tolist(), kept, strict=True))
 
     def store(self, table: StateTable, slots: IntArray) -> BoolArray:
-        """Write the cells of these slots; returns which of them have a value."""
+        """Write all cells, loaded for `slots` in this order; returns which of them have a value."""
         column = table.column(self.name)
-        kept = [self.kept[slot] for slot in slots.tolist()]
-        some = np.fromiter((value is not None for value in kept), np.bool_, len(kept))
-        is_object = column.values.dtype == object
-        column.values[slots] = object_array(kept) if is_object else values_of(pa.array(kept, self.codec.column_type))
+        kept = list(self.kept.values())
+        if column.values.dtype == object:
+            some = np.fromiter((value is not None for value in kept), np.bool_, len(kept))
+            column.values[slots] = object_array(kept)
+        else:
+            array = pa.array(kept, self.codec.column_type)
+            valid = validity(array)
+            some = valid if len(valid) else np.ones(len(kept), np.bool_)
+            column.values[slots] = values_of(array)
         column.valid[slots] = some
+        if self.expiry is not None:
+            times = pa.array(list(self._times.values()), pa.int64())
+            table.column(time_column(self.name)).scatter(slots, values_of(times), some)
         return some
+
+    def save(self, slots: list[int]) -> Any:
+        """What `put_back` takes to undo all that happens to these slots from now on."""
+        kept, times = self.kept, self._times
+        return [kept[slot] for slot in slots], [times[slot] for slot in slots if times]
+
+    def put_back(self, slots: list[int], saved: Any) -> None:
+        self.kept.update(zip(slots, saved[0], strict=True))
+        if self.expiry is not None:
+            self._times.update(zip(slots, saved[1], strict=True))
+
+    def reset(self) -> None:
+        """The batch is over."""
+        self.kept.clear()
+        self._times.clear()
 
     def put(self, value: Any) -> None:
         try:
-            self.kept[self.cursor.slot] = self.codec.put(value)
+            kept = self.codec.put(value)
         except Misfit as misfit:
             raise self.misfit(misfit) from misfit
+        slot = self.cursor.slot
+        self.kept[slot] = kept
+        if self.expiry is not None:
+            if kept is None:
+                self._times[slot] = None
+            elif self.expiry.on != "create" or self._times[slot] is None:
+                self._times[slot] = self._clock.now_us
 
     def misfit(self, misfit: Misfit) -> UserFunctionError:
         return UserFunctionError(f"operator {self.operator!r}: state {self.name!r} of type {self.type}: {misfit}")
 
     def read(self) -> Any:
-        kept = self.kept[self.cursor.slot]
+        """A copy of the value, or None."""
+        slot = self.cursor.slot
+        kept = self.kept[slot]
+        if self.expiry is not None and self.expiry.on == "read" and kept is not None:
+            self._times[slot] = self._clock.now_us
         return kept if self.codec.get is None else self.codec.get(kept)
 
     def clear(self) -> None:
-        self.kept[self.cursor.slot] = None
+        slot = self.cursor.slot
+        self.kept[slot] = None
+        if self.expiry is not None:
+            self._times[slot] = None
 
 
 class KeyedValueState(ValueState):
+    """`value` and `update` are closures over what they need, and not methods: they are what a row costs."""
+
     def __init__(self, declared: ValueState, cells: Cells) -> None:
         super().__init__(declared.type, declared.default)
         self._cells = cells
-        self._kept = cells.kept
-        self._cursor = cells.cursor
-        self._put = cells.codec.put
-        self._get = cells.codec.get
-        self._default = cells.codec.put(declared.default)
-
-    def value(self) -> Any:
-        kept = self._kept[self._cursor.slot]
-        if kept is None:
-            kept = self._default
-        return kept if self._get is None else self._get(kept)
-
-    def update(self, value: Any) -> None:
-        try:
-            self._kept[self._cursor.slot] = self._put(value)
-        except Misfit as misfit:
-            raise self._cells.misfit(misfit) from misfit
+        self.__dict__["value"] = _reader(cells, cells.codec.put(declared.default))
+        self.__dict__["update"] = _writer(cells)
 
     def clear(self) -> None:
         self._cells.clear()
+
+
+def _reader(cells: Cells, default: Any) -> Callable[[], Any]:
+    kept, cursor, get = cells.kept, cells.cursor, cells.codec.get
+
+    def read_value() -> Any:
+        found = cells.read()
+        if found is not None:
+            return found
+        return default if get is None else get(default)
+
+    def value() -> Any:
+        found = kept[cursor.slot]
+        return default if found is None else found
+
+    def copied_value() -> Any:
+        assert get is not None
+        return get(value())
+
+    if cells.expiry is not None:
+        return read_value
+    return value if get is None else copied_value
+
+
+def _writer(cells: Cells) -> Callable[[Any], None]:
+    kept, cursor, put = cells.kept, cells.cursor, cells.put
+    usual = cells.codec.usual
+
+    def update_integer(value: Any) -> None:
+        if type(value) is int and low <= value <= high:
+            kept[cursor.slot] = value
+        else:
+            put(value)
+
+    def update_other(value: Any) -> None:
+        if type(value) is usual:
+            kept[cursor.slot] = value
+        else:
+            put(value)
+
+    if cells.expiry is not None:
+        return put
+    if usual is not int:
+        return put if usual is None else update_other
+    low, high = integer_range(cells.codec.column_type)
+    return update_integer
 
 
 class KeyedReducingState(ReducingState):
@@ -133,14 +220,3 @@ class KeyedAggregatingState(AggregatingState):
 
     def clear(self) -> None:
         self._cells.clear()
-
-
-def keyed(declared: State, cells: Cells) -> State:
-    """What stands in a declared state's place in a running function."""
-    if isinstance(declared, ValueState):
-        return KeyedValueState(declared, cells)
-    if isinstance(declared, ReducingState):
-        return KeyedReducingState(declared, cells)
-    if isinstance(declared, AggregatingState):
-        return KeyedAggregatingState(declared, cells)
-    raise TypeError(f"{declared.kind} is not a state of this package")

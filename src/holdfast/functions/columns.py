@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.state.physical import fixed_array as _fixed_array
-from holdfast.state.physical import physical_dtype, validity_of
+from holdfast.state.physical import physical_dtype, validity_of, values_of
 
 BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -61,3 +61,10 @@ def column_array(values: AnyArray, valid: BoolArray, kind: pa.DataType) -> pa.Ar
         objects = [value if ok else None for value, ok in zip(values.tolist(), valid.tolist(), strict=True)]
         return pa.array(objects, type=kind)
     return fixed_array(values, valid, kind)
+
+
+def python_values(array: pa.Array) -> list[Any]:
+    """`array.to_pylist()`, much faster for plain numbers without nulls."""
+    plain = pa.types.is_integer(array.type) or pa.types.is_float64(array.type) or pa.types.is_boolean(array.type)
+    values: list[Any] = array.to_pylist() if array.null_count or not plain else values_of(array).tolist()
+    return values

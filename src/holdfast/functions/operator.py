@@ -1,12 +1,22 @@
 """The seam between a subtask and what a keyed operator does. Spark-free and I/O-free."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from holdfast.sources.base import BadRow
 from holdfast.state.table import StateTable
+
+NewTable = Callable[[pa.Schema, pa.Schema, int], StateTable]
+"""Makes an empty table from key schema, value schema and the number of key groups."""
+
+
+class TableSchema(NamedTuple):
+    keys: pa.Schema
+    values: pa.Schema
 
 
 @dataclass(frozen=True)
@@ -17,12 +27,23 @@ class BatchContext:
     batch_time_us: int
     operator: str
     subtask: int
+    watermark_us: int | None = None
+
+
+@dataclass(frozen=True)
+class Timers:
+    """What a batch left of an operator's timers: the earliest event time and processing time, how many fired."""
+
+    event_us: int | None
+    processing_us: int | None
+    fired: int
 
 
 @dataclass(frozen=True)
 class OperatorResult:
     output: list[pa.RecordBatch]
     bad: list[BadRow] = field(default_factory=list)
+    timers: "Timers | None" = None
 
 
 class Operator(ABC):
@@ -55,10 +76,26 @@ class OperatorSpec(ABC):
     @abstractmethod
     def output_schema(self) -> pa.Schema: ...
 
-    @abstractmethod
-    def table_schemas(self) -> dict[str, pa.Schema]:
-        """Schema of each table: the key columns, then the values; known at `start()`, compared with what is stored."""
+    @property
+    def has_timers(self) -> bool:
+        """Whether it may have something to do without rows."""
+        return False
+
+    def with_event_time(self, column: str) -> "OperatorSpec":
+        """The same, told which column of its input holds the rows' event time."""
+        return self
 
     @abstractmethod
-    def create(self, subtask: int, key_group_start: int, key_group_stop: int, max_parallelism: int) -> Operator:
-        """A fresh instance with empty tables."""
+    def table_schemas(self) -> dict[str, TableSchema]:
+        """Schema of each table; known at `start()`, compared with what is stored."""
+
+    @abstractmethod
+    def create(
+        self,
+        subtask: int,
+        key_group_start: int,
+        key_group_stop: int,
+        max_parallelism: int,
+        new_table: NewTable = StateTable,
+    ) -> Operator:
+        """A fresh instance with empty tables, made by `new_table`: the state backend decides where rows are."""

@@ -1,7 +1,6 @@
 """From what a function gives out to record batches of the declared schema; what does not match is an error.
 
-Values are checked a column at a time where an error ends the batch anyway, and a row at a time where the row has to
-be undone alone.
+Values are checked a column at a time; the error still says which row it was.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,41 +54,28 @@ class RowFitter:
 
     def shape(self, item: Any) -> Row:
         """The values in schema order, themselves unchecked."""
-        if type(item) is dict:
-            return self._of_mapping(item)
+        if type(item) is dict and len(item) == self._width:
+            try:
+                values: Row = self._take(item)
+                return values
+            except KeyError:
+                raise OutputMismatch(_wrong_columns(item, self._names)) from None
         if isinstance(item, tuple):
             if len(item) == self._width:
                 return item
             expected = f"expected {self._width} ({', '.join(self._names)})"
             raise OutputMismatch(f"output row: found {len(item)} values, {expected}")
         if isinstance(item, Mapping):
-            return self._of_mapping(item)
+            if len(item) == self._width and all(name in item for name in self._names):
+                return [item[name] for name in self._names]
+            raise OutputMismatch(_wrong_columns(item, self._names))
         raise OutputMismatch(
             f"output row: found {item!r:.200} ({type(item).__name__}), expected a dict or a tuple with the columns "
             f"{', '.join(self._names)}; yield each row"
         )
 
-    def _of_mapping(self, item: Mapping[Any, Any]) -> Row:
-        try:
-            values: Row = self._take(item)
-        except KeyError:
-            raise OutputMismatch(_wrong_columns(item, self._names)) from None
-        if len(item) != self._width:
-            raise OutputMismatch(_wrong_columns(item, self._names))
-        return values
-
-    def fit(self, item: Any) -> Row:
-        """The values in schema order, each of its column's type."""
-        values = self.shape(item)
-        try:
-            return [fit(value) for fit, value in zip(self._fits, values, strict=True)]
-        except Misfit:
-            for name, fit, value in zip(self._names, self._fits, values, strict=True):
-                _fitted(name, fit, [value])
-            raise
-
     def batch(self, rows: list[Row]) -> pa.RecordBatch:
-        """Rows from `shape` or `fit` as a record batch; values are checked here."""
+        """Rows from `shape`, one or more, as a record batch; values are checked here. Errors have the row."""
         columns = zip(*rows, strict=True)
         arrays = [self._array(index, values) for index, values in enumerate(columns)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

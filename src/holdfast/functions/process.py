@@ -24,7 +24,7 @@ Does not own the running: `process_operator.py`, `batch_operator.py`.
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -34,10 +34,12 @@ import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.batch_operator import BatchOperator
-from holdfast.functions.operator import Operator, OperatorSpec
-from holdfast.functions.process_operator import ProcessOperator
-from holdfast.functions.states import State, ValueState, declared_states
+from holdfast.functions.operator import NewTable, Operator, OperatorSpec, TableSchema
+from holdfast.functions.process_operator import TIMERS, ProcessOperator
+from holdfast.functions.states import ListState, MapState, State, ValueState, declared_states
+from holdfast.functions.timers import NoTimers, TimerService, timers_schema
 from holdfast.functions.values import fit_for
+from holdfast.state.table import StateTable
 
 
 class KeyedFunction:
@@ -60,7 +62,12 @@ class KeyedFunction:
 
 
 class ProcessFunction(KeyedFunction):
-    """A function of one row and the states of its key."""
+    """A function of one row and the states of its key.
+
+    One that defines `on_timer(self, timestamp, ctx)` can register timers (`ctx.timers`). It is called for each timer
+    that is due, after the batch's rows, with the states of the timer's key; it gives output rows as `process` does.
+    Event-time timers fire in order of their timestamps.
+    """
 
     def process(self, row: Any, ctx: "Context") -> Iterable[dict[str, Any] | tuple[Any, ...]] | None:
         """Called for each row, in the order of arrival.
@@ -104,13 +111,18 @@ class Context:
     """What a function may know. `key` is the key's value, or a named tuple where `key_by` has several columns.
 
     In a `BatchFunction`, and in `open`, there is no key (None). `batch_time` is fixed by the batch's plan and the same
-    when the batch is processed again; None in `open`.
+    when the batch is processed again; None in `open`. `watermark` is that of the operator's inputs; None without
+    `with_watermark`, and before any row came. `timestamp` is the row's value of the watermark's column, if the input
+    still has it, in `on_timer` the timer's. `timers` registers and deletes timers of the current key.
     """
 
     operator: str
     subtask: int
     key: Any = None
     batch_time: datetime | None = None
+    watermark: datetime | None = None
+    timestamp: datetime | None = None
+    timers: TimerService = field(default_factory=NoTimers)
 
 
 def check_function(function: Any) -> None:
@@ -124,16 +136,18 @@ def check_function(function: Any) -> None:
     if type(function).process in (ProcessFunction.process, BatchFunction.process):
         raise SettingsError(f"{name} does not define process(); it is called for the operator's rows")
     if hasattr(function, "on_timer"):
-        raise SettingsError(f"{name} defines on_timer(), but this version has no timers; remove it")
+        if isinstance(function, BatchFunction):
+            raise SettingsError(f"{name} defines on_timer(), but a BatchFunction has no timers; use a ProcessFunction")
+        _check_signature(name, "on_timer", function.on_timer, ("timestamp", "ctx"))
     arguments = ("row", "ctx") if isinstance(function, ProcessFunction) else ("batch", "keys", "groups", "ctx")
     _check_signature(name, "process", function.process, arguments)
     _check_signature(name, "open", function.open, ("ctx",))
     _check_signature(name, "close", function.close, ())
     for state_name, state in declared_states(function).items():
-        if isinstance(function, BatchFunction) and not isinstance(state, ValueState):
+        if isinstance(function, BatchFunction) and not isinstance(state, ValueState | ListState | MapState):
             raise SettingsError(
-                f"state {state_name!r} of {name} is a {state.kind}; a BatchFunction has ValueStates only, which it "
-                "reads and writes as arrays"
+                f"state {state_name!r} of {name} is a {state.kind}; a BatchFunction has ValueState, ListState and "
+                "MapState, which it reads and writes as arrays"
             )
     try:
         cloudpickle.loads(cloudpickle.dumps(function))
@@ -174,6 +188,8 @@ class ProcessSpec(OperatorSpec):
     function: ProcessFunction | BatchFunction
     schema: pa.Schema
     bad_records: Literal["fail", "dead_letter"] = "fail"
+    event_time: str | None = None
+    """The column of the input that holds the rows' event time, if any."""
 
     def __post_init__(self) -> None:
         check_function(self.function)
@@ -215,17 +231,36 @@ class ProcessSpec(OperatorSpec):
 
     @property
     def value_schema(self) -> pa.Schema:
-        return pa.schema([pa.field(name, state.codec().column_type) for name, state in self.states.items()])
+        return pa.schema([field for name, state in self.states.items() for field in state.fields(name)])
 
-    def table_schemas(self) -> dict[str, pa.Schema]:
-        return {"state": pa.schema([*self.key_schema, *self.value_schema])}
+    def table_schemas(self) -> dict[str, TableSchema]:
+        schemas = {"state": TableSchema(self.key_schema, self.value_schema)}
+        for name, state in self.states.items():
+            schemas.update(state.tables(name, self.key_schema))
+        if self.has_timers:
+            schemas[TIMERS] = timers_schema(self.key_schema)
+        return schemas
+
+    @property
+    def has_timers(self) -> bool:
+        return hasattr(self.function, "on_timer")
+
+    def with_event_time(self, column: str) -> "ProcessSpec":
+        return replace(self, event_time=column)
 
     def copy_function(self) -> Any:
         """A subtask's own copy of the function."""
         return cloudpickle.loads(cloudpickle.dumps(self.function))
 
-    def create(self, subtask: int, key_group_start: int, key_group_stop: int, max_parallelism: int) -> Operator:
+    def create(
+        self,
+        subtask: int,
+        key_group_start: int,
+        key_group_stop: int,
+        max_parallelism: int,
+        new_table: NewTable = StateTable,
+    ) -> Operator:
         context = Context(self.name, subtask)
         if isinstance(self.function, ProcessFunction):
-            return ProcessOperator(self, context, max_parallelism)
-        return BatchOperator(self, context, max_parallelism)
+            return ProcessOperator(self, context, max_parallelism, new_table)
+        return BatchOperator(self, context, max_parallelism, new_table)

@@ -1,69 +1,158 @@
 """A subtask of a `ProcessFunction`: rows as named tuples, states as cells, output rows collected to Arrow.
 
     for each slice of the input: lookup ─► load new cells ─► for each row: process() ─► fitted output rows
-    after the last row:          store the cells of all touched keys; a key without any value is absent
+    after the last row:          fire the timers that are due (`timers`)
+                                 store the cells of all touched keys; a key without any value is absent
 
 Invariants: rows are processed in the order of arrival; the table is written only after the last row; with dead
-letters, a row whose call failed leaves no trace in cells or output. Does not own the transaction around it.
+letters, a row whose call failed leaves no trace in cells or output. To find it costs the others nothing: the slice it
+is in is undone and taken again row by row. Does not own the transaction around it.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
-from holdfast.functions.cells import Cells, Cursor, keyed
-from holdfast.functions.operator import BatchContext, Operator, OperatorResult
+from holdfast.functions.cells import Cursor
+from holdfast.functions.columns import IntArray, python_values
+from holdfast.functions.entries import Making
+from holdfast.functions.expiry import BatchClock
+from holdfast.functions.keyed_states import AnyCells, keyed
+from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, Timers
 from holdfast.functions.output import OutputMismatch, Row, RowFitter, yielded
 from holdfast.functions.running import bad_row, batch_time, call_open, named_tuples, raised, where_of
-from holdfast.state.table import StateTable
+from holdfast.functions.timers import EVENT, PROCESSING, TimerTable, to_datetime
 
 if TYPE_CHECKING:
     from holdfast.functions.process import Context, ProcessSpec
 
 SLICE_ROWS = 1 << 13
 """Rows that are Python objects at one time."""
+TIMERS = "timers"
+"""The name of the timers' table."""
 
 
 class ProcessOperator(Operator):
-    def __init__(self, spec: "ProcessSpec", context: "Context", max_parallelism: int) -> None:
+    def __init__(self, spec: "ProcessSpec", context: "Context", max_parallelism: int, new_table: NewTable) -> None:
         self._spec = spec
         self._context = context
-        self._table = StateTable(spec.key_schema, spec.value_schema, max_parallelism)
+        self._table = new_table(spec.key_schema, spec.value_schema, max_parallelism)
         self.tables = {"state": self._table}
         self._function = spec.copy_function()
         call_open(self._function, context)
         self._cursor = Cursor()
-        self._cells = [Cells(spec.name, name, state, self._cursor) for name, state in spec.states.items()]
-        for cells, (name, state) in zip(self._cells, spec.states.items(), strict=True):
-            self._function.__dict__[name] = keyed(state, cells)
+        self._clock = BatchClock()
+        self._cells: list[AnyCells] = []
+        making = Making(max_parallelism, new_table, self._clock)
+        undoable = spec.bad_records == "dead_letter"
+        for name, declared in spec.states.items():
+            cells, state = keyed(spec.name, name, declared, self._cursor, undoable, spec.key_schema, making)
+            self._cells.append(cells)
+            self.tables.update(cells.tables)
+            self._function.__dict__[name] = state
+        self._timers: TimerTable | None = None
+        if spec.has_timers:
+            self._timers = TimerTable(spec.key_schema, max_parallelism, self._table, self._cursor)
+            self.tables[TIMERS] = self._timers.table
+            context.timers = self._timers.service
+        self._loaded = 0
         self._fitter = RowFitter(spec.schema)
+        self._process_row = self._with_timestamp() if spec.event_time else self._function.process
         self._row_of = named_tuples("Row", spec.input_schema.names)
         self._key_of = named_tuples("Key", spec.key_columns)
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(output=[])
         self._context.batch_time = batch_time(context)
-        loaded = first_row = 0
+        self._clock.now_us = context.batch_time_us
+        self._context.watermark = None if context.watermark_us is None else to_datetime(context.watermark_us)
+        timers: Timers | None = None
+        first_row = 0
         try:
             for _, rows in inputs:
                 for start in range(0, rows.num_rows, SLICE_ROWS):
                     part = rows.slice(start, SLICE_ROWS)
-                    slots = self._table.lookup(part)
-                    touched = self._table.touched()
-                    for cells in self._cells:
-                        cells.load(self._table, touched[loaded:])
-                    loaded = len(touched)
-                    self._run(part, slots.tolist(), first_row + start, context, result)
+                    self._run(part, self._look_up(part).tolist(), first_row + start, context, result)
                 first_row += rows.num_rows
+            if self._timers is not None:
+                self._fire(self._timers, context, result)
+                timers = self._timers.store()
             self._store()
         finally:
+            self._loaded = 0
             for cells in self._cells:
-                cells.kept.clear()
-        return result
+                cells.reset()
+            if self._timers is not None:
+                self._timers.reset()
+        return replace(result, timers=timers)
+
+    def _look_up(self, rows: pa.RecordBatch) -> IntArray:
+        """The slots of rows' keys, their states loaded."""
+        slots = self._table.lookup(rows)
+        touched = self._table.touched()
+        for cells in self._cells:
+            cells.load(self._table, touched[self._loaded :])
+        self._loaded = len(touched)
+        return slots
+
+    def _save(self, slots: list[int]) -> list[Any]:
+        saved = [cells.save(slots) for cells in self._cells]
+        return saved if self._timers is None else [*saved, self._timers.save()]
+
+    def _put_back(self, slots: list[int], saved: list[Any]) -> None:
+        for cells, kept in zip(self._cells, saved, strict=False):
+            cells.put_back(slots, kept)
+        if self._timers is not None:
+            self._timers.put_back(saved[-1])
+
+    def _fire(self, timers: TimerTable, context: BatchContext, result: OperatorResult) -> None:
+        """Call `on_timer` for all that is due, until nothing more is."""
+        ctx, fired = self._context, True
+        while fired:
+            fired = False
+            for kind, until_us in ((EVENT, context.watermark_us), (PROCESSING, context.batch_time_us)):
+                for time_us in timers.fire(kind, until_us, self._look_up):
+                    fired = True
+                    ctx.key, ctx.timestamp = self._key_at(self._cursor.slot), to_datetime(time_us)
+                    self._call_timer(ctx.timestamp, context, result)
+
+    def _call_timer(self, timestamp: datetime, context: BatchContext, result: OperatorResult) -> None:
+        slots = [self._cursor.slot]
+        saved = self._save(slots)
+        try:
+            produced = self._function.on_timer(timestamp, self._context)
+            out = [self._fitter.shape(item) for item in yielded(produced)]
+            if out:
+                result.output.append(self._fitter.batch(out))
+        except Exception as error:  # user code may raise anything
+            key = self._table.keys_of(np.array(slots)).to_pylist()[0]
+            place = f"timer {timestamp.isoformat()} in batch {context.batch}, subtask {context.subtask}"
+            reason = raised(self._spec.name, key, place, error, "on_timer")
+            if self._spec.bad_records == "fail":
+                raise UserFunctionError(reason) from error
+            self._put_back(slots, saved)
+            result.bad.append(bad_row(self._spec.name, place, reason, {**key, "timestamp": timestamp}))
+
+    def _key_at(self, slot: int) -> Any:
+        columns = [column[0].as_py() for column in self._table.keys_of(np.array([slot])).columns]
+        return columns[0] if len(columns) == 1 else self._key_of(columns)
+
+    def _with_timestamp(self) -> Callable[[Any, "Context"], Any]:
+        """`process`, with the row's event time as `ctx.timestamp`."""
+        process, place = self._function.process, self._spec.input_schema.get_field_index(self._spec.event_time)
+
+        def process_row(row: Any, ctx: "Context") -> Any:
+            ctx.timestamp = row[place]
+            return process(row, ctx)
+
+        return process_row
 
     def close(self) -> None:
         self._function.close()
@@ -78,49 +167,86 @@ class ProcessOperator(Operator):
     def _run(
         self, part: pa.RecordBatch, slots: list[int], first_row: int, context: BatchContext, result: OperatorResult
     ) -> None:
-        process, cursor, ctx = self._function.process, self._cursor, self._context
-        may_undo = self._spec.bad_records == "dead_letter"
-        accept = self._fitter.fit if may_undo else self._fitter.shape
+        """One slice. With dead letters, one that fails anywhere is undone and taken again row by row."""
+        if self._spec.bad_records == "fail":
+            self._take_all(part, slots, first_row, context, result)
+            return
+        distinct = list(set(slots))
+        saved = self._save(distinct)
+        try:
+            self._take_all(part, slots, first_row, context, result)
+        except UserFunctionError:
+            self._put_back(distinct, saved)
+            self._take_each(part, slots, first_row, context, result)
+
+    def _calls(self, part: pa.RecordBatch, slots: list[int]) -> Iterable[tuple[int, Any, Any]]:
+        """Slot, row and key of each row."""
+        columns = [python_values(column) for column in part.columns]
+        return zip(slots, map(self._row_of, zip(*columns, strict=True)), self._keys(columns), strict=True)
+
+    def _take_all(
+        self, part: pa.RecordBatch, slots: list[int], first_row: int, context: BatchContext, result: OperatorResult
+    ) -> None:
+        """All rows, until one fails. This loop is what a row costs."""
+        process, cursor, ctx, shape = self._process_row, self._cursor, self._context, self._fitter.shape
         out: list[Row] = []
         starts: list[int] = []
-        old: list[Any] = []
-        columns = [column.to_pylist() for column in part.columns]
-        rows = map(self._row_of, zip(*columns, strict=True))
-        for slot, row, key in zip(slots, rows, self._keys(columns), strict=True):
-            cursor.slot, ctx.key = slot, key
-            starts.append(len(out))
-            if may_undo:
-                old = [cells.kept[slot] for cells in self._cells]
-            try:
-                for item in yielded(process(row, ctx)):
-                    out.append(accept(item))
-            except Exception as error:  # user code may raise anything
-                self._failed(part, len(starts) - 1, first_row, context, result, error)
-                del out[starts[-1] :]
-                for cells, kept in zip(self._cells, old, strict=True):
-                    cells.kept[slot] = kept
+        append, begin = out.append, starts.append
+        try:
+            for slot, row, key in self._calls(part, slots):
+                cursor.slot = slot
+                ctx.key = key
+                begin(len(out))
+                produced = process(row, ctx)
+                for item in produced if type(produced) is GeneratorType else yielded(produced):
+                    append(shape(item))
+        except Exception as error:  # user code may raise anything
+            raise self._error(part, len(starts) - 1, first_row, context, error) from error
+        self._put_out(out, starts, part, first_row, context, result)
+
+    def _put_out(
+        self,
+        out: list[Row],
+        starts: list[int],
+        part: pa.RecordBatch,
+        first_row: int,
+        context: BatchContext,
+        result: OperatorResult,
+    ) -> None:
         if out:
             try:
                 result.output.append(self._fitter.batch(out))
             except OutputMismatch as error:
-                self._failed(part, bisect_right(starts, error.row) - 1, first_row, context, result, error)
+                number = bisect_right(starts, error.row) - 1
+                raise self._error(part, number, first_row, context, error) from error
 
-    def _failed(
-        self,
-        part: pa.RecordBatch,
-        number: int,
-        first_row: int,
-        context: BatchContext,
-        result: OperatorResult,
-        error: Exception,
+    def _take_each(
+        self, part: pa.RecordBatch, slots: list[int], first_row: int, context: BatchContext, result: OperatorResult
     ) -> None:
-        """Raise, or set the row aside."""
+        """Row by row; one that fails is set apart, without a trace in cells or output."""
+        cursor, ctx = self._cursor, self._context
+        batches: list[pa.RecordBatch] = []
+        for number, (slot, row, key) in enumerate(self._calls(part, slots)):
+            cursor.slot, ctx.key = slot, key
+            saved = self._save([slot])
+            try:
+                out = [self._fitter.shape(item) for item in yielded(self._process_row(row, ctx))]
+                if out:
+                    batches.append(self._fitter.batch(out))
+            except Exception as error:  # user code may raise anything
+                self._put_back([slot], saved)
+                values = part.slice(number, 1).to_pylist()[0]
+                reason = str(self._error(part, number, first_row, context, error))
+                result.bad.append(bad_row(self._spec.name, where_of(context, first_row + number), reason, values))
+        if batches:
+            result.output.append(pa.concat_batches(batches))
+
+    def _error(
+        self, part: pa.RecordBatch, number: int, first_row: int, context: BatchContext, error: Exception
+    ) -> UserFunctionError:
         values = part.slice(number, 1).to_pylist()[0]
         key = {name: values[name] for name in self._spec.key_columns}
-        reason = raised(self._spec.name, key, where_of(context, first_row + number), error)
-        if self._spec.bad_records == "fail":
-            raise UserFunctionError(reason) from error
-        result.bad.append(bad_row(self._spec.name, context, first_row + number, reason, values))
+        return UserFunctionError(raised(self._spec.name, key, where_of(context, first_row + number), error))
 
     def _store(self) -> None:
         slots = self._table.touched()

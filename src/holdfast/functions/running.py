@@ -4,6 +4,7 @@ import json
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.errors import UserFunctionError
@@ -19,7 +20,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def named_tuples(name: str, fields: Sequence[str]) -> Callable[[Iterable[Any]], Any]:
     """A maker of named tuples; a field name that Python does not allow becomes `_<position>`."""
     made: Any = namedtuple(name, fields, rename=True)  # type: ignore[misc]
-    return cast(Callable[[Iterable[Any]], Any], made._make)
+    return cast(Callable[[Iterable[Any]], Any], partial(tuple.__new__, made))
 
 
 def batch_time(context: BatchContext) -> datetime:
@@ -37,10 +38,10 @@ def call_open(function: "KeyedFunction", context: "Context") -> None:
         ) from error
 
 
-def raised(operator: str, key: Mapping[str, Any] | None, where: str, error: Exception) -> str:
+def raised(operator: str, key: Mapping[str, Any] | None, where: str, error: Exception, method: str = "process") -> str:
     """What happened when a function was called, in one line."""
     of_key = "" if key is None else f", key {dict(key)!r}"
-    return f"operator {operator!r}{of_key}, {where}: process() raised {type(error).__name__}: {error}"
+    return f"operator {operator!r}{of_key}, {where}: {method}() raised {type(error).__name__}: {error}"
 
 
 def where_of(context: BatchContext, row: int) -> str:
@@ -48,7 +49,7 @@ def where_of(context: BatchContext, row: int) -> str:
     return f"row {row} of batch {context.batch}, subtask {context.subtask}"
 
 
-def bad_row(operator: str, context: BatchContext, row: int, reason: str, values: Mapping[str, Any]) -> BadRow:
-    """For the dead letters. Source, split and position are no longer known behind an exchange."""
+def bad_row(operator: str, where: str, reason: str, values: Mapping[str, Any]) -> BadRow:
+    """For the dead letters; `where` as in `where_of`. Source and split are no longer known behind an exchange."""
     payload = json.dumps(values, default=str)
-    return BadRow("", "", where_of(context, row), reason, payload, operator=operator)
+    return BadRow("", "", where, reason, payload, operator=operator)

@@ -12,22 +12,53 @@ A value that does not fit its type is refused when it is put, naming operator, s
 the same as none. The methods here only say that no operator runs; what runs is in `cells.py` and `batch_operator.py`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError, SettingsError
+from holdfast.errors import HoldfastError, JobRefused, SettingsError
+from holdfast.functions.entries import list_schema, map_schema
+from holdfast.functions.expiry import Expiry, TtlOn, expiry_of
+from holdfast.functions.operator import TableSchema
 from holdfast.functions.values import Codec, Misfit
+from holdfast.state.keys import check_key_types
+from holdfast.units import Duration
+
+
+def size_column(state: str) -> str:
+    """In the operator's own table: how many entries a key's list or map has."""
+    return f"{state}.size"
+
+
+def time_column(state: str) -> str:
+    """In the operator's own table: since when a value's time to live runs, in microseconds of `batch_time`."""
+    return f"{state}.time"
 
 
 class State:
-    """A declared state."""
+    """A declared state.
 
-    def __init__(self, type: pa.DataType | None) -> None:
+    `ttl`: how long a value (of a list or map: an entry) lives by `batch_time`, counted from when it was made
+    (`ttl_on="create"`), last written ("write") or last read or written ("read"). None: for ever.
+    """
+
+    def __init__(self, type: pa.DataType | None, ttl: Duration | None = None, ttl_on: TtlOn = "write") -> None:
         if type is not None and not isinstance(type, pa.DataType):
             raise SettingsError(f"{self.kind} type is {type!r}; expected an Arrow type such as pa.int64(), or None")
         self.type = type
+        self.ttl = ttl
+        self.ttl_on = ttl_on
+        self.expiry: Expiry | None = expiry_of(self.kind, ttl, ttl_on)
+
+    def fields(self, name: str) -> list[pa.Field]:
+        """Its columns in the operator's own table, if it is called `name`."""
+        value = pa.field(name, self.codec().column_type)
+        return [value] if self.expiry is None else [value, pa.field(time_column(name), pa.int64())]
+
+    def tables(self, name: str, key_schema: pa.Schema) -> dict[str, TableSchema]:
+        """The tables of its own."""
+        return {}
 
     @property
     def kind(self) -> str:
@@ -62,10 +93,19 @@ class ValueState(State):
         None: any msgpack-able object (None, bool, int, float, str, bytes, lists and dicts of these).
     default
         What a key without a value reads.
+    ttl, ttl_on
+        See `State`.
     """
 
-    def __init__(self, type: pa.DataType | None = None, default: Any = None) -> None:
-        super().__init__(type)
+    def __init__(
+        self,
+        type: pa.DataType | None = None,
+        default: Any = None,
+        *,
+        ttl: Duration | None = None,
+        ttl_on: TtlOn = "write",
+    ) -> None:
+        super().__init__(type, ttl, ttl_on)
         self._check_value("default", default)
         self.default = default
 
@@ -93,8 +133,15 @@ class ValueState(State):
 class ReducingState(State):
     """One value a key: all that were added, reduced by `fn(kept, added)`. `ProcessFunction` only."""
 
-    def __init__(self, fn: Callable[[Any, Any], Any], type: pa.DataType | None = None) -> None:
-        super().__init__(type)
+    def __init__(
+        self,
+        fn: Callable[[Any, Any], Any],
+        type: pa.DataType | None = None,
+        *,
+        ttl: Duration | None = None,
+        ttl_on: TtlOn = "write",
+    ) -> None:
+        super().__init__(type, ttl, ttl_on)
         self._check_callable("fn", fn)
         self.fn = fn
 
@@ -132,8 +179,11 @@ class AggregatingState(State):
         initial: Any,
         result: Callable[[Any], Any] | None = None,
         type: pa.DataType | None = None,
+        *,
+        ttl: Duration | None = None,
+        ttl_on: TtlOn = "write",
     ) -> None:
-        super().__init__(type)
+        super().__init__(type, ttl, ttl_on)
         self._check_callable("add", add)
         if result is not None:
             self._check_callable("result", result)
@@ -152,6 +202,146 @@ class AggregatingState(State):
 
     def clear(self) -> None:
         """Forget the accumulator."""
+        self._not_running()
+
+
+class ListState(State):
+    """A list a key, each element a row of its own: adding one writes one.
+
+    Parameters
+    ----------
+    type : pyarrow.DataType or None
+        Of the elements, which may be null. None: any msgpack-able object.
+    ttl, ttl_on
+        See `State`; each element has its own time.
+    """
+
+    def __init__(
+        self, type: pa.DataType | None = None, *, ttl: Duration | None = None, ttl_on: TtlOn = "write"
+    ) -> None:
+        super().__init__(type, ttl, ttl_on)
+
+    def fields(self, name: str) -> list[pa.Field]:
+        return [pa.field(size_column(name), pa.int64())]
+
+    def tables(self, name: str, key_schema: pa.Schema) -> dict[str, TableSchema]:
+        return {f"{name}.elements": list_schema(key_schema, self.codec().column_type, self.expiry is not None)}
+
+    def add(self, value: Any) -> None:
+        """Append an element. `ProcessFunction` only."""
+        self._not_running()
+
+    def get(self) -> Any:
+        """The elements, in order: a list; in a `BatchFunction` an array of lists, one per distinct key."""
+        self._not_running()
+
+    def append(self, values: Any, groups: Any = None) -> None:
+        """Append. `BatchFunction` only.
+
+        With `groups`, an element for each of them: the index of its key among the distinct keys; otherwise a list
+        of elements for each distinct key.
+        """
+        self._not_running()
+
+    def update(self, values: Any) -> None:
+        """Put a list in place of all elements; in a `BatchFunction` one for each distinct key."""
+        self._not_running()
+
+    def clear(self) -> None:
+        """Forget all elements: of the key, in a `BatchFunction` of each key of the call."""
+        self._not_running()
+
+
+class MapState(State):
+    """A map a key, each entry a row of its own: reading or writing one touches no other.
+
+    Parameters
+    ----------
+    key_type : pyarrow.DataType
+        Of the map's keys, which are not null: integer, string, binary, boolean, date, time, timestamp, decimal.
+    value_type : pyarrow.DataType or None
+        Of the values, which may be null. None: any msgpack-able object.
+    default
+        What a map key without an entry reads.
+    ttl, ttl_on
+        See `State`; each entry has its own time.
+    """
+
+    def __init__(
+        self,
+        key_type: pa.DataType,
+        value_type: pa.DataType | None = None,
+        default: Any = None,
+        *,
+        ttl: Duration | None = None,
+        ttl_on: TtlOn = "write",
+    ) -> None:
+        super().__init__(value_type, ttl, ttl_on)
+        if not isinstance(key_type, pa.DataType):
+            raise SettingsError(f"MapState key_type is {key_type!r}; expected an Arrow type such as pa.string()")
+        try:
+            check_key_types(pa.schema([("key", key_type)]))
+        except JobRefused as error:
+            raise SettingsError(f"MapState key_type is {key_type}, which cannot be a map's key here") from error
+        self.key_type = key_type
+        self._check_value("default", default)
+        self.default = default
+
+    def fields(self, name: str) -> list[pa.Field]:
+        return [pa.field(size_column(name), pa.int64())]
+
+    def tables(self, name: str, key_schema: pa.Schema) -> dict[str, TableSchema]:
+        value = self.codec().column_type
+        return {
+            f"{name}.entries": map_schema(key_schema, self.key_type, value, self.expiry is not None),
+            f"{name}.order": list_schema(key_schema, self.key_type),
+        }
+
+    def get(self, map_key: Any, groups: Any = None) -> Any:
+        """The value of an entry, or the default.
+
+        In a `BatchFunction` an array of values for an array of map keys: one for each distinct key, or, with `groups`,
+        one for each of these indexes of distinct keys. So it is for `contains`, `put` and `remove`.
+        """
+        self._not_running()
+
+    def contains(self, map_key: Any, groups: Any = None) -> Any:
+        """Whether there is an entry."""
+        self._not_running()
+
+    def put(self, map_key: Any, value: Any, groups: Any = None) -> None:
+        """Write an entry; of several for the same one in a call the last counts."""
+        self._not_running()
+
+    def remove(self, map_key: Any, groups: Any = None) -> None:
+        """Remove an entry; nothing where there is none."""
+        self._not_running()
+
+    def update(self, entries: Mapping[Any, Any]) -> None:
+        """Put several entries. `ProcessFunction` only."""
+        self._not_running()
+
+    def keys(self) -> Any:
+        """All map keys of the key, ascending. `ProcessFunction` only."""
+        self._not_running()
+
+    def values(self) -> Any:
+        """All values of the key, in the order of their map keys. `ProcessFunction` only."""
+        self._not_running()
+
+    def items(self) -> Any:
+        """All entries of the key, as pairs, in ascending order of map keys.
+
+        In a `BatchFunction` a record batch of all entries of the distinct keys: `group`, `key`, `value`, ascending.
+        """
+        self._not_running()
+
+    def is_empty(self) -> Any:
+        """Whether the key has no entry. `ProcessFunction` only."""
+        self._not_running()
+
+    def clear(self) -> None:
+        """Remove all entries: of the key, in a `BatchFunction` of each key of the call."""
         self._not_running()
 
 

@@ -30,9 +30,14 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _fit_integer(kind: pa.DataType, nullable: bool) -> Fit:
+def integer_range(kind: pa.DataType) -> tuple[int, int]:
+    """The least and the greatest value of an integer type."""
     low = 0 if pa.types.is_unsigned_integer(kind) else -(2 ** (kind.bit_width - 1))
-    high = low + 2**kind.bit_width - 1
+    return low, low + 2**kind.bit_width - 1
+
+
+def _fit_integer(kind: pa.DataType, nullable: bool) -> Fit:
+    low, high = integer_range(kind)
 
     def fit(value: Any) -> Any:
         if type(value) is int and low <= value <= high:
@@ -245,6 +250,8 @@ class Codec:
     def __init__(self, kind: pa.DataType | None) -> None:
         self.column_type: pa.DataType = pa.binary() if kind is None else kind
         self.put: Fit = _pack_or_none if kind is None else fit_for(kind)
+        self.usual: type | None = None if kind is None else plain_class(kind)
+        """The class whose values are kept as they are, integers within the type's range; None: there is no such one."""
         self.get: Fit | None = None
         """From what is kept to a copy for the user; None where it is immutable and may be handed out itself."""
         if kind is None:

@@ -4,7 +4,7 @@ Declarations form a DAG by construction: a stream only exists after what it come
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,8 +23,10 @@ from holdfast.graph.program import (
     Step,
     Transform,
 )
+from holdfast.settings import IN_MEMORY, StateBackend
 from holdfast.sinks.base import Sink
 from holdfast.sources.base import Source
+from holdfast.watermarks import WatermarkSpec
 
 CHANGE_TYPE = "_change_type"
 
@@ -43,6 +45,7 @@ class Path:
 
     origin: SourceOrigin | OperatorOrigin
     steps: tuple[StepDeclaration, ...] = ()
+    watermark: WatermarkSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -93,12 +96,16 @@ AnalyseTransform = Callable[[Callable[[Any], Any], pa.Schema], pa.Schema]
 
 
 def build_program(
-    declared: Declarations, analyse: AnalyseTransform, dead_letters: Sink | None, tags: dict[str, str]
+    declared: Declarations,
+    analyse: AnalyseTransform,
+    dead_letters: Sink | None,
+    tags: dict[str, str],
+    state: StateBackend = IN_MEMORY,
 ) -> Program:
     """Resolve every schema and lay the legs. Raises `JobRefused`."""
     if not declared.sinks:
         raise JobRefused("the job writes nothing: give at least one stream a sink with .write(...)")
-    return _Builder(declared, analyse).build(dead_letters, tags)
+    return replace(_Builder(declared, analyse).build(dead_letters, tags), state=state)
 
 
 class _Builder:
@@ -108,6 +115,8 @@ class _Builder:
         self._schemas: dict[SourceOrigin | OperatorOrigin, pa.Schema] = {}
         self._levels: dict[str, int] = {}
         self._legs: list[Leg] = []
+        self._watermarks: dict[str, WatermarkSpec] = {}
+        self._operator_watermarks: dict[str, tuple[str, ...]] = {}
 
     def build(self, dead_letters: Sink | None, tags: dict[str, str]) -> Program:
         for name, source in self._declared.sources.items():
@@ -125,6 +134,8 @@ class _Builder:
             sink_keys={name: self._sink_keys(declared) for name, declared in self._declared.sinks.items()},
             dead_letters=dead_letters,
             tags=tags,
+            watermarks=self._watermarks,
+            operator_watermarks=self._operator_watermarks,
         )
 
     def _add_operator(self, declared: OperatorDeclaration) -> OperatorSpec:
@@ -144,6 +155,9 @@ class _Builder:
                 "aggregated without retraction; drop the column, or keep only inserts, before key_by"
             )
         spec = declared.specify(declared.name, declared.key_columns, schema)
+        event_time = self._event_time(declared, schema)
+        if event_time is not None:
+            spec = spec.with_event_time(event_time)
         self._schemas[OperatorOrigin(declared.name)] = spec.output_schema
         return spec
 
@@ -159,9 +173,45 @@ class _Builder:
             elif not first.equals(schema):
                 raise JobRefused(f"{name!r} unites streams of different schemas: {_line(first)} and {_line(schema)}")
             level = self._origin_level(path)
-            self._legs.append(Leg(len(self._legs), level, path.origin, steps, target, schema))
+            self._legs.append(Leg(len(self._legs), level, path.origin, steps, target, schema, path.watermark))
         assert first is not None
         return first
+
+    def _event_time(self, declared: OperatorDeclaration, schema: pa.Schema) -> str | None:
+        """Take down the watermarks over the operator's inputs; the column of its input that has the event time."""
+        inputs = [self._path_watermarks(path) for path in declared.paths]
+        if any(inputs) and not all(inputs):
+            raise JobRefused(
+                f"operator {declared.name!r} unites streams with and without a watermark, and so could never know how "
+                "far event time has come; give all of its sources with_watermark(...), or none"
+            )
+        keys = tuple(dict.fromkeys(key for found in inputs for key in found))
+        if not keys:
+            return None
+        self._operator_watermarks[declared.name] = keys
+        columns = {self._watermarks[key].column for key in keys}
+        column = columns.pop() if len(columns) == 1 else ""
+        place = schema.get_field_index(column)
+        return column if place >= 0 and pa.types.is_timestamp(schema.field(place).type) else None
+
+    def _path_watermarks(self, path: Path) -> tuple[str, ...]:
+        if isinstance(path.origin, OperatorOrigin):
+            return self._operator_watermarks.get(path.origin.operator, ())
+        watermark = path.watermark
+        if watermark is None:
+            return ()
+        schema = self._schemas[path.origin]
+        if watermark.column not in schema.names or not pa.types.is_timestamp(schema.field(watermark.column).type):
+            raise JobRefused(
+                f"with_watermark({watermark.column!r}) on source {watermark.source!r}: expected one of its timestamp "
+                f"columns; it has {_line(schema)}"
+            )
+        if self._watermarks.setdefault(watermark.key, watermark) != watermark:
+            raise JobRefused(
+                f"source {watermark.source!r}: with_watermark({watermark.column!r}) is declared twice with different "
+                "delay or idle_timeout; declare it once, right after read(), and branch from that stream"
+            )
+        return (watermark.key,)
 
     def _resolve(self, path: Path) -> tuple[tuple[Step, ...], pa.Schema]:
         schema = self._schemas[path.origin]

@@ -26,6 +26,8 @@ class Plan(msgspec.Struct, frozen=True):
     to: dict[str, Offsets]
     reads: dict[str, list[list[SplitRead]]]
     """Per source: the reads of each sender."""
+    watermarks: dict[str, int] = {}
+    """Of operators that have one, in microseconds."""
 
     @property
     def progress(self) -> bool:

@@ -15,8 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.functions.operator import OperatorSpec
+from holdfast.settings import IN_MEMORY, StateBackend
 from holdfast.sinks.base import Sink
 from holdfast.sources.base import Source
+from holdfast.watermarks import WatermarkSpec
 
 DEAD_LETTERS = "dead-letters"
 """The name of the sink that takes bad rows; no other may have it."""
@@ -85,6 +87,8 @@ class Leg:
     steps: tuple[Step, ...]
     target: OperatorTarget | SinkTarget
     schema: pa.Schema
+    watermark: WatermarkSpec | None = None
+    """Of its source's rows, before any step."""
 
     @property
     def in_python(self) -> bool:
@@ -105,6 +109,11 @@ class Program:
     sink_keys: dict[str, tuple[str, ...]]
     dead_letters: Sink | None = None
     tags: dict[str, str] = field(default_factory=dict)
+    watermarks: dict[str, WatermarkSpec] = field(default_factory=dict)
+    """By their keys."""
+    operator_watermarks: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of each operator under any: the keys of the watermarks of all its inputs."""
+    state: StateBackend = IN_MEMORY
 
     @property
     def levels(self) -> int:

@@ -8,11 +8,12 @@ Owns no retries: an error leaves the batch uncommitted, and the JobMaster aborts
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from holdfast import failpoints
 from holdfast.exchange.task import DEAD_LETTERS, LevelRequest, UnitResult, stage_dead_letters
+from holdfast.functions.operator import Timers
 from holdfast.graph.plan import Plan, Unit
 from holdfast.graph.program import Leg, OperatorOrigin, OperatorTarget, Program, SinkTarget, SourceOrigin
 from holdfast.jobmaster.cluster import Cluster, LevelRun
@@ -35,8 +36,22 @@ class BatchOutcome:
     rows_out: int = 0
     committables: dict[str, list[bytes]] = field(default_factory=dict)
     durations_ms: dict[str, float] = field(default_factory=dict)
+    event_times: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By watermark: the newest event time of each split."""
+    timers: dict[str, list[Timers]] = field(default_factory=dict)
+    """By operator: what is left of the timers of each subtask."""
     committing: bool = False
     """From here on some TaskManagers may have committed: an error is no longer undone, but restored from."""
+
+    @property
+    def fired(self) -> int:
+        """Timers that fired."""
+        return sum(each.fired for found in self.timers.values() for each in found)
+
+    def note_event_times(self, watermark: str, newest: Mapping[str, int]) -> None:
+        times = self.event_times.setdefault(watermark, {})
+        for split, time_us in newest.items():
+            times[split] = max(time_us, times.get(split, time_us))
 
     def add(self, sink: str, committables: Iterable[bytes]) -> None:
         self.committables.setdefault(sink, []).extend(committables)
@@ -122,6 +137,8 @@ class BatchRunner:
         if isinstance(leg.target, SinkTarget):
             outcome.rows_out += result.rows
             outcome.add(leg.target.sink, result.committables)
+        if leg.watermark is not None:
+            outcome.note_event_times(leg.watermark.key, result.event_times)
         outcome.bad_rows += result.bad_rows
         if result.dead_letters:
             outcome.add(DEAD_LETTERS, result.dead_letters)
@@ -138,12 +155,15 @@ class BatchRunner:
 
         def request(task_manager: int) -> ProcessRequest:
             own = [stream for stream in streams if stream.task_manager == task_manager]
-            return ProcessRequest(self.run, plan.batch, plan.batch_time_us, level, own)
+            return ProcessRequest(self.run, plan.batch, plan.batch_time_us, level, own, plan.watermarks)
 
         results = self.task_managers.on_all(lambda index, gateway: gateway.process(request(index)))
         subtasks = sorted(
             (subtask for result in results for subtask in result.subtasks), key=lambda r: (r.operator, r.subtask)
         )
+        for subtask in subtasks:
+            if subtask.timers is not None:
+                outcome.timers.setdefault(subtask.operator, []).append(subtask.timers)
         bad = [row for subtask in subtasks for row in subtask.bad]
         self._stage_bad(plan, level, bad, outcome)
         units: list[Unit] = []

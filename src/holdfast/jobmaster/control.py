@@ -438,6 +438,7 @@ class Control:
             operators=self._facts.operators,
             parallelism=self._facts.parallelism,
             max_parallelism=self._facts.max_parallelism,
+            watermarks=dict(command.position.watermarks),
         )
 
     def _expire(self, command: events.ExpireRecords) -> None:

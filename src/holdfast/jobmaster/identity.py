@@ -13,7 +13,7 @@ from holdfast.errors import JobRefused
 from holdfast.functions.operator import OperatorSpec
 from holdfast.graph.program import DEAD_LETTERS, Program
 from holdfast.journal.records import CheckpointRecord, OperatorIdentity
-from holdfast.recovery.schema import check_schema
+from holdfast.recovery.schema import check_kinds, check_schema
 from holdfast.sinks.base import Sink
 from holdfast.state.changes import stored_schema
 from holdfast.state.keys import check_key_types
@@ -35,7 +35,7 @@ def check_keys(program: Program) -> None:
     for name, spec in program.operators.items():
         for schema in spec.table_schemas().values():
             try:
-                check_key_types(pa.schema(list(schema)[: len(spec.key_columns)]))
+                check_key_types(pa.schema(list(schema.keys)[: len(spec.key_columns)]))
             except JobRefused as error:
                 raise JobRefused(f"operator {name!r}: {error}") from error
 
@@ -53,11 +53,7 @@ def without_dropped_output(base: CheckpointRecord, program: Program) -> Checkpoi
 
 def _stored_schemas(spec: OperatorSpec) -> dict[str, pa.Schema]:
     """The schema of each table as its rows are stored."""
-    keys = len(spec.key_columns)
-    return {
-        table: stored_schema(pa.schema(list(schema)[:keys]), pa.schema(list(schema)[keys:]))
-        for table, schema in spec.table_schemas().items()
-    }
+    return {table: stored_schema(schema.keys, schema.values) for table, schema in spec.table_schemas().items()}
 
 
 def check_identity(base: CheckpointRecord, program: Program, drop_state: Collection[str]) -> None:
@@ -91,6 +87,9 @@ def _check_operator(name: str, stored: OperatorIdentity, program: Program) -> No
             f"key_by({', '.join(spec.key_columns)}). State cannot be keyed anew: keep the key columns, give the "
             f"operator another name, or give up its state with Job(drop_state=[{name!r}])"
         )
-    for table, declared in _stored_schemas(spec).items():
-        if table in stored.tables:
-            check_schema(pa.ipc.read_schema(pa.py_buffer(stored.tables[table])), declared, name, table)
+    before = {table: pa.ipc.read_schema(pa.py_buffer(schema)) for table, schema in stored.tables.items()}
+    declared = _stored_schemas(spec)
+    check_kinds(before, declared, name)
+    for table, schema in declared.items():
+        if table in before:
+            check_schema(before[table], schema, name, table)

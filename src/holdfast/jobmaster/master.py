@@ -41,6 +41,7 @@ from holdfast.sinks.base import PublishContext, Sink
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sources.base import EnumeratorContext
 from holdfast.taskmanager.protocol import Acknowledgement, Decline, ExchangeRoute
+from holdfast.watermarks import Watermarks
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +175,7 @@ class JobMaster:
             self._tell_sources()
             ready = not self._paused and self._due()
             latest = until or self._waiters.serve(self._planner.latest)
-            plan = self._planner.next(latest) if ready else None
+            plan = self._planner.next(latest, to_end=until is not None) if ready else None
             if plan is not None:
                 self._last_started_s = self._clock.monotonic()
                 self._process(plan)
@@ -247,9 +248,11 @@ class JobMaster:
                     raise
         failpoints.hit("jobmaster.committed")
         self._failovers = 0
-        position = self._planner.committed(plan)
+        position = self._planner.committed(plan, outcome.event_times, outcome.timers)
         self._control.post(
-            events.BatchCommitted(BatchNumber(plan.batch), position, plan.progress, outcome.committables)
+            events.BatchCommitted(
+                BatchNumber(plan.batch), position, plan.progress or outcome.fired > 0, outcome.committables
+            )
         )
         self.progress.batch(plan, outcome, self._clock.monotonic() - started_s, self._planner.lag())
 
@@ -425,10 +428,13 @@ def _planner(job: StartedJob, senders: int, clock: Clock) -> Planner:
         name: source.enumerator(EnumeratorContext(job.store, name, job.epoch, clock))
         for name, source in job.program.sources.items()
     }
-    return Planner(enumerators, job.settings.limits, senders, clock)
+    program = job.program
+    watermarks = Watermarks(program.watermarks, program.operator_watermarks)
+    timed = any(spec.has_timers for spec in program.operators.values())
+    return Planner(enumerators, job.settings.limits, senders, clock, watermarks, timed)
 
 
 def _position(base: CheckpointRecord | None) -> Position | None:
     if base is None:
         return None
-    return Position(base.batch_time_us, base.offsets, base.source_objects)
+    return Position(base.batch_time_us, base.offsets, base.source_objects, base.watermarks)

@@ -1,7 +1,9 @@
 """Plans batches: what each source gives next, fixed before anything runs.
 
 Positions move here only when a batch is committed (`committed`), and back when the job is restored.
-A batch's time is wall-clock time that never goes back, also over restarts.
+A batch's time is wall-clock time that never goes back, also over restarts. Its watermarks come from the rows of
+batches committed before. A batch without rows is planned for timers that are due; after a restore one is planned
+anyway where an operator may have timers, since only the restored state knows them.
 """
 
 from collections.abc import Mapping
@@ -9,8 +11,10 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint.events import Position
 from holdfast.clock import Clock
+from holdfast.functions.operator import Timers
 from holdfast.graph.plan import Plan, group_reads
 from holdfast.sources.base import Enumerator, Offsets
+from holdfast.watermarks import Watermarks
 
 AllOffsets = dict[str, Offsets]
 
@@ -26,13 +30,25 @@ class BatchLimits:
 class Planner:
     """Used by the batch loop's thread alone."""
 
-    def __init__(self, enumerators: Mapping[str, Enumerator], limits: BatchLimits, senders: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        enumerators: Mapping[str, Enumerator],
+        limits: BatchLimits,
+        senders: int,
+        clock: Clock,
+        watermarks: Watermarks | None = None,
+        timed: bool = False,
+    ) -> None:
         self._enumerators = enumerators
         self._limits = limits
         self._senders = senders
         self._clock = clock
         self._next_batch = 1
         self._batch_time_us = 0
+        self._watermarks = watermarks or Watermarks({}, {})
+        self._timed = timed
+        self._timers: Mapping[str, list[Timers]] | None = None
+        """By operator, what the last batch left of each subtask's timers; None: not known."""
         self._initial: AllOffsets = {}
         self.offsets: AllOffsets = {}
 
@@ -51,6 +67,8 @@ class Planner:
         """Go back to a checkpoint of this process's own, or to the beginning. Batch numbers and time go on."""
         offsets: Mapping[str, Mapping[str, int | float | str | bool | None]] = base.offsets if base is not None else {}
         self.offsets = {name: dict(offsets.get(name, self._initial[name])) for name in self._enumerators}
+        self._watermarks.restore({} if base is None else base.watermarks)
+        self._timers = None
         if base is not None:
             self._batch_time_us = max(self._batch_time_us, base.batch_time_us)
 
@@ -58,14 +76,19 @@ class Planner:
         """Look for new data in every source."""
         return {name: enumerator.latest() for name, enumerator in self._enumerators.items()}
 
-    def next(self, until: AllOffsets) -> Plan | None:
-        """The next batch, not past `until`; None where there is nothing to do."""
+    def next(self, until: AllOffsets, to_end: bool = False) -> Plan | None:
+        """The next batch, not past `until`; None where there is nothing to do.
+
+        With `to_end` no time passes for timers but that of batches: none is waited for.
+        """
         plans = {
             name: enumerator.plan(self.offsets[name], until[name], self._rows_max, self._bytes_max)
             for name, enumerator in self._enumerators.items()
         }
         if not any(plan.reads or plan.to != self.offsets[name] for name, plan in plans.items()):
-            return None
+            now_us = self._batch_time_us if to_end else int(self._clock.now() * 1_000_000)
+            if not self._timers_due(now_us):
+                return None
         self._batch_time_us = max(self._batch_time_us, int(self._clock.now() * 1_000_000))
         plan = Plan(
             batch=self._next_batch,
@@ -73,9 +96,23 @@ class Planner:
             start=self.offsets,
             to={name: plan.to for name, plan in plans.items()},
             reads={name: group_reads(plan.reads, self._senders) for name, plan in plans.items()},
+            watermarks=self._watermarks.of_operators(),
         )
         self._next_batch += 1
         return plan
+
+    def _timers_due(self, now_us: int) -> bool:
+        if not self._timed or self._timers is None:
+            return self._timed
+        watermarks = self._watermarks.of_operators()
+        for operator, subtasks in self._timers.items():
+            for each in subtasks:
+                if each.processing_us is not None and each.processing_us <= now_us:
+                    return True
+                watermark_us = watermarks.get(operator)
+                if each.event_us is not None and watermark_us is not None and each.event_us <= watermark_us:
+                    return True
+        return False
 
     @property
     def next_batch(self) -> int:
@@ -88,11 +125,15 @@ class Planner:
             for name, enumerator in self._enumerators.items()
         )
 
-    def committed(self, plan: Plan) -> Position:
-        """The batch is done: go on from its end."""
+    def committed(
+        self, plan: Plan, event_times: Mapping[str, Mapping[str, int]], timers: Mapping[str, list[Timers]]
+    ) -> Position:
+        """The batch is done: go on from its end, with what its rows said of event time, and what it left of timers."""
         self.offsets = plan.to
+        self._timers = timers
+        self._watermarks.committed(event_times, plan.batch_time_us, plan.to)
         objects = {name: found for name, e in self._enumerators.items() if (found := e.objects(plan.to[name]))}
-        return Position(plan.batch_time_us, plan.to, objects)
+        return Position(plan.batch_time_us, plan.to, objects, self._watermarks.times)
 
     def completed(self, position: Position) -> None:
         """A checkpoint at that position was recorded."""

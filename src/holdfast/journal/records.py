@@ -2,6 +2,8 @@
 
 import msgspec
 
+from holdfast.watermarks import SourceTime
+
 
 class Takeover(msgspec.Struct, frozen=True, tag="takeover", tag_field="kind", forbid_unknown_fields=True):
     """A JobMaster took over. `epoch` is the record's own number; `nonce` tells it from any other JobMaster's."""
@@ -48,6 +50,8 @@ class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", tag_field=
     parallelism: int
     max_parallelism: int
     nonce: str = ""
+    watermarks: dict[str, SourceTime] = {}
+    """How far event time had come, by source and column."""
 
     def objects(self) -> list[str]:
         """Names of all objects that this record names itself, without doubles, in order."""

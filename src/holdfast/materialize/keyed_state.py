@@ -10,8 +10,9 @@ kept. At most one materialization runs. An object that an acknowledgement names 
 It does not decide what a checkpoint is, and reads nothing: restoring is `recovery/`.
 """
 
+import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,12 +23,13 @@ import pyarrow as pa
 from holdfast.changelog.format import LogId
 from holdfast.changelog.handles import LogPiece, MaterializedPart, TableHandle
 from holdfast.changelog.uploader import Uploader
-from holdfast.changelog.writer import ChangelogWriter, LogSize
+from holdfast.changelog.writer import ChangelogWriter, DeferredChanges, LogSize
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CheckpointFailed, StorageError
+from holdfast.materialize.base_files import encode_heading, encode_lasting, lasting_files
 from holdfast.materialize.policy import MaterializationPolicy
 from holdfast.materialize.snapshot import encode_parts
-from holdfast.state.table import StateTable, merge_changes
+from holdfast.state.table import Captured, StateTable, merge_changes
 
 BEFORE_ALL_BATCHES = -1
 
@@ -40,6 +42,8 @@ class _Base:
     batch: int
     materialized: Sequence[MaterializedPart] = ()
     restored_log: Sequence[LogPiece] = ()
+    files: Mapping[str, MaterializedPart] = field(default_factory=dict)
+    """Of `materialized`, files that never change, by their names: the next base names those it still has."""
 
     def objects(self) -> list[str]:
         parts, pieces = [part.object for part in self.materialized], [piece.object for piece in self.restored_log]
@@ -57,6 +61,7 @@ class _Base:
 @dataclass(eq=False)
 class _Pending:
     checkpoint_id: int
+    batch: int
     base: _Base
     handle: Future[TableHandle] = field(default_factory=Future)
 
@@ -114,7 +119,7 @@ class KeyedState:
         parts = tuple(part for handle in own for part in handle.materialized)
         self._current = _Base(sqn, BEFORE_ALL_BATCHES, parts, log)
 
-    def committed(self, batch: int, changes: pa.RecordBatch | None) -> None:
+    def committed(self, batch: int, changes: pa.RecordBatch | DeferredChanges | None) -> None:
         """The table committed this batch, with these net changes; also where there are none. May take a snapshot.
 
         Raises
@@ -150,7 +155,7 @@ class KeyedState:
                 key=lambda each: each.sqn,
             )
             pieces = self._log.persist(batch, base.sqn)
-            pending = self._pending[checkpoint_id] = _Pending(checkpoint_id, base)
+            pending = self._pending[checkpoint_id] = _Pending(checkpoint_id, batch, base)
         pieces.add_done_callback(partial(self._persisted, pending))
         return pending.handle
 
@@ -163,6 +168,7 @@ class KeyedState:
             for earlier in [each for each in self._pending if each < checkpoint_id]:
                 del self._pending[earlier]
             unused = self._adopt(pending.base) + self._superseded()
+        self._table.release(pending.batch)
         self._release(unused)
 
     def aborted(self, checkpoint_id: int) -> None:
@@ -203,30 +209,48 @@ class KeyedState:
         return self._provisional[-1] if self._provisional else self._current
 
     def _start_materialization(self, batch: int) -> None:
-        snapshot = self._table.snapshot()
+        captured = self._table.capture()
         with self._lock:
             self._materializing = True
+            known = self._newest().files
+            self._uploader.retain(part.object for part in known.values())
         self._uploader.count(startedMaterialization=1)
-        self._uploader.in_background(partial(self._materialize, snapshot, self._log.next_sqn(), batch))
+        self._uploader.in_background(partial(self._materialize, captured, known, self._log.next_sqn(), batch))
 
-    def _materialize(self, snapshot: pa.RecordBatch, sqn: int, batch: int) -> None:
+    def _materialize(self, captured: Captured, known: Mapping[str, MaterializedPart], sqn: int, batch: int) -> None:
+        """`known` are files that are stored already, each retained for this one."""
         parts: list[MaterializedPart] = []
+        files: dict[str, MaterializedPart] = {}
         try:
-            for data, part in encode_parts(self._id, snapshot, sqn, batch):
-                parts.append(msgspec.structs.replace(part, object=self._uploader.put_shared(data)))
+            if captured.files is not None:
+                parts.append(self._put(encode_heading(self._id, self._schema, captured.files)))
+                for file in lasting_files(captured.files):
+                    part = known.get(file.name) or self._put(encode_lasting(self._id, file))
+                    files[file.name] = part
+                    parts.append(part)
+            for encoded in encode_parts(self._id, captured.rows, sqn, batch):
+                parts.append(self._put(encoded))
         except Exception as error:
-            self._uploader.release([part.object for part in parts])
+            self._uploader.release({part.object for part in (*parts, *known.values())})
             self._materialization_failed(error)
             return
+        finally:
+            if captured.files is not None:
+                shutil.rmtree(captured.files, ignore_errors=True)
+        self._uploader.release(part.object for name, part in known.items() if name not in files)
         self._uploader.count(completedMaterialization=1)
         with self._lock:
             self._failures = 0
             self._end_materialization(self._policy.interval_s)
-            base = _Base(sqn, batch, tuple(parts))
+            base = _Base(sqn, batch, tuple(parts), files=files)
             if not self._closed:
                 self._provisional.append(base)
             unused = [base] if self._closed else self._superseded()
         self._release(unused)
+
+    def _put(self, encoded: tuple[bytes, MaterializedPart]) -> MaterializedPart:
+        data, part = encoded
+        return msgspec.structs.replace(part, object=self._uploader.put_shared(data))
 
     def _materialization_failed(self, error: Exception) -> None:
         self._uploader.count(failedMaterialization=1)

@@ -5,16 +5,23 @@ whatever subtask wrote them. Invariants: each key group comes from exactly one h
 before the log; an object is fetched once, whoever needs it. Writes nothing.
 """
 
+import tempfile
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 
+import pyarrow as pa
+import pyarrow.ipc
+
 from holdfast.changelog.format import check_object, read_piece
-from holdfast.changelog.handles import LogPiece, MaterializedPart, TableHandle
+from holdfast.changelog.handles import FILE, HEADING, ROWS, LogPiece, MaterializedPart, TableHandle
 from holdfast.errors import CorruptObject
+from holdfast.materialize.base_files import read_files
 from holdfast.materialize.snapshot import read_part
 from holdfast.recovery.manifests import load_manifests
+from holdfast.state.base_rocksdb import scan_folder
 from holdfast.state.table import StateTable
 from holdfast.storage.store import ObjectStore
 
@@ -89,11 +96,16 @@ def select(
 
 
 def restore_table(
-    table: StateTable, handles: Sequence[TableHandle], fetch: ObjectCache, key_group_start: int, key_group_stop: int
+    table: StateTable,
+    handles: Sequence[TableHandle],
+    fetch: ObjectCache,
+    key_group_start: int,
+    key_group_stop: int,
+    local_dir: str | None = None,
 ) -> None:
     """Fill an empty table with the state that the handles describe, for these key groups.
 
-    After an error the table holds a part of it: drop it.
+    Files of a base store are read in a folder below `local_dir`. After an error the table holds a part of it: drop it.
 
     Raises
     ------
@@ -108,13 +120,43 @@ def restore_table(
     fetch.prefetch(name for handle in own for name in handle.objects())
     for handle in own:
         start, stop = handle.key_group_start, handle.key_group_stop
-        for part in handle.materialized:
+        for files in _file_sets(handle):
+            _load_files(table, handle, files, fetch, local_dir)
+        for part in (each for each in handle.materialized if each.kind == ROWS):
             for rows in read_part(_slice(fetch, part), part, handle.operator, handle.table, start, stop):
                 table.apply(rows, start, stop)
         for piece in handle.log:
             check_object(piece.object, fetch.get(piece.object))
             for rows in read_piece(_slice(fetch, piece), piece, handle.operator, handle.table, start, stop):
                 table.apply(rows, start, stop)
+
+
+def _load_files(
+    table: StateTable, handle: TableHandle, parts: Sequence[MaterializedPart], fetch: ObjectCache, local_dir: str | None
+) -> None:
+    """Lay the files of one base store out in a folder and read the rows of the key groups from there."""
+    start, stop = (group.to_bytes(2, "big") for group in (parts[0].key_group_start, parts[0].key_group_stop))
+    if local_dir is not None:
+        Path(local_dir).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="holdfast-restore-", dir=local_dir) as folder:
+        schemas = []
+        for part in parts:
+            schema, files = read_files(_slice(fetch, part), part, handle.operator, handle.table)
+            schemas.append(schema)
+            for name, content in files:
+                (Path(folder) / name).write_bytes(content)
+        table.load(pa.ipc.read_schema(pa.py_buffer(schemas[0])), scan_folder(Path(folder), start, stop))
+
+
+def _file_sets(handle: TableHandle) -> list[list[MaterializedPart]]:
+    """The parts that are files, those of one base store together, its heading first."""
+    sets: list[list[MaterializedPart]] = []
+    for part in handle.materialized:
+        if part.kind == HEADING:
+            sets.append([part])
+        elif part.kind == FILE:
+            sets[-1].append(part)
+    return sets
 
 
 def _slice(fetch: ObjectCache, ranged: LogPiece | MaterializedPart) -> memoryview:

@@ -45,7 +45,7 @@ def start_on_spark(job: "Job", trigger: QueryTrigger) -> Query:
     _bind_sources(job, session)
     with shipped_by_value(job.ship_modules):
         program = build_program(
-            job.declared, lambda fn, schema: analyse_transform(session, fn, schema), job.dead_letters, {}
+            job.declared, lambda fn, schema: analyse_transform(session, fn, schema), job.dead_letters, {}, job.state
         )
     layout = _layout(job, program, session)
     check_memory(session, job.task_manager, layout.task_managers)

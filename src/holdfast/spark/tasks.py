@@ -116,7 +116,9 @@ class ReadUnit:
         letters = stage_dead_letters(
             rows.bad, worker.program.dead_letters, unit, uuid.uuid4().hex, run.request, worker.store
         )
-        note = UnitResult(unit.unit, unit.leg, "", rows.count, [], [], letters, len(rows.bad), failure)
+        note = UnitResult(
+            unit.unit, unit.leg, "", rows.count, [], [], letters, len(rows.bad), failure, rows.event_times
+        )
         worker.store.put(_note_name(worker, run, unit.unit), msgspec.msgpack.encode(note))
 
 
@@ -179,6 +181,7 @@ class DeliverUnit:
             dead_letters=[*note.dead_letters, *result.dead_letters],
             bad_rows=note.bad_rows + result.bad_rows,
             failure=note.failure or result.failure,
+            event_times=note.event_times,
         )
 
 

@@ -6,12 +6,14 @@ msgpack binary. A blank row's values read 0 or None. Does not own which slots ar
 """
 
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.ipc
 
 from holdfast.errors import UserFunctionError
 from holdfast.state import kernels
@@ -103,6 +105,16 @@ class Column:
         valid = kernels.gather(self.valid, slots)
         changed |= (valid != old_valid) | (valid & (self.values[slots] != old).astype(np.bool_))
 
+    def mark_different(self, now: tuple[Values, Bools], old: tuple[Values, Bools], different: Bools) -> None:
+        """`mark_changed` for gathered values."""
+        (values, valid), (old_values, old_valid) = now, old
+        if self.fixed_width:
+            kernels.mark_different(_bits(values), valid, _bits(old_values), old_valid, different)
+        elif self.comparable:
+            different |= (valid != old_valid) | (valid & (values != old_values).astype(np.bool_))
+        else:
+            different[:] = True
+
     def to_arrow(self, values: Values, valid: Bools) -> Any:
         """Gathered values as an Arrow array of the field's type; the array may share their memory."""
         if self.fixed_width:
@@ -133,10 +145,52 @@ class Column:
         values[:] = objects
         return values, valid
 
+    def to_bytes(self, values: Values, valid: Bools) -> list[bytes | None]:
+        """Gathered objects as bytes, one by one; None for null."""
+        if self._msgpack or not _is_plain(self.field.type):
+            array = self.to_arrow(values, valid)
+            if self._msgpack:
+                return cast(list[bytes | None], array.to_pylist())
+            return [_one_row(array.slice(i, 1)) if ok else None for i, ok in enumerate(valid.tolist())]
+        pairs = zip(values.tolist(), valid.tolist(), strict=True)
+        return [(value.encode() if isinstance(value, str) else value) if ok else None for value, ok in pairs]
+
+    def from_bytes(self, stored: Sequence[bytes | None]) -> Values:
+        """The inverse of `to_bytes`; None where it is null."""
+        objects: list[Any]
+        if self._msgpack:
+            decode = msgspec.msgpack.Decoder().decode
+            objects = [None if each is None else decode(each) for each in stored]
+        elif not _is_plain(self.field.type):
+            schema = pa.schema([self.field])
+            objects = [None if each is None else _row_value(each, schema) for each in stored]
+        elif pa.types.is_string(self.field.type) or pa.types.is_large_string(self.field.type):
+            objects = [None if each is None else each.decode() for each in stored]
+        else:
+            objects = list(stored)
+        values = np.empty(len(objects), object)
+        values[:] = objects
+        return values
+
     def object_bytes(self, slots: Integers) -> float:
         """The average size of the objects at `slots`, those inside containers estimated by their encoded length."""
         sizes = [_size(value) for value in self.values[slots] if value is not None]
         return sum(sizes) / len(slots) if sizes else 0.0
+
+
+def _is_plain(kind: Any) -> bool:
+    """Whether values are strings or bytes."""
+    types = pa.types
+    tests = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
+    return any(is_type(kind) for is_type in tests)
+
+
+def _one_row(array: Any) -> bytes:
+    return cast(bytes, pa.RecordBatch.from_arrays([array], names=["v"]).serialize().to_pybytes())
+
+
+def _row_value(stored: bytes, schema: pa.Schema) -> Any:
+    return pa.ipc.read_record_batch(pa.py_buffer(stored), schema).column(0)[0].as_py()
 
 
 def _size(value: Any) -> int:

@@ -6,6 +6,8 @@ Does not own values, transactions, or what the stamps mean.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -15,7 +17,15 @@ import pyarrow as pa
 from holdfast.state import kernels
 from holdfast.state.hashing import groups_of, groups_of_integers
 from holdfast.state.kernels import ARENA_LIVE, ARENA_USED, CONTROL_FIELDS, COUNT, COUNT_MAX, FREE, FRESH, SLOTS_USED
-from holdfast.state.keys import Keys, decode_bytes, decode_integers, is_integer_kind
+from holdfast.state.keys import (
+    Keys,
+    decode_bytes,
+    decode_integers,
+    encode_columns,
+    group_columns,
+    is_integer_kind,
+    key_groups,
+)
 from holdfast.state.physical import Bytes, Integers
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -30,6 +40,9 @@ ARENA_LEAST = 1024
 GROW_BY_PART_FROM = 1 << 17
 """Below it arrays double, so that small tables grow in few steps; above, memory counts for more: entries grow by a
 half, slots, of which columns have as many, by a quarter."""
+
+
+STORED_HEAD = np.dtype([("group", ">u2"), ("tag", ">i8")])
 
 
 class KeyIndex(ABC):
@@ -83,6 +96,11 @@ class KeyIndex(ABC):
             self._free = _grown(self._free, wanted)
         kernels.remove(slots, self._entries, self._tags, self._free, self._control)
 
+    def clear(self) -> None:
+        """Remove all keys; capacities stay."""
+        self._entries[:] = 0
+        self._control[[COUNT, SLOTS_USED, FREE, ARENA_USED, ARENA_LIVE]] = 0
+
     def clear_stamps(self) -> None:
         """Afterwards no slot has any stamp of [1, 2^31)."""
         kernels.clear_stamps(self._entries)
@@ -95,6 +113,27 @@ class KeyIndex(ABC):
         self._use_entries(np.zeros(2 * _capacity_for(len(live)), np.int64))
         kernels.insert_distinct(self._tags, len(live), self._entries)
         self._control[[COUNT, SLOTS_USED]] = len(live)
+
+    def stored_keys(self, slots: Integers, max_parallelism: int) -> tuple[Integers, list[bytes]]:
+        """An order of `slots` by key group and hash, and their keys in that order, as base stores have them.
+
+        key group (2 bytes, big-endian), tag (8 bytes, big-endian); for byte keys also the key
+        """
+        if not len(slots):
+            return slots, []
+        by_tag = np.argsort(kernels.gather(self._tags, slots).view(np.uint64))
+        groups = self.key_groups(slots, max_parallelism)[by_tag]
+        order, groups = kernels.sort_by_group(groups, max_parallelism, by_tag)
+        heads = np.empty(len(slots), STORED_HEAD)
+        heads["group"], heads["tag"] = groups, kernels.gather(self._tags, slots[order])
+        return order, self._with_key_bytes(slots[order], heads.view(f"V{STORED_HEAD.itemsize}").tolist())
+
+    @abstractmethod
+    def keys(self, slots: Integers) -> Keys:
+        """The keys of `slots`; nothing shared."""
+
+    @abstractmethod
+    def _with_key_bytes(self, slots: Integers, heads: list[bytes]) -> list[bytes]: ...
 
     @abstractmethod
     def columns(self, slots: Integers) -> list[object]:
@@ -132,6 +171,12 @@ class KeyIndex(ABC):
 class IntegerIndex(KeyIndex):
     """For keys of integer kind."""
 
+    def keys(self, slots: Integers) -> Keys:
+        return Keys(kernels.gather(self._tags, slots))
+
+    def _with_key_bytes(self, slots: Integers, heads: list[bytes]) -> list[bytes]:
+        return heads
+
     def columns(self, slots: Integers) -> list[object]:
         return decode_integers(kernels.gather(self._tags, slots), self.key_schema)
 
@@ -160,11 +205,24 @@ class BytesIndex(KeyIndex):
     def memory_bytes(self) -> int:
         return super().memory_bytes + self._extents.nbytes + self._arena.nbytes
 
+    def keys(self, slots: Integers) -> Keys:
+        return Keys(None, *self._bytes(slots))
+
+    def _with_key_bytes(self, slots: Integers, heads: list[bytes]) -> list[bytes]:
+        offsets, data = self._bytes(slots)
+        stored, ends = data.tobytes(), offsets.tolist()
+        return [head + stored[start:stop] for head, (start, stop) in zip(heads, pairwise(ends), strict=True)]
+
     def columns(self, slots: Integers) -> list[object]:
         return decode_bytes(*self._bytes(slots), self.key_schema)
 
     def key_groups(self, slots: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
-        return groups_of(kernels.gather(self._tags, slots).view(np.uint64), max_parallelism)
+        leading = group_columns(self.key_schema)
+        if leading == len(self.key_schema):
+            return groups_of(kernels.gather(self._tags, slots).view(np.uint64), max_parallelism)
+        return key_groups(
+            encode_columns(self.columns(slots)[:leading], self.key_schema.names[:leading]), max_parallelism
+        )
 
     def remove(self, slots: Integers) -> None:
         super().remove(slots)
@@ -231,6 +289,19 @@ class BytesIndex(KeyIndex):
 def new_index(key_schema: pa.Schema) -> KeyIndex:
     """The index for keys of that schema."""
     return IntegerIndex(key_schema) if is_integer_kind(key_schema) else BytesIndex(key_schema)
+
+
+def columns_of_stored(stored: Sequence[bytes], key_schema: pa.Schema) -> tuple[npt.NDArray[np.int32], list[object]]:
+    """Key groups and key columns of keys in the form of `KeyIndex.stored_keys`."""
+    size = STORED_HEAD.itemsize
+    heads = np.frombuffer(b"".join([key[:size] for key in stored]), STORED_HEAD)
+    groups = heads["group"].astype(np.int32)
+    if is_integer_kind(key_schema):
+        return groups, decode_integers(heads["tag"].astype(np.int64), key_schema)
+    offsets = np.zeros(len(stored) + 1, np.int64)
+    np.cumsum([len(key) - size for key in stored], out=offsets[1:])
+    data = np.frombuffer(b"".join([key[size:] for key in stored]), np.uint8)
+    return groups, decode_bytes(offsets, data, key_schema)
 
 
 def _next_capacity(capacity: int, part: int = 2) -> int:

@@ -36,6 +36,8 @@ from holdfast.state.physical import (
     variable_bytes_of,
 )
 
+_GROUP_COLUMNS = b"holdfast.group_columns"
+
 
 @dataclass(frozen=True)
 class Keys:
@@ -58,6 +60,11 @@ class Keys:
     def bytes(self) -> Bytes:
         assert self.data is not None, "these keys are integers"
         return self.data
+
+    @property
+    def memory_bytes(self) -> int:
+        arrays = (self.values, self.offsets, self.data, self.nulls)
+        return sum(array.nbytes for array in arrays if array is not None)
 
     @cached_property
     def hashes(self) -> npt.NDArray[np.uint64]:
@@ -99,6 +106,16 @@ def check_key_types(key_schema: pa.Schema) -> None:
                 f"key column {field.name!r} has type {field.type}; a key is made of integers, booleans, dates, times, "
                 "timestamps, durations, decimals, strings or binary. Cast the column before key_by."
             )
+
+
+def grouped_by(key_schema: pa.Schema, columns: int) -> pa.Schema:
+    """A key schema whose key groups are those of its first `columns` columns alone."""
+    return key_schema.with_metadata({_GROUP_COLUMNS: str(columns)})
+
+
+def group_columns(key_schema: pa.Schema) -> int:
+    """How many leading key columns decide the key group: all, unless the schema comes from `grouped_by`."""
+    return int((key_schema.metadata or {}).get(_GROUP_COLUMNS, len(key_schema)))
 
 
 def is_integer_kind(key_schema: pa.Schema) -> bool:

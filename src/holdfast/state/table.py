@@ -1,16 +1,23 @@
-"""The state table: keyed rows in columns, changed in transactions, one a batch.
+"""The state table: keyed rows in columns, changed in transactions, one a batch, over an optional base store.
 
-    begin ── lookup, write in place, lookup, … ── changes ── commit
-                                             └────────────── undo
+    begin ── lookup, write in place, lookup, … ── changes ── commit ──┐ rewind: back over several batches
+                                             └────────────── undo     ▼
+                          base store ──read──► rows in memory ──write-back──► base store
 
 One mechanism carries all of it: the first touch of a row in a batch saves the row (`transaction`). From the touched
-rows come the net changes, undo, and what is removed from the index when the batch ends.
+rows come the net changes, undo, what is kept for a rewind (`history`), what is dirty, and what leaves memory
+(`residency`). Without a base store (`HashMapState`) all rows are in memory.
 
-Invariants: outside a batch, the index holds exactly the present rows. A slot is valid until its batch ends.
-Used by one thread at a time. Does not own the log, files, or which key groups a subtask has.
+Invariants: outside a batch, the index holds exactly present rows, and at most as many as the cache's limit.
+A slot is valid until its batch ends.
+Used by one thread at a time; `release` and `collect` by any.
+Does not own the log, files, or which key groups a subtask has.
 """
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,21 +25,34 @@ import pyarrow as pa
 
 from holdfast.errors import BadRecord, JobRefused
 from holdfast.state import kernels
-from holdfast.state.changes import merge_changes, stored_batch, stored_schema, within
+from holdfast.state.changes import key_schema_of, merge_changes, stored_batch, stored_schema, value_schema_of, within
 from holdfast.state.columns import Column, object_field
-from holdfast.state.index import new_index
+from holdfast.state.history import UNDO_BYTES_MAX, History, Segment
+from holdfast.state.index import columns_of_stored
 from holdfast.state.keys import check_key_types, encode_columns, refuse_nulls
 from holdfast.state.physical import Bools, Integers, values_of
-from holdfast.state.transaction import OldRows, Transaction
+from holdfast.state.residency import BaseStore, Residency
+from holdfast.state.row_codec import RowCodec
+from holdfast.state.rows import OldRows, Rows
+from holdfast.state.transaction import Transaction
+from holdfast.state.unlogged import Unlogged
+from holdfast.state.widening import widened, widens
 
-__all__ = ["Column", "StateTable", "merge_changes", "object_field", "stored_schema"]
+__all__ = ["Captured", "Column", "StateTable", "merge_changes", "object_field", "stored_schema"]
 
 STAMP_MAX = (1 << 31) - 1
-COMPACT_FROM = 4096
-"""Slots below which a table with many free ones is left as it is."""
-COMPACT_SHARE = 4
-"""A table is compacted once fewer than one in this many of its slots are in use."""
-OBJECT_SAMPLE = 64
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A table at a boundary: `files` of its base store, none where that has no rows, with `rows` on top of them.
+
+    Whoever takes it deletes the folder `files`.
+    """
+
+    rows: pa.RecordBatch
+    files: Path | None
 
 
 class StateTable:
@@ -45,45 +65,77 @@ class StateTable:
         others as objects (`columns`).
     max_parallelism
         The number of key groups of the job.
+    base
+        Where rows are that are not in memory; closed with the table. None: all rows are in memory.
+    cache_max_entries
+        With a base: so many rows stay in memory after a batch, the most recently used.
+    undo_bytes_max
+        What undo of committed batches may take; past it the oldest is given up.
     """
 
-    def __init__(self, key_schema: pa.Schema, value_schema: pa.Schema, max_parallelism: int) -> None:
+    def __init__(
+        self,
+        key_schema: pa.Schema,
+        value_schema: pa.Schema,
+        max_parallelism: int,
+        *,
+        base: BaseStore | None = None,
+        cache_max_entries: int = 0,
+        undo_bytes_max: int = UNDO_BYTES_MAX,
+    ) -> None:
         check_key_types(key_schema)
         self.key_schema = key_schema
         self.value_schema = value_schema
         self.max_parallelism = max_parallelism
         self._stored_schema = stored_schema(key_schema, value_schema)
-        self._index = new_index(key_schema)
-        self._columns = [Column(field, self._index.slot_capacity) for field in value_schema]
-        self._by_name = {column.field.name: column for column in self._columns}
         if len(set(self._stored_schema.names)) < len(self._stored_schema):
             raise JobRefused(f"the state's columns {self._stored_schema.names} have a name twice; rename one")
-        self.present: Bools = np.zeros(self._index.slot_capacity, np.bool_)
-        """By slot: whether the row exists. Operators set it; replaced by lookups like the columns."""
+        self._rows = Rows(key_schema, value_schema)
+        self._by_name = {column.field.name: column for column in self._rows.columns}
         self._stamp = 0
+        self._count = 0
         self._transaction: Transaction | None = None
-        self._object_bytes = 0.0
+        self._history = History(undo_bytes_max)
+        self._residency: Residency | None = None
+        if base is not None:
+            self._residency = Residency(self._rows, base, cache_max_entries, max_parallelism, self._slots_go)
+        self._unlogged = Unlogged(self._rows, self._history, self._stored)
+        self._may_defer = all(column.fixed_width for column in self._rows.columns)
+        self._lock = threading.RLock()
 
     def __len__(self) -> int:
-        """The number of present rows."""
-        if self._transaction is None:
-            return len(self._index)
-        return int(np.count_nonzero(self.present))
+        """The number of present rows, in memory or not."""
+        return self._count + (0 if self._transaction is None else self._transaction.appeared(self._rows))
 
     @property
     def in_batch(self) -> bool:
         return self._transaction is not None
 
     @property
+    def rows_in_memory(self) -> int:
+        return len(self._rows)
+
+    @property
     def memory_bytes(self) -> int:
-        """Index, keys and values; without `undo_bytes`. Objects are estimated from a sample of the last batch."""
-        arrays = self._index.memory_bytes + self.present.nbytes + sum(column.memory_bytes for column in self._columns)
-        return arrays + int(self._object_bytes * len(self._index))
+        """Index, keys, values and the base store's own memory; without `undo_bytes`. Objects are estimated."""
+        return self._rows.memory_bytes + (0 if self._residency is None else self._residency.memory_bytes)
 
     @property
     def undo_bytes(self) -> int:
-        """What the rows saved by the batch in flight take."""
-        return 0 if self._transaction is None else self._transaction.memory_bytes
+        """What the rows saved by the batch in flight and by those before it take."""
+        in_flight = 0 if self._transaction is None else self._transaction.memory_bytes
+        return in_flight + self._history.memory_bytes
+
+    @property
+    def cache_hit_ratio(self) -> float | None:
+        """The gauge `stateCacheHitRatio` (see `hit_ratio`); None without a base store, and before the first batch."""
+        return None if self._residency is None else self._residency.hit_ratio.average
+
+    @property
+    def cache_accesses(self) -> tuple[int, int]:
+        """Distinct rows that batches looked up so far: found in memory, all."""
+        ratio = None if self._residency is None else self._residency.hit_ratio
+        return (0, 0) if ratio is None else (ratio.hits, ratio.accesses)
 
     def stored_schema(self) -> pa.Schema:
         """The schema of `changes`, `snapshot` and `apply`: key group, deleted, keys, values."""
@@ -93,11 +145,16 @@ class StateTable:
         """The value column `name`."""
         return self._by_name[name]
 
+    @property
+    def present(self) -> Bools:
+        """By slot: whether the row exists. Operators set it; replaced by lookups like the columns."""
+        return self._rows.present
+
     def begin(self, batch: int) -> None:
         """Start a transaction. There must be none."""
         self._refuse_in_batch("begin")
         self._next_stamp()
-        self._transaction = Transaction(batch)
+        self._transaction = Transaction(batch, self._rows.copy(_NONE))
 
     def lookup(self, rows: pa.RecordBatch) -> Integers:
         """The slot of each row's key. Unknown keys get a blank row that is not present.
@@ -113,23 +170,25 @@ class StateTable:
         transaction = self._in_transaction("lookup")
         keys = encode_columns(self._key_columns(rows), self.key_schema.names)
         refuse_nulls(keys, self.key_schema.names)
-        slots, fresh = self._index.lookup(keys, self._stamp)
-        self._fit()
-        transaction.save(fresh, self.present, self._columns)
+        with self._lock:
+            slots, fresh = self._rows.lookup(keys, self._stamp)
+            if self._residency is not None:
+                self._residency.looked_up(slots, fresh)
+            transaction.save(self._rows.copy(fresh))
         return slots
 
     def touched(self) -> Integers:
         """The distinct slots touched in this batch, in order of first touch."""
-        return self._old_rows("touched").slots
+        return self._in_transaction("touched").old_rows().slots
 
     def keys_of(self, slots: Integers) -> pa.RecordBatch:
         """The key columns of `slots`, in their order."""
-        return pa.RecordBatch.from_arrays(self._index.columns(slots), schema=self.key_schema)
+        return pa.RecordBatch.from_arrays(self._rows.index.columns(slots), schema=self.key_schema)
 
     def rows_of(self, slots: Integers) -> pa.RecordBatch:
         """Key and value columns of `slots`, in their order; rows that are not present have null values."""
         schema = pa.schema([*self.key_schema, *self.value_schema])
-        return pa.RecordBatch.from_arrays(self._row_columns(slots, kernels.gather(self.present, slots)), schema=schema)
+        return pa.RecordBatch.from_arrays(self._rows.arrow(self._rows.copy(slots)), schema=schema)
 
     def changes(self) -> pa.RecordBatch | None:
         """The net changes of the batch so far in the stored schema, one row a key; None where there are none.
@@ -137,41 +196,89 @@ class StateTable:
         A row that was written but is as before (objects that can be changed in place are never taken to be), or
         was inserted and deleted, is no change.
         """
-        old = self._old_rows("changes")
-        present = kernels.gather(self.present, old.slots)
-        changed = present != old.present
-        for column, (values, valid) in zip(self._columns, old.columns, strict=True):
-            if column.comparable:
-                column.mark_changed(old.slots, values, valid, changed)
-            else:
-                changed[:] = True
-        changed &= present | old.present
-        slots = old.slots if changed.all() else old.slots[changed]
-        return self._stored(slots) if len(slots) else None
+        old = self._in_transaction("changes").old_rows()
+        now = self._rows.copy(old.slots)
+        changed = now.only(self._rows.different(now, old))
+        return self._stored(changed) if len(changed.slots) else None
+
+    def defer_changes(self) -> "StateTable | pa.RecordBatch | None":
+        """`changes` of the batch, to be read after it is committed: the table itself, of which `collect` is asked.
+
+        Where objects may not fit their types they are read now, so that an error belongs to the batch.
+        """
+        transaction = self._in_transaction("defer_changes")
+        if not self._may_defer:
+            return self.changes()
+        transaction.deferred = not transaction.is_empty
+        return self if transaction.deferred else None
+
+    def collect(self, up_to_batch: int) -> list[pa.RecordBatch]:
+        """Takes the deferred changes of batches up to that one, in order of replay. From any thread, at any time."""
+        with self._lock:
+            in_flight = None if self._transaction is None else self._transaction.old_rows()
+            return self._unlogged.collect(up_to_batch, in_flight) or [self._stored(self._rows.copy(_NONE))]
 
     def commit(self) -> None:
         """End the transaction; what it did stays. Rows that are not present are removed."""
-        old = self._old_rows("commit")
-        self._transaction = None
-        self._estimate_objects(old.slots)
-        self._remove_absent(old.slots)
-        self._compact_if_sparse()
+        transaction = self._in_transaction("commit")
+        with self._lock:
+            old = transaction.old_rows()
+            appeared = transaction.appeared(self._rows)
+            self._transaction = None
+            self._count += appeared
+            self._rows.estimate_objects(old.slots)
+            changed = old
+            if self._residency is not None:
+                changed = old.only(self._rows.changed(old))
+            if len(changed.slots):
+                self._keep(Segment(transaction.batch, changed, appeared), transaction.deferred)
+            if self._residency is not None:
+                self._residency.committed(changed.slots, changed.present)
+            self._settle(old.slots)
 
     def undo(self) -> None:
         """End the transaction; every row is as before it, though maybe at another slot later on."""
-        old = self._old_rows("undo")
-        self._transaction = None
-        for column, (values, valid) in zip(self._columns, old.columns, strict=True):
-            column.scatter(old.slots, values, valid)
-        kernels.scatter(self.present, old.slots, old.present)
-        self._remove_absent(old.slots)
+        old = self._in_transaction("undo").old_rows()
+        with self._lock:
+            self._transaction = None
+            self._rows.put(old.slots, old)
+            self._settle(old.slots)
+
+    def rewind(self, to_batch: int) -> None:
+        """Undo all committed batches after `to_batch`, outside a batch.
+
+        Raises
+        ------
+        HoldfastError
+            Undo does not reach back so far: it was released, or given up for its memory.
+        """
+        self._refuse_in_batch("rewind")
+        with self._lock:
+            self._rewind(to_batch)
+
+    def _rewind(self, to_batch: int) -> None:
+        undone = []
+        taken = self._history.take_after(to_batch)
+        self._unlogged.rewind(to_batch)
+        for segment in taken:
+            slots = segment.rows.slots
+            if segment.keys is not None:
+                slots, _ = self._rows.lookup(segment.keys, self._next_stamp())
+            self._rows.put(slots, segment.rows)
+            self._count -= segment.appeared
+            undone.append(slots)
+        self._put_anew(undone)
+
+    def release(self, up_to_batch: int) -> None:
+        """The state after `up_to_batch` is in a completed checkpoint: no rewind goes back further."""
+        self._history.release(up_to_batch)
 
     def apply(self, changes: pa.RecordBatch, key_group_start: int, key_group_stop: int) -> None:
         """Replay a change set or snapshot, outside a batch; rows of other key groups are left out.
 
-        The last row of a key wins.
+        The last row of a key wins. Not undone by `rewind`.
         Value columns are met by name: one that `changes` lacks becomes null in its rows, one that only `changes`
-        has is left out.
+        has is left out, one of a narrower type is widened.
 
         Raises
         ------
@@ -182,35 +289,113 @@ class StateTable:
         names = self._check_stored(changes.schema)
         rows = within(changes, key_group_start, key_group_stop)
         keys = encode_columns([rows.column(name) for name in self.key_schema.names], self.key_schema.names)
-        slots, touched = self._index.lookup(keys, self._next_stamp())
-        self._fit()
-        for column in self._columns:
+        slots, touched = self._rows.lookup(keys, self._next_stamp())
+        if self._residency is not None:
+            self._residency.looked_up(slots, touched)
+        before = int(np.count_nonzero(self.present[touched]))
+        for column in self._rows.columns:
             if column.field.name in names:
-                column.scatter(slots, *column.from_arrow(rows.column(column.field.name)))
+                column.scatter(slots, *column.from_arrow(widened(rows.column(column.field.name), column.field.type)))
             else:
                 column.clear(touched)
         kernels.scatter(self.present, slots, ~values_of(rows.column(1)))
-        self._estimate_objects(touched)
-        self._remove_absent(touched)
+        self._count += int(np.count_nonzero(self.present[touched])) - before
+        self._rows.estimate_objects(touched)
+        self._put_anew([touched])
+
+    def load(self, stored: pa.Schema, records: Iterable[tuple[list[bytes], list[bytes]]]) -> None:
+        """Take rows that the table does not have, as a base store of a table of schema `stored` keeps them.
+
+        Raises
+        ------
+        JobRefused
+            As `apply`.
+        """
+        self._refuse_in_batch("load")
+        as_they_are = self._residency is not None and stored.equals(self._stored_schema)
+        codec = RowCodec([Column(field, 0) for field in value_schema_of(stored)])
+        for keys, values in records:
+            if self._residency is not None and as_they_are:
+                self._residency.base.write(keys, values, [])
+                self._count += len(keys)
+            else:
+                self.apply(_decoded(stored, codec, keys, values), 0, self.max_parallelism)
+
+    def capture(self) -> Captured:
+        """All present rows as of now, without reading those that the base store has: its files stand for them."""
+        self._refuse_in_batch("capture")
+        if self._residency is None or self._residency.base.is_empty:
+            return Captured(self._snapshot(self._rows.live()), None)
+        return Captured(self._snapshot(self._residency.dirty_slots()), self._residency.base.checkpoint())
 
     def snapshot(self) -> pa.RecordBatch:
         """A copy of all present rows in the stored schema, sorted by key group."""
-        return self._stored(np.flatnonzero(self.present))
+        if self._residency is None or self._residency.base.is_empty:
+            return self._snapshot(self._rows.live())
+        whole = StateTable(self.key_schema, self.value_schema, self.max_parallelism)
+        for keys, records in self._residency.base.scan():
+            rows = _decoded(self._stored_schema, self._residency.codec, keys, records)
+            whole.apply(rows, 0, self.max_parallelism)
+        in_memory = self._rows.live() if self._transaction is None else np.union1d(self.touched(), self._rows.live())
+        whole.apply(self._snapshot(in_memory), 0, self.max_parallelism)
+        return whole.snapshot()
 
-    def _stored(self, slots: Integers) -> pa.RecordBatch:
-        groups = self._index.key_groups(slots, self.max_parallelism)
+    def close(self) -> None:
+        """Let go of the base store and its files."""
+        if self._residency is not None:
+            self._residency.base.close()
+
+    def _snapshot(self, slots: Integers) -> pa.RecordBatch:
+        """Rows as they are now, in the stored schema."""
+        groups = self._rows.index.key_groups(slots, self.max_parallelism)
         slots, groups = kernels.sort_by_group(groups, self.max_parallelism, slots)
-        present = kernels.gather(self.present, slots)
-        return stored_batch(self._stored_schema, groups, ~present, self._row_columns(slots, present))
+        rows = self._rows.copy(slots)
+        return stored_batch(self._stored_schema, groups, ~rows.present, self._rows.arrow(rows))
 
-    def _row_columns(self, slots: Integers, present: Bools) -> list[Any]:
-        """Key columns, and value columns with nulls where not `present`."""
-        arrays = list(self._index.columns(slots))
-        for column in self._columns:
-            values, valid = column.gather(slots)
-            valid &= present
-            arrays.append(column.to_arrow(values, valid))
-        return arrays
+    def _stored(self, rows: OldRows) -> pa.RecordBatch:
+        """Copies of rows in the stored schema."""
+        groups = self._rows.index.key_groups(rows.slots, self.max_parallelism)
+        order, groups = kernels.sort_by_group(groups, self.max_parallelism, np.arange(len(groups)))
+        rows = rows.take(order)
+        return stored_batch(self._stored_schema, groups, ~rows.present, self._rows.arrow(rows))
+
+    def _keep(self, segment: Segment, deferred: bool) -> None:
+        self._history.add(segment)
+        if deferred:
+            self._unlogged.add(segment)
+
+    def _slots_go(self) -> None:
+        """Slots are about to lose their keys: whatever names rows by slot is read, or gets their keys."""
+        self._unlogged.resolve()
+        self._history.fix_keys(self._rows.index)
+
+    def _put_anew(self, parts: Sequence[Integers]) -> None:
+        """These rows were written outside a batch: all of them are dirty."""
+        slots = np.unique(np.concatenate(parts)) if len(parts) > 1 else next(iter(parts), _NONE)
+        if self._residency is not None:
+            self._residency.put_anew(slots)
+        self._settle(slots)
+
+    def _settle(self, touched: Integers) -> None:
+        """After a batch: only present rows in the index, no more than the limit, and memory follows them."""
+        absent = self._rows.absent(touched)
+        if len(absent):
+            self._slots_go()
+            if self._residency is not None:
+                self._residency.removed(absent)
+            self._rows.remove(absent)
+        if self._residency is not None:
+            self._residency.enforce()
+        if self._rows.sparse(0 if self._residency is None else len(self._rows) + len(touched)):
+            self._compact()
+
+    def _compact(self) -> None:
+        """Slots mean nothing between batches, so rows may move."""
+        self._slots_go()
+        live = self._rows.live()
+        self._rows.compact(live)
+        if self._residency is not None:
+            self._residency.renumber(live)
 
     def _key_columns(self, rows: pa.RecordBatch) -> list[Any]:
         arrays = []
@@ -229,59 +414,19 @@ class StateTable:
         for field in self._stored_schema:
             value = field.name in self._by_name
             found = schema.field(field.name).type if field.name in names else None
-            if found != field.type and not (value and found is None):
+            if found != field.type and not (value and (found is None or widens(found, field.type))):
                 raise JobRefused(
                     f"state column {field.name!r} is declared as {field.type}, but stored as {found or 'nothing'}; "
                     "declare it as stored, or drop the operator's state (drop_state)"
                 )
         return names
 
-    def _fit(self) -> None:
-        """Columns reach as far as slots."""
-        capacity = self._index.slot_capacity
-        if len(self.present) < capacity:
-            present = np.zeros(capacity, np.bool_)
-            present[: len(self.present)] = self.present
-            self.present = present
-            for column in self._columns:
-                column.grow(capacity)
-
-    def _remove_absent(self, slots: Integers) -> None:
-        """The only way out of the index: of `slots`, those that are not present."""
-        absent = slots[~kernels.gather(self.present, slots)]
-        if len(absent):
-            for column in self._columns:
-                column.clear(absent)
-            self._index.remove(absent)
-
-    def _compact_if_sparse(self) -> None:
-        """Slots mean nothing between batches, so rows may move: memory follows the rows that are left."""
-        if self._index.slots_used < COMPACT_FROM or len(self._index) * COMPACT_SHARE > self._index.slots_used:
-            return
-        live = np.flatnonzero(self.present)
-        self._index.compact(live)
-        for column in self._columns:
-            column.compact(live, self._index.slot_capacity)
-        self.present = np.arange(self._index.slot_capacity) < len(live)
-
-    def _estimate_objects(self, slots: Integers) -> None:
-        sample = slots[:OBJECT_SAMPLE]
-        if len(sample):
-            self._object_bytes = sum(c.object_bytes(sample) for c in self._columns if not c.fixed_width)
-
     def _next_stamp(self) -> int:
         if self._stamp == STAMP_MAX:
-            self._index.clear_stamps()
+            self._rows.index.clear_stamps()
             self._stamp = 0
         self._stamp += 1
         return self._stamp
-
-    def _old_rows(self, call: str) -> OldRows:
-        old = self._in_transaction(call).old_rows()
-        if old is None:
-            none = np.empty(0, np.int64)
-            return OldRows(none, none.astype(np.bool_), [column.gather(none) for column in self._columns])
-        return old
 
     def _in_transaction(self, call: str) -> Transaction:
         if self._transaction is None:
@@ -293,3 +438,9 @@ class StateTable:
             raise RuntimeError(
                 f"{call}() on a state table inside batch {self._transaction.batch}; commit or undo first"
             )
+
+
+def _decoded(stored: pa.Schema, codec: RowCodec, keys: list[bytes], records: list[bytes]) -> pa.RecordBatch:
+    """Rows of a base store in the stored schema."""
+    groups, columns = columns_of_stored(keys, key_schema_of(stored))
+    return stored_batch(stored, groups, np.zeros(len(keys), np.bool_), [*columns, *codec.to_arrow(records)])

@@ -1,61 +1,44 @@
 """What a batch touched: the rows' old state, saved at the first touch. Undo, change set and clean-up rest on it.
 
-One batch is one transaction. Slots mean something only until it ends. Does not own the rows themselves.
+One batch is one transaction. Slots mean something only until it ends. Does not own the rows themselves, nor what is
+kept after the batch (`history`).
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from holdfast.state import kernels
-from holdfast.state.columns import Column, Values
-from holdfast.state.physical import Bools, Integers
-
-
-@dataclass(frozen=True)
-class OldRows:
-    """Rows as they were before the batch: at position i, the row of `slots[i]`."""
-
-    slots: Integers
-    present: Bools
-    columns: list[tuple[Values, Bools]]
-
-    @property
-    def memory_bytes(self) -> int:
-        own = self.slots.nbytes + self.present.nbytes
-        return own + sum(values.nbytes + valid.nbytes for values, valid in self.columns)
+from holdfast.state.rows import OldRows, Rows, concatenated
 
 
 class Transaction:
     """The touched rows of batch `batch`, in order of first touch: one segment for each lookup that touched any."""
 
-    def __init__(self, batch: int) -> None:
+    def __init__(self, batch: int, none: OldRows) -> None:
         self.batch = batch
-        self._segments: list[OldRows] = []
+        self.deferred = False
+        """Whether its changes are to be collected after it is committed."""
+        self._segments = [none]
 
     @property
     def memory_bytes(self) -> int:
         return sum(segment.memory_bytes for segment in self._segments)
 
-    def save(self, slots: Integers, present: Bools, columns: list[Column]) -> None:
-        """Remember the rows of `slots`, touched for the first time and not yet written."""
-        old_columns = [column.gather(slots) for column in columns]
-        self._segments.append(OldRows(slots, kernels.gather(present, slots), old_columns))
+    def save(self, old: OldRows) -> None:
+        """Remember rows touched for the first time and not yet written."""
+        if len(old.slots):
+            self._segments.append(old)
 
-    def old_rows(self) -> OldRows | None:
-        """All rows touched so far; None where no lookup was made."""
+    @property
+    def is_empty(self) -> bool:
+        return not any(len(segment.slots) for segment in self._segments)
+
+    def old_rows(self) -> OldRows:
+        """All rows touched so far."""
         if len(self._segments) > 1:
-            self._segments = [_concatenated(self._segments)]
-        return self._segments[0] if self._segments else None
+            self._segments = [concatenated([each for each in self._segments if len(each.slots)])]
+        return self._segments[0]
 
-
-def _concatenated(segments: list[OldRows]) -> OldRows:
-    columns = zip(*(segment.columns for segment in segments), strict=True)
-    return OldRows(
-        np.concatenate([segment.slots for segment in segments]),
-        np.concatenate([segment.present for segment in segments]),
-        [
-            (np.concatenate([part[0] for part in column]), np.concatenate([part[1] for part in column]))
-            for column in columns
-        ],
-    )
+    def appeared(self, rows: Rows) -> int:
+        """By how many rows the batch has made the table larger so far."""
+        old = self.old_rows()
+        return int(np.count_nonzero(kernels.gather(rows.present, old.slots))) - int(np.count_nonzero(old.present))

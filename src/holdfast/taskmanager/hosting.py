@@ -18,6 +18,7 @@ from holdfast.graph.program import Program
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.policy import MaterializationPolicy
 from holdfast.recovery.restore import ObjectCache, restore_table
+from holdfast.state.backends import tables_of
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.checkpoints import Answers, CheckpointWork
@@ -65,8 +66,11 @@ def host(
     janitor: Janitor,
     clock: Clock,
     pool: ThreadPoolExecutor,
+    local_dir: str | None = None,
 ) -> Hosted:
     """Build and restore everything that `deployment` names; `pool` runs the restores.
+
+    State that is not in memory lies in fresh folders below `local_dir`, deleted by `Hosted.close`.
 
     Raises
     ------
@@ -80,7 +84,8 @@ def host(
     hosted = Hosted(program, {}, uploader, checkpoints)
     with ObjectCache(retrying) as fetch:
         built: list[Future[Subtask]] = [
-            pool.submit(_restored, each, deployment, program, uploader, fetch, clock) for each in deployment.subtasks
+            pool.submit(_restored, each, deployment, program, uploader, fetch, clock, local_dir)
+            for each in deployment.subtasks
         ]
         errors = [error for error in (future.exception() for future in built) if error is not None]
     subtasks = [future.result() for future in built if future.exception() is None]
@@ -113,6 +118,7 @@ def _restored(
     uploader: Uploader,
     fetch: ObjectCache,
     clock: Clock,
+    local_dir: str | None,
 ) -> Subtask:
     settings = deployment.changelog
     policy = MaterializationPolicy(
@@ -121,12 +127,19 @@ def _restored(
         interval_s=settings.materialization_interval_s,
     )
     start, stop = subtask.key_group_start, subtask.key_group_stop
-    operator = program.operators[subtask.operator].create(subtask.subtask, start, stop, deployment.max_parallelism)
-    states = {}
-    for name, table in operator.tables.items():
-        handles = [handle for handle in subtask.restore if (handle.operator, handle.table) == (subtask.operator, name)]
-        restore_table(table, handles, fetch, start, stop)
-        states[name] = KeyedState(subtask.operator, name, table, start, stop, uploader, policy, clock)
-        if handles:
-            states[name].restored(handles)
+    operator = program.operators[subtask.operator].create(
+        subtask.subtask, start, stop, deployment.max_parallelism, tables_of(program.state, local_dir)
+    )
+    states: dict[str, KeyedState] = {}
+    try:
+        for name, table in operator.tables.items():
+            handles = [each for each in subtask.restore if (each.operator, each.table) == (subtask.operator, name)]
+            restore_table(table, handles, fetch, start, stop, local_dir)
+            states[name] = KeyedState(subtask.operator, name, table, start, stop, uploader, policy, clock)
+            if handles:
+                states[name].restored(handles)
+    except BaseException:
+        for table in operator.tables.values():
+            table.close()
+        raise
     return Subtask(subtask.operator, subtask.subtask, operator, states)

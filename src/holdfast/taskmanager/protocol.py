@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.changelog.handles import TableHandle
+from holdfast.functions.operator import Timers
 from holdfast.sources.base import BadRow
 
 
@@ -144,6 +145,8 @@ class ProcessRequest(msgspec.Struct, frozen=True):
     batch_time_us: int
     level: int
     streams: list[SentStream]
+    watermarks: dict[str, int] = {}
+    """Of operators, in microseconds."""
 
 
 class SubtaskResult(msgspec.Struct, frozen=True):
@@ -152,6 +155,7 @@ class SubtaskResult(msgspec.Struct, frozen=True):
     rows_in: int
     rows_out: int
     bad: list[BadRow] = []
+    timers: Timers | None = None
 
 
 class ProcessResult(msgspec.Struct, frozen=True):

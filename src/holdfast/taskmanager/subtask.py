@@ -40,6 +40,12 @@ class Subtask:
         return sum(table.memory_bytes for table in self._operator.tables.values())
 
     @property
+    def cache_hit_ratio(self) -> float | None:
+        """The gauge `stateCacheHitRatio`, over all its tables; None where nothing is cached."""
+        found = [ratio for table in self._operator.tables.values() if (ratio := table.cache_hit_ratio) is not None]
+        return sum(found) / len(found) if found else None
+
+    @property
     def rows_in_state(self) -> int:
         return sum(len(table) for table in self._operator.tables.values())
 
@@ -78,7 +84,7 @@ class Subtask:
     def _commit(self, batch: int) -> None:
         for name, state in self._states.items():
             table = self._operator.tables[name]
-            changes = table.changes() if self._in_batch else None
+            changes = table.defer_changes() if self._in_batch else None
             if self._in_batch:
                 table.commit()
             hit("taskmanager.commit.between")
@@ -120,6 +126,8 @@ class Subtask:
         self._operator.close()
         for state in self._states.values():
             state.close()
+        for table in self._operator.tables.values():
+            table.close()
 
     def _check(self) -> None:
         if self._broken is not None:

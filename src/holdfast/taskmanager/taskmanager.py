@@ -99,7 +99,14 @@ class TaskManager:
             hit("taskmanager.deploy.before")
             self._pool = ThreadPoolExecutor(max(1, len(deployment.subtasks)), thread_name_prefix="subtask")
             hosted = host(
-                deployment, self._store, self._job_master, self._answers, self._janitor, self._clock, self._pool
+                deployment,
+                self._store,
+                self._job_master,
+                self._answers,
+                self._janitor,
+                self._clock,
+                self._pool,
+                self._settings.local_dir,
             )
             with self._numbers:
                 self._hosted = hosted
@@ -220,7 +227,12 @@ class TaskManager:
     def metrics(self) -> dict[str, float]:
         """Gauges and counters, by name; 0 where nothing is hosted."""
         subtasks = [] if self._hosted is None else list(self._hosted.subtasks.values())
-        return {
+        ratios = {
+            f"stateCacheHitRatio.{each.name}.{each.subtask}": ratio
+            for each in subtasks
+            if (ratio := each.cache_hit_ratio) is not None
+        }
+        return ratios | {
             "numRecordsIn": float(sum(each.rows_in for each in subtasks)),
             "numRecordsOut": float(sum(each.rows_out for each in subtasks)),
             "stateRows": float(sum(each.rows_in_state for each in subtasks)),
@@ -297,12 +309,13 @@ class TaskManager:
             if (operator, of) == (subtask.name, subtask.subtask)
             for rows in batches
         ]
-        context = BatchContext(request.batch, request.batch_time_us, subtask.name, subtask.subtask)
+        watermark_us = request.watermarks.get(subtask.name)
+        context = BatchContext(request.batch, request.batch_time_us, subtask.name, subtask.subtask, watermark_us)
         result = subtask.process(context, inputs)
         rows_out = self._outputs.put(request.batch, subtask.name, subtask.subtask, result.output)
         subtask.rows_out += rows_out
         rows_in = sum(rows.num_rows for _, rows in inputs)
-        return SubtaskResult(subtask.name, subtask.subtask, rows_in, rows_out, result.bad)
+        return SubtaskResult(subtask.name, subtask.subtask, rows_in, rows_out, result.bad, result.timers)
 
     def _check_memory(self, hosted: Hosted) -> None:
         found, allowed = (

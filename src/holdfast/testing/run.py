@@ -44,7 +44,7 @@ def start(
     """
     clock = clock or SystemClock()
     trigger = job.checked(trigger)
-    program = build_program(job.declared, _no_spark, job.dead_letters, {})
+    program = build_program(job.declared, _no_spark, job.dead_letters, {}, job.state)
     task_managers = job.task_managers if program.operators else 0
     parallelism = job.parallelism or max(1, task_managers)
     plain = store or open_store(job.storage, job.storage_options)

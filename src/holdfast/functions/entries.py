@@ -1,0 +1,272 @@
+"""Lists and maps per key as rows of their own: one table a list, two a map. All by arrays.
+
+    list    (key, position)  →  element                 positions 0 … size - 1
+    map     (key, map key)   →  value, position
+            (key, position)  →  map key                 the list of the map's keys: what iteration reads
+
+How many there are (`sizes`) is a column of the operator's own table, kept by the caller. A map entry that is
+removed leaves its position to a new one, or else to the last one, so that positions stay without holes.
+
+Keys are given as distinct rows of key columns, `groups` says for each entry the index of its key among them.
+Key groups are those of the key columns alone: entries are in their key's subtask.
+
+Invariants: outside a call, each map entry's position is where the list has its map key. Undo, log, restore and
+eviction are the tables' and need nothing here. `journal`, where it is not None, gets the old rows of every write.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.functions.columns import AnyArray, BoolArray, IntArray
+from holdfast.functions.expiry import BatchClock, Expiry, alive_rows, renewed
+from holdfast.functions.operator import NewTable, TableSchema
+from holdfast.state.keys import grouped_by
+from holdfast.state.table import StateTable
+
+POSITION, MAP_KEY, VALUE, TIME = "__position", "__map_key", "__value", "__time"
+
+
+@dataclass(frozen=True)
+class SavedRows:
+    """Rows of some slots of a table, as they were in this batch before something was written."""
+
+    table: StateTable
+    slots: IntArray
+    present: BoolArray
+    columns: list[tuple[AnyArray, BoolArray]]
+
+    def put_back(self) -> None:
+        self.table.present[self.slots] = self.present
+        for name, (values, valid) in zip(self.table.value_schema.names, self.columns, strict=True):
+            self.table.column(name).scatter(self.slots, values, valid)
+
+
+def save_rows(table: StateTable, slots: IntArray) -> SavedRows:
+    columns = [table.column(name).gather(slots) for name in table.value_schema.names]
+    return SavedRows(table, slots, table.present[slots], columns)
+
+
+Journal = list[SavedRows]
+
+
+def list_schema(key_schema: pa.Schema, element: pa.DataType, expires: bool = False) -> TableSchema:
+    return _composite(key_schema, pa.field(POSITION, pa.int64()), [pa.field(VALUE, element)], expires)
+
+
+def map_schema(key_schema: pa.Schema, map_key: pa.DataType, value: pa.DataType, expires: bool = False) -> TableSchema:
+    values = [pa.field(VALUE, value), pa.field(POSITION, pa.int64())]
+    return _composite(key_schema, pa.field(MAP_KEY, map_key), values, expires)
+
+
+def _composite(key_schema: pa.Schema, last: pa.Field, values: list[pa.Field], expires: bool) -> TableSchema:
+    if expires:
+        values = [*values, pa.field(TIME, pa.int64())]
+    return TableSchema(grouped_by(pa.schema([*key_schema, last]), len(key_schema)), pa.schema(values))
+
+
+def ranks(groups: IntArray, count: int) -> IntArray:
+    """For each entry, how many entries before it are of the same group."""
+    order = np.argsort(groups, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(np.bincount(groups, minlength=count))[:-1]])
+    out = np.empty(len(groups), np.int64)
+    out[order] = np.arange(len(groups)) - starts[groups[order]]
+    return out
+
+
+def spans(sizes: IntArray, starts: IntArray | None = None) -> tuple[IntArray, IntArray]:
+    """Groups and positions of all entries, from position 0 or `starts` on, `sizes` of each group."""
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    positions = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return groups, positions if starts is None else positions + starts[groups]
+
+
+class _Table:
+    """A table with a composite key; with `expiry`, each row has a time."""
+
+    def __init__(self, schema: TableSchema, making: "Making", expiry: Expiry | None = None) -> None:
+        self.table = making.new_table(schema.keys, schema.values, making.max_parallelism)
+        self.journal: Journal | None = None
+        self._expiry = expiry
+        self._clock = making.clock
+
+    def slots(self, keys: pa.RecordBatch, groups: IntArray, last: Any) -> IntArray:
+        arrays = [column.take(pa.array(groups)) for column in keys.columns]
+        return self.table.lookup(pa.RecordBatch.from_arrays([*arrays, last], schema=self.table.key_schema))
+
+    def alive(self, slots: IntArray) -> BoolArray:
+        """Which rows exist and have not expired."""
+        present: BoolArray = self.table.present[slots]
+        if self._expiry is None:
+            return present
+        return present & alive_rows(*self.table.column(TIME).gather(slots), self._expiry, self._clock.now_us)
+
+    def write(self, slots: IntArray, values: dict[str, Any]) -> None:
+        """Arrow arrays by column; the rows exist from now on. Slots may repeat: the last one stays."""
+        self._note(slots)
+        if self._expiry is not None and VALUE in values:
+            self._renew(slots, self._expiry)
+        for name, array in values.items():
+            column = self.table.column(name)
+            column.scatter(slots, *column.from_arrow(array))
+        self.table.present[slots] = True
+
+    def delete(self, slots: IntArray) -> None:
+        self._note(slots)
+        self.table.present[slots] = False
+
+    def read(self, name: str, slots: IntArray) -> Any:
+        """A column as Arrow, null where the row does not exist, expired or not."""
+        column = self.table.column(name)
+        values, valid = column.gather(slots)
+        return column.to_arrow(values, valid & self.table.present[slots])
+
+    def touch(self, slots: IntArray) -> None:
+        """These rows, all alive, were read."""
+        if self._expiry is not None and self._expiry.on == "read":
+            self._note(slots)
+            self._renew(slots, self._expiry)
+
+    def _renew(self, slots: IntArray, expiry: Expiry) -> None:
+        times = renewed(self.table.column(TIME).values[slots], self.alive(slots), expiry, self._clock.now_us)
+        self.table.column(TIME).scatter(slots, times, np.ones(len(slots), np.bool_))
+
+    def _note(self, slots: IntArray) -> None:
+        if self.journal is not None and len(slots):
+            self.journal.append(save_rows(self.table, slots))
+
+
+@dataclass(frozen=True)
+class Making:
+    """What the tables of one operator's subtask are made with."""
+
+    max_parallelism: int
+    new_table: NewTable
+    clock: BatchClock
+
+
+class ListEntries:
+    def __init__(self, schema: TableSchema, making: Making, expiry: Expiry | None = None) -> None:
+        self.rows = _Table(schema, making, expiry)
+
+    def read(self, keys: pa.RecordBatch, sizes: IntArray) -> tuple[IntArray, Any]:
+        """Group and element of all elements that are alive, in order."""
+        groups, positions = spans(sizes)
+        slots = self.rows.slots(keys, groups, pa.array(positions))
+        alive = self.rows.alive(slots)
+        self.rows.touch(slots[alive])
+        return groups[alive], self.rows.read(VALUE, slots[alive])
+
+    def at(self, keys: pa.RecordBatch, groups: IntArray, positions: IntArray) -> Any:
+        return self.rows.read(VALUE, self.rows.slots(keys, groups, pa.array(positions)))
+
+    def put(self, keys: pa.RecordBatch, groups: IntArray, positions: IntArray, elements: Any) -> None:
+        if len(groups):
+            self.rows.write(self.rows.slots(keys, groups, pa.array(positions)), {VALUE: elements})
+
+    def append(self, keys: pa.RecordBatch, sizes: IntArray, groups: IntArray, elements: Any) -> IntArray:
+        """The sizes after it."""
+        self.put(keys, groups, sizes[groups] + ranks(groups, len(sizes)), elements)
+        return sizes + np.bincount(groups, minlength=len(sizes))
+
+    def cut(self, keys: pa.RecordBatch, sizes: IntArray, lengths: IntArray) -> None:
+        """Delete what is at or past `lengths`."""
+        groups, positions = spans(np.maximum(sizes - lengths, 0), lengths)
+        if len(groups):
+            self.rows.delete(self.rows.slots(keys, groups, pa.array(positions)))
+
+
+class MapEntries:
+    def __init__(self, entries: TableSchema, order: TableSchema, making: Making, expiry: Expiry | None = None) -> None:
+        self.rows = _Table(entries, making, expiry)
+        self.order = ListEntries(order, making)
+
+    def get(self, keys: pa.RecordBatch, groups: IntArray, map_keys: Any) -> tuple[Any, BoolArray]:
+        """The values, and which entries there are: those that are alive."""
+        slots = self.rows.slots(keys, groups, map_keys)
+        alive = self.rows.alive(slots)
+        self.rows.touch(slots[alive])
+        return self.rows.read(VALUE, slots), alive
+
+    def items(self, keys: pa.RecordBatch, sizes: IntArray) -> tuple[IntArray, Any, Any, BoolArray]:
+        """Group, map key and value of all entries, in no particular order within a group; and which are alive."""
+        groups, map_keys = self.order.read(keys, sizes)
+        return groups, map_keys, *self.get(keys, groups, map_keys)
+
+    def put(
+        self, keys: pa.RecordBatch, sizes: IntArray, groups: IntArray, map_keys: Any, values: Any, keep: BoolArray
+    ) -> IntArray:
+        """Write entries, or remove them where `keep` is False; the last one of an entry counts. The sizes after it."""
+        slots = self.rows.slots(keys, groups, map_keys)
+        _, backwards = np.unique(slots[::-1], return_index=True)
+        last = np.sort(len(slots) - 1 - backwards)
+        slots, groups, keep = slots[last], groups[last], keep[last]
+        before = self.rows.table.present[slots]
+        kept = pa.array(last[keep])
+        self.rows.write(slots[keep], {VALUE: values.take(kept)})
+        gone, new = before & ~keep, keep & ~before
+        if gone.any():
+            return self._replace(keys, sizes, slots, groups, map_keys.take(pa.array(last)), gone, new)
+        if new.any():
+            positions = sizes[groups[new]] + ranks(groups[new], len(sizes))
+            self._place(keys, groups[new], slots[new], positions, map_keys.take(pa.array(last[new])))
+        return sizes + np.bincount(groups[new], minlength=len(sizes))
+
+    def clear(self, keys: pa.RecordBatch, sizes: IntArray) -> None:
+        """Remove all entries."""
+        groups, map_keys = self.order.read(keys, sizes)
+        self.rows.delete(self.rows.slots(keys, groups, map_keys))
+        self.order.cut(keys, sizes, np.zeros(len(sizes), np.int64))
+
+    def _place(
+        self, keys: pa.RecordBatch, groups: IntArray, slots: IntArray, positions: IntArray, map_keys: Any
+    ) -> None:
+        self.rows.write(slots, {POSITION: pa.array(positions)})
+        self.order.put(keys, groups, positions, map_keys)
+
+    def _replace(
+        self,
+        keys: pa.RecordBatch,
+        sizes: IntArray,
+        slots: IntArray,
+        groups: IntArray,
+        map_keys: Any,
+        gone: BoolArray,
+        new: BoolArray,
+    ) -> IntArray:
+        """Remove entries and add others: new ones, then the last ones, take the places that become free."""
+        holes = self.rows.read(POSITION, slots[gone]).to_numpy()
+        self.rows.delete(slots[gone])
+        after = sizes + np.bincount(groups[new], minlength=len(sizes)) - np.bincount(groups[gone], minlength=len(sizes))
+        free, movers = _free_places(sizes, after, groups[gone], holes, groups[new])
+        moved = self.order.at(keys, movers[0], movers[1])
+        self._place(keys, groups[new], slots[new], free[: int(new.sum())], map_keys.filter(pa.array(new)))
+        self._place(keys, movers[0], self.rows.slots(keys, movers[0], moved), free[int(new.sum()) :], moved)
+        self.order.cut(keys, sizes, after)
+        return after
+
+
+def _free_places(
+    sizes: IntArray, after: IntArray, hole_groups: IntArray, holes: IntArray, new_groups: IntArray
+) -> tuple[IntArray, tuple[IntArray, IntArray]]:
+    """Where the new entries go, then where those go that must move; and the latter's group and position."""
+    free: dict[int, list[int]] = {}
+    for group, hole in zip(hole_groups.tolist(), holes.tolist(), strict=True):
+        free.setdefault(group, []).append(hole)
+    movers: list[tuple[int, int]] = []
+    for group, places in free.items():
+        stays, taken = int(after[group]), set(places)
+        movers += [(group, position) for position in range(stays, int(sizes[group])) if position not in taken]
+        free[group] = sorted((place for place in places if place < stays), reverse=True)
+    grown = sizes.tolist()
+    targets: list[int] = []
+    for group in [*new_groups.tolist(), *(group for group, _ in movers)]:
+        places = free.get(group, [])
+        if not places:
+            places = [grown[group]]
+            grown[group] += 1
+        targets.append(places.pop())
+    moving = np.array(movers, np.int64).reshape(-1, 2)
+    return np.array(targets, np.int64), (moving[:, 0], moving[:, 1])

@@ -1,0 +1,351 @@
+"""`ListState` and `MapState` of a running `ProcessFunction`: what a batch did to each key's list or map so far.
+
+    table ◄── one look-up for each entry read for the first time       get, contains
+          ◄── all entries of the key, by arrays                        keys, values, items, ListState.get
+          ◄── all changed entries of all keys at once, after the last row
+
+Reads and writes of the batch are kept as Python values by slot and entry; nothing is written to a table before
+`store`. With `undoable`, what each write replaced is noted, so that a call that failed can be put back.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import UserFunctionError
+from holdfast.functions.cells import Cursor
+from holdfast.functions.columns import BoolArray, IntArray
+from holdfast.functions.entries import ListEntries, Making, MapEntries
+from holdfast.functions.states import ListState, MapState, size_column
+from holdfast.functions.values import Codec, Fit, Misfit, fit_for
+from holdfast.state.table import StateTable
+
+ABSENT: Any = object()
+"""An entry that is known not to be there. None is a value."""
+ONE = np.zeros(1, np.int64)
+
+
+class _EntryCells:
+    """What both kinds share: sizes by slot, and noting of what can be undone."""
+
+    def __init__(self, operator: str, name: str, state: ListState | MapState, cursor: Cursor, undoable: bool) -> None:
+        self.operator = operator
+        self.name = name
+        self.state = state
+        self.cursor = cursor
+        self.codec: Codec = state.codec()
+        self._table: StateTable | None = None
+        self._undoable = undoable
+        self._undo: list[Callable[[], None]] = []
+        self.sizes: dict[int, int] = {}
+
+    def load(self, table: StateTable, slots: IntArray) -> None:
+        self._table = table
+        values, valid = table.column(size_column(self.name)).gather(slots)
+        self.sizes.update(zip(slots.tolist(), np.where(valid, values, 0).tolist(), strict=True))
+
+    def save(self, slots: list[int]) -> int:
+        return len(self._undo)
+
+    def put_back(self, slots: list[int], saved: int) -> None:
+        while len(self._undo) > saved:
+            self._undo.pop()()
+
+    def reset(self) -> None:
+        self.sizes.clear()
+        self._undo.clear()
+
+    def _note(self, undo: Callable[[], None]) -> None:
+        if self._undoable:
+            self._undo.append(undo)
+
+    def _fit(self, fit: Fit, value: Any, what: str) -> Any:
+        try:
+            return fit(value)
+        except Misfit as misfit:
+            raise UserFunctionError(f"operator {self.operator!r}: state {self.name!r}, {what}: {misfit}") from misfit
+
+    def _keys(self, slots: Sequence[int]) -> pa.RecordBatch:
+        assert self._table is not None, "loaded"
+        return self._table.keys_of(np.array(slots, np.int64))
+
+    def _sizes(self, slots: Sequence[int]) -> IntArray:
+        return np.array([self.sizes[slot] for slot in slots], np.int64)
+
+    def _store_sizes(self, table: StateTable, changed: list[int], sizes: IntArray, slots: IntArray) -> BoolArray:
+        """Returns which of all touched `slots` have entries."""
+        column = table.column(size_column(self.name))
+        column.scatter(np.array(changed, np.int64), sizes, sizes > 0)
+        return column.gather(slots)[1]
+
+
+class _Map:
+    """One key's map in this batch: entries read or written, which of them were written, whether that is all."""
+
+    __slots__ = ("complete", "found", "size", "written")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.found: dict[Any, Any] = {}
+        self.written: set[Any] = set()
+        self.complete = size == 0
+
+
+class MapCells(_EntryCells):
+    def __init__(
+        self,
+        operator: str,
+        name: str,
+        state: MapState,
+        cursor: Cursor,
+        undoable: bool,
+        key_schema: pa.Schema,
+        making: Making,
+    ) -> None:
+        super().__init__(operator, name, state, cursor, undoable)
+        self._key_type = state.key_type
+        self._fit_key = fit_for(state.key_type, nullable=False)
+        schemas = state.tables(name, key_schema)
+        entries, order = f"{name}.entries", f"{name}.order"
+        self._entries = MapEntries(schemas[entries], schemas[order], making, state.expiry)
+        self.tables = {entries: self._entries.rows.table, order: self._entries.order.rows.table}
+        self._maps: dict[int, _Map] = {}
+
+    def reset(self) -> None:
+        super().reset()
+        self._maps.clear()
+
+    def current(self) -> _Map:
+        slot = self.cursor.slot
+        found = self._maps.get(slot)
+        if found is None:
+            found = self._maps[slot] = _Map(self.sizes[slot])
+        return found
+
+    def key(self, map_key: Any) -> Any:
+        return self._fit(self._fit_key, map_key, "a map key")
+
+    def read(self, map_key: Any) -> Any:
+        """What is kept, or `ABSENT`."""
+        current = self.current()
+        kept = current.found.get(map_key, current)
+        if kept is not current:
+            return kept
+        kept = ABSENT
+        if not current.complete:
+            keys = self._keys([self.cursor.slot])
+            values, alive = self._entries.get(keys, ONE, pa.array([map_key], self._key_type))
+            kept = values[0].as_py() if alive[0] else ABSENT
+        current.found[map_key] = kept
+        return kept
+
+    def put(self, map_key: Any, value: Any) -> None:
+        self._write(map_key, self._fit(self.codec.put, value, f"map key {map_key!r}"))
+
+    def _write(self, map_key: Any, kept: Any) -> None:
+        current = self.current()
+        if self._undoable:
+            before, known, written = current.found.get(map_key), map_key in current.found, map_key in current.written
+
+            def undo() -> None:
+                if known:
+                    current.found[map_key] = before
+                else:
+                    del current.found[map_key]
+                    current.complete = current.size == 0
+                if not written:
+                    current.written.discard(map_key)
+
+            self._note(undo)
+        current.found[map_key] = kept
+        current.written.add(map_key)
+
+    def remove(self, map_key: Any) -> None:
+        current = self.current()
+        if not (current.complete and map_key not in current.found):
+            self._write(map_key, ABSENT)
+
+    def all(self) -> list[tuple[Any, Any]]:
+        """All entries as kept, in ascending order of map keys. Expired ones are removed."""
+        current = self.current()
+        if not current.complete:
+            slot = self.cursor.slot
+            _, map_keys, values, alive = self._entries.items(self._keys([slot]), self._sizes([slot]))
+            for map_key, kept, lives in zip(map_keys.to_pylist(), values.to_pylist(), alive.tolist(), strict=True):
+                if not lives and current.found.get(map_key, ABSENT) is ABSENT:
+                    current.written.add(map_key)
+                current.found.setdefault(map_key, kept if lives else ABSENT)
+            current.complete = True
+        return sorted((item for item in current.found.items() if item[1] is not ABSENT), key=lambda item: item[0])
+
+    def clear(self) -> None:
+        for map_key, _ in self.all():
+            self._write(map_key, ABSENT)
+
+    def store(self, table: StateTable, slots: IntArray) -> BoolArray:
+        changed = [slot for slot, each in self._maps.items() if each.written]
+        writes = [
+            (group, map_key, self._maps[slot].found[map_key])
+            for group, slot in enumerate(changed)
+            for map_key in sorted(self._maps[slot].written)
+        ]
+        sizes = self._sizes(changed)
+        if writes:
+            groups, map_keys, kept = zip(*writes, strict=True)
+            keep = np.fromiter((value is not ABSENT for value in kept), np.bool_, len(kept))
+            values = pa.array([None if value is ABSENT else value for value in kept], self.codec.column_type)
+            sizes = self._entries.put(
+                self._keys(changed), sizes, np.array(groups, np.int64), pa.array(map_keys, self._key_type), values, keep
+            )
+        return self._store_sizes(table, changed, sizes, slots)
+
+
+class _List:
+    """One key's list in this batch: what stands in place of the stored one, if so, and what is added."""
+
+    __slots__ = ("added", "replaced", "stored")
+
+    def __init__(self, size: int) -> None:
+        self.stored: list[Any] | None = None if size else []
+        self.replaced: list[Any] | None = None
+        self.added: list[Any] = []
+
+
+class ListCells(_EntryCells):
+    def __init__(
+        self,
+        operator: str,
+        name: str,
+        state: ListState,
+        cursor: Cursor,
+        undoable: bool,
+        key_schema: pa.Schema,
+        making: Making,
+    ) -> None:
+        super().__init__(operator, name, state, cursor, undoable)
+        elements = f"{name}.elements"
+        self._entries = ListEntries(state.tables(name, key_schema)[elements], making, state.expiry)
+        self.tables = {elements: self._entries.rows.table}
+        self._lists: dict[int, _List] = {}
+
+    def reset(self) -> None:
+        super().reset()
+        self._lists.clear()
+
+    def current(self) -> _List:
+        slot = self.cursor.slot
+        found = self._lists.get(slot)
+        if found is None:
+            found = self._lists[slot] = _List(self.sizes[slot])
+        return found
+
+    def add(self, value: Any) -> None:
+        added = self.current().added
+        added.append(self._fit(self.codec.put, value, "an element"))
+
+        def undo() -> None:
+            added.pop()
+
+        self._note(undo)
+
+    def replace(self, values: Iterable[Any]) -> None:
+        current = self.current()
+        before = current.replaced, current.added
+
+        def undo() -> None:
+            current.replaced, current.added = before
+
+        self._note(undo)
+        fitted = [self._fit(self.codec.put, value, "an element") for value in values]
+        current.replaced, current.added = fitted, []
+
+    def all(self) -> list[Any]:
+        """All elements as kept."""
+        current = self.current()
+        kept = current.replaced
+        if kept is None:
+            if current.stored is None:
+                slot = self.cursor.slot
+                current.stored = self._entries.read(self._keys([slot]), self._sizes([slot]))[1].to_pylist()
+            kept = current.stored
+        return [*kept, *current.added]
+
+    def store(self, table: StateTable, slots: IntArray) -> BoolArray:
+        changed = [slot for slot, each in self._lists.items() if each.added or each.replaced is not None]
+        sizes = self._sizes(changed)
+        if changed:
+            keys, lists = self._keys(changed), [self._lists[slot] for slot in changed]
+            starts = np.array([size if each.replaced is None else 0 for size, each in zip(sizes, lists, strict=True)])
+            new = [[*(each.replaced or ()), *each.added] for each in lists]
+            lengths = np.array([len(each) for each in new])
+            groups = np.repeat(np.arange(len(changed)), lengths)
+            elements = pa.array([element for each in new for element in each], self.codec.column_type)
+            after = starts + lengths
+            self._entries.cut(keys, sizes, after)
+            self._entries.append(keys, starts, groups, elements)
+            sizes = after
+        return self._store_sizes(table, changed, sizes, slots)
+
+
+class KeyedMapState(MapState):
+    def __init__(self, declared: MapState, cells: MapCells) -> None:
+        super().__init__(declared.key_type, declared.type, declared.default)
+        self._cells = cells
+        self._default = cells.codec.put(declared.default)
+
+    def _given(self, kept: Any) -> Any:
+        get = self._cells.codec.get
+        return kept if get is None else get(kept)
+
+    def get(self, map_key: Any, groups: Any = None) -> Any:
+        kept = self._cells.read(self._cells.key(map_key))
+        return self._given(self._default if kept is ABSENT else kept)
+
+    def contains(self, map_key: Any, groups: Any = None) -> bool:
+        return self._cells.read(self._cells.key(map_key)) is not ABSENT
+
+    def put(self, map_key: Any, value: Any, groups: Any = None) -> None:
+        self._cells.put(self._cells.key(map_key), value)
+
+    def remove(self, map_key: Any, groups: Any = None) -> None:
+        self._cells.remove(self._cells.key(map_key))
+
+    def update(self, entries: Mapping[Any, Any]) -> None:
+        for map_key, value in entries.items():
+            self.put(map_key, value)
+
+    def keys(self) -> list[Any]:
+        return [map_key for map_key, _ in self._cells.all()]
+
+    def values(self) -> list[Any]:
+        return [self._given(kept) for _, kept in self._cells.all()]
+
+    def items(self) -> list[tuple[Any, Any]]:
+        return [(map_key, self._given(kept)) for map_key, kept in self._cells.all()]
+
+    def is_empty(self) -> bool:
+        return not self._cells.all()
+
+    def clear(self) -> None:
+        self._cells.clear()
+
+
+class KeyedListState(ListState):
+    def __init__(self, declared: ListState, cells: ListCells) -> None:
+        super().__init__(declared.type)
+        self._cells = cells
+
+    def add(self, value: Any) -> None:
+        self._cells.add(value)
+
+    def get(self) -> list[Any]:
+        get, kept = self._cells.codec.get, self._cells.all()
+        return kept if get is None else [get(each) for each in kept]
+
+    def update(self, values: Any) -> None:
+        self._cells.replace(values)
+
+    def clear(self) -> None:
+        self._cells.replace([])

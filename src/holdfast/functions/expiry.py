@@ -1,0 +1,58 @@
+"""Time to live: when a value has expired, judged by the batch's planned time, never by a clock.
+
+So a batch that is processed again, or a change that is undone, sees the same. Expired is what is as old as `ttl` or
+older. Who keeps the times: `cells` and `batch_states` in the operator's own table, `entries` for lists and maps.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from holdfast.errors import SettingsError
+from holdfast.functions.columns import BoolArray, IntArray
+from holdfast.units import duration_s
+
+TtlOn = Literal["create", "write", "read"]
+
+
+@dataclass(frozen=True)
+class Expiry:
+    ttl_us: int
+    on: TtlOn
+
+    def alive(self, time_us: int | None, now_us: int) -> bool:
+        return time_us is not None and time_us + self.ttl_us > now_us
+
+
+@dataclass
+class BatchClock:
+    """The time of the batch in flight; one for all states of an operator."""
+
+    now_us: int = 0
+
+
+def alive_rows(times: IntArray, valid: BoolArray, expiry: Expiry, now_us: int) -> BoolArray:
+    """`Expiry.alive` for arrays; null is expired."""
+    alive: BoolArray = valid & (times > now_us - expiry.ttl_us)
+    return alive
+
+
+def renewed(times: IntArray, alive: BoolArray, expiry: Expiry, now_us: int) -> IntArray:
+    """The times of rows that are written now, by which of them were alive."""
+    return np.where(alive, times, now_us) if expiry.on == "create" else np.full(len(times), now_us, np.int64)
+
+
+def expiry_of(kind: str, ttl: Any, on: Any) -> Expiry | None:
+    """Raises `SettingsError` naming the kind of state."""
+    if on not in get_args(TtlOn):
+        raise SettingsError(f"{kind} ttl_on is {on!r}; allowed are 'create', 'write' and 'read'")
+    if ttl is None:
+        return None
+    try:
+        ttl_us = round(duration_s(ttl, "ttl") * 1_000_000)
+    except SettingsError as error:
+        raise SettingsError(f"{kind}: {error}") from error
+    if ttl_us <= 0:
+        raise SettingsError(f"{kind} ttl is {ttl!r}; it must be longer than nothing")
+    return Expiry(ttl_us, on)

@@ -1,0 +1,33 @@
+"""From a job's state backend to the tables of its operators."""
+
+from functools import partial
+
+import pyarrow as pa
+
+from holdfast.settings import RocksDBState, StateBackend
+from holdfast.state.base_rocksdb import RocksDBBase
+from holdfast.state.table import StateTable
+
+
+def new_table(
+    backend: StateBackend,
+    local_dir: str | None,
+    key_schema: pa.Schema,
+    value_schema: pa.Schema,
+    max_parallelism: int,
+) -> StateTable:
+    """An empty table. What is not in memory lies in a fresh folder below `local_dir` until the table is closed."""
+    if not isinstance(backend, RocksDBState):
+        return StateTable(key_schema, value_schema, max_parallelism)
+    return StateTable(
+        key_schema,
+        value_schema,
+        max_parallelism,
+        base=RocksDBBase(local_dir),
+        cache_max_entries=backend.cache_max_entries,
+    )
+
+
+def tables_of(backend: StateBackend, local_dir: str | None) -> "partial[StateTable]":
+    """`new_table` for one backend and place."""
+    return partial(new_table, backend, local_dir)

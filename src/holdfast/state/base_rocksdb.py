@@ -1,0 +1,122 @@
+"""The base store of `RocksDBState`: RocksDB in a folder of its own, by way of rocksdict, with raw bytes.
+
+No write-ahead log: the changelog is the log. So what the folder holds after a crash belongs to no checkpoint, and
+each store makes a fresh folder and deletes it when it is closed. Keys come sorted by key group, which makes a
+multi-get touch few blocks. Does not know rows, nor what is dirty.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import Any
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DBCompressionType,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
+
+WRITE_BUFFER_BYTES = 32 * 1024 * 1024
+WRITE_BUFFERS_MAX = 3
+BLOCK_CACHE_BYTES = 64 * 1024 * 1024
+BLOOM_BITS = 10
+SCAN_ROWS = 65_536
+
+
+class RocksDBBase:
+    """See `residency.BaseStore`.
+
+    Parameters
+    ----------
+    local_dir
+        Where the folder is made; None: the process's temporary folder.
+    """
+
+    def __init__(self, local_dir: str | None = None) -> None:
+        if local_dir is not None:
+            Path(local_dir).mkdir(parents=True, exist_ok=True)
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-state-", dir=local_dir))
+        self.is_empty = True
+        self._cache = Cache(BLOCK_CACHE_BYTES)
+        self._db: Any = Rdict(str(self.folder / "db"), _options(self._cache))
+        self._checkpoints = 0
+        self._unlogged = WriteOptions()
+        self._unlogged.disable_wal = True
+
+    @property
+    def memory_bytes(self) -> int:
+        if self._db is None:
+            return 0
+        tables = self._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
+        return int(tables) + int(self._cache.get_usage())
+
+    def read(self, keys: list[bytes]) -> list[bytes | None]:
+        found: list[bytes | None] = self._db.get(keys)
+        return found
+
+    def write(self, keys: list[bytes], records: list[bytes], deleted: list[bytes]) -> None:
+        batch = WriteBatch(raw_mode=True)
+        put, delete = batch.put, batch.delete
+        for key, record in zip(keys, records, strict=True):
+            put(key, record)
+        for key in deleted:
+            delete(key)
+        self._db.write(batch, self._unlogged)
+        self.is_empty = False
+
+    def scan(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        yield from _chunks(self._db.items(read_opt=ReadOptions()))
+
+    def checkpoint(self) -> Path:
+        """Writes out what is in memory and links the files: nothing is copied."""
+        self._checkpoints += 1
+        folder = self.folder / f"checkpoint-{self._checkpoints}"
+        Checkpoint(self._db).create_checkpoint(str(folder))
+        return folder
+
+    def close(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def scan_folder(folder: Path, start: bytes, stop: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Keys in `[start, stop)` and their records, in order, some at a time, from the files of a checkpoint."""
+    cache = Cache(BLOCK_CACHE_BYTES)
+    db: Any = Rdict(str(folder), _options(cache), access_type=AccessType.read_only())
+    try:
+        yield from _chunks(takewhile(lambda item: item[0] < stop, db.items(from_key=start)))
+    finally:
+        db.close()
+
+
+def _chunks(items: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    left = iter(items)
+    while some := list(islice(left, SCAN_ROWS)):
+        keys, records = zip(*some, strict=True)
+        yield list(keys), list(records)
+
+
+def _options(cache: Any) -> Any:
+    table = BlockBasedOptions()
+    table.set_block_cache(cache)
+    table.set_bloom_filter(BLOOM_BITS, False)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_block_based_table_factory(table)
+    options.set_compression_type(DBCompressionType.none())
+    options.set_bottommost_compression_type(DBCompressionType.lz4())
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
+    options.set_keep_log_file_num(1)
+    return options

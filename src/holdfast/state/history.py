@@ -1,0 +1,102 @@
+"""Undo segments of committed batches, back to the last completed checkpoint: what `rewind` goes back by.
+
+    commit ──► newest … oldest ──release(up to a batch)──► gone
+                 │        └─ past the memory bound: gone, and no rewind reaches before it any more
+                 └─ rewind: taken, newest first
+
+A segment is the batch's old rows, by slot as long as slots keep their keys; before any slot is let go its keys are
+copied (`fix_keys`), so that undo works by key. Does not own the rows, nor the batch in flight (`transaction`).
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+from holdfast.errors import HoldfastError
+from holdfast.state.index import KeyIndex
+from holdfast.state.keys import Keys
+from holdfast.state.rows import OldRows
+
+UNDO_BYTES_MAX = 256 * 1024 * 1024
+
+
+@dataclass(eq=False)
+class Segment:
+    """The rows that batch `batch` changed, as they were before it; it made the table `appeared` rows larger."""
+
+    batch: int
+    rows: OldRows
+    appeared: int
+    keys: Keys | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.rows.memory_bytes + (0 if self.keys is None else self.keys.memory_bytes)
+
+
+class History:
+    """Segments in order of their batches, at most `bytes_max` of them."""
+
+    def __init__(self, bytes_max: int = UNDO_BYTES_MAX) -> None:
+        self.memory_bytes = 0
+        self._bytes_max = bytes_max
+        self._segments: deque[Segment] = deque()
+        self.by_slot: list[Segment] = []
+        """Those whose slots still have their keys: the newest ones."""
+        self._reaches: int | None = None
+        self._released: int | None = None
+
+    def add(self, segment: Segment) -> None:
+        """The segment of a batch that is committed now, above all before."""
+        self._drop_released()
+        self._segments.append(segment)
+        self.by_slot.append(segment)
+        self.memory_bytes += segment.memory_bytes
+        while self.memory_bytes > self._bytes_max:
+            self._drop_oldest()
+
+    def fix_keys(self, index: KeyIndex) -> None:
+        """Slots are about to lose their keys."""
+        for segment in self.by_slot:
+            segment.keys = index.keys(segment.rows.slots)
+            self.memory_bytes += segment.keys.memory_bytes
+        self.by_slot = []
+        while self.memory_bytes > self._bytes_max:
+            self._drop_oldest()
+
+    def take_after(self, batch: int) -> list[Segment]:
+        """Takes out the segments of later batches, newest first.
+
+        Raises
+        ------
+        HoldfastError
+            Some are gone.
+        """
+        self._drop_released()
+        if self._reaches is not None and batch < self._reaches:
+            raise HoldfastError(
+                f"a state table cannot go back to batch {batch}: its undo reaches back to batch {self._reaches}; "
+                "restore it from the checkpoint"
+            )
+        taken = []
+        while self._segments and self._segments[-1].batch > batch:
+            segment = self._segments.pop()
+            self.memory_bytes -= segment.memory_bytes
+            taken.append(segment)
+        self.by_slot = [each for each in self.by_slot if each.batch <= batch]
+        return taken
+
+    def release(self, up_to_batch: int) -> None:
+        """No one goes back to before this batch any more. From any thread; the memory is let go at the next call."""
+        self._released = up_to_batch if self._released is None else max(self._released, up_to_batch)
+
+    def _drop_released(self) -> None:
+        while self._released is not None and self._segments and self._segments[0].batch <= self._released:
+            self._drop_oldest()
+        if self._released is not None:
+            self._reaches = self._released if self._reaches is None else max(self._reaches, self._released)
+
+    def _drop_oldest(self) -> None:
+        segment = self._segments.popleft()
+        self.memory_bytes -= segment.memory_bytes
+        self._reaches = segment.batch
+        self.by_slot = self.by_slot[1:] if self.by_slot[:1] == [segment] else self.by_slot

@@ -1,0 +1,165 @@
+"""Which rows of a table with a base store stay in memory, and how they come and go.
+
+    look-up of a key that is not in memory ──► base.read ──► cached, clean
+    commit: changed rows dirty, deleted ones deleted in the base ──► past the limit: the oldest leave,
+                                                                     dirty ones through base.write
+
+Invariants: at a batch boundary at most `entries_max` rows are in memory; a row in memory that is clean is in the base
+as it is; what is dirty reaches the base only when it leaves. Does not own undo.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from holdfast.state import kernels
+from holdfast.state.hit_ratio import HitRatio
+from holdfast.state.lru import Recency
+from holdfast.state.physical import Bools, Integers
+from holdfast.state.row_codec import RowCodec
+from holdfast.state.rows import Rows
+
+
+class BaseStore(Protocol):
+    """Records by key, both bytes. Used by one thread, except `memory_bytes`."""
+
+    is_empty: bool
+    """Nothing was ever written to it."""
+
+    @property
+    def memory_bytes(self) -> int: ...
+
+    def read(self, keys: list[bytes]) -> list[bytes | None]:
+        """The record of each key; `keys` are sorted."""
+        ...
+
+    def write(self, keys: list[bytes], records: list[bytes], deleted: list[bytes]) -> None:
+        """Put the records, sorted by key, and delete other keys."""
+        ...
+
+    def scan(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """All keys and their records, in order of the keys, some at a time."""
+        ...
+
+    def checkpoint(self) -> Path:
+        """A folder with files that hold its state as of now; whoever asked for it deletes it."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it and of what it has on disk."""
+        ...
+
+
+class Residency:
+    """`dirty` by slot: changed since the base last saw the row.
+
+    `slots_go` is called before slots lose their keys.
+    """
+
+    def __init__(
+        self, rows: Rows, base: BaseStore, entries_max: int, max_parallelism: int, slots_go: Callable[[], None]
+    ) -> None:
+        self.base = base
+        self.entries_max = entries_max
+        self.hit_ratio = HitRatio()
+        self.codec = RowCodec(rows.columns)
+        self._rows = rows
+        self._max_parallelism = max_parallelism
+        self._slots_go = slots_go
+        self._recency = Recency(rows.capacity) if entries_max else None
+        self.dirty: Bools = np.zeros(rows.capacity, np.bool_)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the order and the flags; and of the base itself."""
+        order = 0 if self._recency is None else self._recency.memory_bytes
+        return self.dirty.nbytes + order + self.base.memory_bytes
+
+    def looked_up(self, slots: Integers, fresh: Integers) -> None:
+        """`slots` were looked up, `fresh` of them for the first time in the batch: those not in memory are read."""
+        if len(self.dirty) < self._rows.capacity:
+            self._grow()
+        unknown = self._rows.absent(fresh)
+        self.hit_ratio.count(len(fresh) - len(unknown), len(fresh))
+        if len(unknown) and not self.base.is_empty:
+            self._read(unknown)
+        if self._recency is not None:
+            self._recency.touch(slots)
+
+    def committed(self, changed: Integers, before: Bools) -> None:
+        """`changed` slots are dirty; `before` says which were present. Those that no longer are leave."""
+        present = kernels.gather(self._rows.present, changed)
+        if present.all():
+            kernels.fill(self.dirty, changed, True)
+            return
+        kernels.fill(self.dirty, changed[present], True)
+        self._write(changed[:0], changed[before & ~present])
+
+    def put_anew(self, slots: Integers) -> None:
+        """These were written outside a batch; those that are not present may be in the base all the same."""
+        if len(self.dirty) < self._rows.capacity:
+            self._grow()
+        absent = self._rows.absent(slots)
+        kernels.fill(self.dirty, slots, True)
+        self._write(absent[:0], absent)
+        if self._recency is not None:
+            self._recency.touch(slots)
+
+    def dirty_slots(self) -> Integers:
+        """Rows that the base does not have as they are."""
+        dirty: Integers = np.flatnonzero(self.dirty)
+        return dirty
+
+    def removed(self, slots: Integers) -> None:
+        """These are about to be taken out of memory."""
+        kernels.fill(self.dirty, slots, False)
+        if self._recency is not None:
+            self._recency.remove(slots)
+
+    def enforce(self) -> None:
+        """Rows leave until the limit holds: at a batch boundary, all rows being present."""
+        surplus = len(self._rows) - self.entries_max
+        if surplus <= 0:
+            return
+        leaving = self._rows.live() if self._recency is None else self._recency.pop_oldest(surplus)
+        self._slots_go()
+        self._write(leaving[kernels.gather(self.dirty, leaving)], leaving[:0])
+        kernels.fill(self.dirty, leaving, False)
+        self._rows.remove(leaving)
+
+    def renumber(self, live: Integers) -> None:
+        """Rows move: the i-th of `live`, which are all, to slot i."""
+        dirty = kernels.gather(self.dirty, live)
+        self.dirty = np.zeros(self._rows.capacity, np.bool_)
+        self.dirty[: len(live)] = dirty
+        if self._recency is not None:
+            self._recency.renumber(live, self._rows.capacity)
+
+    def _grow(self) -> None:
+        dirty = np.zeros(self._rows.capacity, np.bool_)
+        dirty[: len(self.dirty)] = self.dirty
+        self.dirty = dirty
+        if self._recency is not None:
+            self._recency.grow(self._rows.capacity)
+
+    def _read(self, slots: Integers) -> None:
+        order, keys = self._rows.index.stored_keys(slots, self._max_parallelism)
+        slots = slots[order]
+        read = self.base.read(keys)
+        records = [record for record in read if record is not None]
+        if len(records) < len(read):
+            slots = slots[np.fromiter((record is not None for record in read), np.bool_, len(read))]
+        for column, (values, valid) in zip(self._rows.columns, self.codec.decode(records), strict=True):
+            column.scatter(slots, values, valid)
+        kernels.fill(self._rows.present, slots, True)
+
+    def _write(self, slots: Integers, deleted: Integers) -> None:
+        if not len(slots) and (not len(deleted) or self.base.is_empty):
+            return
+        order, keys = self._rows.index.stored_keys(slots, self._max_parallelism)
+        slots = slots[order]
+        _, gone = self._rows.index.stored_keys(deleted, self._max_parallelism)
+        records = self.codec.encode(len(slots), [column.gather(slots) for column in self._rows.columns])
+        self.base.write(keys, records, gone)

@@ -1,0 +1,63 @@
+"""Rows as records of bytes, as a base store keeps them, and with its files the materialized state of a table.
+
+record := mark (1 byte); for each column: valid (1 byte); for each fixed-width column: its physical value;
+          where there are object columns: msgpack array of their values' bytes, nil for null
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from holdfast.state.columns import Column, Values
+from holdfast.state.physical import Bools
+
+
+class RowCodec:
+    """Between gathered columns and records."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        self._objects = [column for column in columns if not column.fixed_width]
+        fixed = [(f"v{i}", column.values.dtype) for i, column in enumerate(columns) if column.fixed_width]
+        self._head = np.dtype([("mark", np.uint8), ("valid", np.bool_, (len(columns),)), *fixed])
+
+    def encode(self, count: int, columns: Sequence[tuple[Values, Bools]]) -> list[bytes]:
+        """The records of `count` rows."""
+        rows = np.zeros(count, self._head)
+        for i, (column, (values, valid)) in enumerate(zip(self._columns, columns, strict=True)):
+            rows["valid"][:, i] = valid
+            if column.fixed_width:
+                rows[f"v{i}"] = values
+        heads: list[bytes] = rows.view(f"V{self._head.itemsize}").tolist()
+        if not self._objects:
+            return heads
+        parts = [
+            column.to_bytes(values, valid)
+            for column, (values, valid) in zip(self._columns, columns, strict=True)
+            if not column.fixed_width
+        ]
+        pack = msgspec.msgpack.Encoder().encode
+        return [head + pack(objects) for head, objects in zip(heads, zip(*parts, strict=True), strict=True)]
+
+    def to_arrow(self, records: Sequence[bytes]) -> list[Any]:
+        """The value columns of records."""
+        pairs = zip(self._columns, self.decode(records), strict=True)
+        return [column.to_arrow(values, valid) for column, (values, valid) in pairs]
+
+    def decode(self, records: Sequence[bytes]) -> list[tuple[Values, Bools]]:
+        """The inverse of `encode`."""
+        size = self._head.itemsize
+        heads = records if not self._objects else [record[:size] for record in records]
+        rows = np.frombuffer(b"".join(heads), self._head)
+        objects: Iterator[Values] = iter(())
+        if self._objects:
+            unpack = msgspec.msgpack.Decoder(list[bytes | None]).decode
+            tails = [unpack(memoryview(record)[size:]) for record in records]
+            parts = list(zip(*tails, strict=True)) or [()] * len(self._objects)
+            objects = (column.from_bytes(part) for column, part in zip(self._objects, parts, strict=True))
+        return [
+            (np.ascontiguousarray(rows[f"v{i}"]) if column.fixed_width else next(objects), rows["valid"][:, i].copy())
+            for i, column in enumerate(self._columns)
+        ]

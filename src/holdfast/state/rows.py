@@ -1,0 +1,182 @@
+"""The rows of a table in memory: index, value columns and presence by slot, growing and shrinking together.
+
+No transactions, no base store, no Arrow schema of changes: those are `table`'s, `residency`'s and `changes`'.
+A slot stays with its key until it is removed, or until `compact_if_sparse` moves rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.state import kernels
+from holdfast.state.columns import Column, Values
+from holdfast.state.index import new_index
+from holdfast.state.keys import Keys
+from holdfast.state.physical import Bools, Integers
+
+COMPACT_FROM = 4096
+"""Slots below which a table with many free ones is left as it is."""
+COMPACT_SHARE = 4
+"""Rows are compacted once fewer than one in this many of the slots are in use."""
+OBJECT_SAMPLE = 64
+
+
+@dataclass(frozen=True)
+class OldRows:
+    """Copies of rows: at position i, the row of `slots[i]` as it was."""
+
+    slots: Integers
+    present: Bools
+    columns: list[tuple[Values, Bools]]
+
+    @property
+    def memory_bytes(self) -> int:
+        own = self.slots.nbytes + self.present.nbytes
+        return own + sum(values.nbytes + valid.nbytes for values, valid in self.columns)
+
+    def only(self, chosen: Bools) -> "OldRows":
+        return self if chosen.all() else self.take(np.flatnonzero(chosen))
+
+    def take(self, places: Integers) -> "OldRows":
+        columns = [(values[places], valid[places]) for values, valid in self.columns]
+        return OldRows(self.slots[places], self.present[places], columns)
+
+    def overwrite(self, places: Integers, source: "OldRows", source_places: Integers) -> None:
+        """Presence and values at `places` become those of `source`."""
+        if not len(places):
+            return
+        self.present[places] = source.present[source_places]
+        for (values, valid), (new_values, new_valid) in zip(self.columns, source.columns, strict=True):
+            values[places] = new_values[source_places]
+            valid[places] = new_valid[source_places]
+
+
+class Rows:
+    """By slot: `present`, and each of `columns`. Their arrays may be replaced by every call that inserts."""
+
+    def __init__(self, key_schema: pa.Schema, value_schema: pa.Schema) -> None:
+        self.index = new_index(key_schema)
+        self.columns = [Column(field, self.index.slot_capacity) for field in value_schema]
+        self.present: Bools = np.zeros(self.index.slot_capacity, np.bool_)
+        self._object_bytes = 0.0
+
+    def __len__(self) -> int:
+        """Keys in the index, whether present or not."""
+        return len(self.index)
+
+    @property
+    def capacity(self) -> int:
+        return len(self.present)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Objects are estimated from a sample."""
+        arrays = self.index.memory_bytes + self.present.nbytes + sum(column.memory_bytes for column in self.columns)
+        return arrays + int(self._object_bytes * len(self.index))
+
+    def lookup(self, keys: Keys, stamp: int) -> tuple[Integers, Integers]:
+        """The slot of each key, unknown ones inserted as blank rows; the distinct slots not yet stamped so."""
+        slots, fresh = self.index.lookup(keys, stamp)
+        if len(self.present) < self.index.slot_capacity:
+            self._grow(self.index.slot_capacity)
+        return slots, fresh
+
+    def copy(self, slots: Integers) -> OldRows:
+        columns = [column.gather(slots) for column in self.columns]
+        return OldRows(slots, kernels.gather(self.present, slots), columns)
+
+    def put(self, slots: Integers, rows: OldRows) -> None:
+        """Write the copies' presence and values at `slots`, whatever slots they were copied from."""
+        for column, (values, valid) in zip(self.columns, rows.columns, strict=True):
+            column.scatter(slots, values, valid)
+        kernels.scatter(self.present, slots, rows.present)
+
+    def changed(self, old: OldRows) -> Bools:
+        """Which rows are not as they were; those that may have been changed in place are taken to be."""
+        present = kernels.gather(self.present, old.slots)
+        changed: Bools = present != old.present
+        for column, (values, valid) in zip(self.columns, old.columns, strict=True):
+            if column.comparable:
+                column.mark_changed(old.slots, values, valid, changed)
+            else:
+                changed[:] = True
+        changed &= present | old.present
+        return changed
+
+    def different(self, now: OldRows, old: OldRows) -> Bools:
+        """`changed` for two copies of the same slots."""
+        different: Bools = now.present != old.present
+        for column, new_cells, old_cells in zip(self.columns, now.columns, old.columns, strict=True):
+            column.mark_different(new_cells, old_cells, different)
+        different &= now.present | old.present
+        return different
+
+    def absent(self, slots: Integers) -> Integers:
+        """Those of `slots` that are not present."""
+        missing: Integers = slots[~kernels.gather(self.present, slots)]
+        return missing
+
+    def live(self) -> Integers:
+        """All slots that are present."""
+        return np.flatnonzero(self.present)
+
+    def remove(self, slots: Integers) -> None:
+        """Take distinct slots out of the index; the columns are blank there again."""
+        if not len(slots):
+            return
+        for column in self.columns:
+            column.clear(slots)
+        kernels.fill(self.present, slots, False)
+        if len(slots) == len(self.index):
+            self.index.clear()
+        else:
+            self.index.remove(slots)
+
+    def sparse(self, in_use: int) -> bool:
+        """Whether rows should be moved together, where `in_use` slots are needed soon."""
+        used = self.index.slots_used
+        return used >= COMPACT_FROM and max(in_use, len(self.index)) * COMPACT_SHARE <= used
+
+    def compact(self, live: Integers) -> None:
+        """Keep only `live`, the i-th at slot i: memory follows the rows that are left."""
+        self.index.compact(live)
+        for column in self.columns:
+            column.compact(live, self.index.slot_capacity)
+        self.present = np.arange(self.index.slot_capacity) < len(live)
+
+    def arrow(self, rows: OldRows) -> list[Any]:
+        """Key columns of the copies' slots, and their values, null where not present."""
+        arrays = list(self.index.columns(rows.slots))
+        for column, (values, valid) in zip(self.columns, rows.columns, strict=True):
+            arrays.append(column.to_arrow(values, valid & rows.present))
+        return arrays
+
+    def estimate_objects(self, slots: Integers) -> None:
+        sample = slots[:OBJECT_SAMPLE]
+        if len(sample):
+            self._object_bytes = sum(c.object_bytes(sample) for c in self.columns if not c.fixed_width)
+
+    def _grow(self, capacity: int) -> None:
+        present = np.zeros(capacity, np.bool_)
+        present[: len(self.present)] = self.present
+        self.present = present
+        for column in self.columns:
+            column.grow(capacity)
+
+
+def concatenated(segments: Sequence[OldRows]) -> OldRows:
+    """All of them, in order; at least one."""
+    if len(segments) == 1:
+        return segments[0]
+    columns = zip(*(segment.columns for segment in segments), strict=True)
+    return OldRows(
+        np.concatenate([segment.slots for segment in segments]),
+        np.concatenate([segment.present for segment in segments]),
+        [
+            (np.concatenate([part[0] for part in column]), np.concatenate([part[1] for part in column]))
+            for column in columns
+        ],
+    )
