@@ -26,13 +26,13 @@ demo: setup  ## 336,776 real flights through a job that is killed twice; compare
 test: test-pure test-spark test-kill  ## All tests but the long ones, in under ten minutes on two cores
 
 test-pure: setup  ## The tests without Spark
-	$(PYTEST) -n 2 --timeout 60 -m "not spark and not kill and not long"
+	$(PYTEST) -n 2 --timeout 120 --durations 10 -m "not spark and not kill and not long"
 
 test-spark: setup  ## The tests that share a Spark session
-	$(PYTEST) --timeout 120 -m "spark and not kill and not long"
+	$(PYTEST) --timeout 180 -m "spark and not kill and not long"
 
 test-kill: setup  ## The tests that start and kill real processes
-	$(PYTEST) --timeout 180 -m "kill and not long"
+	$(PYTEST) --timeout 300 -m "kill and not long"
 
 test-long: setup  ## At least 100 random, printed, replayable kills, and what else takes long
 	$(PYTEST) --timeout 3600 -m long
