@@ -62,7 +62,7 @@ def killed(folder: Path) -> set[str]:
 
 
 def test_task_managers_and_tasks_are_killed_at_each_of_their_failpoints_within_one_driver(tmp_path):
-    shape = Shape("every", "parquet", rows=120_000, keys=5000, rows_per_batch=3000, interval_s=0.3, log_handles_max=2)
+    shape = Shape("every", "parquet", rows=200_000, keys=5000, rows_per_batch=8000, interval_s=0.3, log_handles_max=2)
     points = armed(TASK_MANAGER_POINTS, tmp_path / "killed")
     with DriverProcess(tmp_path, {tmp_path / "job": shape}, armed=points) as driver:
         driver.finish(500)
