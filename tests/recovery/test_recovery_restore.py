@@ -104,7 +104,6 @@ class Job:
         for future in futures:
             future.exception(30)
         if complete:
-            self.uploader.acknowledge({name for handle in handles for name in handle.objects()})
             self.recorded, self.recorded_model = handles, Counter(self.model)
         for each in self.subtasks:
             (each.keyed.completed if complete else each.keyed.aborted)(self.checkpoint_id)
