@@ -104,10 +104,11 @@ class ReadUnit:
         worker = worker_for(self._shipment)
         run = msgspec.msgpack.decode(self._run, type=LevelRun)
         unit = msgspec.msgpack.decode(self._units, type=list[Unit])[_partition()]
+        links = FlightLinks(run.routes, worker.shipment.secret)
+        rows = UnitRows(unit, run.request, worker.program, links)
         failure = None
         try:
-            with FlightLinks(run.routes, worker.shipment.secret) as links:
-                rows = UnitRows(unit, run.request, worker.program, links)
+            with links:
                 yield from rows
         except GeneratorExit:
             raise
