@@ -26,7 +26,7 @@ demo: setup  ## 336,776 real flights through a job that is killed twice; compare
 test: test-pure test-spark test-kill  ## All tests but the long ones, in under ten minutes on two cores
 
 test-pure: setup  ## The tests without Spark
-	$(PYTEST) -n 2 --timeout 120 --durations 10 -m "not spark and not kill and not long"
+	$(PYTEST) -n 2 --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long"
 
 test-spark: setup  ## The tests that share a Spark session
 	$(PYTEST) --timeout 180 -m "spark and not kill and not long"
