@@ -84,6 +84,7 @@ def test_a_driver_is_killed_again_and_again_and_each_next_one_goes_on(tmp_path):
     assert killed(tmp_path / "killed") == DRIVER_POINTS.keys()
 
 
+@pytest.mark.long
 def test_a_driver_that_stood_still_while_another_took_over_is_fenced_and_changes_nothing(tmp_path):
     shape = Shape("changes", "delta", rows=6000, rows_per_batch=150, interval_s=0.2)
     job = tmp_path / "job"
