@@ -49,7 +49,7 @@ BATCH_ATTEMPTS_MAX = 3
 FAILOVERS_MAX = 10
 """In a row, without a batch committed in between."""
 IDLE_S_MIN = 0.01
-IDLE_S_MAX = 0.1
+IDLE_S_MAX = 0.05
 
 _FATAL = (
     errors.BadRecord,
