@@ -12,6 +12,10 @@ Patterns, by `--pattern`:
     returning   the pattern of FLIP-325 stretched over batches: half the keys once, the same half again, then the
                 other half twice, …; with a cache of K all hit, of K/2 half of them, of K/4 none
 Reuse inside a batch is free in every case, so `hit_ratio` counts distinct rows of a batch found in memory.
+
+`--against-flink` then runs Flink with the same backend and number of keys, parallelism 1, with and without its
+changelog, and prints the ratios. Flink's figure is that of a whole job by wall clock (its source and the exchange run
+beside the operator, on other cores where there are any); the table's is processor time of one thread.
 """
 
 import argparse
@@ -27,6 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from obstore.store import MemoryStore
 
+from benchmarks.peers import flink
 from holdfast.changelog.format import LogId
 from holdfast.changelog.uploader import Uploader
 from holdfast.changelog.writer import ChangelogWriter
@@ -124,7 +129,7 @@ def process(table: StateTable, log: Log, batch: int, rows: pa.RecordBatch) -> li
 
 def measure(
     backend: str, cache: int, keys: int, key_type: str, rows: int, changelog: bool, pattern: str
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Run the benchmark; the result is what `--json` prints."""
     started = time.perf_counter()
     arrow_type = pa.int64() if key_type == "int64" else pa.string()
@@ -187,7 +192,10 @@ def main() -> None:
     parser.add_argument("--changelog", choices=["on", "off"], default="on")
     parser.add_argument("--pattern", choices=["random", "returning"], default="random")
     parser.add_argument("--json", action="store_true", help="one JSON line instead of a line for each figure")
+    parser.add_argument("--against-flink", action="store_true", help="the same on Flink, and the ratios as a table")
     arguments = parser.parse_args()
+    if arguments.against_flink and arguments.key_type != "int64":
+        parser.error("the Flink peer counts int64 keys: leave --key-type out with --against-flink")
     result = measure(
         arguments.backend,
         arguments.cache,
@@ -198,6 +206,9 @@ def main() -> None:
         arguments.pattern,
     )
     print(json.dumps(result) if arguments.json else "\n".join(f"{name:16} {value}" for name, value in result.items()))
+    if arguments.against_flink:
+        backend = arguments.backend
+        flink.compare(result["rows_per_s"], arguments.keys, 1, [(backend, False), (backend, True)])
 
 
 if __name__ == "__main__":
