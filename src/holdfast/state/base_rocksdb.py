@@ -73,8 +73,8 @@ class RocksDBBase:
         self._db.write(batch, self._unlogged)
         self.is_empty = False
 
-    def scan(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        yield from _chunks(self._db.items(read_opt=ReadOptions()))
+    def scan(self, start: bytes = b"", rows_max: int = SCAN_ROWS) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        yield from _chunks(self._db.items(from_key=start, read_opt=ReadOptions()), rows_max)
 
     def checkpoint(self) -> Path:
         """Writes out what is in memory and links the files: nothing is copied."""
@@ -100,9 +100,11 @@ def scan_folder(folder: Path, start: bytes, stop: bytes) -> Iterator[tuple[list[
         db.close()
 
 
-def _chunks(items: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[list[bytes], list[bytes]]]:
+def _chunks(
+    items: Iterable[tuple[bytes, bytes]], rows_max: int = SCAN_ROWS
+) -> Iterator[tuple[list[bytes], list[bytes]]]:
     left = iter(items)
-    while some := list(islice(left, SCAN_ROWS)):
+    while some := list(islice(left, rows_max)):
         keys, records = zip(*some, strict=True)
         yield list(keys), list(records)
 

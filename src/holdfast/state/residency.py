@@ -39,8 +39,8 @@ class BaseStore(Protocol):
         """Put the records, sorted by key, and delete other keys."""
         ...
 
-    def scan(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """All keys and their records, in order of the keys, some at a time."""
+    def scan(self, start: bytes = b"", rows_max: int = ...) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """Keys from `start` on and their records, in order of the keys, `rows_max` at a time."""
         ...
 
     def checkpoint(self) -> Path:

@@ -34,6 +34,7 @@ from holdfast.state.physical import Bools, Integers, values_of
 from holdfast.state.residency import BaseStore, Residency
 from holdfast.state.row_codec import RowCodec
 from holdfast.state.rows import OldRows, Rows
+from holdfast.state.survey import Place, Survey, Wanted, survey
 from holdfast.state.transaction import Transaction
 from holdfast.state.unlogged import Unlogged
 from holdfast.state.widening import widened, widens
@@ -87,6 +88,8 @@ class StateTable:
         self.key_schema = key_schema
         self.value_schema = value_schema
         self.max_parallelism = max_parallelism
+        self.as_of: int | None = None
+        """The batch committed last; None where rows were put anew since (restore, rewind)."""
         self._stored_schema = stored_schema(key_schema, value_schema)
         if len(set(self._stored_schema.names)) < len(self._stored_schema):
             raise JobRefused(f"the state's columns {self._stored_schema.names} have a name twice; rename one")
@@ -190,6 +193,10 @@ class StateTable:
         schema = pa.schema([*self.key_schema, *self.value_schema])
         return pa.RecordBatch.from_arrays(self._rows.arrow(self._rows.copy(slots)), schema=schema)
 
+    def survey(self, place: Place, rows_max: int, wanted: Wanted) -> Survey:
+        """Look at the next rows of a round over all rows, without touching them (see `survey`)."""
+        return survey(self._rows, self._residency, place, rows_max, wanted)
+
     def changes(self) -> pa.RecordBatch | None:
         """The net changes of the batch so far in the stored schema, one row a key; None where there are none.
 
@@ -225,6 +232,7 @@ class StateTable:
             old = transaction.old_rows()
             appeared = transaction.appeared(self._rows)
             self._transaction = None
+            self.as_of = transaction.batch
             self._count += appeared
             self._rows.estimate_objects(old.slots)
             changed = old
@@ -312,6 +320,7 @@ class StateTable:
             As `apply`.
         """
         self._refuse_in_batch("load")
+        self.as_of = None
         as_they_are = self._residency is not None and stored.equals(self._stored_schema)
         codec = RowCodec([Column(field, 0) for field in value_schema_of(stored)])
         for keys, values in records:
@@ -371,6 +380,7 @@ class StateTable:
 
     def _put_anew(self, parts: Sequence[Integers]) -> None:
         """These rows were written outside a batch: all of them are dirty."""
+        self.as_of = None
         slots = np.unique(np.concatenate(parts)) if len(parts) > 1 else next(iter(parts), _NONE)
         if self._residency is not None:
             self._residency.put_anew(slots)

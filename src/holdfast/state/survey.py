@@ -1,0 +1,79 @@
+"""Going round a table, some rows at a time: how rows are found that no batch asks for, such as expired ones.
+
+    place ──► slots in memory ──► records of the base store, in order of their keys ──► START: the round is over
+
+What is found is proposed, by its key: a row may be found twice, and a record of the base may be older than the row in
+memory, so whoever asked looks it up. A row that stays where it is during a round is found in it, one that moves
+(compaction, eviction) perhaps in the next. Touches no row, and reads none into memory.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.state.columns import Values
+from holdfast.state.index import columns_of_stored
+from holdfast.state.physical import Bools
+from holdfast.state.residency import Residency
+from holdfast.state.rows import Rows
+
+BASE_ROWS_MAX = 16_384
+"""As many records of a base store are read at once: they cost about a microsecond each."""
+
+Wanted = Callable[[Mapping[str, tuple[Values, Bools]]], Bools]
+"""From values and validity of some rows, by value column, to which of them are wanted."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a round stands: at a slot in memory, or, with `key`, in the base store."""
+
+    slot: int = 0
+    key: bytes | None = None
+
+
+START = Place()
+
+
+@dataclass(frozen=True)
+class Survey:
+    """`keys` of the rows that were wanted, how many were looked at, and where to go on (`START`: the round is over)."""
+
+    keys: pa.RecordBatch
+    seen: int
+    place: Place
+
+
+def survey(rows: Rows, residency: Residency | None, place: Place, rows_max: int, wanted: Wanted) -> Survey:
+    """Look at the next rows of the round, at most `rows_max`."""
+    if place.key is None and (residency is None or residency.entries_max):
+        used = rows.index.slots_used
+        if place.slot < used:
+            return _in_memory(rows, place.slot, min(used, place.slot + rows_max), wanted, residency is not None)
+    if residency is None:
+        return Survey(_keys(rows, []), 0, START)
+    return _in_base(rows, residency, place.key or b"", min(rows_max, BASE_ROWS_MAX), wanted)
+
+
+def _in_memory(rows: Rows, start: int, stop: int, wanted: Wanted, has_base: bool) -> Survey:
+    slots = start + np.flatnonzero(rows.present[start:stop])
+    found = slots[wanted({column.field.name: column.gather(slots) for column in rows.columns})]
+    over = stop == rows.index.slots_used
+    place = (Place(0, b"") if has_base else START) if over else Place(stop)
+    return Survey(_keys(rows, rows.index.columns(found)), stop - start, place)
+
+
+def _in_base(rows: Rows, residency: Residency, start: bytes, rows_max: int, wanted: Wanted) -> Survey:
+    keys, records = next(residency.base.scan(start, rows_max), ([], []))
+    columns = residency.codec.decode(records)
+    found = np.flatnonzero(wanted(dict(zip((each.field.name for each in rows.columns), columns, strict=True)))).tolist()
+    _, key_columns = columns_of_stored([keys[i] for i in found], rows.index.key_schema)
+    place = START if len(keys) < rows_max else Place(0, keys[-1] + b"\0")
+    return Survey(_keys(rows, key_columns), len(keys), place)
+
+
+def _keys(rows: Rows, columns: list[object]) -> pa.RecordBatch:
+    schema = rows.index.key_schema
+    return pa.RecordBatch.from_arrays(columns or [pa.nulls(0, field.type) for field in schema], schema=schema)
