@@ -83,6 +83,14 @@ class RocksDBBase:
         Checkpoint(self._db).create_checkpoint(str(folder))
         return folder
 
+    def adopt(self, folder: Path) -> None:
+        place = self.folder / "db"
+        self._db.close()
+        shutil.rmtree(place)
+        shutil.move(folder, place)
+        self._db = Rdict(str(place), _options(self._cache))
+        self.is_empty = False
+
     def close(self) -> None:
         db, self._db = self._db, None
         if db is not None:

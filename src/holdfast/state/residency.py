@@ -47,6 +47,10 @@ class BaseStore(Protocol):
         """A folder with files that hold its state as of now; whoever asked for it deletes it."""
         ...
 
+    def adopt(self, folder: Path) -> None:
+        """In place of nothing, the state that such files hold; they are moved."""
+        ...
+
     def close(self) -> None:
         """Let go of it and of what it has on disk."""
         ...

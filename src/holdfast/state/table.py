@@ -330,6 +330,23 @@ class StateTable:
             else:
                 self.apply(_decoded(stored, codec, keys, values), 0, self.max_parallelism)
 
+    def adopt(self, stored: pa.Schema, folder: Path) -> bool:
+        """Take a base store's files as they are, of a table of schema `stored`; `count_is` has to follow.
+
+        False, and nothing is done, where this table has no base store or another schema, or is not empty.
+        """
+        self._refuse_in_batch("adopt")
+        residency = self._residency
+        if residency is None or not residency.base.is_empty or len(self) or not stored.equals(self._stored_schema):
+            return False
+        residency.base.adopt(folder)
+        self.as_of = None
+        return True
+
+    def count_is(self, rows: int) -> None:
+        """So many rows are present: after `adopt`, and `apply` of what had not reached the files."""
+        self._count = rows
+
     def capture(self) -> Captured:
         """All present rows as of now, without reading those that the base store has: its files stand for them."""
         self._refuse_in_batch("capture")
