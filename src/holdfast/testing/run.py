@@ -9,7 +9,9 @@ import pyarrow as pa
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import JobRefused
 from holdfast.graph.build import build_program
+from holdfast.graph.program import Program
 from holdfast.job import Job
+from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.deployer import MasterSettings
 from holdfast.jobmaster.deployment import Layout
 from holdfast.jobmaster.planner import BatchLimits
@@ -20,6 +22,8 @@ from holdfast.settings import QueryTrigger, available_now
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing.local import LocalCluster
+
+MakeCluster = Callable[[Program, ObjectStore, Place, Gateway], Cluster]
 
 
 def run(job: Job, *, store: ObjectStore | None = None, clock: Clock | None = None) -> Query:
@@ -42,12 +46,23 @@ def start(
     `store` stands in for what the job's URL names, without retries of its own; `clock` for the machine's.
     `on_cluster` is given the cluster before anything runs on it: its `kill(n)` ends TaskManager n at any moment.
     """
-    clock = clock or SystemClock()
+    used = clock or SystemClock()
+
+    def local(program: Program, plain: ObjectStore, place: Place, gateway: Gateway) -> LocalCluster:
+        made = LocalCluster(program, plain, place, gateway, used, job.task_manager)
+        if on_cluster is not None:
+            on_cluster(made)
+        return made
+
+    return start_on(job, trigger, store or open_store(job.storage, job.storage_options), used, local)
+
+
+def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, cluster: MakeCluster) -> Query:
+    """Start a job on a cluster that `cluster` makes, once the storage is taken over; `plain` does not retry."""
     trigger = job.checked(trigger)
     program = build_program(job.declared, _no_spark, job.dead_letters, {}, job.state)
     task_managers = job.task_managers if program.operators else 0
     parallelism = job.parallelism or max(1, task_managers)
-    plain = store or open_store(job.storage, job.storage_options)
     opened = RetryingStore(plain)
     stored = open_stored_job(opened, job.name, parallelism, job.max_parallelism)
     layout = Layout(parallelism, stored.max_parallelism, task_managers)
@@ -57,14 +72,11 @@ def start(
         dead_letter = job.dead_letters is not None
         return MasterSettings(job.name, layout, job.checkpoint, limits, dead_letter, job.drop_state, trigger)
 
-    def cluster(place: Place, gateway: Gateway) -> LocalCluster:
-        made = LocalCluster(program, plain, place, gateway, clock, job.task_manager)
-        if on_cluster is not None:
-            on_cluster(made)
-        return made
+    def made(place: Place, gateway: Gateway) -> Cluster:
+        return cluster(program, plain, place, gateway)
 
     shipped = cloudpickle.dumps(program)
-    started = start_job(Start(settings, opened, job.storage, program, shipped, clock, cluster, None), stored)
+    started = start_job(Start(settings, opened, job.storage, program, shipped, clock, made, None), stored)
     job.query = Query(started, on_end=lambda: None)
     return job.query
 
