@@ -5,7 +5,7 @@ import pytest
 from holdfast.errors import ObjectExists, ObjectNotFound, StorageError
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
-from holdfast.testing.stores import Fault, FaultyStore, SlowStore, seeded_faults
+from holdfast.testing.stores import Fault, FaultyStore, SlowStore, ThrottledStore, seeded_faults
 
 
 class Script:
@@ -118,3 +118,13 @@ def test_slow_asks_for_each_request_how_long(inner: ObjectStore) -> None:
     store.put("x", b"")
     store.get("x")
     assert waited == [3.0, 0.0]
+
+
+def test_requests_to_a_throttled_store_share_its_bandwidth_after_its_latency(inner: ObjectStore) -> None:
+    waited: list[float] = []
+    store = ThrottledStore(inner, 100.0, 0.5, monotonic=lambda: 0.0, wait=waited.append)
+    store.put("a/x", b"1" * 50)
+    assert store.get("a/x") == b"1" * 50
+    store.get_range("a/x", 10, 20)
+    store.list("a/")
+    assert waited == pytest.approx([1.0, 1.5, 1.7, 1.7])

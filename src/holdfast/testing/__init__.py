@@ -9,7 +9,7 @@ holdfast.testing.run(job)
 from holdfast.clock import ManualClock
 from holdfast.testing.run import run, start
 from holdfast.testing.source import Abort, Eof, TestSource
-from holdfast.testing.stores import Fault, FaultyStore, SlowStore, seeded_faults
+from holdfast.testing.stores import Fault, FaultyStore, SlowStore, ThrottledStore, seeded_faults
 
 __all__ = [
     "Abort",
@@ -19,6 +19,7 @@ __all__ = [
     "ManualClock",
     "SlowStore",
     "TestSource",
+    "ThrottledStore",
     "run",
     "seeded_faults",
     "start",

@@ -160,6 +160,64 @@ class SlowStore:
         self._wait(self._delay_s(operation, name) if callable(self._delay_s) else self._delay_s)
 
 
+class ThrottledStore:
+    """Every request takes `latency_s`, and all of them share `bytes_per_s` for what they read and write.
+
+    `monotonic` and `wait` can be replaced by a clock turned by hand.
+    """
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        bytes_per_s: float,
+        latency_s: float,
+        monotonic: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.url = inner.url
+        self._inner = inner
+        self._bytes_per_s = bytes_per_s
+        self._latency_s = latency_s
+        self._monotonic = monotonic
+        self._wait = wait
+        self._lock = threading.Lock()
+        self._free_at_s = 0.0
+
+    def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
+        self._transfer(len(data))
+        self._inner.put(name, data)
+
+    def create(self, name: str, data: bytes) -> None:
+        self._transfer(len(data))
+        self._inner.create(name, data)
+
+    def get(self, name: str) -> bytes:
+        data = self._inner.get(name)
+        self._transfer(len(data))
+        return data
+
+    def get_range(self, name: str, offset: int, length: int) -> bytes:
+        data = self._inner.get_range(name, offset, length)
+        self._transfer(len(data))
+        return data
+
+    def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
+        self._transfer(0)
+        return self._inner.list(prefix, after=after)
+
+    def delete(self, names: Sequence[str]) -> None:
+        self._transfer(0)
+        self._inner.delete(names)
+
+    def _transfer(self, size_bytes: int) -> None:
+        """After the latency, and after the bytes of requests that came before."""
+        with self._lock:
+            now_s = self._monotonic()
+            self._free_at_s = max(self._free_at_s, now_s + self._latency_s) + size_bytes / self._bytes_per_s
+            end_s = self._free_at_s
+        self._wait(end_s - now_s)
+
+
 class CutOffStore:
     """Lets everything through until `cut`, and nothing afterwards: what a process that was killed can still do."""
 
