@@ -18,8 +18,16 @@ import pyarrow.compute as pc
 from holdfast.errors import UserFunctionError
 from holdfast.functions.columns import BoolArray, IntArray, column_array, object_array, validity
 from holdfast.functions.entries import Journal, ListEntries, Making, MapEntries
-from holdfast.functions.expiry import alive_rows, renewed
-from holdfast.functions.states import ListState, MapState, State, ValueState, size_column, time_column
+from holdfast.functions.expiry import expired_rows, renewed
+from holdfast.functions.states import (
+    ListState,
+    MapState,
+    State,
+    ValueState,
+    size_column,
+    start_column,
+    time_column,
+)
 from holdfast.functions.values import Codec, Misfit
 from holdfast.state.physical import values_of
 from holdfast.state.table import StateTable
@@ -91,7 +99,7 @@ class _Bound:
     own_tables: dict[str, StateTable] = {}
 
     def __init__(self, name: str, table: StateTable) -> None:
-        self._name = name
+        self.name = name
         self._table = table
         self._slots: IntArray = np.zeros(0, dtype=np.int64)
         self._keys: pa.RecordBatch = table.keys_of(self._slots)
@@ -102,11 +110,11 @@ class _Bound:
 
     @property
     def _sizes(self) -> IntArray:
-        values, valid = self._table.column(size_column(self._name)).gather(self._slots)
+        values, valid = self._table.column(size_column(self.name)).gather(self._slots)
         return np.where(valid, values, 0)
 
     def _resize(self, sizes: IntArray) -> None:
-        self._table.column(size_column(self._name)).scatter(self._slots, sizes, sizes > 0)
+        self._table.column(size_column(self.name)).scatter(self._slots, sizes, sizes > 0)
 
     def some(self) -> BoolArray:
         """Which of the distinct keys have anything."""
@@ -119,7 +127,7 @@ class _Bound:
         found = np.asarray(groups, dtype=np.int64)
         if len(found) and not (found.min() >= 0 and found.max() < len(self._slots)):
             raise IndexError(
-                f"state {self._name!r}: groups has {found.min()} to {found.max()}, expected indexes of the "
+                f"state {self.name!r}: groups has {found.min()} to {found.max()}, expected indexes of the "
                 f"{len(self._slots)} distinct keys"
             )
         return found
@@ -134,7 +142,7 @@ class ArrayValueState(_Bound, ValueState):
         self._clock = making.clock
 
     def values(self) -> Any:
-        column = self._table.column(self._name)
+        column = self._table.column(self.name)
         alive = self.some()
         if self.expiry is not None and self.expiry.on == "read":
             self._renew(self._slots[alive])
@@ -145,29 +153,30 @@ class ArrayValueState(_Bound, ValueState):
         array = self._arrays.fitted(value, len(self._slots), "distinct keys")
         if self.expiry is not None:
             self._renew(self._slots)
-        column = self._table.column(self._name)
+        column = self._table.column(self.name)
         mask = validity(array)
         is_object = column.values.dtype == object
         column.values[self._slots] = object_array(array.to_pylist()) if is_object else values_of(array)
         column.valid[self._slots] = mask if len(mask) else True
 
     def clear(self) -> None:
-        self._table.column(self._name).valid[self._slots] = False
+        self._table.column(self.name).valid[self._slots] = False
 
     def some(self) -> BoolArray:
         return self._alive(self._slots)
 
     def _alive(self, slots: IntArray) -> BoolArray:
-        valid: BoolArray = self._table.column(self._name).valid[slots]
+        valid: BoolArray = self._table.column(self.name).valid[slots]
         if self.expiry is None:
             return valid
-        times = self._table.column(time_column(self._name)).gather(slots)
-        return valid & alive_rows(*times, self.expiry, self._clock.now_us)
+        times = self._table.column(time_column(self.name)).gather(slots)
+        return valid & ~expired_rows(*times, self.expiry, self._clock.now_us)
 
     def _renew(self, slots: IntArray) -> None:
         assert self.expiry is not None
-        column = self._table.column(time_column(self._name))
-        times = renewed(column.values[slots], self._alive(slots), self.expiry, self._clock.now_us)
+        column = self._table.column(time_column(self.name))
+        times, known = column.gather(slots)
+        times = renewed(times, known & self._alive(slots), self.expiry, self._clock.now_us)
         column.scatter(slots, times, np.ones(len(slots), np.bool_))
 
 
@@ -178,16 +187,16 @@ class ArrayListState(_Bound, ListState):
         ListState.__init__(self, declared.type, ttl=declared.ttl, ttl_on=declared.ttl_on)
         _Bound.__init__(self, name, table)
         elements = f"{name}.elements"
-        self._entries = ListEntries(declared.tables(name, key_schema)[elements], making, declared.expiry)
-        self.own_tables = {elements: self._entries.rows.table}
+        self.entries = ListEntries(declared.tables(name, key_schema)[elements], making, declared.expiry)
+        self.own_tables = {elements: self.entries.rows.table}
         self._elements = Arrays(operator, name, declared.type)
 
     def enter(self, keys: pa.RecordBatch, slots: IntArray, journal: Journal | None) -> None:
         super().enter(keys, slots, journal)
-        self._entries.rows.journal = journal
+        self.entries.rows.journal = journal
 
     def get(self) -> Any:
-        groups, elements = self._entries.read(self._keys, self._sizes)
+        groups, elements = self.entries.read(self._keys, self._sizes, self._starts)
         ends = np.cumsum(np.bincount(groups, minlength=len(self._slots)))
         offsets = np.concatenate([[0], ends]).astype(np.int32)
         if self.type is not None:
@@ -201,13 +210,21 @@ class ArrayListState(_Bound, ListState):
         else:
             found = self._groups(groups)
             elements = self._elements.fitted(values, len(found), "groups")
-        self._resize(self._entries.append(self._keys, self._sizes, found, elements))
+        self._write(False, found, elements)
 
     def update(self, values: Any) -> None:
-        groups, elements = self._flat(values)
-        lengths = np.bincount(groups, minlength=len(self._slots))
-        self._entries.cut(self._keys, self._sizes, lengths)
-        self._resize(self._entries.append(self._keys, np.zeros(len(self._slots), np.int64), groups, elements))
+        self._write(True, *self._flat(values))
+
+    def _write(self, replaces: bool, groups: IntArray, elements: pa.Array) -> None:
+        replaced = np.full(len(self._slots), replaces)
+        sizes, starts = self.entries.write(self._keys, self._sizes, self._starts, replaced, groups, elements)
+        self._resize(sizes)
+        self._table.column(start_column(self.name)).scatter(self._slots, starts, starts > 0)
+
+    @property
+    def _starts(self) -> IntArray:
+        values, valid = self._table.column(start_column(self.name)).gather(self._slots)
+        return np.where(valid, values, 0)
 
     def clear(self) -> None:
         self.update([[]] * len(self._slots))
@@ -234,15 +251,15 @@ class ArrayMapState(_Bound, MapState):
         _Bound.__init__(self, name, table)
         schemas = declared.tables(name, key_schema)
         entries, order = f"{name}.entries", f"{name}.order"
-        self._entries = MapEntries(schemas[entries], schemas[order], making, declared.expiry)
-        self.own_tables = {entries: self._entries.rows.table, order: self._entries.order.rows.table}
+        self.entries = MapEntries(schemas[entries], schemas[order], making, declared.expiry)
+        self.own_tables = {entries: self.entries.rows.table, order: self.entries.order.rows.table}
         self._map_keys = Arrays(operator, name, declared.key_type)
         self._values = Arrays(operator, name, declared.type)
         self._default = self._values.default(declared.default)
 
     def enter(self, keys: pa.RecordBatch, slots: IntArray, journal: Journal | None) -> None:
         super().enter(keys, slots, journal)
-        self._entries.rows.journal = self._entries.order.rows.journal = journal
+        self.entries.rows.journal = self.entries.order.rows.journal = journal
 
     def _named(self, map_key: Any, groups: Any) -> tuple[IntArray, pa.Array]:
         found = self._groups(groups)
@@ -252,11 +269,11 @@ class ArrayMapState(_Bound, MapState):
         return found, map_keys
 
     def get(self, map_key: Any, groups: Any = None) -> Any:
-        values, alive = self._entries.get(self._keys, *self._named(map_key, groups))
+        values, alive = self.entries.get(self._keys, *self._named(map_key, groups))
         return self._values.given(_fill(values, self._default, ~alive))
 
     def contains(self, map_key: Any, groups: Any = None) -> Any:
-        return self._entries.get(self._keys, *self._named(map_key, groups))[1]
+        return self.entries.get(self._keys, *self._named(map_key, groups))[1]
 
     def put(self, map_key: Any, value: Any, groups: Any = None) -> None:
         found, map_keys = self._named(map_key, groups)
@@ -268,17 +285,17 @@ class ArrayMapState(_Bound, MapState):
         self._write(found, map_keys, pa.nulls(len(found), self._values.kind), np.zeros(len(found), np.bool_))
 
     def _write(self, groups: IntArray, map_keys: pa.Array, values: pa.Array, keep: BoolArray) -> None:
-        self._resize(self._entries.put(self._keys, self._sizes, groups, map_keys, values, keep))
+        self._resize(self.entries.put(self._keys, self._sizes, groups, map_keys, values, keep))
 
     def items(self) -> Any:
-        groups, map_keys, values, alive = self._entries.items(self._keys, self._sizes)
+        groups, map_keys, values, alive = self.entries.items(self._keys, self._sizes)
         entries = pa.record_batch([pa.array(groups), map_keys, values], names=["group", "key", "value"])
         entries = entries.filter(pa.array(alive))
         return entries.sort_by([("group", "ascending"), ("key", "ascending")])
 
     def clear(self) -> None:
         sizes = self._sizes
-        self._entries.clear(self._keys, sizes)
+        self.entries.clear(self._keys, sizes)
         self._resize(np.zeros(len(sizes), np.int64))
 
 

@@ -5,6 +5,7 @@ that raises is undone and its rows are halved until single rows are to blame, so
 whose first call was undone. Does not own the transaction around it.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,13 +13,14 @@ import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
 from holdfast.functions import kernels
-from holdfast.functions.array_states import AnyArrayState, array_state
+from holdfast.functions.array_states import AnyArrayState, ArrayValueState, array_state
 from holdfast.functions.columns import IntArray
 from holdfast.functions.entries import Journal, Making, save_rows
 from holdfast.functions.expiry import BatchClock
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult
 from holdfast.functions.output import fit_batches
 from holdfast.functions.running import bad_row, batch_time, call_open, raised, where_of
+from holdfast.functions.sweeping import Sweeper, with_sweep
 from holdfast.functions.timers import to_datetime
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ class BatchOperator(Operator):
             self._states.append(state)
             self.tables.update(state.own_tables)
             self._function.__dict__[name] = state
+        entries = {state.name: state.entries for state in self._states if not isinstance(state, ArrayValueState)}
+        self._sweeper = Sweeper(self._table, spec.states, entries, self._clock)
         self._numbers: IntArray = np.zeros(0, dtype=np.int64)
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
@@ -53,7 +57,7 @@ class BatchOperator(Operator):
             if rows.num_rows:
                 self._run(rows, self._table.lookup(rows), first_row, context, result)
             first_row += rows.num_rows
-        return result
+        return replace(result, timers=with_sweep(None, self._sweeper.sweep()))
 
     def close(self) -> None:
         self._function.close()

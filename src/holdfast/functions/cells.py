@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
 from holdfast.functions.columns import BoolArray, IntArray, column_array, object_array, python_values, validity
-from holdfast.functions.expiry import BatchClock, alive_rows
+from holdfast.functions.expiry import BatchClock, expired_rows
 from holdfast.functions.states import AggregatingState, ReducingState, State, ValueState, time_column
 from holdfast.functions.values import Codec, Misfit, integer_range
 from holdfast.state.physical import values_of
@@ -55,10 +55,11 @@ class Cells:
         array = column_array(column.values[slots], column.valid[slots], self.codec.column_type)
         kept = python_values(array)
         if self.expiry is not None:
-            times, valid = table.column(time_column(self.name)).gather(slots)
-            alive = alive_rows(times, valid, self.expiry, self._clock.now_us).tolist()
-            kept = [value if ok else None for value, ok in zip(kept, alive, strict=True)]
-            living = [time if ok else None for time, ok in zip(times.tolist(), alive, strict=True)]
+            times, known = table.column(time_column(self.name)).gather(slots)
+            expired = expired_rows(times, known, self.expiry, self._clock.now_us).tolist()
+            kept = [None if gone else value for value, gone in zip(kept, expired, strict=True)]
+            since = np.where(known, times, self._clock.now_us).tolist()
+            living = [None if value is None else time for value, time in zip(kept, since, strict=True)]
             self._times.update(zip(slots.tolist(), living, strict=True))
         self.kept.update(zip(slots.tolist(), kept, strict=True))
 

@@ -1,11 +1,12 @@
 """Lists and maps per key as rows of their own: one table a list, two a map. All by arrays.
 
-    list    (key, position)  →  element                 positions 0 … size - 1
+    list    (key, position)  →  element                 positions start … start + size - 1
     map     (key, map key)   →  value, position
             (key, position)  →  map key                 the list of the map's keys: what iteration reads
 
-How many there are (`sizes`) is a column of the operator's own table, kept by the caller. A map entry that is
-removed leaves its position to a new one, or else to the last one, so that positions stay without holes.
+How many there are (`sizes`), and where a list starts (`starts`; 0 unless elements expired), are columns of the
+operator's own table, kept by the caller. A map entry that is removed leaves its position to a new one, or else to the
+last one, so that positions stay without holes.
 
 Keys are given as distinct rows of key columns, `groups` says for each entry the index of its key among them.
 Key groups are those of the key columns alone: entries are in their key's subtask.
@@ -14,14 +15,14 @@ Invariants: outside a call, each map entry's position is where the list has its 
 eviction are the tables' and need nothing here. `journal`, where it is not None, gets the old rows of every write.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.functions.columns import AnyArray, BoolArray, IntArray
-from holdfast.functions.expiry import BatchClock, Expiry, alive_rows, renewed
+from holdfast.functions.expiry import BatchClock, Expiry, expired_rows, renewed
 from holdfast.functions.operator import NewTable, TableSchema
 from holdfast.state.keys import grouped_by
 from holdfast.state.table import StateTable
@@ -83,13 +84,13 @@ def spans(sizes: IntArray, starts: IntArray | None = None) -> tuple[IntArray, In
     return groups, positions if starts is None else positions + starts[groups]
 
 
-class _Table:
+class EntryTable:
     """A table with a composite key; with `expiry`, each row has a time."""
 
     def __init__(self, schema: TableSchema, making: "Making", expiry: Expiry | None = None) -> None:
         self.table = making.new_table(schema.keys, schema.values, making.max_parallelism)
         self.journal: Journal | None = None
-        self._expiry = expiry
+        self.expiry = expiry
         self._clock = making.clock
 
     def slots(self, keys: pa.RecordBatch, groups: IntArray, last: Any) -> IntArray:
@@ -99,15 +100,15 @@ class _Table:
     def alive(self, slots: IntArray) -> BoolArray:
         """Which rows exist and have not expired."""
         present: BoolArray = self.table.present[slots]
-        if self._expiry is None:
+        if self.expiry is None:
             return present
-        return present & alive_rows(*self.table.column(TIME).gather(slots), self._expiry, self._clock.now_us)
+        return present & ~expired_rows(*self.table.column(TIME).gather(slots), self.expiry, self._clock.now_us)
 
     def write(self, slots: IntArray, values: dict[str, Any]) -> None:
         """Arrow arrays by column; the rows exist from now on. Slots may repeat: the last one stays."""
         self._note(slots)
-        if self._expiry is not None and VALUE in values:
-            self._renew(slots, self._expiry)
+        if self.expiry is not None and VALUE in values:
+            self._renew(slots, self.expiry)
         for name, array in values.items():
             column = self.table.column(name)
             column.scatter(slots, *column.from_arrow(array))
@@ -125,12 +126,18 @@ class _Table:
 
     def touch(self, slots: IntArray) -> None:
         """These rows, all alive, were read."""
-        if self._expiry is not None and self._expiry.on == "read":
+        if self.expiry is not None and self.expiry.on == "read":
             self._note(slots)
-            self._renew(slots, self._expiry)
+            self._renew(slots, self.expiry)
+
+    def begin_time(self, slots: IntArray) -> None:
+        """Rows without a time have one from now on."""
+        slots = slots[self.table.present[slots] & ~self.table.column(TIME).valid[slots]]
+        self.table.column(TIME).scatter(slots, np.full(len(slots), self._clock.now_us), np.ones(len(slots), np.bool_))
 
     def _renew(self, slots: IntArray, expiry: Expiry) -> None:
-        times = renewed(self.table.column(TIME).values[slots], self.alive(slots), expiry, self._clock.now_us)
+        times, known = self.table.column(TIME).gather(slots)
+        times = renewed(times, known & self.alive(slots), expiry, self._clock.now_us)
         self.table.column(TIME).scatter(slots, times, np.ones(len(slots), np.bool_))
 
     def _note(self, slots: IntArray) -> None:
@@ -149,11 +156,14 @@ class Making:
 
 class ListEntries:
     def __init__(self, schema: TableSchema, making: Making, expiry: Expiry | None = None) -> None:
-        self.rows = _Table(schema, making, expiry)
+        if expiry is not None and expiry.on == "create":
+            # What is put at a position is a new element, whatever was there.
+            expiry = replace(expiry, on="write")
+        self.rows = EntryTable(schema, making, expiry)
 
-    def read(self, keys: pa.RecordBatch, sizes: IntArray) -> tuple[IntArray, Any]:
+    def read(self, keys: pa.RecordBatch, sizes: IntArray, starts: IntArray | None = None) -> tuple[IntArray, Any]:
         """Group and element of all elements that are alive, in order."""
-        groups, positions = spans(sizes)
+        groups, positions = spans(sizes, starts)
         slots = self.rows.slots(keys, groups, pa.array(positions))
         alive = self.rows.alive(slots)
         self.rows.touch(slots[alive])
@@ -166,21 +176,32 @@ class ListEntries:
         if len(groups):
             self.rows.write(self.rows.slots(keys, groups, pa.array(positions)), {VALUE: elements})
 
-    def append(self, keys: pa.RecordBatch, sizes: IntArray, groups: IntArray, elements: Any) -> IntArray:
-        """The sizes after it."""
-        self.put(keys, groups, sizes[groups] + ranks(groups, len(sizes)), elements)
-        return sizes + np.bincount(groups, minlength=len(sizes))
+    def write(
+        self,
+        keys: pa.RecordBatch,
+        sizes: IntArray,
+        starts: IntArray,
+        replaced: BoolArray,
+        groups: IntArray,
+        elements: Any,
+    ) -> tuple[IntArray, IntArray]:
+        """Append elements; to nothing where a list is `replaced`. Sizes and starts after it."""
+        added, stops = np.bincount(groups, minlength=len(sizes)), starts + sizes
+        self.cut(keys, np.where(replaced, np.maximum(added, starts), stops), stops)
+        sizes, starts = np.where(replaced, 0, sizes), np.where(replaced, 0, starts)
+        self.put(keys, groups, (starts + sizes)[groups] + ranks(groups, len(sizes)), elements)
+        return sizes + added, starts
 
-    def cut(self, keys: pa.RecordBatch, sizes: IntArray, lengths: IntArray) -> None:
-        """Delete what is at or past `lengths`."""
-        groups, positions = spans(np.maximum(sizes - lengths, 0), lengths)
+    def cut(self, keys: pa.RecordBatch, starts: IntArray, stops: IntArray) -> None:
+        """Delete what is at `starts` or past it, before `stops`."""
+        groups, positions = spans(np.maximum(stops - starts, 0), starts)
         if len(groups):
             self.rows.delete(self.rows.slots(keys, groups, pa.array(positions)))
 
 
 class MapEntries:
     def __init__(self, entries: TableSchema, order: TableSchema, making: Making, expiry: Expiry | None = None) -> None:
-        self.rows = _Table(entries, making, expiry)
+        self.rows = EntryTable(entries, making, expiry)
         self.order = ListEntries(order, making)
 
     def get(self, keys: pa.RecordBatch, groups: IntArray, map_keys: Any) -> tuple[Any, BoolArray]:
@@ -218,7 +239,7 @@ class MapEntries:
         """Remove all entries."""
         groups, map_keys = self.order.read(keys, sizes)
         self.rows.delete(self.rows.slots(keys, groups, map_keys))
-        self.order.cut(keys, sizes, np.zeros(len(sizes), np.int64))
+        self.order.cut(keys, np.zeros(len(sizes), np.int64), sizes)
 
     def _place(
         self, keys: pa.RecordBatch, groups: IntArray, slots: IntArray, positions: IntArray, map_keys: Any
@@ -244,7 +265,7 @@ class MapEntries:
         moved = self.order.at(keys, movers[0], movers[1])
         self._place(keys, groups[new], slots[new], free[: int(new.sum())], map_keys.filter(pa.array(new)))
         self._place(keys, movers[0], self.rows.slots(keys, movers[0], moved), free[int(new.sum()) :], moved)
-        self.order.cut(keys, sizes, after)
+        self.order.cut(keys, after, sizes)
         return after
 
 

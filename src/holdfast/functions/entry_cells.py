@@ -8,8 +8,9 @@ Reads and writes of the batch are kept as Python values by slot and entry; nothi
 `store`. With `undoable`, what each write replaced is noted, so that a call that failed can be put back.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ from holdfast.errors import UserFunctionError
 from holdfast.functions.cells import Cursor
 from holdfast.functions.columns import BoolArray, IntArray
 from holdfast.functions.entries import ListEntries, Making, MapEntries
-from holdfast.functions.states import ListState, MapState, size_column
+from holdfast.functions.states import ListState, MapState, size_column, start_column
 from holdfast.functions.values import Codec, Fit, Misfit, fit_for
 from holdfast.state.table import StateTable
 
@@ -27,10 +28,41 @@ ABSENT: Any = object()
 ONE = np.zeros(1, np.int64)
 
 
-class _EntryCells:
-    """What both kinds share: sizes by slot, and noting of what can be undone."""
+class _Map:
+    """One key's map in this batch: entries read or written, which of them were written, whether that is all."""
 
-    def __init__(self, operator: str, name: str, state: ListState | MapState, cursor: Cursor, undoable: bool) -> None:
+    __slots__ = ("complete", "found", "size", "written")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.found: dict[Any, Any] = {}
+        self.written: set[Any] = set()
+        self.complete = size == 0
+
+
+class _List:
+    """One key's list in this batch: what stands in place of the stored one, if so, and what is added."""
+
+    __slots__ = ("added", "replaced", "stored")
+
+    def __init__(self, size: int) -> None:
+        self.stored: list[Any] | None = None if size else []
+        self.replaced: list[Any] | None = None
+        self.added: list[Any] = []
+
+
+OfKey = TypeVar("OfKey", _Map, _List)
+
+
+class _EntryCells(ABC, Generic[OfKey]):
+    """What both kinds share: by slot the sizes and what the batch did (`OfKey`), and noting of what can be undone."""
+
+    tables: dict[str, StateTable]
+    """Those of its own, by name."""
+
+    def __init__(
+        self, operator: str, name: str, state: ListState | MapState, cursor: Cursor, undoable: bool, kind: type[OfKey]
+    ) -> None:
         self.operator = operator
         self.name = name
         self.state = state
@@ -39,12 +71,26 @@ class _EntryCells:
         self._table: StateTable | None = None
         self._undoable = undoable
         self._undo: list[Callable[[], None]] = []
-        self.sizes: dict[int, int] = {}
+        self._kind: type[OfKey] = kind
+        self._sizes: dict[int, int] = {}
+        self._of_keys: dict[int, OfKey] = {}
+
+    def current(self) -> OfKey:
+        """What the batch did to the current key's list or map."""
+        slot = self.cursor.slot
+        found = self._of_keys.get(slot)
+        if found is None:
+            found = self._of_keys[slot] = self._kind(self._sizes[slot])
+        return found
+
+    @abstractmethod
+    def store(self, table: StateTable, slots: IntArray) -> BoolArray:
+        """Write all changes; returns which of all touched `slots` have entries."""
 
     def load(self, table: StateTable, slots: IntArray) -> None:
         self._table = table
         values, valid = table.column(size_column(self.name)).gather(slots)
-        self.sizes.update(zip(slots.tolist(), np.where(valid, values, 0).tolist(), strict=True))
+        self._sizes.update(zip(slots.tolist(), np.where(valid, values, 0).tolist(), strict=True))
 
     def save(self, slots: list[int]) -> int:
         return len(self._undo)
@@ -54,7 +100,8 @@ class _EntryCells:
             self._undo.pop()()
 
     def reset(self) -> None:
-        self.sizes.clear()
+        self._sizes.clear()
+        self._of_keys.clear()
         self._undo.clear()
 
     def _note(self, undo: Callable[[], None]) -> None:
@@ -71,29 +118,16 @@ class _EntryCells:
         assert self._table is not None, "loaded"
         return self._table.keys_of(np.array(slots, np.int64))
 
-    def _sizes(self, slots: Sequence[int]) -> IntArray:
-        return np.array([self.sizes[slot] for slot in slots], np.int64)
+    def _sizes_of(self, slots: Sequence[int]) -> IntArray:
+        return np.array([self._sizes[slot] for slot in slots], np.int64)
 
     def _store_sizes(self, table: StateTable, changed: list[int], sizes: IntArray, slots: IntArray) -> BoolArray:
-        """Returns which of all touched `slots` have entries."""
         column = table.column(size_column(self.name))
         column.scatter(np.array(changed, np.int64), sizes, sizes > 0)
         return column.gather(slots)[1]
 
 
-class _Map:
-    """One key's map in this batch: entries read or written, which of them were written, whether that is all."""
-
-    __slots__ = ("complete", "found", "size", "written")
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.found: dict[Any, Any] = {}
-        self.written: set[Any] = set()
-        self.complete = size == 0
-
-
-class MapCells(_EntryCells):
+class MapCells(_EntryCells[_Map]):
     def __init__(
         self,
         operator: str,
@@ -104,25 +138,13 @@ class MapCells(_EntryCells):
         key_schema: pa.Schema,
         making: Making,
     ) -> None:
-        super().__init__(operator, name, state, cursor, undoable)
+        super().__init__(operator, name, state, cursor, undoable, _Map)
         self._key_type = state.key_type
         self._fit_key = fit_for(state.key_type, nullable=False)
         schemas = state.tables(name, key_schema)
         entries, order = f"{name}.entries", f"{name}.order"
-        self._entries = MapEntries(schemas[entries], schemas[order], making, state.expiry)
-        self.tables = {entries: self._entries.rows.table, order: self._entries.order.rows.table}
-        self._maps: dict[int, _Map] = {}
-
-    def reset(self) -> None:
-        super().reset()
-        self._maps.clear()
-
-    def current(self) -> _Map:
-        slot = self.cursor.slot
-        found = self._maps.get(slot)
-        if found is None:
-            found = self._maps[slot] = _Map(self.sizes[slot])
-        return found
+        self.entries = MapEntries(schemas[entries], schemas[order], making, state.expiry)
+        self.tables = {entries: self.entries.rows.table, order: self.entries.order.rows.table}
 
     def key(self, map_key: Any) -> Any:
         return self._fit(self._fit_key, map_key, "a map key")
@@ -136,7 +158,7 @@ class MapCells(_EntryCells):
         kept = ABSENT
         if not current.complete:
             keys = self._keys([self.cursor.slot])
-            values, alive = self._entries.get(keys, ONE, pa.array([map_key], self._key_type))
+            values, alive = self.entries.get(keys, ONE, pa.array([map_key], self._key_type))
             kept = values[0].as_py() if alive[0] else ABSENT
         current.found[map_key] = kept
         return kept
@@ -172,7 +194,7 @@ class MapCells(_EntryCells):
         current = self.current()
         if not current.complete:
             slot = self.cursor.slot
-            _, map_keys, values, alive = self._entries.items(self._keys([slot]), self._sizes([slot]))
+            _, map_keys, values, alive = self.entries.items(self._keys([slot]), self._sizes_of([slot]))
             for map_key, kept, lives in zip(map_keys.to_pylist(), values.to_pylist(), alive.tolist(), strict=True):
                 if not lives and current.found.get(map_key, ABSENT) is ABSENT:
                     current.written.add(map_key)
@@ -185,35 +207,24 @@ class MapCells(_EntryCells):
             self._write(map_key, ABSENT)
 
     def store(self, table: StateTable, slots: IntArray) -> BoolArray:
-        changed = [slot for slot, each in self._maps.items() if each.written]
+        changed = [slot for slot, each in self._of_keys.items() if each.written]
         writes = [
-            (group, map_key, self._maps[slot].found[map_key])
+            (group, map_key, self._of_keys[slot].found[map_key])
             for group, slot in enumerate(changed)
-            for map_key in sorted(self._maps[slot].written)
+            for map_key in sorted(self._of_keys[slot].written)
         ]
-        sizes = self._sizes(changed)
+        sizes = self._sizes_of(changed)
         if writes:
             groups, map_keys, kept = zip(*writes, strict=True)
             keep = np.fromiter((value is not ABSENT for value in kept), np.bool_, len(kept))
             values = pa.array([None if value is ABSENT else value for value in kept], self.codec.column_type)
-            sizes = self._entries.put(
+            sizes = self.entries.put(
                 self._keys(changed), sizes, np.array(groups, np.int64), pa.array(map_keys, self._key_type), values, keep
             )
         return self._store_sizes(table, changed, sizes, slots)
 
 
-class _List:
-    """One key's list in this batch: what stands in place of the stored one, if so, and what is added."""
-
-    __slots__ = ("added", "replaced", "stored")
-
-    def __init__(self, size: int) -> None:
-        self.stored: list[Any] | None = None if size else []
-        self.replaced: list[Any] | None = None
-        self.added: list[Any] = []
-
-
-class ListCells(_EntryCells):
+class ListCells(_EntryCells[_List]):
     def __init__(
         self,
         operator: str,
@@ -224,22 +235,15 @@ class ListCells(_EntryCells):
         key_schema: pa.Schema,
         making: Making,
     ) -> None:
-        super().__init__(operator, name, state, cursor, undoable)
+        super().__init__(operator, name, state, cursor, undoable, _List)
         elements = f"{name}.elements"
-        self._entries = ListEntries(state.tables(name, key_schema)[elements], making, state.expiry)
-        self.tables = {elements: self._entries.rows.table}
-        self._lists: dict[int, _List] = {}
+        self.entries = ListEntries(state.tables(name, key_schema)[elements], making, state.expiry)
+        self.tables = {elements: self.entries.rows.table}
 
-    def reset(self) -> None:
-        super().reset()
-        self._lists.clear()
-
-    def current(self) -> _List:
-        slot = self.cursor.slot
-        found = self._lists.get(slot)
-        if found is None:
-            found = self._lists[slot] = _List(self.sizes[slot])
-        return found
+    def _starts_of(self, slots: Sequence[int]) -> IntArray:
+        assert self._table is not None, "loaded"
+        values, valid = self._table.column(start_column(self.name)).gather(np.array(slots, np.int64))
+        return np.where(valid, values, 0)
 
     def add(self, value: Any) -> None:
         added = self.current().added
@@ -268,24 +272,23 @@ class ListCells(_EntryCells):
         if kept is None:
             if current.stored is None:
                 slot = self.cursor.slot
-                current.stored = self._entries.read(self._keys([slot]), self._sizes([slot]))[1].to_pylist()
+                keys, sizes, starts = self._keys([slot]), self._sizes_of([slot]), self._starts_of([slot])
+                current.stored = self.entries.read(keys, sizes, starts)[1].to_pylist()
             kept = current.stored
         return [*kept, *current.added]
 
     def store(self, table: StateTable, slots: IntArray) -> BoolArray:
-        changed = [slot for slot, each in self._lists.items() if each.added or each.replaced is not None]
-        sizes = self._sizes(changed)
+        changed = [slot for slot, each in self._of_keys.items() if each.added or each.replaced is not None]
+        sizes = self._sizes_of(changed)
         if changed:
-            keys, lists = self._keys(changed), [self._lists[slot] for slot in changed]
-            starts = np.array([size if each.replaced is None else 0 for size, each in zip(sizes, lists, strict=True)])
+            lists = [self._of_keys[slot] for slot in changed]
+            replaced = np.array([each.replaced is not None for each in lists])
             new = [[*(each.replaced or ()), *each.added] for each in lists]
-            lengths = np.array([len(each) for each in new])
-            groups = np.repeat(np.arange(len(changed)), lengths)
+            groups = np.repeat(np.arange(len(changed)), [len(each) for each in new])
             elements = pa.array([element for each in new for element in each], self.codec.column_type)
-            after = starts + lengths
-            self._entries.cut(keys, sizes, after)
-            self._entries.append(keys, starts, groups, elements)
-            sizes = after
+            starts = self._starts_of(changed)
+            sizes, starts = self.entries.write(self._keys(changed), sizes, starts, replaced, groups, elements)
+            table.column(start_column(self.name)).scatter(np.array(changed, np.int64), starts, starts > 0)
         return self._store_sizes(table, changed, sizes, slots)
 
 

@@ -1,7 +1,9 @@
 """Time to live: when a value has expired, judged by the batch's planned time, never by a clock.
 
 So a batch that is processed again, or a change that is undone, sees the same. Expired is what is as old as `ttl` or
-older. Who keeps the times: `cells` and `batch_states` in the operator's own table, `entries` for lists and maps.
+older. A value without a time was written before its state had a time to live: it is not expired, and its time begins
+when it is next met. Who keeps the times: `cells` and `array_states` in the operator's own table, `entries` for lists
+and maps. Who removes what has expired: `sweeping`.
 """
 
 from dataclasses import dataclass
@@ -21,9 +23,6 @@ class Expiry:
     ttl_us: int
     on: TtlOn
 
-    def alive(self, time_us: int | None, now_us: int) -> bool:
-        return time_us is not None and time_us + self.ttl_us > now_us
-
 
 @dataclass
 class BatchClock:
@@ -32,15 +31,15 @@ class BatchClock:
     now_us: int = 0
 
 
-def alive_rows(times: IntArray, valid: BoolArray, expiry: Expiry, now_us: int) -> BoolArray:
-    """`Expiry.alive` for arrays; null is expired."""
-    alive: BoolArray = valid & (times > now_us - expiry.ttl_us)
-    return alive
+def expired_rows(times: IntArray, known: BoolArray, expiry: Expiry, now_us: int) -> BoolArray:
+    """Which have expired, by their times and which of these are not null."""
+    expired: BoolArray = known & (times <= now_us - expiry.ttl_us)
+    return expired
 
 
-def renewed(times: IntArray, alive: BoolArray, expiry: Expiry, now_us: int) -> IntArray:
-    """The times of rows that are written now, by which of them were alive."""
-    return np.where(alive, times, now_us) if expiry.on == "create" else np.full(len(times), now_us, np.int64)
+def renewed(times: IntArray, kept: BoolArray, expiry: Expiry, now_us: int) -> IntArray:
+    """The times of rows that are written now. `kept`: those that were there, with a time, and had not expired."""
+    return np.where(kept, times, now_us) if expiry.on == "create" else np.full(len(times), now_us, np.int64)
 
 
 def expiry_of(kind: str, ttl: Any, on: Any) -> Expiry | None:

@@ -32,11 +32,15 @@ class BatchContext:
 
 @dataclass(frozen=True)
 class Timers:
-    """What a batch left of an operator's timers: the earliest event time and processing time, how many fired."""
+    """What a batch left for an operator to do by time: when next, by event time and by processing time.
+
+    `fired`: how many timers did; `expired`: how many expired values were removed.
+    """
 
     event_us: int | None
     processing_us: int | None
     fired: int
+    expired: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,8 @@ class OperatorSpec(ABC):
     def output_schema(self) -> pa.Schema: ...
 
     @property
-    def has_timers(self) -> bool:
-        """Whether it may have something to do without rows."""
+    def is_timed(self) -> bool:
+        """Whether it may have something to do without rows: timers to fire, expired state to remove."""
         return False
 
     def with_event_time(self, column: str) -> "OperatorSpec":

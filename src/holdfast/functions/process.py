@@ -245,6 +245,10 @@ class ProcessSpec(OperatorSpec):
     def has_timers(self) -> bool:
         return hasattr(self.function, "on_timer")
 
+    @property
+    def is_timed(self) -> bool:
+        return self.has_timers or any(state.expiry is not None for state in self.states.values())
+
     def with_event_time(self, column: str) -> "ProcessSpec":
         return replace(self, event_time=column)
 

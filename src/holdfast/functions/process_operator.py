@@ -3,6 +3,7 @@
     for each slice of the input: lookup ─► load new cells ─► for each row: process() ─► fitted output rows
     after the last row:          fire the timers that are due (`timers`)
                                  store the cells of all touched keys; a key without any value is absent
+                                 remove some of what has expired (`sweeping`)
 
 Invariants: rows are processed in the order of arrival; the table is written only after the last row; with dead
 letters, a row whose call failed leaves no trace in cells or output. To find it costs the others nothing: the slice it
@@ -20,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
-from holdfast.functions.cells import Cursor
+from holdfast.functions.cells import Cells, Cursor
 from holdfast.functions.columns import IntArray, python_values
 from holdfast.functions.entries import Making
 from holdfast.functions.expiry import BatchClock
@@ -28,6 +29,7 @@ from holdfast.functions.keyed_states import AnyCells, keyed
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, Timers
 from holdfast.functions.output import OutputMismatch, Row, RowFitter, yielded
 from holdfast.functions.running import bad_row, batch_time, call_open, named_tuples, raised, where_of
+from holdfast.functions.sweeping import Sweeper, with_sweep
 from holdfast.functions.timers import EVENT, PROCESSING, TimerTable, to_datetime
 
 if TYPE_CHECKING:
@@ -57,9 +59,11 @@ class ProcessOperator(Operator):
             self._cells.append(cells)
             self.tables.update(cells.tables)
             self._function.__dict__[name] = state
+        entries = {cells.name: cells.entries for cells in self._cells if not isinstance(cells, Cells)}
+        self._sweeper = Sweeper(self._table, spec.states, entries, self._clock)
         self._timers: TimerTable | None = None
         if spec.has_timers:
-            self._timers = TimerTable(spec.key_schema, max_parallelism, self._table, self._cursor)
+            self._timers = TimerTable(spec.key_schema, max_parallelism, new_table, self._table, self._cursor)
             self.tables[TIMERS] = self._timers.table
             context.timers = self._timers.service
         self._loaded = 0
@@ -75,6 +79,8 @@ class ProcessOperator(Operator):
         self._context.watermark = None if context.watermark_us is None else to_datetime(context.watermark_us)
         timers: Timers | None = None
         first_row = 0
+        if self._timers is not None:
+            self._timers.begin()
         try:
             for _, rows in inputs:
                 for start in range(0, rows.num_rows, SLICE_ROWS):
@@ -85,6 +91,7 @@ class ProcessOperator(Operator):
                 self._fire(self._timers, context, result)
                 timers = self._timers.store()
             self._store()
+            timers = with_sweep(timers, self._sweeper.sweep())
         finally:
             self._loaded = 0
             for cells in self._cells:

@@ -31,6 +31,11 @@ def size_column(state: str) -> str:
     return f"{state}.size"
 
 
+def start_column(state: str) -> str:
+    """In the operator's own table: the position of the first entry of a key's list, null for 0."""
+    return f"{state}.start"
+
+
 def time_column(state: str) -> str:
     """In the operator's own table: since when a value's time to live runs, in microseconds of `batch_time`."""
     return f"{state}.time"
@@ -222,7 +227,7 @@ class ListState(State):
         super().__init__(type, ttl, ttl_on)
 
     def fields(self, name: str) -> list[pa.Field]:
-        return [pa.field(size_column(name), pa.int64())]
+        return [pa.field(size_column(name), pa.int64()), pa.field(start_column(name), pa.int64())]
 
     def tables(self, name: str, key_schema: pa.Schema) -> dict[str, TableSchema]:
         return {f"{name}.elements": list_schema(key_schema, self.codec().column_type, self.expiry is not None)}

@@ -1,37 +1,48 @@
-"""Timers of a subtask: by key, kind and time, in a table of their own that is always in memory.
+"""Timers of a subtask: by key, kind and time, rows of a table of their own, in the job's state backend.
 
     process / on_timer ── register, delete ──► changes of the batch ──► table, at the end
-    after the rows: due ones from the table, in order of time ──► on_timer, which may register more that are due
+    after the rows: due ones by the index, in order of time ──► on_timer, which may register more that are due
 
 A timer is due once the watermark (event time) or the batch's planned time (processing time) has reached it. It is
 removed before its `on_timer` is called, in the same transaction: it fires once, whatever fails in between.
+
+The index (`timer_index`) is in memory and stored nowhere. It follows the table: what a batch did is brought into it
+when the next one begins and finds it committed, and it is made anew from the table where that was restored or rewound.
 """
 
 import heapq
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import UserFunctionError
 from holdfast.functions.cells import Cursor
 from holdfast.functions.columns import IntArray
-from holdfast.functions.operator import TableSchema, Timers
+from holdfast.functions.operator import NewTable, TableSchema, Timers
+from holdfast.functions.timer_index import TIME_KEY, TimerRuns
 from holdfast.state.keys import grouped_by
+from holdfast.state.survey import START
 from holdfast.state.table import StateTable
 
-KIND_KEY, TIME_KEY, KIND, TIME = "__timer_kind", "__timer_time", "__kind", "__time"
+KIND_KEY = "__timer_kind"
 EVENT, PROCESSING = 0, 1
+KINDS = (EVENT, PROCESSING)
+DELETED_LEAST = 65_536
+"""So many deleted timers may be in the index, however few are left."""
+REBUILD_ROWS = 65_536
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 def timers_schema(key_schema: pa.Schema) -> TableSchema:
-    """Kind and time are also values: scanned as arrays for what is due."""
+    """A timer is a key without values."""
     keys = pa.schema([*key_schema, pa.field(KIND_KEY, pa.int8()), pa.field(TIME_KEY, pa.int64())])
-    return TableSchema(grouped_by(keys, len(key_schema)), pa.schema([(KIND, pa.int8()), (TIME, pa.int64())]))
+    return TableSchema(grouped_by(keys, len(key_schema)), pa.schema([]))
 
 
 def to_datetime(time_us: int) -> datetime:
@@ -83,21 +94,46 @@ Timer = tuple[int, int, int]
 """Slot of the key in the operator's own table, kind, time."""
 
 
+@dataclass
+class _Batch:
+    """What the index does not know yet of the batch in flight."""
+
+    commits: int | None
+    """Those of the table when it began."""
+    until: dict[int, int] = field(default_factory=dict)
+    """By kind, up to which time timers have fired."""
+    added: list[pa.RecordBatch] = field(default_factory=list)
+
+
 class TimerTable:
     """The timers of one subtask. `own` is the operator's own table, whose slots stand for keys."""
 
-    def __init__(self, key_schema: pa.Schema, max_parallelism: int, own: StateTable, cursor: Cursor) -> None:
+    def __init__(
+        self, key_schema: pa.Schema, max_parallelism: int, new_table: NewTable, own: StateTable, cursor: Cursor
+    ) -> None:
         schema = timers_schema(key_schema)
-        self.table = StateTable(schema.keys, schema.values, max_parallelism)
+        self.table = new_table(schema.keys, schema.values, max_parallelism)
         self.service = TimerService(self._set_current)
         self._own = own
         self._cursor = cursor
         self._changes: dict[Timer, bool] = {}
         self._undo: list[tuple[Timer, bool | None]] = []
         self._due: list[tuple[int, int, int]] = []
+        self._stored: dict[int, dict[Timer, None]] = {}
         self._firing: tuple[int, int] | None = None
         """While timers fire: their kind, and up to which time they are due."""
         self._fired = 0
+        self._index = self._new_index()
+        self._batch: _Batch | None = None
+
+    def begin(self) -> None:
+        """A batch begins: the index is brought to where the table is."""
+        before, commits = self._batch, self.table.commits
+        if before is None or commits is None or commits not in (before.commits, (before.commits or 0) + 1):
+            self._rebuild()
+        elif commits != before.commits:
+            self._apply(before)
+        self._batch = _Batch(commits)
 
     def save(self) -> int:
         """What `put_back` takes to undo all that happens from now on."""
@@ -116,6 +152,7 @@ class TimerTable:
         self._changes.clear()
         self._undo.clear()
         self._due.clear()
+        self._stored.clear()
         self._firing = None
         self._fired = 0
 
@@ -126,7 +163,9 @@ class TimerTable:
         """
         if until_us is None:
             return
-        stored = self._stored_due(kind, until_us, own_slots)
+        stored = self._stored.get(kind)
+        if stored is None:
+            stored = self._stored[kind] = self._stored_due(kind, until_us, own_slots)
         new = [timer for timer in self._changes if timer[1] == kind and timer[2] <= until_us and timer not in stored]
         self._due = [(timer[2], number, timer[0]) for number, timer in enumerate([*stored, *new])]
         heapq.heapify(self._due)
@@ -143,16 +182,15 @@ class TimerTable:
 
     def store(self) -> Timers:
         """Write all changes of the batch; returns what is left."""
+        assert self._batch is not None, "begun"
         if self._changes:
             timers = np.array(list(self._changes), np.int64).reshape(-1, 3)
-            keys = self._own.keys_of(timers[:, 0])
-            kinds, times = timers[:, 1].astype(np.int8), timers[:, 2].copy()
-            arrays = [*keys.columns, pa.array(kinds), pa.array(times)]
-            slots = self.table.lookup(pa.RecordBatch.from_arrays(arrays, schema=self.table.key_schema))
-            valid = np.ones(len(slots), np.bool_)
-            self.table.column(KIND).scatter(slots, kinds, valid)
-            self.table.column(TIME).scatter(slots, times, valid)
-            self.table.present[slots] = np.fromiter(self._changes.values(), np.bool_, len(slots))
+            rows = self._rows(self._own.keys_of(timers[:, 0]), timers[:, 1].astype(np.int8), pa.array(timers[:, 2]))
+            slots = self.table.lookup(rows)
+            before = self.table.present[slots]
+            wanted = np.fromiter(self._changes.values(), np.bool_, len(slots))
+            self.table.present[slots] = wanted
+            self._batch.added.append(rows.filter(pa.array(wanted & ~before)))
         return Timers(self._earliest(EVENT), self._earliest(PROCESSING), self._fired)
 
     def _set_current(self, kind: int, time_us: int, wanted: bool) -> None:
@@ -169,18 +207,61 @@ class TimerTable:
         self, kind: int, until_us: int, own_slots: Callable[[pa.RecordBatch], IntArray]
     ) -> dict[Timer, None]:
         """Those that are in the table, in order of time, then key."""
-        if not len(self.table):
+        assert self._batch is not None, "begun"
+        self._batch.until[kind] = until_us
+        due = self._index[kind].due(until_us)
+        if not due.num_rows:
             return {}
-        times = self.table.column(TIME).values
-        found = np.flatnonzero(self.table.present & (self.table.column(KIND).values == kind) & (times <= until_us))
-        names = self._own.key_schema.names
-        keys = self.table.keys_of(found).sort_by([(name, "ascending") for name in (TIME_KEY, *names)])
-        slots = own_slots(pa.RecordBatch.from_arrays(keys.select(names).columns, schema=self._own.key_schema))
-        due = zip(slots.tolist(), keys[TIME_KEY].to_pylist(), strict=True)
-        return {(slot, kind, time_us): None for slot, time_us in due}
+        keys = pa.RecordBatch.from_arrays(due.columns[:-1], schema=self._own.key_schema)
+        rows = self._rows(keys, np.full(due.num_rows, kind, np.int8), due.column(TIME_KEY))
+        there = pa.array(self.table.present[self.table.lookup(rows)])
+        slots, times = own_slots(keys.filter(there)), due.column(TIME_KEY).filter(there)
+        return {(slot, kind, time_us): None for slot, time_us in zip(slots.tolist(), times.to_pylist(), strict=True)}
+
+    def _rows(self, keys: pa.RecordBatch, kinds: Any, times: Any) -> pa.RecordBatch:
+        arrays = [*keys.columns, pa.array(kinds), times]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.table.key_schema)
 
     def _earliest(self, kind: int) -> int | None:
-        if not len(self.table):
-            return None
-        mine = self.table.present & (self.table.column(KIND).values == kind)
-        return int(self.table.column(TIME).values[mine].min()) if mine.any() else None
+        """Of what is left: a deleted one may be among them, for which a batch is started in vain."""
+        assert self._batch is not None, "begun"
+        runs = self._index[kind]
+        times = [runs.earliest(self._batch.until.get(kind))]
+        times += [pc.min(_of_kind(rows, kind, runs.schema).column(TIME_KEY)).as_py() for rows in self._batch.added]
+        return min((time_us for time_us in times if time_us is not None), default=None)
+
+    # The index.
+
+    def _new_index(self) -> dict[int, TimerRuns]:
+        schema = pa.schema([*self._own.key_schema, pa.field(TIME_KEY, pa.int64())])
+        return {kind: TimerRuns(schema) for kind in KINDS}
+
+    def _add(self, rows: pa.RecordBatch) -> None:
+        for kind, runs in self._index.items():
+            runs.add(_of_kind(rows, kind, runs.schema))
+
+    def _apply(self, batch: _Batch) -> None:
+        """That batch was committed."""
+        for kind, until_us in batch.until.items():
+            self._index[kind].drop(until_us)
+        for rows in batch.added:
+            self._add(rows)
+        deleted = sum(map(len, self._index.values())) - len(self.table)
+        if deleted > max(DELETED_LEAST, len(self.table)):
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        """From the table, as it is before a batch changes it."""
+        self._index, place = self._new_index(), START
+        while len(self.table):
+            found = self.table.survey(place, REBUILD_ROWS, None)
+            self._add(found.keys)
+            place = found.place
+            if place == START:
+                break
+
+
+def _of_kind(rows: pa.RecordBatch, kind: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Key columns and time of the timers of that kind."""
+    chosen = rows.filter(pc.equal(rows.column(KIND_KEY), kind))
+    return pa.RecordBatch.from_arrays([*chosen.columns[:-2], chosen.columns[-1]], schema=schema)

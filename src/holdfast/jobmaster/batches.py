@@ -45,8 +45,8 @@ class BatchOutcome:
 
     @property
     def fired(self) -> int:
-        """Timers that fired."""
-        return sum(each.fired for found in self.timers.values() for each in found)
+        """Timers that fired, and expired values that were removed."""
+        return sum(each.fired + each.expired for found in self.timers.values() for each in found)
 
     def note_event_times(self, watermark: str, newest: Mapping[str, int]) -> None:
         times = self.event_times.setdefault(watermark, {})

@@ -430,7 +430,7 @@ def _planner(job: StartedJob, senders: int, clock: Clock) -> Planner:
     }
     program = job.program
     watermarks = Watermarks(program.watermarks, program.operator_watermarks)
-    timed = any(spec.has_timers for spec in program.operators.values())
+    timed = any(spec.is_timed for spec in program.operators.values())
     return Planner(enumerators, job.settings.limits, senders, clock, watermarks, timed)
 
 

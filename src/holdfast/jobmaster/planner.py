@@ -2,8 +2,9 @@
 
 Positions move here only when a batch is committed (`committed`), and back when the job is restored.
 A batch's time is wall-clock time that never goes back, also over restarts. Its watermarks come from the rows of
-batches committed before. A batch without rows is planned for timers that are due; after a restore one is planned
-anyway where an operator may have timers, since only the restored state knows them.
+batches committed before. A batch without rows is planned for timers that are due, and for expired state that is
+to be removed; after a restore one is planned anyway where an operator may have either, since only the restored state
+knows.
 """
 
 from collections.abc import Mapping

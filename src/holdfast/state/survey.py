@@ -17,7 +17,7 @@ from holdfast.state.columns import Values
 from holdfast.state.index import columns_of_stored
 from holdfast.state.physical import Bools
 from holdfast.state.residency import Residency
-from holdfast.state.rows import Rows
+from holdfast.state.rows import COMPACT_FROM, COMPACT_SHARE, Rows
 
 BASE_ROWS_MAX = 16_384
 """As many records of a base store are read at once: they cost about a microsecond each."""
@@ -46,32 +46,39 @@ class Survey:
     place: Place
 
 
-def survey(rows: Rows, residency: Residency | None, place: Place, rows_max: int, wanted: Wanted) -> Survey:
-    """Look at the next rows of the round, at most `rows_max`."""
+def survey(rows: Rows, residency: Residency | None, place: Place, rows_max: int, wanted: Wanted | None) -> Survey:
+    """Look at the next rows of the round, at most `rows_max`; without `wanted` all are."""
     if place.key is None and (residency is None or residency.entries_max):
         used = rows.index.slots_used
         if place.slot < used:
-            return _in_memory(rows, place.slot, min(used, place.slot + rows_max), wanted, residency is not None)
+            return _in_memory(rows, place.slot, rows_max, wanted, residency is not None)
     if residency is None:
         return Survey(_keys(rows, []), 0, START)
     return _in_base(rows, residency, place.key or b"", min(rows_max, BASE_ROWS_MAX), wanted)
 
 
-def _in_memory(rows: Rows, start: int, stop: int, wanted: Wanted, has_base: bool) -> Survey:
-    slots = start + np.flatnonzero(rows.present[start:stop])
-    found = slots[wanted({column.field.name: column.gather(slots) for column in rows.columns})]
-    over = stop == rows.index.slots_used
-    place = (Place(0, b"") if has_base else START) if over else Place(stop)
-    return Survey(_keys(rows, rows.index.columns(found)), stop - start, place)
+def _in_memory(rows: Rows, start: int, rows_max: int, wanted: Wanted | None, has_base: bool) -> Survey:
+    used = rows.index.slots_used
+    stop = min(used, start + max(COMPACT_FROM, 4 * COMPACT_SHARE * rows_max))
+    slots = start + np.flatnonzero(rows.present[start:stop])[:rows_max]
+    if len(slots) == rows_max:
+        stop = int(slots[-1]) + 1
+    found = slots
+    if wanted is not None:
+        found = slots[wanted({column.field.name: column.gather(slots) for column in rows.columns})]
+    over = Place(0, b"") if has_base else START
+    return Survey(_keys(rows, rows.index.columns(found)), len(slots), over if stop == used else Place(stop))
 
 
-def _in_base(rows: Rows, residency: Residency, start: bytes, rows_max: int, wanted: Wanted) -> Survey:
-    keys, records = next(residency.base.scan(start, rows_max), ([], []))
-    columns = residency.codec.decode(records)
-    found = np.flatnonzero(wanted(dict(zip((each.field.name for each in rows.columns), columns, strict=True)))).tolist()
-    _, key_columns = columns_of_stored([keys[i] for i in found], rows.index.key_schema)
-    place = START if len(keys) < rows_max else Place(0, keys[-1] + b"\0")
-    return Survey(_keys(rows, key_columns), len(keys), place)
+def _in_base(rows: Rows, residency: Residency, start: bytes, rows_max: int, wanted: Wanted | None) -> Survey:
+    keys, records = next(residency.base.scan(start, rows_max + 1), ([], []))
+    place = Place(0, keys.pop()) if len(keys) > rows_max else START
+    found = keys
+    if wanted is not None:
+        columns = residency.codec.decode(records[: len(keys)])
+        named = dict(zip((column.field.name for column in rows.columns), columns, strict=True))
+        found = [keys[i] for i in np.flatnonzero(wanted(named)).tolist()]
+    return Survey(_keys(rows, columns_of_stored(found, rows.index.key_schema)[1]), len(keys), place)
 
 
 def _keys(rows: Rows, columns: list[object]) -> pa.RecordBatch:

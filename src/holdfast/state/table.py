@@ -88,8 +88,8 @@ class StateTable:
         self.key_schema = key_schema
         self.value_schema = value_schema
         self.max_parallelism = max_parallelism
-        self.as_of: int | None = None
-        """The batch committed last; None where rows were put anew since (restore, rewind)."""
+        self.commits: int | None = None
+        """How many batches were committed since rows were put anew (restore, rewind); None before the first."""
         self._stored_schema = stored_schema(key_schema, value_schema)
         if len(set(self._stored_schema.names)) < len(self._stored_schema):
             raise JobRefused(f"the state's columns {self._stored_schema.names} have a name twice; rename one")
@@ -193,7 +193,7 @@ class StateTable:
         schema = pa.schema([*self.key_schema, *self.value_schema])
         return pa.RecordBatch.from_arrays(self._rows.arrow(self._rows.copy(slots)), schema=schema)
 
-    def survey(self, place: Place, rows_max: int, wanted: Wanted) -> Survey:
+    def survey(self, place: Place, rows_max: int, wanted: Wanted | None) -> Survey:
         """Look at the next rows of a round over all rows, without touching them (see `survey`)."""
         return survey(self._rows, self._residency, place, rows_max, wanted)
 
@@ -232,7 +232,7 @@ class StateTable:
             old = transaction.old_rows()
             appeared = transaction.appeared(self._rows)
             self._transaction = None
-            self.as_of = transaction.batch
+            self.commits = (self.commits or 0) + 1
             self._count += appeared
             self._rows.estimate_objects(old.slots)
             changed = old
@@ -320,7 +320,7 @@ class StateTable:
             As `apply`.
         """
         self._refuse_in_batch("load")
-        self.as_of = None
+        self.commits = None
         as_they_are = self._residency is not None and stored.equals(self._stored_schema)
         codec = RowCodec([Column(field, 0) for field in value_schema_of(stored)])
         for keys, values in records:
@@ -340,7 +340,7 @@ class StateTable:
         if residency is None or not residency.base.is_empty or len(self) or not stored.equals(self._stored_schema):
             return False
         residency.base.adopt(folder)
-        self.as_of = None
+        self.commits = None
         return True
 
     def count_is(self, rows: int) -> None:
@@ -397,7 +397,7 @@ class StateTable:
 
     def _put_anew(self, parts: Sequence[Integers]) -> None:
         """These rows were written outside a batch: all of them are dirty."""
-        self.as_of = None
+        self.commits = None
         slots = np.unique(np.concatenate(parts)) if len(parts) > 1 else next(iter(parts), _NONE)
         if self._residency is not None:
             self._residency.put_anew(slots)
