@@ -300,6 +300,7 @@ class JobMaster:
         while not promise.done():
             self._check()
             self._wake.wait(IDLE_S_MIN)
+            self._wake.clear()
         base = promise.result()
         while True:
             self._failovers += 1
