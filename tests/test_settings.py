@@ -89,6 +89,8 @@ def test_defaults_are_flinks_where_the_meaning_is_the_same() -> None:
         {"persist_delay": "x"},
         {"object_size_max": 0},
         {"in_flight_max": 0},
+        {"preemptive_persist_threshold": 0},
+        {"retries": 3},
         {"persist_size_threshold": "200MB"},
     ],
     ids=lambda wrong: "-".join(wrong),

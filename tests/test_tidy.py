@@ -15,14 +15,15 @@ PACKAGE = ROOT / "src" / "holdfast"
 MAY_IMPORT: dict[str, str] = {
     # What a user builds and holds; the first call of `start()` reaches down to Spark.
     "__init__": "functions job query settings sinks sources",
-    "testing": "exchange functions graph job jobmaster journal query settings sinks sources storage taskmanager schema",
+    "testing": "changelog exchange functions graph job jobmaster journal query settings sinks sources storage "
+    "taskmanager schema",
     "job": "functions graph schema settings sinks sources spark",
     "spark": "__init__ exchange graph jobmaster journal query settings sources storage taskmanager",
     "query": "jobmaster settings",
     # Control: the JobMaster executes what the pure rules decide, and the journal remembers.
     "jobmaster": "changelog checkpoint exchange functions graph journal recovery settings sinks sources state storage "
     "taskmanager",
-    "settings": "checkpoint.triggers",
+    "settings": "changelog.retries checkpoint.triggers",
     "checkpoint": "settings",
     "journal": "storage",
     # Data: sources, exchange, TaskManager, state, changelog, storage.

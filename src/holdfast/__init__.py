@@ -25,6 +25,7 @@ from holdfast.query import Query
 from holdfast.settings import (
     CheckpointConfig,
     HashMapState,
+    RetryPolicy,
     RocksDBState,
     TaskManagerConfig,
     available_now,
@@ -75,6 +76,7 @@ __all__ = [
     "Query",
     "QueryFailed",
     "ReducingState",
+    "RetryPolicy",
     "RocksDBState",
     "SequenceSource",
     "SettingsError",

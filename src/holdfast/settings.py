@@ -6,6 +6,7 @@ user wrote; properties with the unit in their name (`timeout_s`, `memory_bytes`)
 
 from dataclasses import dataclass, field
 
+from holdfast.changelog.retries import RetryPolicy
 from holdfast.checkpoint.triggers import CheckpointTrigger, Cron, Every, Manual, cron, every, manual
 from holdfast.errors import SettingsError
 from holdfast.units import Duration, Size, duration_s, size_bytes
@@ -21,6 +22,7 @@ __all__ = [
     "Manual",
     "ProcessingTime",
     "QueryTrigger",
+    "RetryPolicy",
     "Size",
     "StateBackend",
     "TaskManagerConfig",
@@ -60,10 +62,14 @@ class CheckpointConfig:
         table, or when the interval is over.
     persist_delay, persist_size_threshold
         How long, and up to what size, requests to persist wait for others to share an object with.
+    preemptive_persist_threshold
+        What a table's log may have pending before it is uploaded without waiting for a checkpoint.
     object_size_max
         A changelog object is split at this size.
     in_flight_max
-        Bytes a TaskManager may have in upload; past it, writers wait.
+        Bytes a TaskManager may have in upload; past it, batches wait.
+    retries
+        How uploads are retried: `RetryPolicy.none()` or `RetryPolicy.fixed(max_attempts, timeout, next_attempt_delay)`.
     """
 
     trigger: CheckpointTrigger = field(default_factory=lambda: every("10s"))
@@ -78,8 +84,10 @@ class CheckpointConfig:
     materialization_interval: Duration = "10min"
     persist_delay: Duration = "10ms"
     persist_size_threshold: Size = "10MB"
+    preemptive_persist_threshold: Size = "5MB"
     object_size_max: Size = "8MB"
     in_flight_max: Size = "100MB"
+    retries: RetryPolicy = field(default_factory=RetryPolicy.fixed)
 
     def __post_init__(self) -> None:
         if not isinstance(self.trigger, CheckpointTrigger):
@@ -102,6 +110,13 @@ class CheckpointConfig:
             raise SettingsError(f"log_ratio_max={self.log_ratio_max!r}: allowed is a number above zero")
         _above_zero(self.object_size_max_bytes, "object_size_max", self.object_size_max)
         _above_zero(self.in_flight_max_bytes, "in_flight_max", self.in_flight_max)
+        _above_zero(
+            self.preemptive_persist_threshold_bytes, "preemptive_persist_threshold", self.preemptive_persist_threshold
+        )
+        if not isinstance(self.retries, RetryPolicy):
+            raise SettingsError(
+                f"retries={self.retries!r} is not allowed: use RetryPolicy.none() or RetryPolicy.fixed(max_attempts=3)"
+            )
         if self.persist_size_threshold_bytes > self.in_flight_max_bytes:
             raise SettingsError(
                 f"persist_size_threshold={self.persist_size_threshold!r} is above in_flight_max="
@@ -132,6 +147,10 @@ class CheckpointConfig:
     @property
     def persist_size_threshold_bytes(self) -> int:
         return size_bytes(self.persist_size_threshold, "persist_size_threshold")
+
+    @property
+    def preemptive_persist_threshold_bytes(self) -> int:
+        return size_bytes(self.preemptive_persist_threshold, "preemptive_persist_threshold")
 
     @property
     def object_size_max_bytes(self) -> int:

@@ -2,7 +2,6 @@
 
 from obstore.store import MemoryStore
 
-from holdfast.changelog.in_flight import InFlight
 from holdfast.changelog.janitor import Janitor
 from holdfast.changelog.ownership import Ownership
 from holdfast.changelog.uploader import Uploader
@@ -44,15 +43,6 @@ def test_a_delete_that_failed_stays_queued_until_it_succeeds():
     janitor.sweep()
     assert janitor.queued() == 0
     assert inner.list("") == []
-
-
-def test_the_bound_in_flight_lets_a_single_larger_object_go_alone():
-    in_flight = InFlight(100)
-    in_flight.acquire(500)
-    assert in_flight.bytes == 500
-    in_flight.release(500)
-    in_flight.acquire(60)
-    assert in_flight.bytes == 60
 
 
 def test_a_delete_that_failed_when_a_deployment_ended_is_repeated_by_the_next_one():

@@ -1,55 +1,155 @@
-"""Upload attempts: the retry policy of the changelog, and the one layer that retries its puts.
+"""The attempts at one upload: the one layer that retries and hedges the changelog's puts.
 
-Every attempt writes under a name of its own, so that a put that was reported as failed and happened all the
-same, or happens later, can never be mistaken for the one that counts. The names of failed attempts are given
-to `discard`. Hedging starts the next attempt beside a slow one; it belongs here.
+    attempt 1 ──slow──► attempt 2 at once, beside it      first success: the answer, under that attempt's name
+             └─failed─► attempt 2 after the delay         later success: discarded when it lands
+                                                          last failure:  the answer, once no attempt is running
+
+Every attempt writes under a name of its own, so that a put that was reported as failed and happened all the same, or
+happens later, can never be mistaken for the one that counts. Invariants: each attempt has at most one successor; at
+most `max_attempts` requests; one answer. Attempt, answer and discarding are apart, as in Flink's `RetryingExecutor`.
 """
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
-from holdfast.errors import SettingsError, StorageError
-from holdfast.storage.store import ObjectStore
+from holdfast.changelog.hedging import Hedging
+from holdfast.changelog.retries import RetryPolicy
+from holdfast.changelog.scheduling import Scheduler
+from holdfast.errors import StorageError
 
 
 @dataclass(frozen=True)
-class RetryPolicy:
-    """At most `attempts_max` requests; the next one starts `next_attempt_delay_s` after a failure. 1: no retries."""
+class Answer:
+    """How an upload ended; `error` is None where `name` holds the bytes."""
 
-    attempts_max: int = 3
-    next_attempt_delay_s: float = 0.5
+    name: str
+    error: BaseException | None
+    attempts: int
+    """Made until then."""
+    attempt: int
+    """The one that decided, from 1."""
+    hedges: int
+    """Of the attempts, those that were started beside a slow one."""
 
-    def __post_init__(self) -> None:
-        if self.attempts_max < 1 or self.next_attempt_delay_s < 0:
-            raise SettingsError(f"retry policy {self}: expected attempts_max >= 1 and next_attempt_delay_s >= 0")
+
+class Losers:
+    """What becomes of names that an answer does not name. Called without any lock held."""
+
+    def __init__(self, landed: Callable[[str], None], unknown: Callable[[str], None]) -> None:
+        self.landed = landed
+        """It is stored, and not wanted."""
+        self.unknown = unknown
+        """It was reported as failed: it may be stored, or still become so."""
 
 
-def put_with_attempts(
-    store: ObjectStore,
-    new_name: Callable[[], str],
-    data: bytes,
-    policy: RetryPolicy,
-    wait: Callable[[float], bool],
-    discard: Callable[[str], None],
-) -> tuple[str, int]:
-    """Store `data` under the name that is returned, with the number of attempts it took.
+@dataclass(eq=False)
+class _Attempt:
+    name: str
+    number: int
+    begun_s: float
+    followed: bool = False
+    """It has a successor: its failure starts none."""
+    cancel_timeout: Callable[[], None] = lambda: None
 
-    Only I/O errors are retried. `wait` sleeps, and returns True when there is no point in going on.
 
-    Raises
-    ------
-    StorageError
-        All attempts failed; that of the last one.
+class Upload:
+    """One object on its way to the store; `start` once.
+
+    Parameters
+    ----------
+    put
+        Stores the object under a name. Runs in `lane`.
+    answered
+        Called once, with no lock held.
     """
-    attempt = 0
-    while True:
-        attempt += 1
-        name = new_name()
-        try:
-            store.put(name, data)
-        except StorageError:
-            discard(name)
-            if attempt == policy.attempts_max or wait(policy.next_attempt_delay_s):
-                raise
-        else:
-            return name, attempt
+
+    def __init__(
+        self,
+        put: Callable[[str], None],
+        new_name: Callable[[], str],
+        size_bytes: int,
+        lane: str,
+        *,
+        policy: RetryPolicy,
+        hedging: Hedging,
+        scheduler: Scheduler,
+        losers: Losers,
+        answered: Callable[[Answer], None],
+    ) -> None:
+        self._put = put
+        self._new_name = new_name
+        self._size_bytes = size_bytes
+        self._lane = lane
+        self._policy = policy
+        self._hedging = hedging
+        self._scheduler = scheduler
+        self._losers = losers
+        self._answered = answered
+        self._lock = threading.Lock()
+        self._attempts = 0
+        self._hedges = 0
+        self._unfinished = 0
+        """Attempts that are running or about to start."""
+        self._fatal: BaseException | None = None
+        self._over = False
+
+    def start(self) -> None:
+        self._hedging.upload_started()
+        self._unfinished = 1
+        self._attempt()
+
+    def _attempt(self) -> None:
+        """Starts one, of those that `_unfinished` counts."""
+        with self._lock:
+            if self._over:
+                self._unfinished -= 1
+                return
+            self._attempts += 1
+            attempt = _Attempt(self._new_name(), self._attempts, self._scheduler.monotonic())
+        timeout_s = self._hedging.timeout_s(self._size_bytes)
+        if timeout_s is not None and attempt.number < self._policy.max_attempts:
+            attempt.cancel_timeout = self._scheduler.call_later(timeout_s, partial(self._slow, attempt))
+        future = self._scheduler.submit(self._lane, partial(self._put, attempt.name))
+        future.add_done_callback(partial(self._ended, attempt))
+
+    def _slow(self, attempt: _Attempt) -> None:
+        with self._lock:
+            hedged = not self._over and not attempt.followed and self._may_follow() and self._hedging.take()
+            if hedged:
+                attempt.followed = True
+                self._hedges += 1
+                self._unfinished += 1
+        if hedged:
+            self._attempt()
+
+    def _ended(self, attempt: _Attempt, future: Future[None]) -> None:
+        attempt.cancel_timeout()
+        error = future.exception()
+        if error is None:
+            self._hedging.attempt_succeeded(self._size_bytes, self._scheduler.monotonic() - attempt.begun_s)
+        with self._lock:
+            loser = self._over
+            if error is not None and not isinstance(error, StorageError):
+                self._fatal = error
+            retry = error is not None and not self._over and not attempt.followed and self._may_follow()
+            if not retry:
+                self._unfinished -= 1
+            answer = None
+            if not self._over and (error is None or not self._unfinished):
+                self._over = True
+                decided = self._fatal or error if error is not None else None
+                answer = Answer(attempt.name, decided, self._attempts, attempt.number, self._hedges)
+        if error is not None:
+            self._losers.unknown(attempt.name)
+        elif loser:
+            self._losers.landed(attempt.name)
+        if retry:
+            self._scheduler.call_later(self._policy.next_attempt_delay_s, self._attempt)
+        if answer is not None:
+            self._answered(answer)
+
+    def _may_follow(self) -> bool:
+        return self._attempts < self._policy.max_attempts and self._fatal is None

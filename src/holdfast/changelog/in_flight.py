@@ -1,28 +1,111 @@
-"""The bound on bytes that are encoded and not yet stored: whoever wants more waits until some are."""
+"""The bound on bytes that are to be stored and are not yet; who makes more of them is told to wait.
+
+    asked ──encoded──► in flight ──stored or failed──► gone
+
+Encoding goes on only while there is `room` in flight; `available` is not done while what was asked for and what is in
+flight are together above the bound. Thread-safe; waits for nothing itself, and calls nobody under its lock.
+"""
 
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from holdfast.changelog.scheduling import done
 
 
 class InFlight:
-    """Bytes in flight, at most `bytes_max`; a single larger one goes alone. Thread-safe."""
+    """Counts bytes and objects.
 
-    def __init__(self, bytes_max: int) -> None:
+    Parameters
+    ----------
+    bytes_max
+        In flight there are no more, but for a single object that is larger.
+    object_bytes_max
+        What is set aside for the next object, whose size is known only once it is encoded.
+    objects_max
+        Uploads at once.
+    monotonic
+        The time in seconds, for how long there was no room.
+    """
+
+    def __init__(self, bytes_max: int, object_bytes_max: int, objects_max: int, monotonic: Callable[[], float]) -> None:
         self._bytes_max = bytes_max
+        self._object_bytes_max = object_bytes_max
+        self._objects_max = objects_max
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._requests = 0
+        self._asked_bytes = 0
         self._bytes = 0
-        self._changed = threading.Condition()
+        self._objects = 0
+        self._available: Future[None] = done()
+        self._full_since_s = 0.0
+        self._full_s = 0.0
+        self._closed = False
 
     @property
-    def bytes(self) -> int:
-        with self._changed:
-            return self._bytes
+    def room(self) -> bool:
+        """Whether one more object may be made."""
+        with self._lock:
+            fits = not self._objects or self._bytes + self._object_bytes_max <= self._bytes_max
+            return fits and self._objects < self._objects_max
 
-    def acquire(self, size_bytes: int) -> None:
-        """Waits while the bound would be passed."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._bytes or self._bytes + size_bytes <= self._bytes_max)
-            self._bytes += size_bytes
+    def available(self) -> "Future[None]":
+        """Done while whoever makes changes need not wait."""
+        with self._lock:
+            return self._available
 
-    def release(self, size_bytes: int) -> None:
-        with self._changed:
-            self._bytes -= size_bytes
-            self._changed.notify_all()
+    def asked(self, size_bytes: int) -> None:
+        """A request has come, with so many bytes before they are encoded."""
+        self._change(requests=1, asked_bytes=size_bytes)
+
+    def encoded(self, size_bytes: int) -> None:
+        """Requests of so many bytes will be encoded no more: what is stored of them is in flight."""
+        self._change(asked_bytes=-size_bytes)
+
+    def started(self, size_bytes: int) -> None:
+        """An object is on its way."""
+        self._change(bytes_=size_bytes, objects=1)
+
+    def ended(self, size_bytes: int) -> None:
+        """It was stored, or has failed."""
+        self._change(bytes_=-size_bytes, objects=-1)
+
+    def answered(self) -> None:
+        """A request has its answer."""
+        self._change(requests=-1)
+
+    def close(self) -> None:
+        """From now on nobody waits."""
+        self._closed = True
+        self._change()
+
+    def metrics(self) -> dict[str, float]:
+        """What waits now, and how long there was no room."""
+        with self._lock:
+            full = not self._available.done()
+            full_s = self._full_s + (self._monotonic() - self._full_since_s if full else 0.0)
+            return {
+                "uploadQueueSize": float(self._requests),
+                "uploadBytesInFlight": float(self._bytes),
+                "uploadBackPressured": float(full),
+                "uploadBackPressuredTimeMs": full_s * 1000.0,
+            }
+
+    def _change(self, requests: int = 0, asked_bytes: int = 0, bytes_: int = 0, objects: int = 0) -> None:
+        with self._lock:
+            self._requests += requests
+            self._asked_bytes += asked_bytes
+            self._bytes += bytes_
+            self._objects += objects
+            full = self._asked_bytes + self._bytes > self._bytes_max and not self._closed
+            was_full = not self._available.done()
+            if full and not was_full:
+                self._available = Future()
+                self._full_since_s = self._monotonic()
+            freed = self._available if was_full and not full else None
+            if freed is not None:
+                self._full_s += self._monotonic() - self._full_since_s
+                self._available = done()
+        if freed is not None:
+            freed.set_result(None)

@@ -1,7 +1,10 @@
 """Deletes of objects that are this TaskManager's own to delete; those that fail stay queued.
 
-Invariant: nothing but names given to `discard` is deleted, and nothing after `abandon`. What the bound or the
-end of the process leaves behind is in the folder of an incarnation, which is swept when that is dead.
+    discard ──► queued ──sweep──► deleted
+    suspect ──► queued, and again every `AGAIN_S`: a put that was reported as failed may land arbitrarily late
+
+Invariant: nothing but names given to `discard` and `suspect` is deleted, and nothing after `abandon`. What the bounds
+or the end of the process leave behind is in the folder of an incarnation, which is swept when that is dead.
 """
 
 import threading
@@ -12,6 +15,8 @@ from holdfast.errors import StorageError
 from holdfast.storage.store import ObjectStore
 
 QUEUED_MAX = 10_000
+AGAIN_S = 300.0
+FAILED_AGAIN_S = 5.0
 
 
 class Janitor:
@@ -21,11 +26,19 @@ class Janitor:
         self._store = store
         self._lock = threading.Lock()
         self._queued: deque[str] = deque(maxlen=QUEUED_MAX)
+        self._suspects: deque[str] = deque(maxlen=QUEUED_MAX)
         self._abandoned = False
 
     def discard(self, names: Iterable[str]) -> None:
+        """These may be stored, will not be stored later, and nobody was told of them."""
         with self._lock:
             self._queued.extend(names)
+
+    def suspect(self, name: str) -> None:
+        """A put of it was reported as failed. The name is remembered as long as this process lives."""
+        with self._lock:
+            self._queued.append(name)
+            self._suspects.append(name)
 
     def queued(self) -> int:
         with self._lock:
@@ -35,10 +48,22 @@ class Janitor:
         with self._lock:
             self._abandoned = True
 
+    def next_sweep_s(self) -> float | None:
+        """In how many seconds there is something to sweep again; None: never, as things stand."""
+        with self._lock:
+            if self._abandoned or not (self._queued or self._suspects):
+                return None
+            return FAILED_AGAIN_S if self._queued else AGAIN_S
+
+    def look_again(self) -> None:
+        """Queue what may have landed since."""
+        with self._lock:
+            self._queued.extend(self._suspects)
+
     def sweep(self) -> None:
         """Delete what is queued; what cannot be deleted now is queued again for the next sweep."""
         with self._lock:
-            names = [] if self._abandoned else list(self._queued)
+            names = [] if self._abandoned else list(dict.fromkeys(self._queued))
             self._queued.clear()
         if not names:
             return

@@ -44,6 +44,11 @@ class Ownership:
         with self._lock:
             return [name for name in names if self._let_go(name)]
 
+    def in_use(self) -> set[str]:
+        """Those that have users."""
+        with self._lock:
+            return set(self._users)
+
     def abandon(self) -> None:
         """Delete nothing from now on."""
         with self._lock:

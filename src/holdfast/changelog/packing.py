@@ -18,9 +18,12 @@ from holdfast.changelog.handles import LogPiece
 
 
 class PersistRequest:
-    """Change sets of one log to store, and the future of the pieces that hold them."""
+    """Change sets of one log to store, and the future of the pieces that hold them.
 
-    def __init__(self, log: LogId, change_sets: Sequence[ChangeSet], merge: Merge) -> None:
+    Stored as one where there is `merge`, else apart.
+    """
+
+    def __init__(self, log: LogId, change_sets: Sequence[ChangeSet], merge: Merge | None) -> None:
         self.log = log
         self.future: Future[list[LogPiece]] = Future()
         self.size_bytes = sum(each.rows.nbytes for each in change_sets)
@@ -32,7 +35,7 @@ class PersistRequest:
         self._error: BaseException | None = None
 
     def encode(self, piece_bytes_max: int) -> Iterator[EncodedPiece]:
-        """The pieces, of the change sets merged into one."""
+        """The pieces."""
         yield from encode_pieces(
             self.log,
             self._change_sets,
@@ -85,8 +88,10 @@ class PackedObject:
         self.buffers.extend(piece.buffers)
         self.length += piece.length
 
-    def data(self) -> bytes:
-        return b"".join(self.buffers)
+    def take_data(self) -> bytes:
+        """The object's bytes; once."""
+        data, self.buffers = b"".join(self.buffers), []
+        return data
 
     def pieces_of(self, request: PersistRequest, name: str) -> list[LogPiece]:
         return [piece.at(name, offset) for piece, offset in self.pieces[request]]

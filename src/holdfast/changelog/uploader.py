@@ -1,34 +1,46 @@
 """The DSTL's way to the store: one for each TaskManager, shared by all its logs and materializations.
 
-    writer ─persist─► Gathering ─► dispatcher thread: merge, encode, pack ─► upload threads ─► the request's future
+    writer ─persist─► Gathering ─► merge, encode, pack ─► attempts ─► the request's future
+                                   (lane "encode")        (lane "upload")
 
 Invariants: an object holds the pieces of one gathering and is written once, each attempt under its own name;
-what no acknowledgement names is deleted when its last user lets go; deletes and puts happen on the upload
-threads, never under a lock. It does not know cuts, SQNs or truncation (`writer`), nor what a snapshot is
-(`materialize/`). Takes a store that does not retry: this is the layer that does.
+what no acknowledgement names is deleted when its last user lets go; deletes and puts happen on threads of their own,
+never under a lock. Past the bound in flight encoding waits, and `available` says so to whoever makes changes.
+It does not know cuts, SQNs or truncation (`writer`), nor what a snapshot is (`materialize/`). Takes a store that
+does not retry: this is the layer that does.
 """
 
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from holdfast import failpoints
-from holdfast.changelog.attempts import RetryPolicy, put_with_attempts
+from holdfast.changelog.copies import Copies
 from holdfast.changelog.format import OBJECT_BYTES_MAX, LogId
 from holdfast.changelog.gathering import Gathering
 from holdfast.changelog.in_flight import InFlight
 from holdfast.changelog.janitor import Janitor
 from holdfast.changelog.ownership import Ownership
 from holdfast.changelog.packing import PackedObject, PersistRequest, pack
-from holdfast.clock import Clock, SystemClock
+from holdfast.changelog.puts import DELETES, Puts
+from holdfast.changelog.retries import RetryPolicy
+from holdfast.changelog.scheduling import Scheduler, ThreadScheduler, report_failure
 from holdfast.errors import CheckpointFailed
+from holdfast.metrics import Histogram
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
 T = TypeVar("T")
+
+ENCODING, LOGS, SHARED, MATERIALIZING = "encode", "upload", "shared", "materialize"
+UPLOADS_MAX = 12
+"""Of logs, at once: as many objects of full size as the default bound in flight holds."""
+SHARED_UPLOADS_MAX = 2
+"""Of materialized parts, at once: they leave the logs their share."""
 
 
 class Uploader:
@@ -43,10 +55,16 @@ class Uploader:
     object_bytes_max
         Changelog objects are split there; only a single key group's changes can be larger.
     in_flight_bytes_max
-        Encoded bytes that wait for the store; past it, encoding waits.
+        Bytes that wait to be encoded or stored; past it, `available` is not done.
+    preempt_bytes_max
+        What a log may have pending before it asks for it to be stored without waiting for a cut.
+    uploads_max
+        Objects of logs that are stored at once.
     janitor
         Of the same store; shared by the deployments of a TaskManager, so that a delete which failed in one is
         repeated in the next.
+    copies
+        Hears of each object that was stored.
     """
 
     def __init__(
@@ -59,65 +77,97 @@ class Uploader:
         persist_bytes_max: int = 10 * 1000 * 1000,
         object_bytes_max: int = OBJECT_BYTES_MAX,
         in_flight_bytes_max: int = 100 * 1000 * 1000,
-        upload_threads: int = 4,
+        preempt_bytes_max: int = 5 * 1000 * 1000,
+        uploads_max: int = UPLOADS_MAX,
         retries: RetryPolicy | None = None,
         janitor: Janitor | None = None,
-        clock: Clock | None = None,
+        copies: Copies | None = None,
+        scheduler: Scheduler | None = None,
     ) -> None:
+        self.preempt_bytes_max = preempt_bytes_max
         self._store = store
-        self._epoch = epoch
-        self._incarnation = incarnation
         self._object_bytes_max = object_bytes_max
-        self._retries = retries or RetryPolicy()
-        self._clock = clock or SystemClock()
+        self._new_log_object = partial(names.changelog_object, epoch, incarnation)
+        self._new_shared_object = partial(names.shared_object, epoch, incarnation)
+        policy = retries or RetryPolicy()
+        self._scheduler = scheduler or _threads(uploads_max, policy.max_attempts)
         self._ownership = Ownership()
         self._janitor = janitor or Janitor(store)
-        self._in_flight = InFlight(in_flight_bytes_max)
+        self._puts = Puts(policy, self._scheduler, self._janitor)
+        self._copies = copies
+        self._lock = threading.Lock()
+        self._in_flight = InFlight(in_flight_bytes_max, object_bytes_max, uploads_max, self._scheduler.monotonic)
         self._gathering: Gathering[LogId, PersistRequest] = Gathering(persist_delay_s, persist_bytes_max)
-        self._changed = threading.Condition()
-        self._closed = threading.Event()
+        self._cancel_wait: Callable[[], None] | None = None
+        self._gathered: deque[Sequence[PersistRequest]] = deque()
+        self._packing: Iterator[PackedObject] | None = None
+        self._packing_bytes = 0
+        self._encoding = False
+        self._closed = False
         self._logs: set[LogId] = set()
         self._counters: Counter[str] = Counter()
-        self._dispatcher: threading.Thread | None = None
-        self._uploads = ThreadPoolExecutor(upload_threads, thread_name_prefix="holdfast-upload")
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="holdfast-materialize")
+        self._batch_sizes = Histogram()
 
     def register(self, log: LogId) -> None:
         """From now on a cut's requests wait for this log too."""
-        with self._changed:
+        with self._lock:
             if log in self._logs:
                 raise ValueError(f"log {log} is registered already: a table has one writer")
             self._logs.add(log)
 
     def unregister(self, log: LogId) -> None:
-        with self._changed:
+        with self._lock:
             self._logs.discard(log)
-            self._changed.notify_all()
+        self._gather()
 
     def persist(self, log: LogId, request: PersistRequest | None) -> None:
         """Ask for a request to be stored; None says that the log has asked and has nothing new. Does no I/O."""
-        with self._changed:
-            refused = request if self._closed.is_set() else None
-            if refused is None:
-                self._gathering.ask(log, self._clock.monotonic(), request, request.size_bytes if request else 0)
-                self._start_dispatcher()
-                self._changed.notify_all()
-        if refused is not None:
-            refused.failed(
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                size_bytes = request.size_bytes if request else 0
+                self._gathering.ask(log, self._scheduler.monotonic(), request, size_bytes)
+        if not closed:
+            if request is not None:
+                self._in_flight.asked(request.size_bytes)
+                request.future.add_done_callback(lambda _: self._in_flight.answered())
+            self._gather()
+        elif request is not None:
+            request.failed(
                 CheckpointFailed(f"log {log}: its TaskManager is closing, nothing more is stored"), self.release
             )
 
-    def put_shared(self, data: bytes) -> str:
-        """Store a materialized object, now, on this thread; returns its name, with one user.
+    def available(self) -> "Future[None]":
+        """Done while there is room for more changes: who makes them waits for it. Done, too, once this is closed."""
+        return self._in_flight.available()
+
+    def wait_until_available(self) -> None:
+        """Back-pressure: returns once `available` is done. On no thread of this uploader's."""
+        self._scheduler.result(self.available())
+
+    def put_shared(self, data: bytes, file: Path | None = None) -> str:
+        """Store a materialized object, and wait for it; returns its name, with one user.
+
+        Comes after the logs: it waits until they do not wait themselves. `file`, where there is one, holds the end of
+        `data` and will not change.
 
         Raises
         ------
         StorageError
             All attempts failed.
+        CheckpointFailed
+            The TaskManager is closing.
         """
+        self.wait_until_available()
+        with self._lock:
+            if self._closed:
+                raise CheckpointFailed("a materialized part is not stored: its TaskManager is closing")
         failpoints.hit("materialize.upload.before")
-        name = self._put(lambda: names.shared_object(self._epoch, self._incarnation), data)
+        stored = self._puts.put(lambda name: self._store.put(name, data), self._new_shared_object, len(data), SHARED)
+        name = self._scheduler.result(stored)
         self._ownership.hold(name)
+        if self._copies is not None:
+            self._copies.keep(name, data, file)
         return name
 
     def retain(self, objects: Iterable[str]) -> None:
@@ -126,7 +176,7 @@ class Uploader:
 
     def in_background(self, call: Callable[[], T]) -> Future[T]:
         """Run a materialization; one at a time in a TaskManager, so that they leave the logs their share."""
-        return self._background.submit(call)
+        return self._scheduler.submit(MATERIALIZING, call)
 
     def acknowledge(self, objects: Iterable[str]) -> None:
         """An acknowledgement that will be sent names these: only the JobMaster may delete them from now on."""
@@ -140,19 +190,23 @@ class Uploader:
 
     def discard(self, objects: Sequence[str]) -> None:
         """Delete objects that may have been stored and that nobody was told of; returns at once."""
-        self._janitor.discard(objects)
-        self._on_upload_thread(self._janitor.sweep)
+        self._puts.discard(objects)
+
+    def in_use(self) -> set[str]:
+        """Names of the objects stored from here that have users."""
+        return self._ownership.in_use()
 
     def count(self, **counters: int) -> None:
         """Add to the counters that `metrics` gives."""
-        with self._changed:
+        with self._lock:
             self._counters.update(counters)
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start, and what waits now."""
-        with self._changed:
-            counters: dict[str, float] = dict(self._counters)
-        return counters | {"uploadQueueSize": self._in_flight.bytes, "queuedDeletes": self._janitor.queued()}
+        """Counters and histograms since the start, and what waits now, as `holdfast.metrics` says."""
+        with self._lock:
+            values: dict[str, float] = dict(self._counters)
+        batch_sizes = self._batch_sizes.values("uploadBatchSizes")
+        return values | self._in_flight.metrics() | self._puts.metrics() | batch_sizes
 
     def close(self, *, discard: bool = True) -> None:
         """Take no more requests; those that wait fail. Returns at once.
@@ -163,67 +217,95 @@ class Uploader:
         if not discard:
             self._ownership.abandon()
             self._janitor.abandon()
-        with self._changed:
-            self._closed.set()
-            waiting = self._gathering.take()
-            self._changed.notify_all()
+        with self._lock:
+            self._closed = True
+            waiting = [*self._gathering.take(), *(request for group in self._gathered for request in group)]
+            self._gathered.clear()
+        self._gather()
+        self._in_flight.close()
         for request in waiting:
             request.failed(CheckpointFailed(f"log {request.log}: its TaskManager closed first"), self.release)
-        self._uploads.shutdown(wait=False)
-        self._background.shutdown(wait=False)
+        self._puts.close()
+        self._scheduler.close()
 
-    def _start_dispatcher(self) -> None:
-        if self._dispatcher is None:
-            self._dispatcher = threading.Thread(target=self._dispatch, name="holdfast-dstl", daemon=True)
-            self._dispatcher.start()
+    def _gather(self) -> None:
+        """Looks whether what waits for company is due; if not, once more when it will be."""
+        with self._lock:
+            if self._cancel_wait is not None:
+                self._cancel_wait()
+                self._cancel_wait = None
+            due_s = self._gathering.due_in_s(self._scheduler.monotonic(), self._logs)
+            if due_s:
+                self._cancel_wait = self._scheduler.call_later(due_s, self._gather)
+            elif due_s is not None:
+                self._gathered.append(self._gathering.take())
+        self._encode_more()
 
-    def _dispatch(self) -> None:
-        while not self._closed.is_set():
-            requests = self._next_requests()
-            for packed in pack(requests, self._object_bytes_max, self.release):
-                self._in_flight.acquire(packed.length)
-                self._on_upload_thread(partial(self._upload, packed))
+    def _encode_more(self) -> None:
+        with self._lock:
+            wanted = (self._packing is not None or self._gathered) and self._in_flight.room
+            start = wanted and not self._encoding
+            self._encoding = self._encoding or bool(wanted)
+        if start:
+            self._scheduler.submit(ENCODING, self._encode).add_done_callback(report_failure)
 
-    def _next_requests(self) -> Sequence[PersistRequest]:
-        with self._changed:
-            while not self._closed.is_set():
-                due_s = self._gathering.due_in_s(self._clock.monotonic(), self._logs)
-                if due_s == 0:
-                    break
-                self._changed.wait(due_s)
-            return self._gathering.take()
+    def _encode(self) -> None:
+        """Makes objects and starts to upload them, as long as there is room in flight."""
+        while (packing := self._next_packing()) is not None:
+            packed = next(packing, None)
+            if packed is not None:
+                self._in_flight.started(packed.length)
+                self._upload(packed)
+                continue
+            with self._lock:
+                self._packing = None
+            self._in_flight.encoded(self._packing_bytes)
+
+    def _next_packing(self) -> Iterator[PackedObject] | None:
+        with self._lock:
+            if self._packing is None and self._gathered:
+                requests = self._gathered.popleft()
+                self._packing_bytes = sum(request.size_bytes for request in requests)
+                self._packing = pack(requests, self._object_bytes_max, self.release)
+            self._encoding = self._packing is not None and self._in_flight.room
+            return self._packing if self._encoding else None
 
     def _upload(self, packed: PackedObject) -> None:
-        try:
+        data = packed.take_data()
+
+        def write(name: str) -> None:
             failpoints.hit("changelog.upload.before")
-            name = self._put(lambda: names.changelog_object(self._epoch, self._incarnation), packed.data())
+            self._store.put(name, data)
             failpoints.hit("changelog.upload.after")
-        except Exception as error:
-            for request in packed.pieces:
-                request.failed(error, self.release)
-            return
-        finally:
-            self._in_flight.release(packed.length)
-        self._ownership.hold(name, len(packed.pieces))
+
+        self._batch_sizes.add(len(packed.pieces))
+        stored = self._puts.put(write, self._new_log_object, packed.length, LOGS)
+        stored.add_done_callback(partial(self._uploaded, packed, data))
+
+    def _uploaded(self, packed: PackedObject, data: bytes, stored: Future[str]) -> None:
+        error = stored.exception()
+        if error is None:
+            self._ownership.hold(stored.result(), len(packed.pieces))
         for request in packed.pieces:
-            request.arrived(packed.pieces_of(request, name), self.release)
-        self._janitor.sweep()
+            if error is None:
+                request.arrived(packed.pieces_of(request, stored.result()), self.release)
+            else:
+                request.failed(error, self.release)
+        self._in_flight.ended(packed.length)
+        self._encode_more()
+        if error is None and self._copies is not None:
+            self._copies.keep(stored.result(), data)
+        self._puts.sweep()
 
-    def _put(self, new_name: Callable[[], str], data: bytes) -> str:
-        self.count(numberOfUploadRequests=1)
-        try:
-            name, attempts = put_with_attempts(
-                self._store, new_name, data, self._retries, self._closed.wait, lambda lost: self.discard([lost])
-            )
-        except Exception:
-            self.count(numberOfUploadFailures=1)
-            raise
-        self.count(uploadSizes=len(data), totalAttemptsPerUpload=attempts)
-        return name
 
-    def _on_upload_thread(self, call: Callable[[], None]) -> None:
-        try:
-            self._uploads.submit(call)
-        except RuntimeError:
-            # Shut down: this is the end of the last work there was, which may well wait for a delete.
-            call()
+def _threads(uploads_max: int, attempts_max: int) -> Scheduler:
+    """Each attempt of an upload may hold a thread, so that one never waits for the one that it is to overtake."""
+    return ThreadScheduler(
+        {
+            ENCODING: 1,
+            LOGS: uploads_max * attempts_max,
+            SHARED: SHARED_UPLOADS_MAX * attempts_max,
+            DELETES: 1,
+            MATERIALIZING: 1,
+        }
+    )

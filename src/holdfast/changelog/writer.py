@@ -1,38 +1,33 @@
 """The log of one table: which changes are pending, on their way or stored, in order of their SQNs.
 
     append ──► pending ──persist(up to a batch)──► range: uploading ──► stored ──truncate──► gone
-                  ▲                                        │
-                  └────────── reset ◄── failed ◄───────────┘
+                │ ▲ └──past the threshold: ahead of a cut──┘ │               │
+                │ └──────────────── reset ◄── failed ◄───────┘               │
+                └──────────────────────── rewind ◄───────────────────────────┘
 
-Invariants: entries are in order, disjoint, and never uploaded twice unless the upload failed; a range holds
-the changes of whole batches, merged per key when it is encoded; nothing at or past the truncation point is
-let go. No lock is held during I/O or compression, nor while a future is completed.
+Invariants: entries are in order, disjoint, and never uploaded twice unless the upload failed; a range that a cut asked
+for holds the changes of whole batches, merged per key when it is encoded; what is uploaded ahead of a cut is never
+merged across batches. No SQN is used twice, also after a rewind: it leaves a gap. Nothing at or past the truncation
+point is let go but by a rewind. No lock is held during I/O or compression, nor while a future is completed.
 It follows the StateChangelogWriter of FLIP-158. It does not decide when to materialize (`materialize/`).
 """
 
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-import msgspec
 import pyarrow as pa
 
 from holdfast.changelog.blocks import Merge
 from holdfast.changelog.format import ChangeSet, LogId
 from holdfast.changelog.handles import LogPiece
 from holdfast.changelog.packing import PersistRequest
+from holdfast.changelog.ranges import Deferred, DeferredChanges, Entry, Range, Wanted, divides, wanted
 from holdfast.changelog.uploader import Uploader
 from holdfast.errors import CheckpointFailed
 
-
-class DeferredChanges(Protocol):
-    """Where net changes of committed batches wait until they are wanted (`state.table.StateTable`)."""
-
-    def collect(self, up_to_batch: int) -> list[pa.RecordBatch]:
-        """Takes out those of batches up to that one, in order of replay: one change set or more, maybe without rows."""
-        ...
+__all__ = ["ChangelogWriter", "DeferredChanges", "LogSize"]
 
 
 class LogSize(NamedTuple):
@@ -43,61 +38,8 @@ class LogSize(NamedTuple):
     pending_sets: int
 
 
-@dataclass(eq=False)
-class _Range:
-    """Change sets that were asked to be stored together; `change_sets` are kept until they are."""
-
-    sqn_start: int
-    sqn_stop: int
-    batch_start: int
-    batch_stop: int
-    change_sets: list["ChangeSet | _Deferred"]
-    pieces: list[LogPiece] | None = None
-    error: BaseException | None = None
-    truncated: bool = False
-    done: Future[list[LogPiece]] = field(default_factory=Future)
-
-    def extend(self, change_set: "ChangeSet | _Deferred") -> None:
-        self.sqn_stop, self.batch_stop = change_set.sqn_stop, change_set.batch_stop
-        last = self.change_sets[-1]
-        if isinstance(last, _Deferred) and isinstance(change_set, _Deferred):
-            self.change_sets[-1] = last.to(change_set)
-        else:
-            self.change_sets.append(change_set)
-
-    def collect(self, merge: Merge) -> list[ChangeSet]:
-        """The change sets with their rows; deferred ones are read now."""
-        collected = [each.collected(merge) if isinstance(each, _Deferred) else each for each in self.change_sets]
-        self.change_sets = [*collected]
-        return collected
-
-
-@dataclass(frozen=True)
-class _Deferred:
-    """In a log's place of a change set: its rows are still to be collected."""
-
-    sqn_start: int
-    sqn_stop: int
-    batch_start: int
-    batch_stop: int
-    source: DeferredChanges
-
-    def to(self, last: "_Deferred") -> "_Deferred":
-        """From this one up to `last`, of the same source."""
-        return _Deferred(self.sqn_start, last.sqn_stop, self.batch_start, last.batch_stop, self.source)
-
-    def collected(self, merge: Merge) -> ChangeSet:
-        """With what the source still has of earlier batches too; those then come without rows."""
-        found = self.source.collect(self.batch_stop - 1)
-        rows = merge(found) if len(found) > 1 else found[0]
-        return ChangeSet(self.sqn_start, self.sqn_stop, self.batch_start, self.batch_stop, rows)
-
-
-_Entry = ChangeSet | _Deferred | _Range
-
-
 class ChangelogWriter:
-    """The writer of one log; `append` on the subtask's thread, the rest on any.
+    """The writer of one log; `append` and `rewind` on the subtask's thread, the rest on any.
 
     Parameters
     ----------
@@ -110,7 +52,8 @@ class ChangelogWriter:
         self._uploader = uploader
         self._merge = merge
         self._lock = threading.Lock()
-        self._entries: list[_Entry] = []
+        self._entries: list[Entry] = []
+        self._pending_bytes = 0
         self._next_sqn = 0
         self._truncated_to = 0
         self._last_batch: int | None = None
@@ -130,9 +73,11 @@ class ChangelogWriter:
             return self._next_sqn
 
     def append(self, batch: int, changes: pa.RecordBatch | DeferredChanges | None) -> None:
-        """The net changes of a committed batch, None where there are none. Once each, in order. Uploads nothing.
+        """The net changes of a committed batch, None where there are none. Once each, in order.
 
-        Those that wait elsewhere are collected by `persist`, where no one else can append or persist.
+        Does no I/O. Once more is pending than the uploader's `preempt_bytes_max`, that is given to it to be stored
+        ahead of a cut. Changes that wait elsewhere are collected by `persist`, where no one else can append or
+        persist; they take no memory here, and merge for nothing while they wait, so they are not uploaded ahead.
         """
         with self._lock:
             self._check_open()
@@ -143,12 +88,18 @@ class ChangelogWriter:
                 return
             place = self._next_sqn, self._next_sqn + 1, batch, batch + 1
             if not isinstance(changes, pa.RecordBatch):
-                self._entries.append(_Deferred(*place, changes))
+                self._entries.append(Deferred(*place, changes))
             elif changes.num_rows:
                 self._entries.append(ChangeSet(*place, changes))
+                self._pending_bytes += changes.nbytes
             else:
                 return
             self._next_sqn += 1
+            ahead = []
+            if self._pending_bytes > self._uploader.preempt_bytes_max:
+                ahead = self._open(lambda entry: isinstance(entry, ChangeSet), merged=False)
+        for each in ahead:
+            self._upload(each)
 
     def persist(self, up_to_batch: int, from_sqn: int | None = None) -> Future[list[LogPiece]]:
         """Store all changes of batches up to and including `up_to_batch` that are not stored yet.
@@ -156,7 +107,7 @@ class ChangelogWriter:
         Returns the pieces from `from_sqn` (the truncation point where it is None) up to that batch, in replay
         order: those of earlier ranges, also such as are still uploading, and the new one.
         The future fails with the error of the upload; over a range that failed before, it fails at once,
-        until `reset`.
+        until `reset`. It fails with `CheckpointFailed` where a rewind took some of it back meanwhile.
 
         Raises
         ------
@@ -166,23 +117,49 @@ class ChangelogWriter:
         """
         with self._lock:
             start = self._check(up_to_batch, from_sqn)
-            new = [] if any(each.error for each in self._ranges(start, up_to_batch)) else self._open(start, up_to_batch)
-            ranges = self._ranges(start, up_to_batch)
-            for each in new:
-                each.collect(self._merge)
-        for each in new:
-            self._upload(each)
+            new: list[Range] = []
+            if not any(each.range.error for each in wanted(self._ranges(), start, up_to_batch)):
+                new = self._open(
+                    lambda entry: entry.sqn_start >= start and entry.batch_stop <= up_to_batch + 1, merged=True
+                )
+            needed = wanted(self._ranges(), start, up_to_batch)
+            for each in needed:
+                each.range.asked = True
+            for opened in new:
+                opened.collect(self._merge)
+        for opened in new:
+            self._upload(opened)
         if not new:
             self._uploader.persist(self._log, None)
-        return _combined(ranges, start)
+        return _combined(self._log, needed)
 
     def reset(self) -> None:
         """A checkpoint ended otherwise: what failed to be stored is pending again. What is stored stays."""
         with self._lock:
-            entries: list[_Entry] = []
+            self._reset(lambda each: each.error is not None)
+
+    def rewind(self, to_batch: int) -> None:
+        """The batches after `to_batch` never were: their changes go, wherever they are.
+
+        What is pending is dropped. Ranges are dropped, or narrowed where they hold earlier batches too; those still
+        uploading once they are stored. Objects that nothing uses any more are deleted, unless an acknowledgement
+        named them.
+
+        Raises
+        ------
+        ValueError
+            The batch lies inside a range that was asked for as a whole. Nothing was changed.
+        """
+        with self._lock:
+            self._check_not_inside(to_batch)
+            self._reset(lambda each: each.error is not None)
+            undone = [entry for entry in self._entries if entry.batch_start > to_batch]
+            dropped = self._drop(undone, undone=True)
             for entry in self._entries:
-                entries.extend(entry.change_sets if isinstance(entry, _Range) and entry.error else [entry])
-            self._entries = entries
+                if isinstance(entry, Range) and entry.batch_stop > to_batch + 1:
+                    entry.narrow(to_batch)
+            self._count_pending()
+        self._release(dropped)
 
     def truncate(self, to_sqn: int) -> None:
         """No checkpoint will ask for changes below `to_sqn` again. A range across it stays whole.
@@ -193,14 +170,14 @@ class ChangelogWriter:
             if to_sqn > self._next_sqn:
                 raise ValueError(f"log {self._log}: cannot truncate to SQN {to_sqn}, the next one is {self._next_sqn}")
             self._truncated_to = max(self._truncated_to, to_sqn)
-            dropped = self._drop(lambda entry: entry.sqn_stop <= to_sqn)
+            dropped = self._drop([entry for entry in self._entries if entry.sqn_stop <= to_sqn])
         self._release(dropped)
 
     def size(self, from_sqn: int) -> LogSize:
         """What a checkpoint that starts at `from_sqn` would name."""
         with self._lock:
             pieces = [p for each in self._ranges() if each.sqn_stop > from_sqn for p in each.pieces or ()]
-            pending = sum(not isinstance(entry, _Range) and entry.sqn_start >= from_sqn for entry in self._entries)
+            pending = sum(not isinstance(entry, Range) and entry.sqn_start >= from_sqn for entry in self._entries)
             return LogSize(len(pieces), sum(piece.length for piece in pieces), pending)
 
     def held(self) -> list[str]:
@@ -214,7 +191,7 @@ class ChangelogWriter:
             if self._closed:
                 return
             self._closed = True
-            dropped = self._drop(lambda entry: True)
+            dropped = self._drop(self._entries)
         self._uploader.unregister(self._log)
         self._release(dropped)
 
@@ -230,81 +207,99 @@ class ChangelogWriter:
             raise ValueError(
                 f"log {self._log}: cannot persist batch {up_to_batch}: the last one appended is {self._last_batch}"
             )
-        for each in self._ranges(start):
-            if each.batch_start <= up_to_batch < each.batch_stop - 1:
-                raise ValueError(
-                    f"log {self._log}: batch {up_to_batch} lies inside a range that was persisted as a whole, "
-                    f"up to batch {each.batch_stop - 1}: cuts go forward"
-                )
+        self._check_not_inside(up_to_batch, start)
         return start
+
+    def _check_not_inside(self, batch: int, from_sqn: int = 0) -> None:
+        for entry in self._entries:
+            if entry.sqn_stop > from_sqn and divides(batch, entry):
+                raise ValueError(
+                    f"log {self._log}: batch {batch} lies inside a range that was persisted as a whole, "
+                    f"up to batch {entry.batch_stop - 1}: cuts go forward, and rewinds go to a cut"
+                )
 
     def _check_open(self) -> None:
         if self._closed:
             raise CheckpointFailed(f"log {self._log} is closed")
 
-    def _ranges(self, from_sqn: int = 0, up_to_batch: int | None = None) -> list[_Range]:
-        return [
-            entry
-            for entry in self._entries
-            if isinstance(entry, _Range)
-            and entry.sqn_stop > from_sqn
-            and (up_to_batch is None or entry.batch_stop <= up_to_batch + 1)
-        ]
+    def _ranges(self) -> list[Range]:
+        return [entry for entry in self._entries if isinstance(entry, Range)]
 
-    def _open(self, from_sqn: int, up_to_batch: int) -> list[_Range]:
+    def _open(self, which: Callable[[ChangeSet | Deferred], bool], *, merged: bool) -> list[Range]:
         """Make ranges of what is pending there, one for each run of neighbours."""
-        opened: list[_Range] = []
-        entries: list[_Entry] = []
+        opened: list[Range] = []
+        entries: list[Entry] = []
         for entry in self._entries:
-            if isinstance(entry, _Range) or entry.sqn_start < from_sqn or entry.batch_stop > up_to_batch + 1:
+            if isinstance(entry, Range) or not which(entry):
                 entries.append(entry)
             elif opened and entries[-1] is opened[-1]:
                 opened[-1].extend(entry)
             else:
-                opened.append(_Range(entry.sqn_start, entry.sqn_stop, entry.batch_start, entry.batch_stop, [entry]))
+                opened.append(Range.of(entry, merged))
                 entries.append(opened[-1])
         self._entries = entries
+        self._count_pending()
         return opened
 
-    def _upload(self, each: _Range) -> None:
-        request = PersistRequest(self._log, each.collect(self._merge), self._merge)
+    def _upload(self, each: Range) -> None:
+        request = PersistRequest(self._log, each.collect(self._merge), self._merge if each.merged else None)
         request.future.add_done_callback(lambda future: self._uploaded(each, future))
         self._uploader.persist(self._log, request)
 
-    def _uploaded(self, each: _Range, future: Future[list[LogPiece]]) -> None:
+    def _uploaded(self, each: Range, future: Future[list[LogPiece]]) -> None:
         error = future.exception()
-        if error is not None:
-            with self._lock:
-                each.error = error
-            each.done.set_exception(error)
-            return
-        pieces = future.result()
         with self._lock:
-            each.pieces = pieces
-            each.change_sets = []
-            unwanted = [each] if each.truncated else []
+            if error is not None:
+                each.error = error
+                self._reset(lambda other: other is each and not each.asked)
+            else:
+                each.pieces = future.result()
+                each.change_sets = []
+            unwanted = [each] if each.dropped and error is None else []
         self._release(unwanted)
-        each.done.set_result(pieces)
+        if error is not None:
+            each.done.set_exception(error)
+        else:
+            each.done.set_result(each.pieces or [])
 
-    def _drop(self, which: Callable[[_Entry], bool]) -> list[_Range]:
+    def _reset(self, which: Callable[[Range], bool]) -> None:
+        """What these ranges were to hold is pending again."""
+        entries: list[Entry] = []
+        for entry in self._entries:
+            entries.extend(entry.change_sets if isinstance(entry, Range) and which(entry) else [entry])
+        self._entries = entries
+        self._count_pending()
+
+    def _count_pending(self) -> None:
+        self._pending_bytes = sum(entry.rows.nbytes for entry in self._entries if isinstance(entry, ChangeSet))
+
+    def _drop(self, which: Sequence[Entry], *, undone: bool = False) -> list[Range]:
         """Takes entries out; returns those ranges that have objects. Others release theirs when they are stored."""
-        dropped = [entry for entry in self._entries if isinstance(entry, _Range) and which(entry)]
-        self._entries = [entry for entry in self._entries if not which(entry)]
+        gone = {id(entry) for entry in which}
+        self._entries = [entry for entry in self._entries if id(entry) not in gone]
+        self._count_pending()
+        dropped = [entry for entry in which if isinstance(entry, Range)]
         for each in dropped:
-            each.truncated = True
+            each.dropped = True
+            each.undone = undone
         return [each for each in dropped if each.pieces is not None]
 
-    def _release(self, ranges: Sequence[_Range]) -> None:
+    def _release(self, ranges: Sequence[Range]) -> None:
         for each in ranges:
             self._uploader.release(dict.fromkeys(piece.object for piece in each.pieces or ()))
 
 
-def _combined(ranges: Sequence[_Range], from_sqn: int) -> Future[list[LogPiece]]:
-    """The pieces of all ranges in order, from that SQN on, once all are stored; or the first error."""
+def _combined(log: LogId, needed: Sequence[Wanted]) -> Future[list[LogPiece]]:
+    """The pieces of all ranges in order once all are stored; or the first error."""
     combined: Future[list[LogPiece]] = Future()
     lock = threading.Lock()
-    unstored = [each for each in ranges if each.pieces is None or not each.done.done()]
-    missing = len(unstored)
+    missing = len(needed)
+
+    def answer() -> None:
+        if any(each.undone for each in needed):
+            combined.set_exception(CheckpointFailed(f"log {log}: it was rewound to before the cut"))
+        else:
+            combined.set_result([piece for each in needed for piece in each.pieces()])
 
     def one_done(future: Future[list[LogPiece]]) -> None:
         nonlocal missing
@@ -316,15 +311,10 @@ def _combined(ranges: Sequence[_Range], from_sqn: int) -> Future[list[LogPiece]]
         if last and error:
             combined.set_exception(error)
         elif last:
-            combined.set_result(_narrowed(ranges, from_sqn))
+            answer()
 
-    for each in unstored:
-        each.done.add_done_callback(one_done)
-    if not unstored:
-        combined.set_result(_narrowed(ranges, from_sqn))
+    for each in needed:
+        each.range.done.add_done_callback(one_done)
+    if not needed:
+        answer()
     return combined
-
-
-def _narrowed(ranges: Sequence[_Range], from_sqn: int) -> list[LogPiece]:
-    pieces = [piece for each in ranges for piece in each.done.result()]
-    return [msgspec.structs.replace(piece, sqn_start=max(piece.sqn_start, from_sqn)) for piece in pieces]

@@ -56,6 +56,10 @@ class MasterSettings:
             config.persist_size_threshold_bytes,
             config.object_size_max_bytes,
             config.in_flight_max_bytes,
+            config.preemptive_persist_threshold_bytes,
+            config.retries.max_attempts,
+            config.retries.next_attempt_delay_s,
+            config.retries.timeout_s,
         )
 
 

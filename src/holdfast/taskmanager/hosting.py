@@ -11,6 +11,7 @@ import cloudpickle
 import pyarrow as pa
 
 from holdfast.changelog.janitor import Janitor
+from holdfast.changelog.retries import RetryPolicy
 from holdfast.changelog.uploader import Uploader
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError
@@ -106,8 +107,9 @@ def _uploader(deployment: Deployment, store: ObjectStore, janitor: Janitor, cloc
         persist_bytes_max=settings.persist_bytes_max,
         object_bytes_max=settings.object_bytes_max,
         in_flight_bytes_max=settings.in_flight_bytes_max,
+        preempt_bytes_max=settings.preempt_bytes_max,
+        retries=RetryPolicy(settings.upload_attempts_max, settings.next_attempt_delay_s, settings.attempt_timeout_s),
         janitor=janitor,
-        clock=clock,
     )
 
 

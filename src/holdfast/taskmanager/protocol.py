@@ -36,6 +36,10 @@ class ChangelogSettings(msgspec.Struct, frozen=True):
     persist_bytes_max: int = 10_000_000
     object_bytes_max: int = 8 * 1024 * 1024
     in_flight_bytes_max: int = 100_000_000
+    preempt_bytes_max: int = 5_000_000
+    upload_attempts_max: int = 3
+    next_attempt_delay_s: float = 0.5
+    attempt_timeout_s: float | None = 1.0
 
 
 class Deployment(msgspec.Struct, frozen=True):

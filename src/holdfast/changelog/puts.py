@@ -1,0 +1,132 @@
+"""The changelog's puts and deletes: attempts, what becomes of their losers, and what is measured of both.
+
+Invariants: whatever an attempt may have stored and no answer named is given to the janitor, which deletes in a lane of
+its own, at once and again. Takes a store that does not retry. It does not know logs, requests or owners.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+
+from holdfast.changelog.attempts import Answer, Losers, Upload
+from holdfast.changelog.hedging import Hedging
+from holdfast.changelog.janitor import Janitor
+from holdfast.changelog.retries import RetryPolicy
+from holdfast.changelog.scheduling import Scheduler, report_failure
+from holdfast.metrics import Histogram
+
+DELETES = "delete"
+
+
+class Puts:
+    """Stores objects under new names.
+
+    Parameters
+    ----------
+    scheduler
+        With the lane `DELETES`, and those that `put` is given.
+    """
+
+    def __init__(self, policy: RetryPolicy, scheduler: Scheduler, janitor: Janitor) -> None:
+        self._policy = policy
+        self._scheduler = scheduler
+        self._janitor = janitor
+        self._hedging = Hedging(policy.timeout_s)
+        self._losers = Losers(self._landed, self._unknown)
+        self._lock = threading.Lock()
+        self._counters: Counter[str] = Counter(numberOfUploadRequests=0, numberOfUploadFailures=0, hedgedUploads=0)
+        self._sizes = Histogram()
+        self._latencies = Histogram()
+        self._attempts = Histogram()
+        self._total_attempts = Histogram()
+        self._closed = False
+        self._next_sweep: Callable[[], None] | None = None
+        self._plan_sweep()
+
+    def put(self, write: Callable[[str], None], new_name: Callable[[], str], size_bytes: int, lane: str) -> Future[str]:
+        """The name under which `write` stored it, once it did; or the last attempt's error, once all have ended."""
+        future: Future[str] = Future()
+        begun_s = self._scheduler.monotonic()
+        with self._lock:
+            self._counters["numberOfUploadRequests"] += 1
+        Upload(
+            write,
+            new_name,
+            size_bytes,
+            lane,
+            policy=self._policy,
+            hedging=self._hedging,
+            scheduler=self._scheduler,
+            losers=self._losers,
+            answered=lambda answer: self._answered(answer, size_bytes, begun_s, future),
+        ).start()
+        return future
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Delete objects that may have been stored and that nobody was told of; returns at once."""
+        self._janitor.discard(names)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Delete what is to be deleted; returns at once."""
+        if self._janitor.queued():
+            self._scheduler.submit(DELETES, self._sweep).add_done_callback(report_failure)
+
+    def metrics(self) -> dict[str, float]:
+        """Counters and histograms since the start, and what waits now."""
+        with self._lock:
+            values: dict[str, float] = dict(self._counters)
+        values["queuedDeletes"] = self._janitor.queued()
+        for name, histogram in (
+            ("uploadSizes", self._sizes),
+            ("uploadLatenciesNanos", self._latencies),
+            ("attemptsPerUpload", self._attempts),
+            ("totalAttemptsPerUpload", self._total_attempts),
+        ):
+            values.update(histogram.values(name))
+        return values
+
+    def close(self) -> None:
+        """Look for late arrivals no more; what is under way ends by itself, and is deleted where nobody wants it."""
+        with self._lock:
+            self._closed = True
+            cancel, self._next_sweep = self._next_sweep, None
+        if cancel is not None:
+            cancel()
+
+    def _answered(self, answer: Answer, size_bytes: int, begun_s: float, future: Future[str]) -> None:
+        with self._lock:
+            self._counters["hedgedUploads"] += answer.hedges > 0
+            self._counters["numberOfUploadFailures"] += answer.error is not None
+        self._total_attempts.add(answer.attempts)
+        if answer.error is not None:
+            future.set_exception(answer.error)
+            return
+        self._sizes.add(size_bytes)
+        self._latencies.add((self._scheduler.monotonic() - begun_s) * 1e9)
+        self._attempts.add(answer.attempt)
+        future.set_result(answer.name)
+
+    def _landed(self, name: str) -> None:
+        self.discard([name])
+
+    def _unknown(self, name: str) -> None:
+        self._janitor.suspect(name)
+        self.sweep()
+
+    def _sweep(self) -> None:
+        self._janitor.sweep()
+        self._plan_sweep()
+
+    def _plan_sweep(self) -> None:
+        delay_s = self._janitor.next_sweep_s()
+        with self._lock:
+            if delay_s is not None and not self._closed and self._next_sweep is None:
+                self._next_sweep = self._scheduler.call_later(delay_s, self._look_again)
+
+    def _look_again(self) -> None:
+        with self._lock:
+            self._next_sweep = None
+        self._janitor.look_again()
+        self.sweep()

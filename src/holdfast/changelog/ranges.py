@@ -1,0 +1,169 @@
+"""What a log consists of: change sets that are pending, and ranges of them that are stored, or on their way.
+
+    merged range   asked for by a cut: its change sets become one, and nothing can divide it
+    other range    uploaded ahead of a cut: its change sets stay apart, so that a cut or a rewind may divide it
+
+Data and its arithmetic; the order of things, locks and uploads are `writer`'s.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.changelog.blocks import Merge
+from holdfast.changelog.format import ChangeSet
+from holdfast.changelog.handles import LogPiece
+
+
+class DeferredChanges(Protocol):
+    """Where net changes of committed batches wait until they are wanted (`state.table.StateTable`)."""
+
+    def collect(self, up_to_batch: int) -> list[pa.RecordBatch]:
+        """Takes out those of batches up to that one, in order of replay: one change set or more, maybe without rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """In a log's place of a change set: its rows are still to be collected."""
+
+    sqn_start: int
+    sqn_stop: int
+    batch_start: int
+    batch_stop: int
+    source: DeferredChanges
+
+    def to(self, last: "Deferred") -> "Deferred":
+        """From this one up to `last`, of the same source."""
+        return Deferred(self.sqn_start, last.sqn_stop, self.batch_start, last.batch_stop, self.source)
+
+    def collected(self, merge: Merge) -> ChangeSet:
+        """With what the source still has of earlier batches too; those then come without rows."""
+        found = self.source.collect(self.batch_stop - 1)
+        rows = merge(found) if len(found) > 1 else found[0]
+        return ChangeSet(self.sqn_start, self.sqn_stop, self.batch_start, self.batch_stop, rows)
+
+
+Pending = ChangeSet | Deferred
+
+
+class Extent(NamedTuple):
+    """The smallest part of a range that can be told from the others."""
+
+    sqn_start: int
+    sqn_stop: int
+    batch_start: int
+    batch_stop: int
+
+    @classmethod
+    def of(cls, first: Pending, last: Pending) -> "Extent":
+        return cls(first.sqn_start, last.sqn_stop, first.batch_start, last.batch_stop)
+
+
+@dataclass(eq=False)
+class Range:
+    """Change sets that are stored together; `change_sets` are kept until they are."""
+
+    merged: bool
+    change_sets: list[Pending]
+    extents: list[Extent]
+    pieces: list[LogPiece] | None = None
+    """As stored: they may reach beyond the range, where it was narrowed."""
+    asked: bool = False
+    """A cut needs it."""
+    error: BaseException | None = None
+    dropped: bool = False
+    """The log is done with it: once stored, its objects are let go."""
+    undone: bool = False
+    """It was dropped because its batches never were."""
+    done: Future[list[LogPiece]] = field(default_factory=Future)
+
+    @classmethod
+    def of(cls, first: Pending, merged: bool) -> "Range":
+        return cls(merged, [first], [Extent.of(first, first)])
+
+    @property
+    def sqn_start(self) -> int:
+        return self.extents[0].sqn_start
+
+    @property
+    def batch_start(self) -> int:
+        return self.extents[0].batch_start
+
+    @property
+    def sqn_stop(self) -> int:
+        return self.extents[-1].sqn_stop
+
+    @property
+    def batch_stop(self) -> int:
+        return self.extents[-1].batch_stop
+
+    def extend(self, change_set: Pending) -> None:
+        """With the neighbour that follows."""
+        if self.merged:
+            self.extents = [Extent.of(self.change_sets[0], change_set)]
+        else:
+            self.extents.append(Extent.of(change_set, change_set))
+        last = self.change_sets[-1]
+        if isinstance(last, Deferred) and isinstance(change_set, Deferred):
+            self.change_sets[-1] = last.to(change_set)
+        else:
+            self.change_sets.append(change_set)
+
+    def collect(self, merge: Merge) -> list[ChangeSet]:
+        """The change sets with their rows; deferred ones are read now."""
+        collected = [each.collected(merge) if isinstance(each, Deferred) else each for each in self.change_sets]
+        self.change_sets = [*collected]
+        return collected
+
+    def sqn_stop_at(self, batch: int) -> int:
+        """The end of what it holds of batches up to that one; its start where that is nothing."""
+        return max((each.sqn_stop for each in self.extents if each.batch_stop <= batch + 1), default=self.sqn_start)
+
+    def narrow(self, to_batch: int) -> None:
+        """Forget later batches. At least one earlier one is in it."""
+        self.extents = [each for each in self.extents if each.batch_stop <= to_batch + 1]
+        self.change_sets = [each for each in self.change_sets if each.batch_stop <= to_batch + 1]
+
+
+Entry = Pending | Range
+
+
+def divides(batch: int, entry: Entry) -> bool:
+    """Whether a cut at that batch would have to divide what cannot be."""
+    parts: Sequence[Pending | Extent] = [entry] if not isinstance(entry, Range) else entry.extents
+    if isinstance(entry, Range) and entry.error is not None:
+        parts = entry.change_sets
+    return any(each.batch_start <= batch < each.batch_stop - 1 for each in parts)
+
+
+class Wanted(NamedTuple):
+    """What a cut needs of one range."""
+
+    range: Range
+    sqn_start: int
+    sqn_stop: int
+
+    @property
+    def undone(self) -> bool:
+        """A rewind took some of it back."""
+        return self.range.undone or self.sqn_stop > self.range.sqn_stop
+
+    def pieces(self) -> Iterator[LogPiece]:
+        """Of a range that is stored: narrowed to what is wanted."""
+        for piece in self.range.done.result():
+            yield msgspec.structs.replace(
+                piece,
+                sqn_start=max(piece.sqn_start, self.sqn_start),
+                sqn_stop=min(piece.sqn_stop, self.sqn_stop),
+            )
+
+
+def wanted(ranges: Sequence[Range], from_sqn: int, up_to_batch: int) -> list[Wanted]:
+    """What of these ranges a cut at that batch needs, from that SQN on."""
+    found = [Wanted(each, max(each.sqn_start, from_sqn), each.sqn_stop_at(up_to_batch)) for each in ranges]
+    return [each for each in found if each.sqn_start < each.sqn_stop]

@@ -1,0 +1,180 @@
+"""Where the changelog's work runs, and what time it is there: the one seam between it and threads.
+
+    submit(lane, call) ──► a thread of that lane ──► the future, whose callbacks run there
+    call_later(delay)  ──► the timer's thread: short calls only, which submit what takes long
+
+A lane runs so many calls at once, in the order they came. Invariant of `ThreadScheduler`: after `close` it ends when
+all that was submitted has ended, with what that submitted in turn; what comes later still runs, on its caller's
+thread. A scheduler with a single thread and manual time is `testing.ManualScheduler`.
+"""
+
+import heapq
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class Scheduler(Protocol):
+    """Runs calls beside each other, and later."""
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start; never goes back."""
+        ...
+
+    def submit(self, lane: str, call: Callable[[], T]) -> Future[T]:
+        """Run `call` in that lane; returns at once."""
+        ...
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Callable[[], None]:
+        """Call it once, so much later, unless what is returned was called before."""
+        ...
+
+    def result(self, future: Future[T]) -> T:
+        """Wait for the future; its result or error. Not from a lane that the future needs."""
+        ...
+
+    def close(self) -> None:
+        """What was submitted still ends; returns at once."""
+        ...
+
+
+def complete(future: Future[T], call: Callable[[], T]) -> None:
+    """The future gets what `call` returns or raises."""
+    try:
+        result = call()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def done() -> Future[None]:
+    """A future that is done."""
+    future: Future[None] = Future()
+    future.set_result(None)
+    return future
+
+
+def report_failure(future: Future[Any]) -> None:
+    """For calls that raise nothing unless there is a mistake in them, and whose future nobody else looks at."""
+    error = future.exception()
+    if error is not None:
+        _log.error("work of the changelog failed", exc_info=error)
+
+
+@dataclass(order=True)
+class _Timer:
+    due_s: float
+    number: int
+    call: Callable[[], None] = field(compare=False)
+    over: bool = field(default=False, compare=False)
+
+
+class ThreadScheduler:
+    """Threads, so many for each lane, started as they are needed, and one for timers."""
+
+    def __init__(self, threads: Mapping[str, int]) -> None:
+        self._pools = {
+            lane: ThreadPoolExecutor(count, thread_name_prefix=f"holdfast-{lane}") for lane, count in threads.items()
+        }
+        self._changed = threading.Condition()
+        self._timers: list[_Timer] = []
+        self._timed = 0
+        self._timer_thread: threading.Thread | None = None
+        self._unfinished = 0
+        self._closing = False
+        self._ended = False
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def submit(self, lane: str, call: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        with self._changed:
+            self._unfinished += 1
+            ended = self._ended
+        if ended:
+            self._run(future, call)
+            return future
+        try:
+            self._pools[lane].submit(self._run, future, call)
+        except RuntimeError:
+            # The interpreter is ending and starts no thread any more.
+            self._run(future, call)
+        return future
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Callable[[], None]:
+        with self._changed:
+            self._timed += 1
+            timer = _Timer(self.monotonic() + delay_s, self._timed, call)
+            heapq.heappush(self._timers, timer)
+            self._unfinished += 1
+            if self._timer_thread is None:
+                self._timer_thread = threading.Thread(target=self._time, name="holdfast-timer", daemon=True)
+                self._timer_thread.start()
+            self._changed.notify_all()
+
+        def cancel() -> None:
+            with self._changed:
+                pending, timer.over = not timer.over, True
+            if pending:
+                self._one_finished()
+
+        return cancel
+
+    def result(self, future: Future[T]) -> T:
+        return future.result()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._end_if_idle()
+
+    def _run(self, future: Future[T], call: Callable[[], T]) -> None:
+        try:
+            complete(future, call)
+        finally:
+            self._one_finished()
+
+    def _one_finished(self) -> None:
+        with self._changed:
+            self._unfinished -= 1
+            self._end_if_idle()
+
+    def _end_if_idle(self) -> None:
+        if self._closing and not self._unfinished and not self._ended:
+            self._ended = True
+            self._changed.notify_all()
+            for pool in self._pools.values():
+                pool.shutdown(wait=False)
+
+    def _time(self) -> None:
+        while (timer := self._next_timer()) is not None:
+            try:
+                timer.call()
+            except Exception:
+                _log.exception("a timer's call failed")
+            finally:
+                self._one_finished()
+
+    def _next_timer(self) -> _Timer | None:
+        """Waits for the next timer that is due; None at the end."""
+        with self._changed:
+            while not self._ended:
+                while self._timers and self._timers[0].over:
+                    heapq.heappop(self._timers)
+                left_s = self._timers[0].due_s - self.monotonic() if self._timers else None
+                if left_s is not None and left_s <= 0:
+                    timer = heapq.heappop(self._timers)
+                    timer.over = True
+                    return timer
+                self._changed.wait(left_s)
+            return None

@@ -1,0 +1,90 @@
+"""A scheduler for the changelog on one thread, in time that moves only when it is told to: same calls, same order."""
+
+import heapq
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from holdfast.changelog.scheduling import complete
+
+T = TypeVar("T")
+
+
+@dataclass(order=True)
+class _Event:
+    due_s: float
+    number: int
+    call: Callable[[], None] = field(compare=False)
+    cancelled: bool = field(default=False, compare=False)
+
+
+class ManualScheduler:
+    """`changelog.scheduling.Scheduler`; lanes have no limit.
+
+    Parameters
+    ----------
+    duration_s
+        How long a call takes in a lane; what it does is done at the end of that.
+    """
+
+    def __init__(self, duration_s: Callable[[str], float] = lambda lane: 0.0) -> None:
+        self._duration_s = duration_s
+        self._now_s = 0.0
+        self._number = 0
+        self._events: list[_Event] = []
+
+    def monotonic(self) -> float:
+        return self._now_s
+
+    def submit(self, lane: str, call: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        self.call_later(self._duration_s(lane), lambda: complete(future, call))
+        return future
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Callable[[], None]:
+        self._number += 1
+        event = _Event(self._now_s + delay_s, self._number, call)
+        heapq.heappush(self._events, event)
+
+        def cancel() -> None:
+            event.cancelled = True
+
+        return cancel
+
+    def result(self, future: Future[T]) -> T:
+        """Runs what is due until the future is done."""
+        self.run_until(future.done)
+        return future.result()
+
+    def close(self) -> None:
+        """Nothing: what waits still runs when time comes to it."""
+
+    def run_until(self, condition: Callable[[], bool]) -> None:
+        """Let time pass, from one event to the next, until the condition holds.
+
+        Raises
+        ------
+        RuntimeError
+            Nothing is left that could make it true.
+        """
+        while not condition():
+            if not self._step(float("inf")):
+                raise RuntimeError("nothing is left to run, and the condition does not hold")
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass; what falls due meanwhile runs."""
+        until_s = self._now_s + seconds
+        while self._step(until_s):
+            pass
+        self._now_s = until_s
+
+    def _step(self, until_s: float) -> bool:
+        while self._events and self._events[0].cancelled:
+            heapq.heappop(self._events)
+        if not self._events or self._events[0].due_s > until_s:
+            return False
+        event = heapq.heappop(self._events)
+        self._now_s = max(self._now_s, event.due_s)
+        event.call()
+        return True
