@@ -39,8 +39,6 @@ T = TypeVar("T")
 ENCODING, LOGS, SHARED, MATERIALIZING = "encode", "upload", "shared", "materialize"
 UPLOADS_MAX = 12
 """Of logs, at once: as many objects of full size as the default bound in flight holds."""
-SHARED_UPLOADS_MAX = 2
-"""Of materialized parts, at once: they leave the logs their share."""
 
 
 class Uploader:
@@ -60,6 +58,8 @@ class Uploader:
         What a log may have pending before it asks for it to be stored without waiting for a cut.
     uploads_max
         Objects of logs that are stored at once.
+    materializations_max
+        Calls that `in_background` runs at once.
     janitor
         Of the same store; shared by the deployments of a TaskManager, so that a delete which failed in one is
         repeated in the next.
@@ -79,6 +79,7 @@ class Uploader:
         in_flight_bytes_max: int = 100 * 1000 * 1000,
         preempt_bytes_max: int = 5 * 1000 * 1000,
         uploads_max: int = UPLOADS_MAX,
+        materializations_max: int = 1,
         retries: RetryPolicy | None = None,
         janitor: Janitor | None = None,
         copies: Copies | None = None,
@@ -90,7 +91,7 @@ class Uploader:
         self._new_log_object = partial(names.changelog_object, epoch, incarnation)
         self._new_shared_object = partial(names.shared_object, epoch, incarnation)
         policy = retries or RetryPolicy()
-        self._scheduler = scheduler or _threads(uploads_max, policy.max_attempts)
+        self._scheduler = scheduler or _threads(uploads_max, materializations_max, policy.max_attempts)
         self._ownership = Ownership()
         self._janitor = janitor or Janitor(store)
         self._puts = Puts(policy, self._scheduler, self._janitor)
@@ -175,7 +176,7 @@ class Uploader:
         self._ownership.retain(objects)
 
     def in_background(self, call: Callable[[], T]) -> Future[T]:
-        """Run a materialization; one at a time in a TaskManager, so that they leave the logs their share."""
+        """Run a materialization; few at a time in a TaskManager, so that they leave the logs their share."""
         return self._scheduler.submit(MATERIALIZING, call)
 
     def acknowledge(self, objects: Iterable[str]) -> None:
@@ -298,14 +299,14 @@ class Uploader:
         self._puts.sweep()
 
 
-def _threads(uploads_max: int, attempts_max: int) -> Scheduler:
+def _threads(uploads_max: int, materializations_max: int, attempts_max: int) -> Scheduler:
     """Each attempt of an upload may hold a thread, so that one never waits for the one that it is to overtake."""
     return ThreadScheduler(
         {
             ENCODING: 1,
             LOGS: uploads_max * attempts_max,
-            SHARED: SHARED_UPLOADS_MAX * attempts_max,
+            SHARED: materializations_max * attempts_max,
             DELETES: 1,
-            MATERIALIZING: 1,
+            MATERIALIZING: materializations_max,
         }
     )

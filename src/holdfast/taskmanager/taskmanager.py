@@ -133,6 +133,8 @@ class TaskManager:
 
     def process(self, request: ProcessRequest) -> ProcessResult:
         self._see(request.run, "process")
+        # Back-pressure: no batch begins while too much of earlier ones is still to be stored.
+        self._deployed().uploader.wait_until_available()
         with self._work:
             self._see(request.run, "process")
             hosted = self._deployed()
