@@ -21,11 +21,14 @@ MAY_IMPORT: dict[str, str] = {
     "spark": "__init__ exchange graph jobmaster journal query settings sources storage taskmanager",
     "query": "jobmaster settings",
     # Control: the JobMaster executes what the pure rules decide, and the journal remembers.
-    "jobmaster": "changelog checkpoint exchange functions graph journal recovery settings sinks sources state storage "
-    "taskmanager",
+    "jobmaster": "changelog checkpoint exchange functions graph journal maintenance recovery settings sinks sources "
+    "state storage taskmanager",
     "settings": "changelog.retries checkpoint.triggers",
     "checkpoint": "settings",
     "journal": "storage",
+    # Upkeep: what looks after stored data as a whole, for a JobMaster and for people.
+    "cli": "journal maintenance storage",
+    "maintenance": "changelog journal materialize recovery sinks sources storage",
     # Data: sources, exchange, TaskManager, state, changelog, storage.
     "exchange": "graph sinks sources state storage taskmanager",
     "taskmanager": "changelog functions graph materialize recovery sources state storage",

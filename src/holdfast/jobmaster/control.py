@@ -24,7 +24,6 @@ from holdfast.checkpoint.events import Command, Event, Group, Position
 from holdfast.clock import Clock
 from holdfast.errors import CheckpointFailed, Fenced, HoldfastError, PublishFailed, StorageError
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
-from holdfast.jobmaster.janitor import left_behind
 from holdfast.jobmaster.publisher import Publisher
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.journal.codec import encode_committables
@@ -71,6 +70,9 @@ class Listeners:
     failover: Callable[[str], None]
     failed: Callable[[Exception], None]
     planning: Callable[[frozenset[str]], None]
+    died: Callable[[list[int], int], None]
+    """Incarnations that are dead, and the newest checkpoint that no acknowledgement can complete any more."""
+    tick: Callable[[float], None]
 
 
 @dataclass
@@ -180,7 +182,7 @@ class Control:
             )
             dead = self._task_managers.take_dead(set(live.values()))
             if dead:
-                self._submit(self._delete_thread, self._find_left_behind, dead, resolved)
+                self._listeners.died(dead, resolved)
 
         self._events.put(note)
 
@@ -275,7 +277,9 @@ class Control:
 
     def _tick(self) -> None:
         self._task_managers.check_heartbeats()
-        self._handle(events.Tick(self._clock.monotonic(), self._clock.now()))
+        now_s = self._clock.monotonic()
+        self._handle(events.Tick(now_s, self._clock.now()))
+        self._listeners.tick(now_s)
 
     def _handle(self, event: Event) -> None:
         for command in self._coordinator.handle(event):
@@ -486,11 +490,3 @@ class Control:
             self._publishers[sink].drop(committables)
         except (StorageError, OSError) as error:
             log.warning("staged files of sink %r are left to the next takeover: %s", sink, error)
-
-    def _find_left_behind(self, dead: list[int], resolved: CheckpointId) -> None:
-        try:
-            found = left_behind(self._store, self._facts.epoch, dead, resolved)
-        except (StorageError, OSError) as error:
-            log.warning("what incarnations %s left is left to the next takeover: %s", dead, error)
-            return
-        self.post(events.ObjectsFound(frozenset(found)))

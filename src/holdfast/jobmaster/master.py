@@ -11,8 +11,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
+from concurrent.futures import Future
 
 from holdfast import errors, failpoints
 from holdfast.checkpoint import events
@@ -31,6 +30,7 @@ from holdfast.jobmaster.janitor import Janitor
 from holdfast.jobmaster.planner import Planner
 from holdfast.jobmaster.progress import Progress
 from holdfast.jobmaster.publisher import Publisher
+from holdfast.jobmaster.sweeper import Sweeper
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.jobmaster.waiters import Waiters
 from holdfast.journal.fence import TakenOver
@@ -96,8 +96,7 @@ class JobMaster:
         self._deployer = Deployer(job, cluster, self._task_managers, self._control, self._stopping)
         self._waiters = Waiters(self._planner.reached, self.trigger_checkpoint, self._control.published)
         self._thread = threading.Thread(target=self._main, name=f"holdfast-{job.settings.name}", daemon=True)
-        self._background = ThreadPoolExecutor(1, "holdfast-cleanup")
-        self._cleaning: Future[None] = Future()
+        self._sweeper = self._make_sweeper()
 
     # --- start and end ------------------------------------------------------------------------------------------------
 
@@ -107,8 +106,7 @@ class JobMaster:
             base = self._taken.base
             self._planner.begin(_position(base))
             self._control.open(self._taken.base_number, base, base_objects(self.job.store, base))
-            janitor = Janitor(self.job.store, self._taken, self._publishers)
-            self._cleaning = self._background.submit(janitor.run, self._stopping.is_set)
+            self._sweeper.start()
             self._deployer.start(base, self._planner.next_batch)
         except BaseException:
             self._close()
@@ -141,7 +139,7 @@ class JobMaster:
     def _main(self) -> None:
         try:
             self._loop()
-            wait_for([self._cleaning])  # a job that runs for a moment each hour cleans up, too
+            self._sweeper.finish()
         except Stopped:
             self._stopped_early = True
             log.info("%s: stopped", self._settings.name)
@@ -160,7 +158,7 @@ class JobMaster:
         self._task_managers.stop()
         self._cluster.stop()
         self._planner.close()
-        self._background.shutdown(wait=True, cancel_futures=True)
+        self._sweeper.close()
         self._on_close()
 
     # --- the batch loop -----------------------------------------------------------------------------------------------
@@ -390,12 +388,22 @@ class JobMaster:
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
+    def _make_sweeper(self) -> Sweeper:
+        janitor = Janitor(self.job.store, self.job.epoch, self._publishers)
+        return Sweeper(self.job.store, self.job.epoch, janitor, self._control.post, self._clock, self._stopping.is_set)
+
     def _make_control(self, journal: Journal) -> Control:
         layout = self._settings.layout
         operators = identities(self.job.program)
         facts = JobFacts(self.job.epoch, operators, layout.parallelism, layout.max_parallelism)
         listeners = Listeners(
-            self._on_completed, self.progress.checkpoint_failed, self._ask_failover, self._on_failed, self._on_planning
+            self._on_completed,
+            self.progress.checkpoint_failed,
+            self._ask_failover,
+            self._on_failed,
+            self._on_planning,
+            died=lambda dead, resolved: self._sweeper.died(dead, resolved),
+            tick=lambda now_s: self._sweeper.tick(now_s),
         )
         return Control(
             Coordinator(self._settings.checkpoint),

@@ -1,20 +1,21 @@
 """Clean-up after a takeover: what older epochs left, that the base checkpoint does not need.
 
-    needed_objects (I/O, before the job runs) ──► survey (I/O) ──► plan_cleanup (pure) ──► carry_out (I/O)
-                                                                          │ print it: a dry run
+    needed_objects (I/O) ──► survey (I/O) ──► plan_cleanup (pure) ──► carry_out (I/O)
+                                                     │ print it: a dry run
 
 Invariants
-- Only objects of epochs below one's own are ever deleted, and only checkpoint records below the base.
+- Only objects of epochs below one's own are ever deleted, and only checkpoint records of those, below the base.
 - Records before objects; oldest first. What `names.parse` does not know is left alone and reported, as are
   savepoints and everything outside the folders of `names.EPOCH_FOLDERS`.
-- What the base needs is read before the first checkpoint of the new epoch can subsume it; if anything of it
-  cannot be read, nothing is deleted.
+- If anything that the base needs cannot be read, nothing is deleted.
 
-Safe while the job runs, and also in a JobMaster that was fenced meanwhile without knowing: what a later record
-names of epochs before one's own, one's base names too. Does not own objects of living epochs (the registry does).
+The base is the newest checkpoint, at the takeover or at any time later: what a later record names of epochs before
+one's own, an earlier one names too. So it is safe while the job runs, and also in a JobMaster that was fenced
+meanwhile without knowing. Does not own objects of living epochs (the registry does).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from holdfast.errors import CorruptObject, ObjectNotFound
@@ -26,6 +27,7 @@ from holdfast.storage import names
 from holdfast.storage.store import ObjectInfo, ObjectStore
 
 DELETE_BATCH = 500
+READS_MAX = 8
 
 StagedFiles = Callable[[str, Sequence[bytes]], Iterable[str]]
 """(sink, committables) → names of the staged files in the job's storage that they refer to."""
@@ -74,7 +76,7 @@ def plan_cleanup(survey: Survey) -> CleanupPlan:
     for number, record in sorted(survey.older_records.items()):
         if record is None:
             unknown.append(names.journal(number))
-        elif isinstance(record, CheckpointRecord):
+        elif isinstance(record, CheckpointRecord) and record.epoch < survey.epoch:
             expired.append(JournalNumber(number))
     kept = 0
     candidates: list[tuple[int, ObjectInfo]] = []
@@ -102,18 +104,20 @@ def needed_objects(
 ) -> set[str]:
     """Everything that a restart from `base` reads: what it names, what its manifests name, what is to be published.
 
-    To be called before the first checkpoint of the new epoch: later, what only the base needs is deleted.
+    Once a later checkpoint is recorded, what only this one needs may be gone (`ObjectNotFound`).
     Raises `StorageError` or `CorruptObject` where something of it cannot be read.
     """
     if base is None:
         return set()
     needed = set(base.objects())
+    groups = [(sink, group.object) for sink, each in base.groups.items() for group in each]
+    wanted = [*base.manifests, *(name for _, name in groups)]
+    with ThreadPoolExecutor(READS_MAX, thread_name_prefix="holdfast-needed") as readers:
+        found = dict(zip(wanted, readers.map(store.get, wanted), strict=True))
     for manifest in base.manifests:
-        needed.update(manifest_objects(manifest, store.get(manifest)))
-    for sink, groups in base.groups.items():
-        for group in groups:
-            stored = decode_committables(group.object, store.get(group.object))
-            needed.update(staged_files(sink, stored.committables))
+        needed.update(manifest_objects(manifest, found[manifest]))
+    for sink, name in groups:
+        needed.update(staged_files(sink, decode_committables(name, found[name]).committables))
     return needed
 
 

@@ -116,8 +116,13 @@ def _decode_one(data: bytes, kinds: tuple[type[Committable], ...], sink: str) ->
 
 def staged_names(encoded: Sequence[bytes], sink: str) -> list[str]:
     """Names in the job's own storage that committables of any kind refer to."""
-    found = [_decode_one(data, (StagedRows, StagedParquet, StagedDeltaFile), sink) for data in encoded]
+    found = decode_any(encoded, sink)
     return [each.name for each in found if isinstance(each, StagedRows) and each.name is not None]
+
+
+def decode_any(encoded: Sequence[bytes], sink: str) -> list[Committable]:
+    """Committables of any kind, in order. Raises `CorruptObject`, see `decode`."""
+    return [_decode_one(data, (StagedRows, StagedParquet, StagedDeltaFile), sink) for data in encoded]
 
 
 def staged_name(context: StageContext, index: int, suffix: str) -> str:

@@ -157,6 +157,11 @@ def incarnation_folders(epoch: int, incarnation: int) -> tuple[str, str]:
     return CHANGELOG + path, SHARED + path
 
 
+def epoch_folders(epoch: int) -> list[str]:
+    """The folders that all TaskManagers of an epoch write to, for `list`."""
+    return [f"{CHANGELOG}{_number(epoch)}/", f"{SHARED}{_number(epoch)}/"]
+
+
 def manifests_folder(epoch: int) -> str:
     """The folder of an epoch's checkpoints, for `list`."""
     return f"{MANIFESTS}{_number(epoch)}/"

@@ -7,6 +7,7 @@ Invariants: obstore's own retries are off; a whole-object write is atomic; messa
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import obstore
@@ -148,10 +149,12 @@ class FileStore(ObstoreStore):
         raise AssertionError("unreachable")
 
 
-def file_store(url: str, path: str) -> ObjectStore:
-    """A store in a folder, which is made."""
+def file_store(url: str, path: str, *, make: bool = True) -> ObjectStore:
+    """A store in a folder, which is made, or must be there."""
+    if not make and not Path(path).is_dir():
+        raise StorageError(f"storage {url}: there is no such folder")
     try:
-        return FileStore(url, LocalStore(path, mkdir=True, automatic_cleanup=True))
+        return FileStore(url, LocalStore(path, mkdir=make, automatic_cleanup=True))
     except (BaseError, OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise StorageError(f"storage {url}: the folder cannot be made or read: {reason}") from None

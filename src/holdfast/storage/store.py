@@ -61,19 +61,19 @@ class ObjectStore(Protocol):
         ...
 
 
-def open_store(url: str, storage_options: Mapping[str, str] | None = None) -> ObjectStore:
+def open_store(url: str, storage_options: Mapping[str, str] | None = None, *, make: bool = True) -> ObjectStore:
     """Open `file:///…`, `memory://…`, `s3://…`, `gs://…` or `az://…`.
 
     A `memory://` URL names one store shared within the process. `storage_options` are obstore's
     (`aws_access_key_id`, `aws_endpoint`, `allow_http`, `timeout`, …), never stored or logged.
-    Does no I/O but making the folder of a `file://` URL.
+    Does no I/O but making the folder of a `file://` URL; without `make` a folder that is not there is an error.
 
     Raises
     ------
     SettingsError
         The URL or an option is not understood.
     StorageError
-        The folder cannot be made.
+        The folder cannot be made, or is not there.
     """
     from holdfast.storage.obstore_store import cloud_store, file_store, memory_store
 
@@ -88,7 +88,7 @@ def open_store(url: str, storage_options: Mapping[str, str] | None = None) -> Ob
     if parts.scheme == "file":
         if parts.netloc or not parts.path.startswith("/"):
             raise SettingsError(f"storage {shown!r}: expected an absolute path: file:///folder")
-        return file_store(url, unquote(parts.path))
+        return file_store(url, unquote(parts.path), make=make)
     if not parts.netloc:
         raise SettingsError(f"storage {shown!r}: expected a bucket or account: {parts.scheme}://name/folder")
     return cloud_store(url, dict(storage_options or {}))

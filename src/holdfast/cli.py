@@ -1,0 +1,164 @@
+"""The `holdfast` command: looks after a job's storage from outside, whether the job runs or not.
+
+    holdfast verify <storage>            reads all that the retained checkpoints refer to; writes nothing
+    holdfast gc <storage> [--dry-run]    deletes what epochs before the newest takeover left
+
+Exit code 0: all is well; 1: something is wrong, and said; 2: the command itself was not understood. What a script
+reads goes to stdout (`--json`: one document), progress to stderr. Owns no rules: they are `maintenance/`'s.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+
+from holdfast.errors import HoldfastError
+from holdfast.journal.cleanup import CleanupPlan, carry_out
+from holdfast.maintenance.cleaning import observe
+from holdfast.maintenance.cleaning import plan as plan_cleaning
+from holdfast.maintenance.report import Report
+from holdfast.maintenance.verify import verify as verify_storage
+from holdfast.storage.retrying import RetryingStore
+from holdfast.storage.store import ObjectStore, open_store
+
+app = typer.Typer(
+    help="Look after the storage of a Holdfast job.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+)
+
+Storage = Annotated[
+    str, typer.Argument(help="The job's storage: file:///…, s3://…, gs://…, az://…, or a local folder.")
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        "-o",
+        envvar="HOLDFAST_STORAGE_OPTIONS",
+        metavar="KEY=VALUE",
+        help="A storage option, as in Job(storage_options=…); may be repeated. In the variable: several, with spaces "
+        "between them. Credentials may also come from the provider's own variables (AWS_ACCESS_KEY_ID, …).",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+@app.command()
+def verify(storage: Storage, option: Options = None, json: Json = False) -> None:
+    """Read everything that the retained checkpoints refer to, and say what is wrong. Writes nothing."""
+    with _told():
+        store = _open(storage, option)
+        with _progress() as bar:
+            task = bar.add_task("reading", total=None)
+            report = verify_storage(store, lambda done, total: bar.update(task, completed=done, total=total))
+        if json:
+            _print_json({"ok": report.ok, **msgspec.to_builtins(report)})
+        else:
+            _print_report(report)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+@app.command()
+def gc(
+    storage: Storage,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    option: Options = None,
+    json: Json = False,
+) -> None:
+    """Delete what epochs before the newest takeover left and the newest checkpoint does not need.
+
+    Safe while the job runs. Unknown names are left alone and reported.
+    """
+    with _told():
+        store = _open(storage, option)
+        observed = observe(store)
+        if observed is None:
+            raise HoldfastError(f"{store.url}: there is no journal: is this the storage of a job?")
+        plan = plan_cleaning(store, observed)
+        deleted = 0 if dry_run else carry_out(store, plan)
+        if json:
+            _print_json(_plan_as_json(plan, int(observed.taken.epoch), dry_run, deleted))
+        else:
+            print("\n".join(plan.lines()))
+            print(
+                f"epoch {observed.taken.epoch} lives; " + ("nothing was deleted" if dry_run else f"deleted: {deleted}")
+            )
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """An error of Holdfast's is its message and exit code 1, without a traceback."""
+    try:
+        yield
+    except HoldfastError as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def _open(storage: str, options: list[str] | None) -> ObjectStore:
+    url = storage if "://" in storage else Path(storage).absolute().as_uri()
+    given: dict[str, str] = {}
+    for each in options or []:
+        key, equals, value = each.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter("expected KEY=VALUE", param_hint="--option")
+        given[key] = value
+    return RetryingStore(open_store(url, given, make=False))
+
+
+def _progress() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    return Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+
+
+def _print_report(report: Report) -> None:
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(f"job {report.job!r} ({report.job_id}), epoch {report.epoch}, {report.storage}", markup=False)
+    for each in report.checkpoints:
+        console.print(
+            f"checkpoint {each.number} (epoch {each.epoch}): batch {each.batch}, {each.tables} tables of "
+            f"{each.task_managers} TaskManagers, {each.state_bytes:,} bytes of state"
+        )
+    table = Table("what", "objects", "bytes", "wrong")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for kind, count in report.read.items():
+        table.add_row(kind, f"{count.objects:,}", f"{count.bytes:,}", str(count.problems or "-"))
+    console.print(table)
+    for note in report.notes:
+        console.print(f"note: {note}", markup=False)
+    for problem in report.problems:
+        console.print(f"\n{problem.object}\n  found     {problem.found}\n  expected  {problem.expected}", markup=False)
+    count = len(report.problems)
+    console.print(f"\n{count} things are wrong" if count > 1 else "\n1 thing is wrong" if count else "all is well")
+
+
+def _plan_as_json(plan: CleanupPlan, epoch: int, dry_run: bool, deleted: int) -> dict[str, object]:
+    return {
+        "epoch": epoch,
+        "dry_run": dry_run,
+        "records": [int(number) for number in plan.expired],
+        "objects": [{"name": info.name, "bytes": info.size} for info in plan.deleted],
+        "kept": plan.kept,
+        "unknown": plan.unknown,
+        "deleted": deleted,
+    }
+
+
+def _print_json(document: dict[str, object]) -> None:
+    print(msgspec.json.encode(document).decode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Clean-up of older epochs: the same whether a JobMaster has just taken over or a person asks (`holdfast gc`).
+
+    observe (I/O: journal, newest checkpoint, all it names) ──► plan (lists) ──► journal.cleanup.carry_out
+
+What is kept is what the newest checkpoint of the journal needs: later ones name nothing else of older epochs, since
+a job only ever lets go of what it restored from. Invariants: nothing of the living epoch is touched, nothing at all
+where something that the newest checkpoint names cannot be read.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.errors import ObjectNotFound, StorageError
+from holdfast.ids import Epoch, JournalNumber
+from holdfast.journal import rules
+from holdfast.journal.cleanup import CleanupPlan, needed_objects, plan_cleanup, survey
+from holdfast.journal.fence import TakenOver, journal_numbers, read_record
+from holdfast.journal.records import CheckpointRecord
+from holdfast.recovery.manifests import decode_manifest
+from holdfast.sinks.staging import staged_names
+from holdfast.storage.store import ObjectStore
+
+OBSERVATIONS_MAX = 20
+"""Attempts at reading a journal that a running job keeps changing."""
+
+
+class Observed(NamedTuple):
+    """The living epoch with the newest checkpoint, the objects that this one needs, and its sinks' committables."""
+
+    taken: TakenOver
+    needed: frozenset[str]
+    committables: dict[str, list[bytes]]
+
+
+def observe(store: ObjectStore, epoch: int | None = None, sinks: Collection[str] | None = None) -> Observed | None:
+    """What must be kept; None where the journal is empty.
+
+    Parameters
+    ----------
+    epoch
+        One's own; without it that of the highest record.
+    sinks
+        Those of the job: what is still to be published for others was given up. Without it all are kept.
+
+    Raises
+    ------
+    CorruptObject, StorageError
+        The journal, or something that the newest checkpoint names, cannot be read.
+    """
+    for _ in range(OBSERVATIONS_MAX):
+        numbers = journal_numbers(store)
+        if not numbers:
+            return None
+        try:
+            return _observe(store, numbers, epoch, sinks)
+        except ObjectNotFound:
+            if journal_numbers(store) == numbers:
+                raise
+    raise StorageError(f"{store.url}: the journal changed {OBSERVATIONS_MAX} times while it was read; try again")
+
+
+def plan(store: ObjectStore, observed: Observed) -> CleanupPlan:
+    """What would be deleted. Lists; writes nothing."""
+    return plan_cleanup(survey(store, observed.taken, observed.needed))
+
+
+def manifest_objects(name: str, data: bytes) -> list[str]:
+    """What a manifest refers to. Raises `CorruptObject`."""
+    return [obj for table in decode_manifest(name, data).tables for obj in table.objects()]
+
+
+def _observe(store: ObjectStore, numbers: list[int], epoch: int | None, sinks: Collection[str] | None) -> Observed:
+    # A takeover below other records never counted: only the highest number says which epoch lives.
+    living = read_record(store, max(numbers)).epoch if epoch is None else epoch
+    number, base = _newest_checkpoint(store, numbers)
+    if base is not None and sinks is not None:
+        kept = {sink: groups for sink, groups in base.groups.items() if sink in sinks}
+        base = msgspec.structs.replace(base, groups=kept)
+    committables: dict[str, list[bytes]] = {}
+
+    def staged(sink: str, found: Sequence[bytes]) -> list[str]:
+        committables.setdefault(sink, []).extend(found)
+        return staged_names(found, sink)
+
+    needed = needed_objects(store, base, manifest_objects, staged)
+    return Observed(TakenOver(Epoch(living), number, base), frozenset(needed), committables)
+
+
+def _newest_checkpoint(
+    store: ObjectStore, numbers: list[int]
+) -> tuple[JournalNumber, CheckpointRecord] | tuple[None, None]:
+    for number in rules.base_search_order(numbers, rules.number_for_put(numbers)):
+        record = read_record(store, number)
+        if isinstance(record, CheckpointRecord):
+            return JournalNumber(number), record
+    return None, None

@@ -1,0 +1,295 @@
+"""`verify`: reads everything that the retained checkpoints refer to, and says what is wrong. Writes nothing.
+
+    job, journal ──► records ──► manifests, committables, source chunks ──► log pieces, parts, staged files
+                                                                                 each object once
+
+Invariants: what is read is let go of at once, so that terabytes fit; an object that was found to be as a checkpoint
+says is not read again. A running job subsumes checkpoints meanwhile: what is missing then is looked at again with
+what the journal says by now, so that only a loss is reported as one. What lies at sinks' own targets is not read.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from holdfast.changelog.handles import Manifest, TableHandle
+from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
+from holdfast.journal.codec import decode_committables, decode_record
+from holdfast.journal.fence import journal_numbers
+from holdfast.journal.job import LAYOUT_VERSION, read_job
+from holdfast.journal.records import CheckpointRecord, Record
+from holdfast.maintenance import report as kinds
+from holdfast.maintenance.objects import Check, Wrong, part_check, piece_check, staged_check
+from holdfast.maintenance.report import CheckpointSummary, Progress, Report
+from holdfast.recovery.manifests import decode_manifest
+from holdfast.recovery.restore import select
+from holdfast.sinks.staging import StagedRows, decode_any
+from holdfast.sources.file_chunks import decode as decode_chunk
+from holdfast.sources.file_chunks import join
+from holdfast.storage import names
+from holdfast.storage.store import ObjectStore
+
+READS_MAX = 8
+ROUNDS_MAX = 20
+
+
+def verify(store: ObjectStore, progress: Progress = lambda done, total: None) -> Report:
+    """Everything that the checkpoints in the journal refer to. Raises `StorageError` where it cannot even be listed."""
+    verified: set[tuple[object, ...]] = set()
+    for attempt in itertools.count(1):
+        numbers = journal_numbers(store)
+        report = _Verification(store, verified, progress).run(numbers)
+        if report.ok or attempt == ROUNDS_MAX or journal_numbers(store) == numbers:
+            return report
+    raise AssertionError("unreachable")
+
+
+class _Verification:
+    """One round. `verified`: checks of earlier rounds that found nothing wrong."""
+
+    def __init__(self, store: ObjectStore, verified: set[tuple[object, ...]], progress: Progress) -> None:
+        self._store = store
+        self._verified = verified
+        self._progress = progress
+        self._report = Report(store.url)
+        self._checks: dict[str, dict[tuple[object, ...], Check]] = {}
+
+    def run(self, numbers: Sequence[int]) -> Report:
+        self._read_job()
+        records = self._read_records(numbers)
+        for number, record in records.items():
+            if isinstance(record, CheckpointRecord):
+                self._read_checkpoint(number, record)
+        self._read_objects()
+        self._note_unknown()
+        self._report.problems.sort()
+        return self._report
+
+    # --- what is small ------------------------------------------------------------------------------------------------
+
+    def _read_job(self) -> None:
+        name, report = names.job(), self._report
+        try:
+            job = read_job(self._store)
+        except ObjectNotFound:
+            report.wrong(kinds.JOB, name, "no such object", "the job's own: is this the folder of a job?")
+            return
+        except CorruptObject as error:
+            report.wrong(kinds.JOB, name, str(error), "the job's own object as it was created")
+            return
+        report.count(kinds.JOB, 0)
+        report.job, report.job_id = job.name, job.job_id
+        if job.layout_version != LAYOUT_VERSION:
+            report.wrong(kinds.JOB, name, f"layout version {job.layout_version}", f"{LAYOUT_VERSION}, this version's")
+
+    def _read_records(self, numbers: Sequence[int]) -> dict[int, Record]:
+        """Those that can be read. One that is gone by now has expired, unless it is a takeover or the newest."""
+        found: dict[int, Record] = {}
+        for number in numbers:
+            name = names.journal(number)
+            data = self._get(kinds.RECORDS, name, "a record of the journal", missing_is_wrong=False)
+            if data is None:
+                continue
+            try:
+                found[number] = decode_record(name, data)
+            except CorruptObject as error:
+                self._report.wrong(kinds.RECORDS, name, str(error), "a record of the journal")
+        for number, record in found.items():
+            if record.epoch != number and (record.epoch > number or not isinstance(record, CheckpointRecord)):
+                self._report.wrong(
+                    kinds.RECORDS, names.journal(number), f"epoch {record.epoch}", "the number of an earlier takeover"
+                )
+            elif record.epoch not in numbers:
+                self._report.wrong(
+                    kinds.RECORDS,
+                    names.journal(record.epoch),
+                    "no such object",
+                    f"the takeover of epoch {record.epoch}",
+                )
+        if found:
+            self._report.epoch = found[max(found)].epoch
+        return found
+
+    def _read_checkpoint(self, number: int, record: CheckpointRecord) -> None:
+        referrer = f"checkpoint {names.journal(number)}"
+        manifests = [
+            manifest
+            for name in record.manifests
+            if (manifest := self._read_manifest(name, record, referrer)) is not None
+        ]
+        handles = [handle for manifest in manifests for handle in manifest.tables]
+        for handle in handles:
+            self._wanted(piece_check(kinds.CHANGELOG, handle, piece, referrer) for piece in handle.log)
+            self._wanted(part_check(kinds.MATERIALIZED, handle, part, referrer) for part in handle.materialized)
+        if len(manifests) == len(record.manifests):
+            self._check_tables(record, handles, referrer)
+        for source, chunks in record.source_objects.items():
+            self._read_chunks(source, chunks, referrer)
+        for sink, groups in record.groups.items():
+            for group in groups:
+                self._read_group(sink, group.object, referrer)
+        self._report.checkpoints.append(
+            CheckpointSummary(
+                number,
+                record.epoch,
+                record.checkpoint_id,
+                record.batch,
+                len(manifests),
+                len(handles),
+                sum(handle.stored_bytes() for handle in handles),
+            )
+        )
+
+    def _read_manifest(self, name: str, record: CheckpointRecord, referrer: str) -> Manifest | None:
+        expected = f"a TaskManager's part of {referrer}"
+        data = self._get(kinds.MANIFESTS, name, expected)
+        if data is None:
+            return None
+        try:
+            manifest = decode_manifest(name, data)
+        except CorruptObject as error:
+            self._report.wrong(kinds.MANIFESTS, name, str(error), expected)
+            return None
+        parsed = names.parse(name)
+        said = names.ManifestName(manifest.epoch, manifest.checkpoint_id, manifest.task_manager)
+        if parsed != said or manifest.batch != record.batch:
+            self._report.wrong(
+                kinds.MANIFESTS,
+                name,
+                f"that of epoch {said.epoch}, checkpoint {said.checkpoint}, TaskManager {said.task_manager}, batch "
+                f"{manifest.batch}",
+                f"what its name says, and batch {record.batch}: {expected}",
+            )
+        return manifest
+
+    def _check_tables(self, record: CheckpointRecord, handles: Sequence[TableHandle], referrer: str) -> None:
+        """Every table of every operator has all of its key groups, once."""
+        for operator, identity in record.operators.items():
+            for table in identity.tables:
+                expected = f"the state of {operator}.{table}, key groups 0 to {record.max_parallelism}, in {referrer}"
+                try:
+                    found = select(handles, operator, table, 0, record.max_parallelism)
+                except CorruptObject as error:
+                    self._report.wrong(kinds.MANIFESTS, record.manifests[0], str(error), expected)
+                    continue
+                if not found:
+                    name = record.manifests[0] if record.manifests else referrer
+                    self._report.wrong(kinds.MANIFESTS, name, "no handle of that table in any manifest", expected)
+
+    def _read_chunks(self, source: str, chunks: Sequence[str], referrer: str) -> None:
+        expected = f"discovery chunks of source {source!r}, named by {referrer}"
+        stored = []
+        for name in chunks:
+            data = self._get(kinds.SOURCES, name, expected)
+            if data is None:
+                return
+            try:
+                stored.append((name, decode_chunk(name, data)))
+            except CorruptObject as error:
+                self._report.wrong(kinds.SOURCES, name, str(error), expected)
+                return
+        try:
+            join(source, stored)
+        except CorruptObject as error:
+            self._report.wrong(kinds.SOURCES, chunks[0], str(error), expected)
+
+    def _read_group(self, sink: str, name: str, referrer: str) -> None:
+        expected = f"what sink {sink!r} has still to publish, named by {referrer}"
+        data = self._get(kinds.COMMITTABLES, name, expected)
+        if data is None:
+            return
+        try:
+            stored = decode_committables(name, data)
+            committables = decode_any(stored.committables, sink)
+        except CorruptObject as error:
+            self._report.wrong(kinds.COMMITTABLES, name, str(error), expected)
+            return
+        if stored.sink != sink:
+            self._report.wrong(kinds.COMMITTABLES, name, f"those of sink {stored.sink!r}", expected)
+        elsewhere = 0
+        for each in committables:
+            if not isinstance(each, StagedRows):
+                elsewhere += 1
+            elif each.name is not None:
+                self._wanted([staged_check(kinds.STAGED, each, each.name, f"{name} of {referrer}")])
+            else:
+                self._run(staged_check(kinds.STAGED, each, name, referrer), memoryview(each.data))
+        if elsewhere:
+            self._report.notes.append(f"{name}: {elsewhere} files at the target of sink {sink!r} were not read")
+
+    # --- what is large ------------------------------------------------------------------------------------------------
+
+    def _wanted(self, checks: Iterable[Check]) -> None:
+        for check in checks:
+            self._checks.setdefault(check.object, {})[check.key] = check
+
+    def _read_objects(self) -> None:
+        total = sum(check.length for checks in self._checks.values() for check in checks.values())
+        done = 0
+        self._progress(done, total)
+        with ThreadPoolExecutor(READS_MAX, thread_name_prefix="holdfast-verify") as readers:
+            pending: list[tuple[str, Future[bytes]]] = []
+            waiting = sorted(self._checks, reverse=True)
+            while waiting or pending:
+                while waiting and len(pending) < READS_MAX:
+                    name = waiting.pop()
+                    if self._is_new(name):
+                        pending.append((name, readers.submit(self._store.get, name)))
+                    else:
+                        done += self._count(name, None)
+                if pending:
+                    name, reading = pending.pop(0)
+                    done += self._check_object(name, reading)
+                self._progress(done, total)
+
+    def _is_new(self, name: str) -> bool:
+        return any((name, *key) not in self._verified for key in self._checks[name])
+
+    def _check_object(self, name: str, reading: "Future[bytes]") -> int:
+        checks = list(self._checks[name].values())
+        try:
+            data = memoryview(reading.result())
+        except ObjectNotFound:
+            expected = f"{sum(check.length for check in checks):,} bytes: {checks[0].what}"
+            self._report.wrong(checks[0].kind, name, "no such object", expected)
+            return sum(check.length for check in checks)
+        except StorageError as error:
+            self._report.wrong(checks[0].kind, name, str(error), checks[0].what)
+            return sum(check.length for check in checks)
+        for check in checks:
+            self._run(check, data)
+        return self._count(name, len(data))
+
+    def _run(self, check: Check, data: memoryview) -> None:
+        try:
+            check.run(data)
+        except Wrong as wrong:
+            self._report.wrong(check.kind, check.object, wrong.found, wrong.expected)
+        else:
+            self._verified.add((check.object, *check.key))
+
+    def _count(self, name: str, size_bytes: int | None) -> int:
+        checks = self._checks[name].values()
+        length = sum(check.length for check in checks)
+        self._report.count(next(iter(checks)).kind, length if size_bytes is None else size_bytes)
+        return length
+
+    # --- in common ----------------------------------------------------------------------------------------------------
+
+    def _get(self, kind: str, name: str, expected: str, *, missing_is_wrong: bool = True) -> bytes | None:
+        try:
+            data = self._store.get(name)
+        except ObjectNotFound:
+            if missing_is_wrong:
+                self._report.wrong(kind, name, "no such object", expected)
+            return None
+        except StorageError as error:
+            self._report.wrong(kind, name, str(error), expected)
+            return None
+        self._report.count(kind, len(data))
+        return data
+
+    def _note_unknown(self) -> None:
+        for info in self._store.list(names.JOURNAL):
+            if names.parse(info.name) is None:
+                self._report.notes.append(f"{info.name}: an unknown name in the journal's folder; it was not read")
