@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import QueryFailed
-from holdfast.jobmaster.control import CheckpointStats
+from holdfast.jobmaster.checkpoint_stats import CheckpointStats
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.progress import Totals
 from holdfast.settings import CheckpointConfig

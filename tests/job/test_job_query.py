@@ -31,7 +31,8 @@ def test_a_running_query_says_what_pyspark_says(fed):
     assert (progress["id"], progress["runId"], progress["name"]) == (query.id, query.runId, "test")
     assert progress["numInputRows"] == 3 and progress["batchId"] >= 1
     assert progress["inputRowsPerSecond"] > 0 and progress["processedRowsPerSecond"] > 0
-    assert progress["stateOperators"] == [{"operatorName": "per-key"}]
+    (operator,) = progress["stateOperators"]
+    assert operator["operatorName"] == "per-key" and operator["numRowsTotal"] == 2 and operator["memoryUsedBytes"] > 0
     source = progress["sources"][0]
     assert (source["description"], source["startOffset"], source["endOffset"]) == ("feed", {"0": 0}, {"0": 3})
     assert source["lag"] == {"0": 0} and source["numInputRows"] == 3

@@ -40,6 +40,8 @@ class BatchOutcome:
     """By watermark: the newest event time of each split."""
     timers: dict[str, list[Timers]] = field(default_factory=dict)
     """By operator: what is left of the timers of each subtask."""
+    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
+    """By TaskManager: what it reported with its commit."""
     committing: bool = False
     """From here on some TaskManagers may have committed: an error is no longer undone, but restored from."""
 
@@ -96,7 +98,8 @@ class BatchRunner:
         started_s = time.monotonic()
         if self.program.levels:
             outcome.committing = True
-            self.task_managers.on_all(lambda _, gateway: gateway.commit(self.run, plan.batch))
+            answers = self.task_managers.on_all(lambda index, gateway: (index, gateway.commit(self.run, plan.batch)))
+            outcome.metrics = dict(answers)
             failpoints.hit("jobmaster.commit.after")
             self.task_managers.on_all(lambda _, gateway: gateway.release(self.run, plan.batch))
         outcome.time("commit", started_s)

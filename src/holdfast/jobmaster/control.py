@@ -24,6 +24,7 @@ from holdfast.checkpoint.events import Command, Event, Group, Position
 from holdfast.clock import Clock
 from holdfast.errors import CheckpointFailed, Fenced, HoldfastError, PublishFailed, StorageError
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
+from holdfast.jobmaster.checkpoint_stats import CheckpointStats, Watch
 from holdfast.jobmaster.publisher import Publisher
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.journal.codec import encode_committables
@@ -49,39 +50,19 @@ class JobFacts:
     max_parallelism: int
 
 
-@dataclass(frozen=True)
-class CheckpointStats:
-    """One checkpoint that completed; times in seconds by the monotonic clock."""
-
-    checkpoint_id: int
-    number: int
-    batch: int
-    duration_s: float
-    incremental_bytes: int
-    full_bytes: int
-
-
 @dataclass
 class Listeners:
     """What the control loop tells the JobMaster; all are called on its thread and return at once."""
 
     completed: Callable[[CheckpointStats, Position], None]
-    aborted: Callable[[], None]
+    aborted: Callable[[bool], None]
+    """Whether it counts as a failure."""
     failover: Callable[[str], None]
     failed: Callable[[Exception], None]
     planning: Callable[[frozenset[str]], None]
     died: Callable[[list[int], int], None]
     """Incarnations that are dead, and the newest checkpoint that no acknowledgement can complete any more."""
     tick: Callable[[float], None]
-
-
-@dataclass
-class _Watch:
-    """A checkpoint under way, for its figures."""
-
-    started_s: float
-    incremental_bytes: int = 0
-    full_bytes: int = 0
 
 
 @dataclass
@@ -117,10 +98,12 @@ class Control:
         self._events: queue.SimpleQueue[Event | Callable[[], None] | None] = queue.SimpleQueue()
         self._requests = _Requests()
         self._records: dict[JournalNumber, CheckpointRecord] = {}
-        self._watched: dict[int, _Watch] = {}
+        self._watched: dict[int, Watch] = {}
         self._paused: set[str] = set()
         self._run = 0
         self._last_cut = CheckpointId(0)
+        self.unpublished = 0
+        """Groups that sinks have still to publish, as of the last tick; to be shown, not to rely on."""
         self._closing = threading.Event()
         self._record_thread = ThreadPoolExecutor(1, "holdfast-records")
         self._delete_thread = ThreadPoolExecutor(1, "holdfast-deletions")
@@ -204,8 +187,7 @@ class Control:
         def note() -> None:
             watch = self._watched.get(ack.checkpoint_id)
             if watch is not None:
-                watch.incremental_bytes += ack.incremental_bytes
-                watch.full_bytes += ack.full_bytes
+                watch.acknowledged(ack)
             self._handle(
                 events.Acknowledged(
                     checkpoint_id=CheckpointId(ack.checkpoint_id),
@@ -280,6 +262,7 @@ class Control:
         now_s = self._clock.monotonic()
         self._handle(events.Tick(now_s, self._clock.now()))
         self._listeners.tick(now_s)
+        self.unpublished = sum(self._coordinator.backlog.values())
 
     def _handle(self, event: Event) -> None:
         for command in self._coordinator.handle(event):
@@ -296,8 +279,7 @@ class Control:
             case events.NotifyAborted():
                 log.warning("checkpoint %d aborted: %s", command.checkpoint_id, command.reason)
                 self._watched.pop(command.checkpoint_id, None)
-                if command.counted:
-                    self._listeners.aborted()
+                self._listeners.aborted(command.counted)
                 self._tell_all(lambda gateway: gateway.abort_checkpoint(self._run, command.checkpoint_id))
             case events.ExpireRecords():
                 self._submit(self._record_thread, self._expire, command)
@@ -338,7 +320,7 @@ class Control:
     def _cut(self, command: events.Cut) -> None:
         failpoints.hit("jobmaster.cut.before")
         self._last_cut = command.checkpoint_id
-        self._watched[command.checkpoint_id] = _Watch(self._clock.monotonic())
+        self._watched[command.checkpoint_id] = Watch(self._clock.monotonic())
         for task_manager, incarnation in command.task_managers.items():
             self._submit(self._call_threads[task_manager], self._cut_one, command, task_manager, incarnation)
 
@@ -347,18 +329,20 @@ class Control:
             self._task_managers.gateway(task_manager).cut(self._run, command.checkpoint_id, command.batch)
         except HoldfastError as error:
             self.post(events.Declined(command.checkpoint_id, task_manager, incarnation, str(error)))
+            return
+        now_s = self._clock.monotonic()
+
+        def note() -> None:
+            watch = self._watched.get(command.checkpoint_id)
+            if watch is not None:
+                watch.answered(task_manager, now_s)
+
+        self._events.put(note)
 
     def _notify_completed(self, command: events.NotifyCompleted) -> None:
-        watch = self._watched.pop(command.checkpoint_id, None)
-        duration_s = self._clock.monotonic() - watch.started_s if watch else 0.0
-        stats = CheckpointStats(
-            command.checkpoint_id,
-            command.number,
-            command.batch,
-            duration_s,
-            watch.incremental_bytes if watch else 0,
-            watch.full_bytes if watch else 0,
-        )
+        now_s = self._clock.monotonic()
+        watch = self._watched.pop(command.checkpoint_id, None) or Watch(now_s)
+        stats = watch.completed(command.checkpoint_id, command.number, command.batch, now_s)
         failpoints.hit("jobmaster.completed")
         self._tell_all(lambda gateway: gateway.complete(self._run, command.checkpoint_id))
         self._listeners.completed(stats, command.position)

@@ -22,8 +22,9 @@ from holdfast.exchange.task import DEAD_LETTERS
 from holdfast.graph.plan import Plan
 from holdfast.ids import BatchNumber, JournalNumber
 from holdfast.jobmaster.batches import BatchOutcome
+from holdfast.jobmaster.checkpoint_stats import CheckpointStats
 from holdfast.jobmaster.cluster import Cluster
-from holdfast.jobmaster.control import CheckpointStats, Control, JobFacts, Listeners
+from holdfast.jobmaster.control import Control, JobFacts, Listeners
 from holdfast.jobmaster.deployer import LOSS_NOTICE_S, Deployer, StartedJob, base_objects
 from holdfast.jobmaster.identity import identities
 from holdfast.jobmaster.janitor import Janitor
@@ -72,7 +73,7 @@ class JobMaster:
     def __init__(self, job: StartedJob, cluster: Cluster, clock: Clock, taken: TakenOver) -> None:
         self.job = job
         self.error: Exception | None = None
-        self.progress = Progress(job.settings.name, job.program, clock)
+        self.progress = Progress(job.settings.name, job.program, clock, lambda: self._control.unpublished)
         self._settings = job.settings
         self._taken = taken
         self._cluster = cluster
@@ -398,7 +399,7 @@ class JobMaster:
         facts = JobFacts(self.job.epoch, operators, layout.parallelism, layout.max_parallelism)
         listeners = Listeners(
             self._on_completed,
-            self.progress.checkpoint_failed,
+            self.progress.checkpoint_aborted,
             self._ask_failover,
             self._on_failed,
             self._on_planning,

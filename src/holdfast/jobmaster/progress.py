@@ -1,10 +1,11 @@
-"""What the user sees of a running query: PySpark's progress keys as plain dicts, and checkpoint figures.
+"""What the user sees of a running query: PySpark's progress keys as plain dicts, checkpoint figures, metrics.
 
-Written by the JobMaster's threads, read by anybody. Owns no policy.
+Written by the JobMaster's threads, read by anybody; who reads pays for putting metrics together. Owns no policy.
 """
 
 import threading
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,10 +14,15 @@ from holdfast.clock import Clock
 from holdfast.graph.plan import Plan
 from holdfast.graph.program import Program
 from holdfast.jobmaster.batches import BatchOutcome
-from holdfast.jobmaster.control import CheckpointStats
+from holdfast.jobmaster.checkpoint_stats import CheckpointStats
+from holdfast.jobmaster.metrics import Picture, Reports, TaskManagerMetrics, picture
+from holdfast.metrics import Histogram
 
 RECENT_MAX = 100
 FIGURES_MAX = 100_000
+
+Lag = dict[str, dict[str, int]]
+"""By source and split: what is there and not yet processed, in the source's unit."""
 
 
 @dataclass(frozen=True)
@@ -29,27 +35,52 @@ class Totals:
     batch_rows: list[int]
     checkpoints: list[CheckpointStats]
     failed_checkpoints: int
+    aborted_checkpoints: int
+    """Not counted as failed: subsumed, declined softly, ended by a restart."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A batch's progress, and what had been reported by its end."""
+
+    progress: dict[str, Any]
+    reports: Reports
+    own: Mapping[str, float]
 
 
 class Progress:
     """Thread-safe. `recent` keeps the last `RECENT_MAX` batches; figures keep the last `FIGURES_MAX`."""
 
-    def __init__(self, name: str, program: Program, clock: Clock) -> None:
+    def __init__(self, name: str, program: Program, clock: Clock, unpublished: Callable[[], int]) -> None:
         self._name = name
         self._program = program
         self._clock = clock
         self._lock = threading.Lock()
-        self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT_MAX)
+        self._unpublished = unpublished
+        self._task_managers = TaskManagerMetrics()
+        self._recent: deque[_Entry] = deque(maxlen=RECENT_MAX)
         self._batch_ms: deque[float] = deque(maxlen=FIGURES_MAX)
         self._batch_rows: deque[int] = deque(maxlen=FIGURES_MAX)
         self._checkpoints: deque[CheckpointStats] = deque(maxlen=FIGURES_MAX)
         self._rows = 0
         self._bad_rows = 0
-        self._failed_checkpoints = 0
+        self._counted: dict[str, float] = dict.fromkeys(
+            (
+                "numberOfCompletedCheckpoints",
+                "numberOfFailedCheckpoints",
+                "numberOfAbortedCheckpoints",
+                "numBatches",
+                "numRestarts",
+            ),
+            0.0,
+        )
+        self._checkpoint_durations = Histogram()
+        self._batch_durations = Histogram()
+        self._lag: Lag = {}
         self._restarts: deque[str] = deque(maxlen=RECENT_MAX)
         self._last_batch_s: float | None = None
 
-    def batch(self, plan: Plan, outcome: BatchOutcome, duration_s: float, lag: dict[str, dict[str, int]]) -> None:
+    def batch(self, plan: Plan, outcome: BatchOutcome, duration_s: float, lag: Lag) -> None:
         """A batch was committed."""
         now_s = self._clock.monotonic()
         since_s = duration_s if self._last_batch_s is None else now_s - self._last_batch_s
@@ -64,19 +95,23 @@ class Progress:
             "inputRowsPerSecond": outcome.rows_in / max(since_s, 1e-6),
             "processedRowsPerSecond": outcome.rows_in / max(duration_s, 1e-6),
             "badRows": outcome.bad_rows,
-            "stateOperators": [{"operatorName": name} for name in self._program.operators],
             "sources": [self._source(name, plan, outcome, lag) for name in self._program.sources],
             "sink": {"description": ", ".join(self._program.sinks), "numOutputRows": outcome.rows_out},
         }
+        for task_manager, values in outcome.metrics.items():
+            self._task_managers.update(task_manager, values)
+        self._batch_durations.add(duration_s * 1000)
         with self._lock:
+            self._lag = lag
+            self._counted["numBatches"] += 1
             self._last_batch_s = now_s
             self._rows += outcome.rows_in
             self._bad_rows += outcome.bad_rows
             self._batch_ms.append(duration_s * 1000)
             self._batch_rows.append(outcome.rows_in)
-            self._recent.append(entry)
+            self._recent.append(_Entry(entry, self._task_managers.reports(), self._own()))
 
-    def _source(self, name: str, plan: Plan, outcome: BatchOutcome, lag: dict[str, dict[str, int]]) -> dict[str, Any]:
+    def _source(self, name: str, plan: Plan, outcome: BatchOutcome, lag: Lag) -> dict[str, Any]:
         return {
             "description": name,
             "startOffset": plan.start[name],
@@ -86,16 +121,20 @@ class Progress:
         }
 
     def checkpoint(self, stats: CheckpointStats) -> None:
+        self._checkpoint_durations.add(stats.duration_s * 1000)
         with self._lock:
             self._checkpoints.append(stats)
+            self._counted["numberOfCompletedCheckpoints"] += 1
 
-    def checkpoint_failed(self) -> None:
+    def checkpoint_aborted(self, counted: bool) -> None:
+        """`counted`: as a failure."""
         with self._lock:
-            self._failed_checkpoints += 1
+            self._counted["numberOfFailedCheckpoints" if counted else "numberOfAbortedCheckpoints"] += 1
 
     def restarted(self, reason: str) -> None:
         with self._lock:
             self._restarts.append(reason)
+            self._counted["numRestarts"] += 1
 
     def restarts(self) -> list[str]:
         with self._lock:
@@ -109,13 +148,70 @@ class Progress:
                 list(self._batch_ms),
                 list(self._batch_rows),
                 list(self._checkpoints),
-                self._failed_checkpoints,
+                int(self._counted["numberOfFailedCheckpoints"]),
+                int(self._counted["numberOfAbortedCheckpoints"]),
             )
 
     def recent(self) -> list[dict[str, Any]]:
         with self._lock:
-            return list(self._recent)
+            entries = list(self._recent)
+        return [self._shown(entry) for entry in entries]
 
     def last(self) -> dict[str, Any] | None:
         with self._lock:
-            return self._recent[-1] if self._recent else None
+            entry = self._recent[-1] if self._recent else None
+        return None if entry is None else self._shown(entry)
+
+    def picture(self) -> Picture:
+        """All metrics as they are now."""
+        with self._lock:
+            own = self._own()
+        return picture(self._task_managers.reports(), own)
+
+    def lag(self) -> Lag:
+        """Of each source and split, after the last batch."""
+        with self._lock:
+            return self._lag
+
+    def _shown(self, entry: _Entry) -> dict[str, Any]:
+        found = picture(entry.reports, entry.own)
+        operators = [_operator(name, found) for name in self._program.operators]
+        return {**entry.progress, "stateOperators": operators, "metrics": found.summary()}
+
+    def _own(self) -> dict[str, float]:
+        """The JobMaster's own values; the lock is held."""
+        values = dict(self._counted) | {
+            "numInputRows": float(self._rows),
+            "badRows": float(self._bad_rows),
+            "unpublishedGroups": float(self._unpublished()),
+        }
+        if self._checkpoints:
+            last = self._checkpoints[-1]
+            values |= {
+                "lastCheckpointDuration": last.duration_s * 1000,
+                "lastCheckpointStartDelay": last.start_delay_s * 1000,
+                "lastCheckpointSyncDuration": last.sync_s * 1000,
+                "lastCheckpointAsyncDuration": last.async_s * 1000,
+                "lastCheckpointSize": float(last.incremental_bytes),
+                "lastCheckpointFullSize": float(last.full_bytes),
+            }
+        values |= self._checkpoint_durations.values("checkpointDurations")
+        return values | self._batch_durations.values("batchDurations")
+
+
+def _operator(name: str, found: Picture) -> dict[str, Any]:
+    """PySpark's keys for an operator's state; its own metrics by name, and by name and subtask."""
+    own: dict[str, dict[int, float]] = {
+        metric: {place.subtask: value for place, value in sorted(values.items()) if place.operator == name}
+        for metric, values in found.by_subtask.items()
+    }
+    ratios = own.get("stateCacheHitRatio", {})
+    custom = {} if not ratios else {"stateCacheHitRatio": sum(ratios.values()) / len(ratios)}
+    for metric, values in own.items():
+        custom |= {f"{metric}.{subtask}": value for subtask, value in values.items()}
+    return {
+        "operatorName": name,
+        "numRowsTotal": int(sum(own.get("stateRows", {}).values())),
+        "memoryUsedBytes": int(sum(own.get("stateBytes", {}).values())),
+        "customMetrics": custom,
+    }

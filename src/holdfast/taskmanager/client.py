@@ -34,8 +34,8 @@ class TaskManagerClient:
     def process(self, request: ProcessRequest) -> ProcessResult:
         return self._call("process", request, ProcessResult)
 
-    def commit(self, run: int, batch: int) -> None:
-        self._call("commit", (run, batch), type(None))
+    def commit(self, run: int, batch: int) -> dict[str, float]:
+        return self._call("commit", (run, batch), dict[str, float])
 
     def abort(self, run: int) -> None:
         self._call("abort", (run,), type(None))

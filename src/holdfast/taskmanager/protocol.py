@@ -209,8 +209,8 @@ class TaskManagerGateway(Protocol):
         """Blocks until all subtasks of the level have processed. On an error nothing is committed; call `abort`."""
         ...
 
-    def commit(self, run: int, batch: int) -> None:
-        """Idempotent: answered again for a batch already committed."""
+    def commit(self, run: int, batch: int) -> dict[str, float]:
+        """Idempotent: answered again for a batch already committed. Gives `metrics`, to save a call for them."""
         ...
 
     def abort(self, run: int) -> None:
@@ -234,7 +234,7 @@ class TaskManagerGateway(Protocol):
         ...
 
     def metrics(self) -> dict[str, float]:
-        """Current gauges and counters, by their known names."""
+        """Current gauges, counters and histograms by their known names, as `holdfast.metrics` says."""
         ...
 
 

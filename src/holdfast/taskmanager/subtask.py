@@ -49,6 +49,16 @@ class Subtask:
     def rows_in_state(self) -> int:
         return sum(len(table) for table in self._operator.tables.values())
 
+    def metrics(self) -> dict[str, float]:
+        """Its own gauges and counters, by name."""
+        ratio = self.cache_hit_ratio
+        return ({} if ratio is None else {"stateCacheHitRatio": ratio}) | {
+            "numRecordsIn": float(self.rows_in),
+            "numRecordsOut": float(self.rows_out),
+            "stateRows": float(self.rows_in_state),
+            "stateBytes": float(self.memory_bytes),
+        }
+
     def process(self, context: BatchContext, inputs: list[tuple[int, pa.RecordBatch]]) -> OperatorResult:
         """Begin the batch and process all of its rows. On an error the tables are as they were before."""
         self._check()

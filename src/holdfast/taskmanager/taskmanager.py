@@ -82,6 +82,7 @@ class TaskManager:
         self._run = 0
         self._released = -1
         self._committed = -1
+        self._deployments = 0
         self._in_flight: _InFlight | None = None
         self._hosted: Hosted | None = None
         self._pool: ThreadPoolExecutor | None = None
@@ -110,6 +111,7 @@ class TaskManager:
             )
             with self._numbers:
                 self._hosted = hosted
+                self._deployments += 1
                 self._committed = self._released = deployment.first_batch - 1
             hit("taskmanager.deploy.after")
 
@@ -158,7 +160,11 @@ class TaskManager:
         """The schema of an operator's output."""
         return self._deployed().output_schema(operator)
 
-    def commit(self, run: int, batch: int) -> None:
+    def commit(self, run: int, batch: int) -> dict[str, float]:
+        self._commit(run, batch)
+        return self.metrics()
+
+    def _commit(self, run: int, batch: int) -> None:
         self._see(run, "commit")
         with self._work:
             self._see(run, "commit")
@@ -227,14 +233,15 @@ class TaskManager:
             each.aborted(checkpoint_id)
 
     def metrics(self) -> dict[str, float]:
-        """Gauges and counters, by name; 0 where nothing is hosted."""
-        subtasks = [] if self._hosted is None else list(self._hosted.subtasks.values())
-        ratios = {
-            f"stateCacheHitRatio.{each.name}.{each.subtask}": ratio
-            for each in subtasks
-            if (ratio := each.cache_hit_ratio) is not None
-        }
-        return ratios | {
+        """Gauges, counters and histograms of the present deployment, by name; 0 where nothing is hosted."""
+        hosted = self._hosted
+        subtasks = [] if hosted is None else list(hosted.subtasks.values())
+        values: dict[str, float] = {} if hosted is None else hosted.uploader.metrics()
+        for each in subtasks:
+            values.update({f"{name}.{each.name}.{each.subtask}": value for name, value in each.metrics().items()})
+        return values | {
+            "incarnation": float(self.incarnation),
+            "deployments": float(self._deployments),
             "numRecordsIn": float(sum(each.rows_in for each in subtasks)),
             "numRecordsOut": float(sum(each.rows_out for each in subtasks)),
             "stateRows": float(sum(each.rows_in_state for each in subtasks)),

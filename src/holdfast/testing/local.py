@@ -192,8 +192,8 @@ class _LocalGateway:
     def process(self, request: ProcessRequest) -> ProcessResult:
         return self._call(lambda it: it.process(request))
 
-    def commit(self, run: int, batch: int) -> None:
-        self._call(lambda it: it.commit(run, batch))
+    def commit(self, run: int, batch: int) -> dict[str, float]:
+        return self._call(lambda it: it.commit(run, batch))
 
     def abort(self, run: int) -> None:
         self._call(lambda it: it.abort(run))

@@ -1,0 +1,189 @@
+"""Every metric by its known name: what it means, how values of several TaskManagers become one, its Prometheus name.
+
+The known names are this field's (Flink's, mostly), with the units that they have there; Prometheus has base units:
+seconds and bytes. docs/operations.md lists them all; a test compares. Data only.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["counter", "gauge", "histogram"]
+Across = Literal["sum", "max", "mean"]
+
+MILLISECONDS, NANOSECONDS = 1e-3, 1e-9
+
+
+@dataclass(frozen=True)
+class KnownMetric:
+    """`scale`: of the known name's unit, in Prometheus' one. `by_subtask`: it has a value for each subtask, too."""
+
+    name: str
+    kind: Kind
+    prometheus: str
+    help: str
+    across: Across = "sum"
+    scale: float = 1.0
+    by_subtask: bool = False
+
+
+OF_TASK_MANAGERS = (
+    KnownMetric(
+        "stateCacheHitRatio",
+        "gauge",
+        "holdfast_state_cache_hit_ratio",
+        "Share of the distinct rows a batch looked up that were in memory, over the last second",
+        "mean",
+        by_subtask=True,
+    ),
+    KnownMetric("stateRows", "gauge", "holdfast_state_rows", "Rows in state tables", by_subtask=True),
+    KnownMetric("stateBytes", "gauge", "holdfast_state_memory_bytes", "Memory of state tables", by_subtask=True),
+    KnownMetric(
+        "numRecordsIn", "counter", "holdfast_operator_records_in_total", "Rows into operators", by_subtask=True
+    ),
+    KnownMetric(
+        "numRecordsOut", "counter", "holdfast_operator_records_out_total", "Rows out of operators", by_subtask=True
+    ),
+    KnownMetric("exchangeMemoryBytes", "gauge", "holdfast_exchange_memory_bytes", "Exchanged rows in memory"),
+    KnownMetric("exchangeSpilledBytes", "gauge", "holdfast_exchange_spilled_bytes", "Exchanged rows in local files"),
+    KnownMetric(
+        "lastCommittedBatch", "gauge", "holdfast_last_committed_batch", "Number of the last batch committed", "max"
+    ),
+    KnownMetric(
+        "numberOfUploadRequests", "counter", "holdfast_uploads_total", "Objects that were to be stored, logs and tables"
+    ),
+    KnownMetric(
+        "numberOfUploadFailures", "counter", "holdfast_upload_failures_total", "Of them, those that all attempts failed"
+    ),
+    KnownMetric("uploadSizes", "histogram", "holdfast_upload_size_bytes", "Sizes of stored objects"),
+    KnownMetric(
+        "uploadLatenciesNanos",
+        "histogram",
+        "holdfast_upload_latency_seconds",
+        "From the first attempt until an object was stored",
+        scale=NANOSECONDS,
+    ),
+    KnownMetric("uploadBatchSizes", "histogram", "holdfast_upload_batch_pieces", "Pieces of logs that share an object"),
+    KnownMetric(
+        "attemptsPerUpload", "histogram", "holdfast_upload_winning_attempt", "Number of the attempt that stored it"
+    ),
+    KnownMetric(
+        "totalAttemptsPerUpload", "histogram", "holdfast_upload_attempts", "Attempts at an object, hedges included"
+    ),
+    KnownMetric("uploadQueueSize", "gauge", "holdfast_upload_queue_bytes", "Encoded bytes that wait for the store"),
+    KnownMetric("queuedDeletes", "gauge", "holdfast_queued_deletes", "Own objects still to be deleted"),
+    KnownMetric("startedMaterialization", "counter", "holdfast_materializations_started_total", "Begun"),
+    KnownMetric("completedMaterialization", "counter", "holdfast_materializations_completed_total", "Completed"),
+    KnownMetric("failedMaterialization", "counter", "holdfast_materializations_failed_total", "Failed"),
+    KnownMetric(
+        "lastDurationOfMaterialization",
+        "gauge",
+        "holdfast_last_materialization_duration_seconds",
+        "Of the last completed materialization",
+        "max",
+        MILLISECONDS,
+    ),
+    KnownMetric(
+        "lastFullSizeOfMaterialization",
+        "gauge",
+        "holdfast_materialized_bytes",
+        "Materialized part of the last checkpoint",
+    ),
+    KnownMetric(
+        "lastIncSizeOfMaterialization",
+        "gauge",
+        "holdfast_materialized_new_bytes",
+        "Of that, what the checkpoint was the first to name",
+    ),
+    KnownMetric(
+        "lastFullSizeOfNonMaterialization", "gauge", "holdfast_log_bytes", "Part of the last checkpoint that is log"
+    ),
+    KnownMetric(
+        "lastIncSizeOfNonMaterialization",
+        "gauge",
+        "holdfast_log_new_bytes",
+        "Of that, what the checkpoint was the first to name",
+    ),
+    KnownMetric(
+        "recoveryMs",
+        "gauge",
+        "holdfast_last_recovery_duration_seconds",
+        "Of the last deployment: until all tables were restored",
+        "max",
+        MILLISECONDS,
+    ),
+    KnownMetric("recoveryBytesFromStore", "gauge", "holdfast_last_recovery_store_bytes", "Read from the store for it"),
+    KnownMetric("recoveryBytesFromLocal", "gauge", "holdfast_last_recovery_local_bytes", "Read from local copies"),
+    KnownMetric("recoveryObjects", "gauge", "holdfast_last_recovery_objects", "Objects that were read for it"),
+    KnownMetric("localCopiesBytes", "gauge", "holdfast_local_copies_bytes", "Local copies of what was uploaded"),
+)
+
+OF_THE_JOB = (
+    KnownMetric("numberOfCompletedCheckpoints", "counter", "holdfast_checkpoints_completed_total", "Recorded"),
+    KnownMetric(
+        "numberOfFailedCheckpoints",
+        "counter",
+        "holdfast_checkpoints_failed_total",
+        "Aborted, and counted as failed: timed out, declined hard, not recorded",
+    ),
+    KnownMetric(
+        "numberOfAbortedCheckpoints",
+        "counter",
+        "holdfast_checkpoints_aborted_total",
+        "Aborted, but not counted as failed: subsumed, declined softly, ended by a restart",
+    ),
+    KnownMetric(
+        "lastCheckpointDuration",
+        "gauge",
+        "holdfast_last_checkpoint_duration_seconds",
+        "From the cut to the record",
+        scale=MILLISECONDS,
+    ),
+    KnownMetric(
+        "lastCheckpointStartDelay",
+        "gauge",
+        "holdfast_last_checkpoint_start_delay_seconds",
+        "Until the last TaskManager began with it",
+        scale=MILLISECONDS,
+    ),
+    KnownMetric(
+        "lastCheckpointSyncDuration",
+        "gauge",
+        "holdfast_last_checkpoint_sync_seconds",
+        "Synchronous part, of the slowest TaskManager",
+        scale=MILLISECONDS,
+    ),
+    KnownMetric(
+        "lastCheckpointAsyncDuration",
+        "gauge",
+        "holdfast_last_checkpoint_async_seconds",
+        "Asynchronous part, of the slowest TaskManager",
+        scale=MILLISECONDS,
+    ),
+    KnownMetric(
+        "lastCheckpointSize", "gauge", "holdfast_last_checkpoint_size_bytes", "What was stored for it, manifests apart"
+    ),
+    KnownMetric(
+        "lastCheckpointFullSize", "gauge", "holdfast_last_checkpoint_full_size_bytes", "All the state it refers to"
+    ),
+    KnownMetric(
+        "checkpointDurations",
+        "histogram",
+        "holdfast_checkpoint_duration_seconds",
+        "From the cut to the record",
+        scale=MILLISECONDS,
+    ),
+    KnownMetric("numBatches", "counter", "holdfast_batches_total", "Committed"),
+    KnownMetric("numInputRows", "counter", "holdfast_input_rows_total", "Rows that sources gave to committed batches"),
+    KnownMetric("badRows", "counter", "holdfast_bad_rows_total", "Rows put aside as dead letters"),
+    KnownMetric(
+        "batchDurations",
+        "histogram",
+        "holdfast_batch_duration_seconds",
+        "From the plan to the commit",
+        scale=MILLISECONDS,
+    ),
+    KnownMetric("numRestarts", "counter", "holdfast_restarts_total", "Returns to a checkpoint within this query"),
+    KnownMetric("unpublishedGroups", "gauge", "holdfast_unpublished_groups", "Recorded groups still to be published"),
+)
+
+KNOWN = {metric.name: metric for metric in (*OF_TASK_MANAGERS, *OF_THE_JOB)}

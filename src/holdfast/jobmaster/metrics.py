@@ -1,0 +1,157 @@
+"""What TaskManagers report, made into one picture of the job. Pure bookkeeping, thread-safe.
+
+A TaskManager's values begin anew with each deployment (`incarnation`, `deployments`); what its counters and histograms
+had reached until then is kept, so that the job's only ever grow. Gauges of TaskManagers that are gone are forgotten.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from holdfast.jobmaster.known_metrics import KNOWN
+from holdfast.metrics import BUCKET, SEPARATOR, quantile
+
+IDENTITY = ("incarnation", "deployments")
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+
+class Subtask(NamedTuple):
+    operator: str
+    subtask: int
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A histogram, added up: how many values in each bucket (by exponent of two), their sum, the highest."""
+
+    buckets: Mapping[int, float]
+    count: float
+    sum: float
+    max: float
+
+    def summary(self) -> dict[str, float]:
+        """For people: quantiles are upper bounds, at most twice too high."""
+        found = {name: quantile(self.buckets, share, self.max) for name, share in QUANTILES.items()}
+        return {"count": self.count, "mean": self.sum / self.count if self.count else 0.0, **found, "max": self.max}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """All metrics at one moment, by known name."""
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    by_subtask: Mapping[str, Mapping[Subtask, float]] = field(default_factory=dict)
+    distributions: Mapping[str, Distribution] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, object]:
+        """For `lastProgress`: one entry a name."""
+        return {**self.values, **{name: each.summary() for name, each in self.distributions.items()}}
+
+
+Reports = Sequence[tuple[Mapping[str, float], Mapping[str, float]]]
+"""Of each TaskManager: what earlier deployments had reached, and what it reported last."""
+
+
+@dataclass
+class _Reported:
+    """One TaskManager's: what earlier deployments had reached, and what the present one says."""
+
+    identity: tuple[float, ...] = ()
+    before: dict[str, float] = field(default_factory=dict)
+    now: Mapping[str, float] = field(default_factory=dict)
+
+
+class TaskManagerMetrics:
+    """`update` after each commit."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reported: dict[int, _Reported] = {}
+
+    def update(self, task_manager: int, values: Mapping[str, float]) -> None:
+        """The flat map (`holdfast.metrics`) that a TaskManager sent."""
+        identity = tuple(values.get(name, 0.0) for name in IDENTITY)
+        with self._lock:
+            reported = self._reported.setdefault(task_manager, _Reported(identity))
+            if reported.identity != identity:
+                _add(reported.before, {name: each for name, each in reported.now.items() if _grows(name)})
+                reported.identity = identity
+            reported.now = {name: each for name, each in values.items() if name not in IDENTITY}
+
+    def reports(self) -> Reports:
+        """What there is now; cheap. `picture` makes something of it, when somebody looks."""
+        with self._lock:
+            return [(dict(each.before), each.now) for each in self._reported.values()]
+
+
+def picture(reports: Reports, own: Mapping[str, float] | None = None) -> Picture:
+    """Over all TaskManagers, with the JobMaster's `own` values, a flat map as well."""
+    gathered: dict[str, list[float]] = {name: [value] for name, value in (own or {}).items()}
+    for before, now in reports:
+        total = dict(before)
+        _add(total, now)
+        for name, value in total.items():
+            gathered.setdefault(name, []).append(value)
+    return _picture({name: _across(name, values) for name, values in gathered.items()})
+
+
+def distribution_of(values: Mapping[str, float], name: str) -> Distribution:
+    """A histogram's entries in a flat map, read back."""
+    head = name + SEPARATOR
+    buckets = {
+        int(key.removeprefix(head + BUCKET)): value for key, value in values.items() if key.startswith(head + BUCKET)
+    }
+    return Distribution(buckets, *(values.get(head + part, 0.0) for part in ("count", "sum", "max")))
+
+
+def _picture(flat: Mapping[str, float]) -> Picture:
+    values: dict[str, float] = {}
+    by_subtask: dict[str, dict[Subtask, float]] = {}
+    distributions: set[str] = set()
+    for name, value in flat.items():
+        base, separator, _ = name.partition(SEPARATOR)
+        metric, dot, place = base.partition(".")
+        if separator:
+            distributions.add(base)
+        elif dot:
+            operator, _, subtask = place.rpartition(".")
+            by_subtask.setdefault(metric, {})[Subtask(operator, int(subtask))] = value
+        else:
+            values[base] = value
+    for name, each in by_subtask.items():
+        if name not in values:
+            values[name] = _joined(name, each.values())
+    return Picture(values, by_subtask, {name: distribution_of(flat, name) for name in sorted(distributions)})
+
+
+def _across(name: str, values: list[float]) -> float:
+    if name.endswith(f"{SEPARATOR}max"):
+        return max(values)
+    return sum(values) if SEPARATOR in name else _joined(_metric_of(name), values)
+
+
+def _joined(metric: str, values: Iterable[float]) -> float:
+    found = list(values)
+    across = KNOWN[metric].across if metric in KNOWN else "sum"
+    return max(found) if across == "max" else sum(found) / (len(found) if across == "mean" else 1)
+
+
+def _add(into: dict[str, float], values: Mapping[str, float]) -> None:
+    """Counters and histograms add up; a gauge replaces what was there."""
+    for name, value in values.items():
+        if name.endswith(f"{SEPARATOR}max"):
+            into[name] = max(value, into.get(name, 0.0))
+        else:
+            into[name] = value + (into.get(name, 0.0) if _grows(name) else 0.0)
+
+
+def _grows(name: str) -> bool:
+    if SEPARATOR in name:
+        return True
+    metric = KNOWN.get(_metric_of(name))
+    return metric is not None and metric.kind == "counter"
+
+
+def _metric_of(name: str) -> str:
+    return name.partition(".")[0]

@@ -1,0 +1,91 @@
+"""The job's metrics for Prometheus: an HTTP endpoint at the driver, in base units, with the job's name as a label.
+
+Nothing is measured here: a request takes the picture that `progress` gives at that moment. Reachable without a
+secret, as such endpoints are, so it binds the one address it is given, and shows names and numbers alone.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from holdfast.errors import JobRefused
+from holdfast.jobmaster.known_metrics import KNOWN, KnownMetric
+from holdfast.jobmaster.metrics import Distribution, Picture
+from holdfast.metrics import EXPONENT_MAX, EXPONENT_MIN
+
+Lag = Mapping[str, Mapping[str, int]]
+
+
+class JobCollector(Collector):
+    """Translates pictures. `lag`: by source and split."""
+
+    def __init__(self, job: str, picture: Callable[[], Picture], lag: Callable[[], Lag]) -> None:
+        self._job = job
+        self._picture = picture
+        self._lag = lag
+
+    def collect(self) -> Iterator[Any]:
+        """Families in the order of the table of known names; those without a value are left out."""
+        picture = self._picture()
+        for metric in KNOWN.values():
+            if metric.kind == "histogram":
+                if metric.name in picture.distributions:
+                    yield self._histogram(metric, picture.distributions[metric.name])
+            elif metric.name in picture.by_subtask or metric.name in picture.values:
+                yield self._numbers(metric, picture)
+        lag = GaugeMetricFamily("holdfast_source_lag", "There and not yet processed", labels=["job", "source", "split"])
+        for source, splits in self._lag().items():
+            for split, value in splits.items():
+                lag.add_metric([self._job, source, split], value)
+        yield lag
+
+    def _numbers(self, metric: KnownMetric, picture: Picture) -> Any:
+        subtasks = picture.by_subtask.get(metric.name)
+        labels = ["job", "operator", "subtask"] if subtasks else ["job"]
+        family = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+        made = family(metric.prometheus.removesuffix("_total"), metric.help, labels=labels)
+        if subtasks:
+            for place, value in sorted(subtasks.items()):
+                made.add_metric([self._job, place.operator, str(place.subtask)], value * metric.scale)
+        else:
+            made.add_metric([self._job], picture.values[metric.name] * metric.scale)
+        return made
+
+    def _histogram(self, metric: KnownMetric, found: Distribution) -> Any:
+        made = HistogramMetricFamily(metric.prometheus, metric.help, labels=["job"])
+        counted, buckets = 0.0, []
+        for exponent in range(EXPONENT_MIN, EXPONENT_MAX + 1):  # all of them: Prometheus compares them over time
+            counted += found.buckets.get(exponent, 0.0)
+            buckets.append((str(2.0**exponent * metric.scale), counted))
+        made.add_metric([self._job], [*buckets, ("+Inf", found.count)], found.sum * metric.scale)
+        return made
+
+
+class MetricsServer:
+    """Serves `http://host:port/metrics` from construction until `close`.
+
+    Raises
+    ------
+    JobRefused
+        The port is taken, or the address is not this machine's.
+    """
+
+    def __init__(self, collector: Collector, host: str, port: int) -> None:
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(collector)
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except OSError as error:
+            raise JobRefused(
+                f"metrics_port={port}: nothing can listen there on {host}: {error}; give another port, or 0 for any"
+            ) from error
+        self.url = f"http://{host}:{self._server.server_port}/metrics"
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,213 @@
+"""`holdfast verify`: whatever is damaged, missing or in the wrong place is named; what is whole is not; nothing is
+written."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from maintenance_kit import as_json, holdfast, job_of_every_kind, run_every_kind, stored, write_files
+
+import holdfast as hf
+from holdfast.journal.fence import journal_numbers, read_record
+from holdfast.journal.records import CheckpointRecord
+from holdfast.maintenance.cleaning import observe
+from holdfast.maintenance.verify import verify
+from holdfast.recovery.manifests import decode_manifest
+from holdfast.storage.framing import HEADER_BYTES
+from holdfast.storage.store import ObjectStore, open_store
+from holdfast.testing import SlowStore, start
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("verified")
+    run_every_kind(folder)
+    return folder / "storage"
+
+
+@pytest.fixture
+def storage(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "storage"))
+
+
+def needed(storage: Path) -> list[str]:
+    """All objects that the newest checkpoint needs, its record and the job included."""
+    store = open_store(storage.as_uri())
+    observed = observe(store)
+    assert observed is not None and observed.taken.base_number is not None
+    return sorted({*observed.needed, "job", f"journal/{observed.taken.base_number:012d}"})
+
+
+def read_whole(storage: Path) -> list[str]:
+    """Those of them of which every byte is: an object of the changelog may hold what nobody names any more."""
+    named: dict[str, int] = {}
+    for name in needed(storage):
+        if "/tm-" in name:
+            for handle in decode_manifest(name, (storage / name).read_bytes()).tables:
+                for piece in handle.log:
+                    named[piece.object] = named.get(piece.object, HEADER_BYTES) + piece.length
+    whole = [name for name in needed(storage) if named.get(name) in (None, (storage / name).stat().st_size)]
+    assert any(name.startswith("dstl/") for name in whole)
+    return whole
+
+
+def area(name: str) -> str:
+    """What kind of object it is."""
+    first = name.partition("/")[0]
+    return "manifests/sink" if "/sink-" in name else first
+
+
+def test_a_whole_storage_is_well_and_is_left_as_it_is(storage: Path) -> None:
+    before = stored(storage)
+    result = holdfast("verify", storage, "--json")
+    assert result.exit_code == 0, result.stdout
+    report = as_json(result)
+    assert report["ok"] and report["problems"] == [] and report["job"] == "every-kind"
+    assert all(count["objects"] > 0 for count in report["read"].values()), report["read"]
+    assert sum(count["objects"] for count in report["read"].values()) >= len(needed(storage))
+    assert stored(storage) == before
+
+
+def test_what_people_read_is_a_table_and_a_verdict(storage: Path) -> None:
+    result = holdfast("verify", storage.as_uri())
+    assert result.exit_code == 0
+    assert "materialized objects" in result.stdout and "changelog objects" in result.stdout
+    assert result.stdout.rstrip().endswith("all is well")
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) * 2 // 3] ^= 0x10
+    path.write_bytes(data)
+
+
+def _cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {"missing": Path.unlink, "flipped": _flip, "cut short": _cut_short}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_each_kind_of_object_that_is_damaged_is_named_and_nothing_else_is(storage: Path, damage: str) -> None:
+    kinds = {area(name): name for name in read_whole(storage)}
+    assert set(kinds) == {"job", "journal", "manifests", "manifests/sink", "dstl", "shared", "sources", "staging"}
+    for kind, name in kinds.items():
+        if kind == "journal" and damage == "missing":
+            continue  # a record that is not there is no record
+        whole = (storage / name).read_bytes()
+        DAMAGES[damage](storage / name)
+        result = holdfast("verify", storage, "--json")
+        assert result.exit_code == 1, f"{name}, {damage}, was not noticed"
+        problems = as_json(result)["problems"]
+        assert {each["object"] for each in problems} == {name}
+        assert all(each["found"] and each["expected"] for each in problems)
+        (storage / name).write_bytes(whole)
+    assert holdfast("verify", storage).exit_code == 0
+
+
+def test_every_object_that_a_restart_reads_is_read(storage: Path) -> None:
+    missed = []
+    for name in read_whole(storage):
+        whole = (storage / name).read_bytes()
+        _flip(storage / name)
+        if verify(open_store(storage.as_uri())).ok:
+            missed.append(name)
+        (storage / name).write_bytes(whole)
+    assert not missed
+
+
+def test_what_no_checkpoint_refers_to_is_of_no_concern(storage: Path) -> None:
+    (storage / "dstl/000000000001/000000000001").mkdir(parents=True, exist_ok=True)
+    (storage / "dstl/000000000001/000000000001/nobody-s").write_bytes(b"scratched")
+    assert holdfast("verify", storage).exit_code == 0
+
+
+def test_objects_of_the_same_size_that_changed_places_are_noticed(storage: Path) -> None:
+    one, other = [name for name in needed(storage) if name.startswith("manifests/") and "/tm-" in name][:2]
+    first, second = (storage / one).read_bytes(), (storage / other).read_bytes()
+    (storage / one).write_bytes(second)
+    (storage / other).write_bytes(first)
+    found = as_json(holdfast("verify", storage, "--json"))["problems"]
+    assert {one, other} <= {each["object"] for each in found}
+
+
+def test_the_message_names_object_found_and_expected(storage: Path) -> None:
+    name = next(name for name in needed(storage) if name.startswith("dstl/"))
+    (storage / name).unlink()
+    result = holdfast("verify", storage)
+    assert result.exit_code == 1
+    text = " ".join(result.stdout.split())
+    assert f"{name} found no such object expected" in text and "of the log of" in text
+    assert text.endswith("1 thing is wrong")
+
+
+def test_a_takeover_that_is_gone_is_noticed(storage: Path) -> None:
+    (storage / "journal/000000000001").unlink()
+    problems = as_json(holdfast("verify", storage, "--json"))["problems"]
+    assert [each["object"] for each in problems] == ["journal/000000000001"]
+
+
+class Overtaken(SlowStore):
+    """At the first read of a manifest, the job completes checkpoints, so that what is being verified is subsumed."""
+
+    def __init__(self, inner: ObjectStore, overtake: Callable[[], None]) -> None:
+        super().__init__(inner, 0.0, lambda seconds: None)
+        self._overtake: Callable[[], None] | None = overtake
+
+    def get(self, name: str) -> bytes:
+        if "/tm-" in name and self._overtake is not None:
+            overtake, self._overtake = self._overtake, None
+            overtake()
+        return super().get(name)
+
+
+def test_a_running_job_that_subsumes_what_is_being_verified_has_lost_nothing(tmp_path: Path) -> None:
+    write_files(tmp_path / "in", 1)
+    config = hf.CheckpointConfig(trigger=hf.manual(), log_handles_max=1)
+    job = job_of_every_kind(tmp_path, checkpoint=config)
+    query = start(job, hf.processing_time())
+    try:
+        query.awaitTermination(0.05)
+        while query.lastProgress is None:
+            query.awaitTermination(0.005)
+        query.trigger_checkpoint(60)
+        store = open_store((tmp_path / "storage").as_uri())
+        first = newest(store)
+
+        def overtake() -> None:
+            for seed in range(3):
+                write_files(tmp_path / "in", 1, seed)
+                rows = (query.totals.rows // 200 + 1) * 200
+                while query.totals.rows < rows:
+                    query.awaitTermination(0.005)
+                query.trigger_checkpoint(60)
+            while first in journal_numbers(store):
+                query.awaitTermination(0.005)
+
+        report = verify(Overtaken(store, overtake))
+        assert report.ok, report.problems
+        assert first not in [each.number for each in report.checkpoints]
+    finally:
+        query.stop()
+
+
+def newest(store: ObjectStore) -> int:
+    return max(number for number in journal_numbers(store) if isinstance(read_record(store, number), CheckpointRecord))
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    result = holdfast("verify", tmp_path / "nowhere")
+    assert result.exit_code == 1 and "no such folder" in result.stderr
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_folder_of_something_else_is_no_storage(tmp_path: Path) -> None:
+    (tmp_path / "picture.jpg").write_bytes(b"x")
+    result = holdfast("verify", tmp_path)
+    assert result.exit_code == 1 and "is this the folder of a job?" in result.stdout
+
+
+def test_an_option_without_a_value_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
+    assert holdfast("verify", tmp_path, "-o", "aws_region").exit_code == 2
