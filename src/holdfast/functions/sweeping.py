@@ -50,7 +50,7 @@ class Pace:
         passed = 1.0 if self._owed is None else max(0, now_us - self._at_us) / self._round_us
         self._owed = min(size, (self._owed or 0.0) + size * passed)
         self._at_us = now_us
-        return 0 if self._owed < min(size, ROWS_LEAST) else min(ROWS_MAX, round(self._owed))
+        return 0 if self._owed < min(size, ROWS_LEAST) else min(ROWS_MAX, max(ROWS_LEAST, round(self._owed)))
 
     def seen(self, rows: int, over: bool) -> None:
         """So many were looked at; `over`: that ended a round, and the next one begins in its time."""
