@@ -4,6 +4,7 @@
 
 Prints one JSON line; times in milliseconds. What happens before the clock starts (Spark, processes, compilation of
 kernels) is `warmup_s`. `--against-flink` runs the same workload on Flink beside it and prints the ratios.
+`--emit changes --combine compare` runs it with and without combining in the sender, and prints the ratio.
 """
 
 import argparse
@@ -26,9 +27,10 @@ WARMUP_BATCHES = 8
 
 
 def keys_like_flip_325(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """1,000 keys in the order of FLIP-325's benchmark."""
+    """1,000 keys in the order of FLIP-325's benchmark: `x % 500 + 500 * (x // 1000 % 2)`, with one division."""
     x = batch.column(0).to_numpy()
-    return pa.record_batch([pa.array(x % 500 + 500 * ((x // 1000) % 2))], names=["k"])
+    hundreds = x // 500
+    return pa.record_batch([pa.array(x - 500 * (hundreds - ((hundreds >> 1) & 1)))], names=["k"])
 
 
 class RandomKeys:
@@ -73,6 +75,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--keys", type=int, default=1000)
     parser.add_argument("--emit", choices=["every", "changes"], default="every")
+    parser.add_argument("--combine", choices=["on", "off", "compare"], default="on", help="in the sender")
     parser.add_argument("--interval", default="1s", help="between checkpoints")
     parser.add_argument("--backend", choices=["hashmap"], default="hashmap")
     parser.add_argument("--parallelism", type=int, default=2)
@@ -101,7 +104,7 @@ def session(master: str) -> Any:
     return spark
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
+def run(options: argparse.Namespace, combine: bool) -> dict[str, Any]:
     """Run the workload; the figures."""
     begun_s = time.monotonic()
     spark = session(options.master)
@@ -117,6 +120,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             task_manager=hf.TaskManagerConfig(memory="4GB"),
             max_rows_per_batch=options.rows_per_batch,
             max_bytes_per_batch="4GB",
+            combine=combine,
         )
         keys = keys_like_flip_325 if options.keys == 1000 else RandomKeys(options.keys)
         (
@@ -148,6 +152,7 @@ def measure(query: hf.Query, options: argparse.Namespace, warmup_s: float) -> di
     return {
         "rows": rows,
         "keys": options.keys,
+        "emit": options.emit,
         "seconds": round(seconds, 2),
         "rows_per_s": round(rows / seconds),
         "batch": {
@@ -172,8 +177,12 @@ def percentile(values: Any, which: float) -> float:
 
 def main(argv: list[str]) -> None:
     options = arguments(argv)
-    figures = run(options)
+    figures = run(options, options.combine != "off")
     print(json.dumps(figures), flush=True)
+    if options.combine == "compare":
+        without = run(options, False)
+        ratio = round(figures["rows_per_s"] / without["rows_per_s"], 2)
+        print(json.dumps({**without, "combine": False, "ratio": ratio}), flush=True)
     if options.against_flink:
         flink.compare(figures["rows_per_s"], options.keys, options.parallelism)
 

@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, str] = {
     "cli": "journal maintenance storage",
     "maintenance": "changelog journal materialize recovery sinks sources storage",
     # Data: sources, exchange, TaskManager, state, changelog, storage.
-    "exchange": "graph sinks sources state storage taskmanager",
+    "exchange": "functions graph sinks sources state storage taskmanager",
     "taskmanager": "changelog functions graph materialize recovery sources state storage",
     "graph": "functions settings sinks sources",
     "functions": "sources state",

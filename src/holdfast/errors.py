@@ -12,6 +12,7 @@
     ├── CorruptObject        a stored object cannot be read; it is named; nothing of it was used
     ├── Fenced               another JobMaster has taken over: stop, delete nothing
     ├── StaleCall            a call from an older run or incarnation: the caller gives up
+    ├── RowsNeeded           combined rows do not tell enough: run the batch again without combining
     ├── TaskManagerLost      a TaskManager ended: failover
     ├── CheckpointFailed     a checkpoint that somebody waits for did not complete
     ├── PublishFailed        a sink cannot take what was staged, and trying again will not help
@@ -67,6 +68,10 @@ class Fenced(HoldfastError):
 
 class StaleCall(HoldfastError):
     """A call carries an older run or incarnation than the last one seen."""
+
+
+class RowsNeeded(HoldfastError):
+    """An operator cannot say what combined rows do to it; the batch is run again with the rows themselves."""
 
 
 class TaskManagerLost(HoldfastError):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.functions.aggregates import Aggregate, AggregateSpec
+from holdfast.functions.aggregates import Aggregate, AggregateSpec, BadRecords
 from holdfast.functions.process import BatchFunction, ProcessFunction, ProcessSpec
 from holdfast.graph.build import Declarations, OperatorDeclaration, Path, SinkDeclaration, TransformDeclaration
 from holdfast.graph.program import MapBatches, OperatorOrigin, SourceOrigin
@@ -70,6 +70,8 @@ class Job:
     bad_records, dead_letters
         `"fail"`, or `"dead_letter"` with the URL of a folder: malformed rows, null keys, rows that overflow a sum or
         whose function raised.
+    combine
+        Whether tasks may combine the rows of a key before they send them to an aggregate with `emit="changes"`.
     drop_state
         Names of sources, operators and sinks whose stored state is given up at this start.
     ship_modules
@@ -97,6 +99,7 @@ class Job:
         max_bytes_per_batch: Size = "256MB",
         bad_records: str = "fail",
         dead_letters: str | None = None,
+        combine: bool = True,
         drop_state: Sequence[str] = (),
         ship_modules: Sequence[ModuleType] = (),
     ) -> None:
@@ -117,6 +120,7 @@ class Job:
         self.max_rows_per_batch = max_rows_per_batch
         self.max_bytes_per_batch = size_bytes(max_bytes_per_batch, "max_bytes_per_batch")
         self.dead_letters = _dead_letter_sink(bad_records, dead_letters, self.storage_options)
+        self.combine = combine
         self.drop_state = tuple(drop_state)
         self.ship_modules = tuple(ship_modules)
         self.declared = Declarations()
@@ -290,12 +294,11 @@ class KeyedStream:
                 )
         if not aggregates or emit not in ("changes", "every"):
             raise SettingsError(f"aggregate(emit={emit!r}) takes emit='changes' or 'every' and at least one aggregate")
-        dead_letter = self._job.dead_letters is not None
+        bad_records: BadRecords = "fail" if self._job.dead_letters is None else "dead_letter"
+        combine = self._job.combine
 
         def specify(operator: str, keys: tuple[str, ...], schema: pa.Schema) -> AggregateSpec:
-            return AggregateSpec(
-                operator, keys, schema, dict(aggregates), emit, "dead_letter" if dead_letter else "fail"
-            )
+            return AggregateSpec(operator, keys, schema, dict(aggregates), emit, bad_records, combine)
 
         return self._declare(name, "aggregate", specify)
 

@@ -259,6 +259,7 @@ def test_stored_state_continues_where_it_was() -> None:
             restored.tables["state"].apply(operator.tables["state"].snapshot(), 0, 128)
             operator = restored
         assert row == {"k": "a", **{name: expected(name, values) for name in names}}
+        assert operator.tables["state"].snapshot().column("first.first.seen").null_count == 0
 
 
 @pytest.mark.parametrize(

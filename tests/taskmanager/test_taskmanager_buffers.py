@@ -2,6 +2,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import HoldfastError, StaleCall, StorageError
+from holdfast.functions.operator import COMBINED_INPUT
 from holdfast.taskmanager.buffers import KeptRows, SpillArea
 from holdfast.taskmanager.digest import fold
 from holdfast.taskmanager.inputs import Inputs
@@ -17,11 +18,11 @@ def tag(attempt: str, unit: int = 0, run: int = 1, batch: int = 5) -> ExchangeTa
     return ExchangeTag("job", run, batch, 1, 0, unit, attempt)
 
 
-def claim(attempt: str, batches: list[pa.RecordBatch], unit: int = 0, subtask: int = 0) -> SentStream:
+def claim(attempt: str, batches: list[pa.RecordBatch], unit: int = 0, subtask: int = 0, number: int = 0) -> SentStream:
     digest = 0
     for batch in batches:
         digest = fold(digest, batch)
-    total = ExchangeTotals("op", 0, subtask, sum(batch.num_rows for batch in batches), digest)
+    total = ExchangeTotals("op", number, subtask, sum(batch.num_rows for batch in batches), digest)
     return SentStream(0, unit, attempt, [total])
 
 
@@ -76,7 +77,19 @@ def test_only_the_named_attempt_of_a_unit_counts_and_units_come_in_the_order_nam
     inputs.attempt(tag("good", unit=0)).append(("op", 0, 0), rows(0))
     inputs.attempt(tag("next", unit=1)).append(("op", 0, 0), rows(100))
     taken = inputs.take(request(claim("next", [rows(100)], unit=1), claim("good", [rows(0)])), 0)
-    assert taken == {("op", 0, 0): [rows(100), rows(0)]}
+    assert taken == {("op", 0): [(0, rows(100)), (0, rows(0))]}
+
+
+def test_combined_rows_of_a_unit_come_right_before_its_other_rows(tmp_path):
+    inputs = Inputs(SpillArea(10**6, str(tmp_path)))
+    inputs.attempt(tag("a", unit=0)).append(("op", 0, 1), rows(0))
+    inputs.attempt(tag("a", unit=0)).append(("op", COMBINED_INPUT, 1), rows(10))
+    inputs.attempt(tag("b", unit=1)).append(("op", COMBINED_INPUT, 1), rows(20))
+    first, second = claim("a", [rows(10)], subtask=1, number=COMBINED_INPUT), claim("a", [rows(0)], subtask=1)
+    claims = [SentStream(0, 0, "a", [*first.totals, *second.totals])]
+    claims.append(claim("b", [rows(20)], unit=1, subtask=1, number=COMBINED_INPUT))
+    taken = inputs.take(request(*claims), 0)
+    assert taken == {("op", 1): [(COMBINED_INPUT, rows(10)), (0, rows(0)), (COMBINED_INPUT, rows(20))]}
 
 
 @pytest.mark.parametrize(

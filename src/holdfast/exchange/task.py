@@ -20,8 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast import errors
+from holdfast.exchange.combining import CombiningSender
 from holdfast.exchange.sender import Sender, UnitAttempt
 from holdfast.failpoints import hit
+from holdfast.functions.operator import Combiner
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import DEAD_LETTERS as DEAD_LETTERS
 from holdfast.graph.program import Leg, MapBatches, OperatorOrigin, OperatorTarget, Program, SinkTarget, SourceOrigin
@@ -52,6 +54,8 @@ class LevelRequest(msgspec.Struct, frozen=True):
     batch: int
     level: int
     dead_letter: bool
+    combine: bool = True
+    """Whether rows may be combined on their way to an operator."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -225,7 +229,8 @@ def deliver(
         committables = sink.stage(rows, context)
         hit("task.staged")
     else:
-        sent = _send(rows, leg, leg.target, unit, attempt, request, links, origin, bad)
+        combiner = program.operators[leg.target.operator].combiner() if request.combine else None
+        sent = _send(rows, leg, leg.target, unit, attempt, request, links, combiner, origin, bad)
     return UnitResult(
         unit=unit.unit,
         leg=unit.leg,
@@ -262,16 +267,18 @@ def _send(
     attempt: str,
     request: LevelRequest,
     links: Links,
+    combiner: Combiner | None,
     origin: UnitRows | None,
     bad: list[BadRow],
 ) -> list[SentStream]:
     sender = links.open_sender(UnitAttempt(request.run, request.batch, request.level, unit.unit, attempt))
+    combining = CombiningSender(sender, target, combiner)
     try:
         for batch in rows:
-            nulls = sender.send(target, batch)
+            nulls = combining.send(batch)
             if len(nulls):
                 _null_keys(batch, nulls, leg, target, unit, request, origin, bad)
-        sent = sender.finish()
+        sent = combining.finish()
         hit("task.sent")
         return sent
     except BaseException:

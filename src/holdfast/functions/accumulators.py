@@ -4,6 +4,9 @@
                                     └───► running value of each row (emit="every")
     touched slots ──► Accumulator.results ──► one value a key    (emit="changes")
 
+Rows are input, or combined: a sender's own state after some input, in columns of the same names as the state's
+(`combining.py`). What adds a value to a state adds a state to it as well: most accumulators only read another column.
+
 Sums that can overflow are in `checked_sums.py`. Fixed-width types run in compiled kernels; strings, binaries,
 decimals and nested types in a Python loop over the rows (about 0.1 µs a row).
 
@@ -64,18 +67,20 @@ class Accumulator(ABC):
     """What one aggregate does with a chunk. `name` is the state column."""
 
     counters: tuple[str, ...] = ()
-    """State columns that hold a number for every present key: zeroed and made valid when a key is first applied."""
+    """State columns of numbers or flags that every present key has: zeroed and valid when a key is first applied."""
     open_columns: tuple[str, ...] = ()
     """State columns that must read zero where they are null, before rows are added."""
 
-    def __init__(self, bound: "BoundAggregate", table: StateTable) -> None:
+    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
         self.bound = bound
         self.table = table
         self.name = bound.state_column
         self.type: pa.DataType = bound.result_type
+        self.combined = combined
+        self.input_column = self.name if combined else bound.aggregate.column
 
     def input(self, chunk: Chunk) -> pa.Array:
-        return chunk.rows.column(self.bound.aggregate.column)
+        return chunk.rows.column(self.input_column)
 
     def state(self) -> tuple[AnyArray, BoolArray]:
         column = self.table.column(self.name)
@@ -93,15 +98,17 @@ class Accumulator(ABC):
 class Count(Accumulator):
     """`count()` and `count(c)`."""
 
-    def __init__(self, bound: "BoundAggregate", table: StateTable) -> None:
-        super().__init__(bound, table)
+    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+        super().__init__(bound, table, combined)
         self.counters = (self.name,)
 
     def add(self, chunk: Chunk) -> pa.Array | None:
         counts, _ = self.state()
         out = room(chunk.running_rows, np.int64)
-        mask = NO_MASK if self.bound.aggregate.column is None else validity(self.input(chunk))
-        if len(mask):
+        mask = NO_MASK if self.input_column is None else validity(self.input(chunk))
+        if self.combined:
+            add_counts(chunk, self.name, counts)
+        elif len(mask):
             kernels.count_values(chunk.slots, mask, counts, out)
         elif chunk.running:
             kernels.count_rows_running(chunk.slots, counts, out)
@@ -110,9 +117,14 @@ class Count(Accumulator):
         return fixed_array(out, NO_MASK, self.type) if chunk.running else None
 
 
+def add_counts(chunk: Chunk, name: str, counts: IntArray) -> None:
+    """Add the counts of combined rows; never null, and never so many that they overflow."""
+    kernels.add_integers(chunk.slots, values_of(chunk.rows.column(name)), NO_MASK, counts, room(0, np.int64))
+
+
 class FloatSum(Accumulator):
-    def __init__(self, bound: "BoundAggregate", table: StateTable) -> None:
-        super().__init__(bound, table)
+    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+        super().__init__(bound, table, combined)
         self.open_columns = (self.name,)
 
     def add(self, chunk: Chunk) -> pa.Array | None:
@@ -133,8 +145,8 @@ def _doubles(decimals: pa.Array) -> pa.Array:
 class Mean(Accumulator):
     """A sum in double precision and a count; null while the count is 0."""
 
-    def __init__(self, bound: "BoundAggregate", table: StateTable) -> None:
-        super().__init__(bound, table)
+    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+        super().__init__(bound, table, combined)
         self.count_name = f"{self.name}.count"
         self.counters = (self.name, self.count_name)
 
@@ -147,7 +159,9 @@ class Mean(Accumulator):
         mask = validity(array)
         out, out_counts = room(chunk.running_rows, np.float64), room(chunk.running_rows, np.int64)
         kernels.add_floats(chunk.slots, values_of(array), mask, sums, out)
-        if len(mask):
+        if self.combined:
+            add_counts(chunk, self.count_name, counts)
+        elif len(mask):
             kernels.count_values(chunk.slots, mask, counts, out_counts)
         elif chunk.running:
             kernels.count_rows_running(chunk.slots, counts, out_counts)
@@ -179,6 +193,10 @@ class Extreme(Accumulator):
 
 class First(Accumulator):
     """`first` of fixed-width types; a flag tells a key whose first value was null from one without a first row."""
+
+    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+        super().__init__(bound, table, combined)
+        self.counters = (f"{self.name}.seen",)
 
     def add(self, chunk: Chunk) -> pa.Array | None:
         state, state_valid = self.state()
@@ -247,6 +265,11 @@ FOLDS: dict[str, Fold] = {"min": fold_least, "max": fold_greatest, "first": fold
 
 class ObjectFold(Accumulator):
     """`min`, `max`, `first`, `last` of types that are Python objects in the table."""
+
+    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+        super().__init__(bound, table, combined)
+        if bound.aggregate.function == "first":
+            self.counters = (f"{self.name}.seen",)
 
     def add(self, chunk: Chunk) -> pa.Array | None:
         values, valid = self.state()

@@ -27,7 +27,8 @@ import pyarrow as pa
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.aggregate_operator import AggregateOperator
 from holdfast.functions.columns import has_kernels
-from holdfast.functions.operator import NewTable, Operator, OperatorSpec, TableSchema
+from holdfast.functions.combining import AggregateCombiner
+from holdfast.functions.operator import Combiner, NewTable, Operator, OperatorSpec, TableSchema
 from holdfast.state.table import StateTable
 
 Function = Literal["count", "sum", "min", "max", "mean", "first", "last"]
@@ -171,6 +172,18 @@ class BoundAggregate:
             fields.append(pa.field(f"{self.state_column}.seen", pa.bool_()))
         return fields
 
+    @property
+    def running_extremes(self) -> "tuple[BoundAggregate, ...]":
+        """Of a sum that can leave its type: the least and the greatest of its running values, read from a column that
+        is named as its state. They travel with combined rows and are not kept."""
+        if self.aggregate.function != "sum" or pa.types.is_floating(self.result_type):
+            return ()
+        of_running: tuple[Function, Function] = ("min", "max")
+        return tuple(
+            BoundAggregate(self.state_column, Aggregate(function, self.state_column), self.result_type)
+            for function in of_running
+        )
+
 
 def check_aggregates(aggregates: Mapping[str, Aggregate], emit: str) -> None:
     """What can be known before the schema is: raises `SettingsError`."""
@@ -197,6 +210,8 @@ class AggregateSpec(OperatorSpec):
         One row per key touched in the batch, at its end, in order of first touch; or one row per input row.
     bad_records : {"fail", "dead_letter"}
         What a row does whose sum overflows.
+    combine : bool
+        With `emit="changes"`: whether senders may combine the rows of a key before they send them.
     """
 
     name: str
@@ -205,6 +220,7 @@ class AggregateSpec(OperatorSpec):
     aggregates: Mapping[str, Aggregate]
     emit: Emit = "changes"
     bad_records: BadRecords = "fail"
+    combine: bool = True
 
     def __post_init__(self) -> None:
         check_aggregates(self.aggregates, self.emit)
@@ -262,6 +278,17 @@ class AggregateSpec(OperatorSpec):
     @property
     def output_schema(self) -> pa.Schema:
         return pa.schema([*self.key_schema, *(bound.output_field for bound in self.bound)])
+
+    @property
+    def combined_schema(self) -> pa.Schema:
+        """What combined rows have besides the key columns: all state, and the extremes of sums."""
+        extremes = [each for bound in self.bound for each in bound.running_extremes]
+        return pa.schema([*self.value_schema, *(field for bound in extremes for field in bound.state_fields())])
+
+    def combiner(self) -> Combiner | None:
+        if not self.combine or self.emit != "changes" or set(self.combined_schema.names) & set(self.key_columns):
+            return None
+        return AggregateCombiner(self)
 
     def table_schemas(self) -> dict[str, TableSchema]:
         return {"state": TableSchema(self.key_schema, self.value_schema)}

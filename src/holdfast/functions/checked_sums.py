@@ -46,13 +46,18 @@ class CheckedSum(Accumulator):
     def exact(self, value: Any) -> int:
         """A value of the column or of the state, in the unit of `least` and `greatest`."""
 
+    @abstractmethod
+    def fitted_between(self, chunk: Chunk) -> bool:
+        """Of combined rows that `try_add` has taken, with running values: whether the sum fitted after every row that
+        they stand for, too. Their columns `….min` and `….max` have the extremes of their own running sums."""
+
 
 class IntegerSum(CheckedSum):
     least = -(2**63)
     greatest = 2**63 - 1
 
-    def __init__(self, bound: "BoundAggregate", table: StateTable) -> None:
-        super().__init__(bound, table)
+    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+        super().__init__(bound, table, combined)
         self.open_columns = (self.name,)
         self._out: AnyArray = room(0, np.int64)
 
@@ -73,12 +78,24 @@ class IntegerSum(CheckedSum):
     def exact(self, value: Any) -> int:
         return int(value)
 
+    def fitted_between(self, chunk: Chunk) -> bool:
+        before = self._out - _numbers(chunk, self.name)
+        lowest = np.minimum(_numbers(chunk, f"{self.name}.min"), 0)
+        highest = np.maximum(_numbers(chunk, f"{self.name}.max"), 0)
+        return bool(((before >= self.least - lowest) & (before <= self.greatest - highest)).all())
+
+
+def _numbers(chunk: Chunk, name: str) -> IntArray:
+    """An int64 column, with 0 where it is null."""
+    numbers: IntArray = values_of(pc.fill_null(chunk.rows.column(name), 0))
+    return numbers
+
 
 class DecimalSum(CheckedSum):
     """Decimals are Python objects in the table; added exactly, row by row."""
 
-    def __init__(self, bound: "BoundAggregate", table: StateTable) -> None:
-        super().__init__(bound, table)
+    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+        super().__init__(bound, table, combined)
         self.greatest = 10**self.type.precision - 1
         self.least = -self.greatest
         self._too_large = Decimal(10) ** (self.type.precision - self.type.scale)
@@ -118,6 +135,16 @@ class DecimalSum(CheckedSum):
 
     def exact(self, value: Any) -> int:
         return int(value.scaleb(self.type.scale, EXACT))
+
+    def fitted_between(self, chunk: Chunk) -> bool:
+        columns = [chunk.rows.column(name).to_pylist() for name in (self.name, f"{self.name}.min", f"{self.name}.max")]
+        for after, total, lowest, highest in zip(self._out, *columns, strict=True):
+            if total is None:
+                continue
+            before = EXACT.subtract(after, total)
+            if max(EXACT.add(before, highest), EXACT.add(before, lowest).copy_negate()) >= self._too_large:
+                return False
+        return True
 
 
 def try_all(sums: Sequence[CheckedSum], chunk: Chunk) -> bool:

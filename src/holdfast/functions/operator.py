@@ -14,6 +14,10 @@ NewTable = Callable[[pa.Schema, pa.Schema, int], StateTable]
 """Makes an empty table from key schema, value schema and the number of key groups."""
 
 
+COMBINED_INPUT = -1
+"""The number of the input of rows that a `Combiner` made; a sender's come before its other ones."""
+
+
 class TableSchema(NamedTuple):
     keys: pa.Schema
     values: pa.Schema
@@ -63,11 +67,25 @@ class Operator(ABC):
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         """All rows of one batch for this subtask, as (input number, rows), in order. Called once a batch.
 
-        Raises `BadRecord` (bad_records="fail") or `UserFunctionError`; the caller undoes the tables.
+        Raises `BadRecord` (bad_records="fail"), `UserFunctionError` or `RowsNeeded`; the caller undoes the tables.
         """
 
     def close(self) -> None:
         return None
+
+
+class Combiner(ABC):
+    """Makes fewer rows of those of one sender, on their way to an operator; none of their keys is null.
+
+    Both methods give what is to be sent now, as (input number, rows), in order: rows of `COMBINED_INPUT` first, and
+    from some point on perhaps rows as they came. To the operator both mean the same.
+    """
+
+    @abstractmethod
+    def take(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]: ...
+
+    @abstractmethod
+    def finish(self) -> list[tuple[int, pa.RecordBatch]]: ...
 
 
 class OperatorSpec(ABC):
@@ -84,6 +102,10 @@ class OperatorSpec(ABC):
     def is_timed(self) -> bool:
         """Whether it may have something to do without rows: timers to fire, expired state to remove."""
         return False
+
+    def combiner(self) -> Combiner | None:
+        """What a sender's rows go through before they are sent; None: they are sent as they are."""
+        return None
 
     def with_event_time(self, column: str) -> "OperatorSpec":
         """The same, told which column of its input holds the rows' event time."""

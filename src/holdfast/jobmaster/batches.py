@@ -75,6 +75,8 @@ class BatchRunner:
     routes: ExchangeRoutes
     store: ObjectStore
     dead_letter: bool
+    combine: bool
+    """Whether senders may combine rows."""
 
     def execute(self, plan: Plan, outcome: BatchOutcome) -> None:
         """Run and commit. `outcome` is filled as it goes, so that a failed batch's staged files are known."""
@@ -119,7 +121,7 @@ class BatchRunner:
         if not units:
             return
         failpoints.hit("jobmaster.level.before")
-        request = LevelRequest(self.job_id, self.epoch, self.run, plan.batch, level, self.dead_letter)
+        request = LevelRequest(self.job_id, self.epoch, self.run, plan.batch, level, self.dead_letter, self.combine)
         what = "push" if level == 0 else "pull"
         run = LevelRun(request, units, self.routes, f"batch {plan.batch}, {what} {level}")
         results = self.cluster.run_level(run)

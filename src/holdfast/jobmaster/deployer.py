@@ -94,6 +94,7 @@ class Deployer:
         self._control = control
         self._stopping = stopping
         self._run = 1
+        self._combine = True
 
     def start(self, base: CheckpointRecord | None, first_batch: int) -> None:
         """The first deployment; TaskManagers that end meanwhile are started again. Raises `JobRefused`."""
@@ -164,6 +165,10 @@ class Deployer:
         self._task_managers.on_all(lambda _, gateway: gateway.abort(self._run))
         self.runner = self._make_runner()
 
+    def stop_combining(self) -> None:
+        """From the next run on, until the job is started again: what led to it would come again with every batch."""
+        self._combine = False
+
     def cancel(self) -> None:
         """Any thread: end the Spark jobs of the current run."""
         self._cluster.cancel(self._run)
@@ -180,6 +185,7 @@ class Deployer:
             ExchangeRoutes(job.stored.job_id, self._task_managers.routes(), layout.owners, layout.max_parallelism),
             job.store,
             job.settings.dead_letter,
+            self._combine,
         )
 
 

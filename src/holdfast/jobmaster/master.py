@@ -239,6 +239,8 @@ class JobMaster:
                     self._abort_quietly()
                     raise
                 log.warning("batch %d, attempt %d: %s; trying again", plan.batch, attempt, error)
+                if isinstance(error, errors.RowsNeeded):
+                    self._deployer.stop_combining()
                 try:
                     self._deployer.next_run()
                 except errors.TaskManagerLost as lost:

@@ -110,11 +110,7 @@ class SequenceSource(Source):
         while position < stop:
             rows = min(stop - position, CHUNK_ROWS_MAX)
             first = self.start + int(read.split) + position * self.splits
-            values = np.arange(rows, dtype=np.int64)
-            if self.splits != 1:
-                values *= self.splits
-            if first:
-                values += first
+            values = np.arange(first, first + (rows - 1) * self.splits + 1, self.splits, dtype=np.int64)
             yield SourceBatch(pa.RecordBatch.from_arrays([pa.array(values)], schema=SCHEMA), position)
             position += rows
 

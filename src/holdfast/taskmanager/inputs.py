@@ -21,6 +21,9 @@ from holdfast.taskmanager.protocol import ExchangeTag, ExchangeTotals, ProcessRe
 Section = tuple[str, int, int]
 """Operator, input number, subtask."""
 
+Taken = dict[tuple[str, int], list[tuple[int, pa.RecordBatch]]]
+"""For each operator and subtask: (input number, rows), in order."""
+
 
 class _AttemptKey(NamedTuple):
     """Not the level: units of several levels may feed one operator. Attempt names are unique within a run."""
@@ -83,15 +86,15 @@ class Inputs:
                 found = self._attempts[key] = Attempt(tag, self._area)
             return found
 
-    def take(self, request: ProcessRequest, task_manager: int) -> dict[Section, list[pa.RecordBatch]]:
-        """The rows of the attempts that count, per section, in the order of `request.streams`.
+    def take(self, request: ProcessRequest, task_manager: int) -> Taken:
+        """The rows of the attempts that count, in the order of `request.streams`; those of one by input number.
 
         Raises
         ------
         HoldfastError
             If what arrived differs from what an attempt claims to have sent; names both.
         """
-        taken: dict[Section, list[pa.RecordBatch]] = {}
+        taken: Taken = {}
         for stream in request.streams:
             if stream.task_manager != task_manager:
                 continue
@@ -100,8 +103,9 @@ class Inputs:
                 attempt = self._attempts.get(key)
             sections = {} if attempt is None else attempt.sections
             _compare(request, stream, sections)
-            for section, received in sections.items():
-                taken.setdefault(section, []).extend(received.rows.batches())
+            for (operator, number, subtask), received in sorted(sections.items()):
+                batches = taken.setdefault((operator, subtask), [])
+                batches.extend((number, rows) for rows in received.rows.batches())
         return taken
 
     def release(self, batch: int) -> None:

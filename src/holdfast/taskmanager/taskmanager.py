@@ -146,7 +146,9 @@ class TaskManager:
             subtasks = hosted.of_level(request.level)
             _check_hosted(set(taken), subtasks)
             self._in_flight = _InFlight(request.run, request.batch, (*levels, request.level))
-            results = self._each(subtasks, lambda each: self._process(each, request, taken))
+            results = self._each(
+                subtasks, lambda each: self._process(each, request, taken.get((each.name, each.subtask), []))
+            )
             self._check_memory(hosted)
             hit("taskmanager.process.after")
             return ProcessResult(results)
@@ -310,14 +312,8 @@ class TaskManager:
         return self._in_flight.levels
 
     def _process(
-        self, subtask: Subtask, request: ProcessRequest, taken: dict[tuple[str, int, int], list[pa.RecordBatch]]
+        self, subtask: Subtask, request: ProcessRequest, inputs: list[tuple[int, pa.RecordBatch]]
     ) -> SubtaskResult:
-        inputs = [
-            (number, rows)
-            for (operator, number, of), batches in sorted(taken.items(), key=lambda item: item[0])
-            if (operator, of) == (subtask.name, subtask.subtask)
-            for rows in batches
-        ]
         watermark_us = request.watermarks.get(subtask.name)
         context = BatchContext(request.batch, request.batch_time_us, subtask.name, subtask.subtask, watermark_us)
         result = subtask.process(context, inputs)
@@ -358,9 +354,9 @@ class TaskManager:
             self._pool = None
 
 
-def _check_hosted(sections: set[tuple[str, int, int]], subtasks: list[Subtask]) -> None:
+def _check_hosted(found: set[tuple[str, int]], subtasks: list[Subtask]) -> None:
     hosted = {(each.name, each.subtask) for each in subtasks}
-    strange = sorted((operator, subtask) for operator, _, subtask in sections if (operator, subtask) not in hosted)
+    strange = sorted(found - hosted)
     if strange:
         raise HoldfastError(f"rows arrived for {strange}, hosted here at this level are {sorted(hosted)}")
 

@@ -1,0 +1,127 @@
+"""Combining in the sender: the rows of each key as one row, so that only distinct keys travel.
+
+    rows ──► accumulators over a table of the sender's own ──► its rows: keys and state ──► merged by the operator
+
+What travels are the state columns of `AggregateOperator`, filled by the same accumulators. The operator adds them to
+its own state (`Accumulator.combined`), in the order of the senders, as it would the rows. So `first` and `last` mean
+the same, and all results are the same, but for means and sums of floats, which are added in another order.
+
+A sum must overflow at the same row as without combining. So a sum travels with the extremes of its running values;
+where sender or operator finds one that does not fit, it raises `RowsNeeded`: the batch runs again without combining.
+
+It costs time where keys hardly repeat: a sample of the first rows decides, and again each time that the table is full.
+"""
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from holdfast.functions import kernels
+from holdfast.functions.accumulators import Chunk
+from holdfast.functions.aggregate_operator import Accumulators, rows_needed
+from holdfast.functions.checked_sums import try_all
+from holdfast.functions.operator import COMBINED_INPUT, Combiner
+from holdfast.state.table import StateTable
+
+if TYPE_CHECKING:
+    from holdfast.functions.aggregates import AggregateSpec
+
+SAMPLE_ROWS = 1 << 14
+"""So many rows decide; fewer are not worth combining."""
+REPEATS_MIN = 0.05
+"""The share of the sample's rows whose key came before, from which on combining is begun. With keys at random it means
+that there are ten times as many of them as the sample has rows."""
+ROWS_AT_ONCE_MAX = 1 << 16
+"""Rows that go through all loops together stay in the processor's cache."""
+KEYS_MAX = 1 << 18
+TABLE_BYTES_MAX = 64 * 1024 * 1024
+ROWS_PER_KEY_MIN = 1.5
+"""What a full table must have taken, so that combining goes on."""
+
+
+class AggregateCombiner(Combiner):
+    """For `emit="changes"`. Holds at most `KEYS_MAX` keys and a few rows that are not worth a step."""
+
+    def __init__(self, spec: "AggregateSpec") -> None:
+        self._operator = spec.name
+        extremes = [each for bound in spec.bound for each in bound.running_extremes]
+        self._table = StateTable(spec.key_schema, spec.combined_schema, 1)
+        self._of_rows = Accumulators(spec.bound, self._table)
+        self._of_running = Accumulators(extremes, self._table)
+        self._table.begin(0)
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+        self._sampled = False
+        self._passing = False
+        self._rows = 0
+        """In the table; none while it has the keys of the sample alone."""
+
+    def take(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
+        if self._passing:
+            return [(0, rows)]
+        self._waiting.append(rows)
+        self._waiting_rows += rows.num_rows
+        return self._combine(self._waited()) if self._waiting_rows >= SAMPLE_ROWS else []
+
+    def finish(self) -> list[tuple[int, pa.RecordBatch]]:
+        out: list[tuple[int, pa.RecordBatch]] = []
+        if self._waiting_rows:
+            rows = self._waited()
+            out = self._combine(rows) if self._sampled else [(0, rows)]
+        if self._rows:
+            out.append((COMBINED_INPUT, self._combined()))
+        return out
+
+    def _waited(self) -> pa.RecordBatch:
+        waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
+        return waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
+
+    def _combine(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
+        out: list[tuple[int, pa.RecordBatch]] = []
+        self._passing = not self._sampled and self._few_repeats(rows.slice(0, SAMPLE_ROWS))
+        self._sampled = True
+        start = 0
+        while start < rows.num_rows and not self._passing:
+            part = rows.slice(start, ROWS_AT_ONCE_MAX)
+            self._add(part)
+            start += part.num_rows
+            if self._full:
+                self._passing = self._rows < ROWS_PER_KEY_MIN * self._table.rows_in_memory
+                out.append((COMBINED_INPUT, self._combined()))
+                self._begin_anew()
+        if start < rows.num_rows:
+            out.append((0, rows.slice(start)))
+        return out
+
+    def _few_repeats(self, sample: pa.RecordBatch) -> bool:
+        self._table.lookup(sample)
+        return self._table.rows_in_memory > (1 - REPEATS_MIN) * sample.num_rows
+
+    @property
+    def _full(self) -> bool:
+        return self._table.rows_in_memory >= KEYS_MAX or self._table.memory_bytes >= TABLE_BYTES_MAX
+
+    def _add(self, rows: pa.RecordBatch) -> None:
+        slots, sums = self._table.lookup(rows), self._of_rows.sums
+        chunk, running = Chunk(rows, slots, False), Chunk(rows, slots, True)
+        if not try_all(sums, running):
+            raise rows_needed(self._operator)
+        if sums:
+            columns = [one.add(running) for one in sums]
+            of_sums = pa.RecordBatch.from_arrays(columns, names=[one.name for one in sums])
+            self._of_running.add(Chunk(of_sums, slots, False))
+        self._of_rows.add(chunk, but_sums=True)
+        self._rows += rows.num_rows
+
+    def _combined(self) -> pa.RecordBatch:
+        """The rows of all keys, in order of their first rows."""
+        slots = self._table.touched()
+        kernels.raise_flags(slots, self._table.present)
+        for name in self._of_rows.counters:
+            kernels.raise_flags(slots, self._table.column(name).valid)
+        return self._table.rows_of(slots)
+
+    def _begin_anew(self) -> None:
+        self._table.undo()
+        self._table.begin(0)
+        self._rows = 0
