@@ -57,9 +57,13 @@ class CheckpointConfig:
         None: no limit.
     unpublished_max
         Recorded groups of output that a sink may lag behind; at that number planning of batches stops.
+    changelog
+        Whether changes of state are logged, so that a checkpoint stores only those. False: a checkpoint stores the
+        tables themselves (of RocksDB, files that are new), and a batch waits with its commit until they are captured.
+        It can be switched at each start.
     log_handles_max, log_ratio_max, materialization_interval
-        A table is materialized when its log has more pieces than that, or is larger than so many times the
-        table, or when the interval is over.
+        With a changelog: a table is materialized when its log has more pieces than that, or is larger than so many
+        times the table, or when the interval is over.
     persist_delay, persist_size_threshold
         How long, and up to what size, requests to persist wait for others to share an object with.
     preemptive_persist_threshold
@@ -79,6 +83,7 @@ class CheckpointConfig:
     tolerable_failed_checkpoints: int = 0
     tolerable_failure_timeout: Duration | None = None
     unpublished_max: int = 100
+    changelog: bool = True
     log_handles_max: int = 64
     log_ratio_max: float = 2.0
     materialization_interval: Duration = "10min"
@@ -105,6 +110,8 @@ class CheckpointConfig:
         _whole(self.max_concurrent, "max_concurrent", 1)
         _whole(self.tolerable_failed_checkpoints, "tolerable_failed_checkpoints", 0)
         _whole(self.unpublished_max, "unpublished_max", 1)
+        if not isinstance(self.changelog, bool):
+            raise SettingsError(f"changelog={self.changelog!r}: allowed is True or False")
         _whole(self.log_handles_max, "log_handles_max", 1)
         if not isinstance(self.log_ratio_max, (int, float)) or not self.log_ratio_max > 0:
             raise SettingsError(f"log_ratio_max={self.log_ratio_max!r}: allowed is a number above zero")

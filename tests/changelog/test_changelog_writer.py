@@ -364,9 +364,7 @@ def test_a_log_larger_than_an_object_is_split_and_fails_as_a_whole(harness: Harn
 
 
 def test_the_bound_in_flight_holds_uploads_back_until_others_are_stored(harness: Harness):
-    uploader = Uploader(
-        harness.store, 1, 5, in_flight_bytes_max=1, retries=RETRIES, persist_delay_s=0.0
-    )
+    uploader = Uploader(harness.store, 1, 5, in_flight_bytes_max=1, retries=RETRIES, persist_delay_s=0.0)
     writers = [ChangelogWriter(LogId("op", str(i), 0, 4), uploader, merge_changes) for i in range(3)]
     harness.gate.opened.clear()
     futures = []

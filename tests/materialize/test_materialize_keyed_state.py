@@ -36,6 +36,7 @@ class Subtask:
     def __init__(self, policy: MaterializationPolicy) -> None:
         self.inner = ObstoreStore("memory://", MemoryStore())
         self.fail_shared = 0
+        self.puts = 0
         self.shared_open = threading.Event()
         self.shared_open.set()
         self.clock = ManualClock()
@@ -88,6 +89,7 @@ class Subtask:
     def _fault(self, operation: str, name: str) -> Fault | None:
         if operation != "put" or not name.startswith("shared/"):
             return None
+        self.puts += 1
         self.shared_open.wait(30)
         if self.fail_shared:
             self.fail_shared -= 1
@@ -286,15 +288,17 @@ def test_closing_deletes_what_no_handle_named_and_keeps_what_one_did():
     subtask.uploader.close()
 
 
-def test_a_materialization_that_ends_after_closing_is_deleted():
+def test_a_materialization_under_way_when_the_table_is_closed_is_deleted_and_counts_as_nothing():
     subtask = make(interval_s=1.0)
     subtask.shared_open.clear()
     subtask.clock.advance(2.0)
     subtask.run(1)
+    wait_until(lambda: subtask.puts == 1)
     subtask.keyed.close()
     subtask.shared_open.set()
-    subtask.materialized(1)
+    subtask.uploader.in_background(lambda: None).result(30)
     wait_until(lambda: subtask.names() == [])
+    assert subtask.metric("completedMaterialization") == subtask.metric("failedMaterialization") == 0
     subtask.uploader.close()
 
 

@@ -13,7 +13,7 @@ from holdfast.changelog.handles import FILE, HEADING, ROWS, MaterializedPart, Ta
 from holdfast.changelog.uploader import Uploader
 from holdfast.clock import ManualClock
 from holdfast.errors import CorruptObject
-from holdfast.materialize.base_files import encode_heading, encode_lasting, lasting_files, read_files
+from holdfast.materialize.base_files import encode_heading, encode_lasting, lasting_files, read_files, read_files_head
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.policy import MaterializationPolicy
 from holdfast.recovery.restore import ObjectCache, restore_table
@@ -160,16 +160,27 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
     folder = table.capture().files
     assert folder is not None
     log = LogId("count", "state", 0, GROUPS)
-    for data, part in [encode_heading(log, b"", folder), encode_lasting(log, lasting_files(folder)[0])]:
-        assert len(list(read_files(memoryview(data), part, "count", "state")[1])) >= 1
+    for data, part in [encode_heading(log, b"schema", folder, 1), encode_lasting(log, lasting_files(folder)[0])]:
+        directory, files = read_files(data, part, "count", "state")
+        assert (directory.key_group_start, directory.key_group_stop) == (0, GROUPS)
+        assert (directory.schema, directory.rows) == ((b"schema", 1) if part.kind == HEADING else (b"", 0))
+        assert {name: bytes(content) for name, content in files} == {
+            entry.name: (folder / entry.name).read_bytes() for entry in directory.blocks
+        }
+        frame = bytes(data[: len(data) - sum(entry.length for entry in directory.blocks)])
+        assert read_files_head(part, frame, "count", "state") == directory
         with pytest.raises(CorruptObject, match=r"holds files of the table count\.state"):
-            read_files(memoryview(data), part, "count", "other")
+            read_files_head(part, frame, "count", "other")
+        with pytest.raises(CorruptObject, match="damaged"):
+            read_files_head(part, frame[:-1] + b"?", "count", "state")
+        with pytest.raises(CorruptObject, match=r"holds files of the table count\.state"):
+            read_files(data, part, "count", "other")
         altered = bytearray(data)
         altered[-1] ^= 1
         with pytest.raises(CorruptObject, match="damaged"):
             list(read_files(memoryview(bytes(altered)), part, "count", "state")[1])
         with pytest.raises(CorruptObject, match="truncated"):
-            read_files(memoryview(data)[:-1], part, "count", "state")
+            read_files(data[:-1], part, "count", "state")
     table.close()
 
 

@@ -1,6 +1,7 @@
 """Materialized parts: round trips, key groups, damaged bytes, the golden file."""
 
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 from holdfast.changelog.format import LogId
 from holdfast.changelog.handles import MaterializedPart
 from holdfast.errors import CorruptObject
-from holdfast.materialize.snapshot import VERSION, encode_parts, read_part
+from holdfast.materialize.snapshot import VERSION, encode_part, in_parts, read_part
 from holdfast.state.table import stored_schema
 from holdfast.storage.framing import frame
 
@@ -36,9 +37,10 @@ def read(data: bytes, part: MaterializedPart, start: int = 0, stop: int = 99, ta
 
 def test_a_snapshot_comes_back_by_key_groups_whatever_the_sizes_of_parts_and_blocks():
     rows = snapshot(500)
-    parts = list(encode_parts(LOG, rows, 5, 7, block_bytes=700, part_bytes=2000))
+    pieces = [rows.slice(start, 70) for start in range(0, 500, 70)]
+    parts = [encode_part(LOG, some, 5, 7, block_bytes=700) for some in in_parts(pieces, part_bytes=4000)]
     assert len(parts) > 2
-    assert [part.key_group_stop for _, part in parts[:-1]] == [part.key_group_start for _, part in parts[1:]]
+    assert all(before.key_group_stop <= after.key_group_start + 1 for (_, before), (_, after) in pairwise(parts))
     assert (parts[0][1].key_group_start, parts[-1][1].key_group_stop) == (2, 10)
     assert [row for data, part in parts for row in read(data, part)] == rows.to_pylist()
     some = [row for data, part in parts for row in read(data, part, 4, 6)]
@@ -46,17 +48,27 @@ def test_a_snapshot_comes_back_by_key_groups_whatever_the_sizes_of_parts_and_blo
 
 
 def test_an_empty_table_has_no_parts():
-    assert list(encode_parts(LOG, snapshot(0), 5, 7)) == []
+    assert list(in_parts([snapshot(0)])) == []
+
+
+@pytest.mark.parametrize("piece_rows", [1, 7, 300])
+def test_pieces_are_put_together_or_divided_to_parts_of_about_the_size_wanted(piece_rows):
+    rows = snapshot(300)
+    target = rows.nbytes // 10
+    parts = list(in_parts([rows.slice(start, piece_rows) for start in range(0, 300, piece_rows)], target))
+    assert pa.Table.from_batches(parts).combine_chunks().to_batches() == [rows]
+    assert 7 <= len(parts) <= 15
+    assert all(part.nbytes < 2 * target for part in parts)
 
 
 def test_the_part_of_another_table_is_refused():
-    [(data, part)] = encode_parts(LOG, snapshot(3), 5, 7)
+    data, part = encode_part(LOG, snapshot(3), 5, 7)
     with pytest.raises(CorruptObject, match=r"count\.state.*count\.other"):
         read(data, part, table="other")
 
 
 def test_every_flipped_bit_and_every_truncation_is_noticed_with_the_objects_name():
-    [(data, part)] = encode_parts(LOG, snapshot(50), 5, 7, block_bytes=400)
+    data, part = encode_part(LOG, snapshot(50), 5, 7, block_bytes=400)
     part = msgspec.structs.replace(part, object="shared/o")
     seed = random.randrange(2**32)
     print(f"seed {seed}")

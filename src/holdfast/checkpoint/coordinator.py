@@ -9,7 +9,8 @@ commands, and fixes the order of an answer's commands.
 
 Invariants
 ----------
-- A cut is at the last committed batch, and never waits for a running one. There is none without progress.
+- A cut is at the last committed batch, and never waits for a running one. There is none without progress, and none
+  between `CommitBegan` and what answers it.
 - The record completes the checkpoint. One that was sent neither expires nor is aborted, and while it is unanswered
   nothing is deleted and nothing further written.
 - Committables go into the first record whose cut is at or past their batch, each into exactly one as a new group.
@@ -48,6 +49,7 @@ class Coordinator:
         self._phase = Phase.DEPLOYING
         self._superseded = False
         self._failover_ordered = False
+        self._committing = False
         self._now_s = 0.0
         self._wall_s = 0.0
         self._served_s = 0.0
@@ -70,6 +72,7 @@ class Coordinator:
             ev.Tick: self._on_tick,
             ev.ConfigChanged: self._on_config_changed,
             ev.TriggerRequested: self._on_trigger_requested,
+            ev.CommitBegan: self._on_commit_began,
             ev.BatchCommitted: self._on_batch_committed,
             ev.Acknowledged: self._on_acknowledged,
             ev.Declined: self._on_declined,
@@ -155,7 +158,11 @@ class Coordinator:
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
+    def _on_commit_began(self, event: ev.CommitBegan) -> None:
+        self._committing = self._phase is Phase.RUNNING
+
     def _on_batch_committed(self, event: ev.BatchCommitted) -> None:
+        self._committing = False
         if self._phase is Phase.RUNNING:
             self._ledger.committed(event)
         elif self._ledger.is_new(event.batch):
@@ -206,7 +213,7 @@ class Coordinator:
 
     def _on_failover_began(self, event: ev.FailoverBegan) -> None:
         self._phase = Phase.FAILING
-        self._failover_ordered = False
+        self._failover_ordered = self._committing = False
         for pending in self._pending.abortable():
             self._abort(pending, f"failover: {event.reason}", counted=False)
         self._resolve(self._requests, f"failover: {event.reason}")
@@ -230,6 +237,7 @@ class Coordinator:
         for pending in self._pending.abortable():
             self._abort(pending, "the TaskManagers changed", counted=False)
         self._phase = Phase.RUNNING
+        self._committing = False
         self._run = event.run
         self._live = dict(event.live)
         for holder in self._registry.holders():
@@ -343,7 +351,7 @@ class Coordinator:
             self._commands += self._publication.discard(self._records.named_groups(), self._now_s)
             if names := self._registry.take(self._now_s):
                 self._commands.append(ev.DeleteObjects(names))
-        if self._phase is Phase.RUNNING and not self._failover_ordered:
+        if self._phase is Phase.RUNNING and not self._failover_ordered and not self._committing:
             self._serve_requests()
             self._serve_policy()
         if quiet:

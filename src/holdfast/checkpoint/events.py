@@ -114,6 +114,14 @@ class TriggerRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitBegan:
+    """A batch is about to be committed, and a cut must be of the state as it is: there is none before it is.
+
+    Only without a changelog; answered by `BatchCommitted`, or the job fails over.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class BatchCommitted:
     """Every TaskManager answered the commit of `batch`.
 
@@ -272,6 +280,7 @@ Event = (
     | Tick
     | ConfigChanged
     | TriggerRequested
+    | CommitBegan
     | BatchCommitted
     | Acknowledged
     | Declined

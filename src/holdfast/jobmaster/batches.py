@@ -8,7 +8,7 @@ Owns no retries: an error leaves the batch uncommitted, and the JobMaster aborts
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from holdfast import failpoints
@@ -77,6 +77,8 @@ class BatchRunner:
     dead_letter: bool
     combine: bool
     """Whether senders may combine rows."""
+    before_commit: Callable[[], None]
+    """Waits for what has to come before a commit; raises where there is to be none."""
 
     def execute(self, plan: Plan, outcome: BatchOutcome) -> None:
         """Run and commit. `outcome` is filled as it goes, so that a failed batch's staged files are known."""
@@ -99,6 +101,7 @@ class BatchRunner:
         failpoints.hit("jobmaster.commit.before")
         started_s = time.monotonic()
         if self.program.levels:
+            self.before_commit()
             outcome.committing = True
             answers = self.task_managers.on_all(lambda index, gateway: (index, gateway.commit(self.run, plan.batch)))
             outcome.metrics = dict(answers)

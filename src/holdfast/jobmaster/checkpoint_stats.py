@@ -15,7 +15,7 @@ class CheckpointStats:
 
     `duration_s`: from the cut to the record. `start_delay_s`: until the last TaskManager began. `sync_s`: while batches
     could not commit. `async_s`: from then until its part was stored. `incremental_bytes`: what was stored for it;
-    `full_bytes`: all the state that it refers to.
+    `full_bytes`: all the state that it refers to, of which `materialized_bytes` are tables and the rest logs.
     """
 
     checkpoint_id: int
@@ -27,6 +27,7 @@ class CheckpointStats:
     sync_s: float = 0.0
     async_s: float = 0.0
     start_delay_s: float = 0.0
+    materialized_bytes: int = 0
 
 
 @dataclass
@@ -59,4 +60,5 @@ class Watch:
             sync_s=max((ack.sync_ms for ack in acks.values()), default=0.0) / 1000,
             async_s=max((ack.async_ms - ack.sync_ms for ack in acks.values()), default=0.0) / 1000,
             start_delay_s=max([0.0, *delays_s]),
+            materialized_bytes=sum(ack.materialized_bytes for ack in acks.values()),
         )

@@ -27,6 +27,7 @@ from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, 
 from holdfast.jobmaster.checkpoint_stats import CheckpointStats, Watch
 from holdfast.jobmaster.publisher import Publisher
 from holdfast.jobmaster.taskmanagers import TaskManagers
+from holdfast.jobmaster.waiters import when_done
 from holdfast.journal.codec import encode_committables
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity
@@ -99,6 +100,7 @@ class Control:
         self._requests = _Requests()
         self._records: dict[JournalNumber, CheckpointRecord] = {}
         self._watched: dict[int, Watch] = {}
+        self._cutting: list[Future[None]] = []
         self._paused: set[str] = set()
         self._run = 0
         self._last_cut = CheckpointId(0)
@@ -135,6 +137,20 @@ class Control:
         self.post(events.TriggerRequested(request_id))
         if self._closing.is_set():
             self._fail_requests()
+        return promise
+
+    def begin_commit(self) -> "Future[None]":
+        """Kept when the cuts that were ordered are done on the TaskManagers; the next one comes after the commit.
+
+        Only without a changelog.
+        """
+        promise: Future[None] = Future()
+
+        def begin() -> None:
+            self._handle(events.CommitBegan())
+            when_done(self._cutting, promise)
+
+        self._events.put(begin)
         return promise
 
     def begin_failover(self, reason: str) -> "Future[CheckpointRecord | None]":
@@ -310,19 +326,26 @@ class Control:
                 self._paused.discard(command.sink)
                 self._listeners.planning(frozenset(self._paused))
 
-    def _submit(self, executor: ThreadPoolExecutor, work: Callable[..., None], *arguments: object) -> None:
+    def _submit(self, executor: ThreadPoolExecutor, work: Callable[..., None], *arguments: object) -> "Future[None]":
+        """The future never fails."""
+
         def guarded() -> None:
             self._guarded(lambda: work(*arguments))
 
         if not self._closing.is_set():
-            executor.submit(guarded)
+            return executor.submit(guarded)
+        ended: Future[None] = Future()
+        ended.set_result(None)
+        return ended
 
     def _cut(self, command: events.Cut) -> None:
         failpoints.hit("jobmaster.cut.before")
         self._last_cut = command.checkpoint_id
         self._watched[command.checkpoint_id] = Watch(self._clock.monotonic())
+        self._cutting = [each for each in self._cutting if not each.done()]
         for task_manager, incarnation in command.task_managers.items():
-            self._submit(self._call_threads[task_manager], self._cut_one, command, task_manager, incarnation)
+            cut = self._submit(self._call_threads[task_manager], self._cut_one, command, task_manager, incarnation)
+            self._cutting.append(cut)
 
     def _cut_one(self, command: events.Cut, task_manager: int, incarnation: Incarnation) -> None:
         try:

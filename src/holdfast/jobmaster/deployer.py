@@ -6,6 +6,7 @@ one is refused everywhere. Used by the batch loop's thread alone, but for `cance
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -60,6 +61,7 @@ class MasterSettings:
             config.retries.max_attempts,
             config.retries.next_attempt_delay_s,
             config.retries.timeout_s,
+            config.changelog,
         )
 
 
@@ -87,12 +89,14 @@ class Deployer:
         task_managers: TaskManagers,
         control: Control,
         stopping: threading.Event,
+        before_commit: Callable[[], None],
     ) -> None:
         self._job = job
         self._cluster = cluster
         self._task_managers = task_managers
         self._control = control
         self._stopping = stopping
+        self._before_commit = before_commit
         self._run = 1
         self._combine = True
 
@@ -186,6 +190,7 @@ class Deployer:
             job.store,
             job.settings.dead_letter,
             self._combine,
+            self._before_commit,
         )
 
 

@@ -94,7 +94,7 @@ class JobMaster:
         self._publishers = _publishers(job)
         self._planner = _planner(job, cluster.senders, clock)
         self._control = self._make_control(Journal(job.store, taken.epoch, taken.base_number))
-        self._deployer = Deployer(job, cluster, self._task_managers, self._control, self._stopping)
+        self._deployer = Deployer(job, cluster, self._task_managers, self._control, self._stopping, self._before_commit)
         self._waiters = Waiters(self._planner.reached, self.trigger_checkpoint, self._control.published)
         self._thread = threading.Thread(target=self._main, name=f"holdfast-{job.settings.name}", daemon=True)
         self._sweeper = self._make_sweeper()
@@ -257,6 +257,15 @@ class JobMaster:
         )
         self.progress.batch(plan, outcome, self._clock.monotonic() - started_s, self._planner.lag())
 
+    def _before_commit(self) -> None:
+        """Without a changelog a cut is of the tables as they are: it is done everywhere before the next commit."""
+        if self._settings.checkpoint.changelog:
+            return
+        cut = self._control.begin_commit()
+        cut.add_done_callback(lambda _: self._wake.set())
+        if not self._await(cut.done):
+            raise errors.TaskManagerLost(f"no commit: {self._failover_reason}")
+
     def _must_fail_over(self, error: Exception, outcome: BatchOutcome) -> bool:
         """Whether the error comes with a TaskManager's end, perhaps noticed a little later."""
         if not self._settings.layout.task_managers:
@@ -365,6 +374,12 @@ class JobMaster:
         return self._control.request_checkpoint(uuid.uuid4().hex)
 
     def update(self, checkpoint: CheckpointConfig) -> None:
+        found = self._settings.checkpoint.changelog
+        if checkpoint.changelog != found:
+            raise errors.SettingsError(
+                f"changelog={checkpoint.changelog}: this query runs with changelog={found}, and it can be switched "
+                "only between two starts"
+            )
         self._control.post(events.ConfigChanged(checkpoint))
 
     def _on_completed(self, stats: CheckpointStats, position: Position) -> None:

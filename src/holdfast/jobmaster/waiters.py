@@ -69,3 +69,12 @@ class Waiters:
                 waiter.promise.set_result(None)
             else:
                 waiter.promise.set_exception(error)
+
+
+def when_done(futures: list["Future[None]"], promise: "Future[None]") -> None:
+    """Keep the promise when all are done, each in its own time."""
+    left = [future for future in futures if not future.done()]
+    if not left:
+        promise.set_result(None)
+        return
+    left[0].add_done_callback(lambda _: when_done(left[1:], promise))

@@ -66,11 +66,11 @@ def part_check(kind: str, handle: TableHandle, part: MaterializedPart, referrer:
             for rows in read_part(content, part, handle.operator, handle.table, *groups):
                 _check_rows(rows, handle)
             return
-        schema, files = read_files(content, part, handle.operator, handle.table)
+        directory, files = read_files(content, part, handle.operator, handle.table)
         for _ in files:
             continue  # reading a file compares its checksum
-        if schema:
-            _check_schema(pa.ipc.read_schema(pa.py_buffer(schema)), handle)
+        if directory.schema:
+            _check_schema(pa.ipc.read_schema(pa.py_buffer(directory.schema)), handle)
 
     return Check(kind, part.object, what, part.length, (handle.operator, handle.table, part), _guarded(run, what))
 

@@ -1,7 +1,7 @@
 """Files of a base store as stored objects: what an incremental materialization consists of.
 
     object := frame("HFBF", version, directory), file, file, …
-    directory := msgpack: table, schema, of each file its name, length, CRC-32
+    directory := msgpack: table, schema, of each file its name, length, CRC-32; key groups, rows
 
 A base's files never change once they are written, except for a few small ones that say which belong together: those
 share one object, the first of a materialization; each of the others has one of its own, which the next
@@ -18,11 +18,11 @@ from holdfast.changelog.blocks import read_framed_directory
 from holdfast.changelog.format import LogId
 from holdfast.changelog.handles import FILE, HEADING, MaterializedPart
 from holdfast.errors import CorruptObject
-from holdfast.storage.framing import frame
+from holdfast.storage.framing import frame, unframe
 
 FILES_MAGIC = b"HFBF"
-VERSION = 1
-LASTING_SUFFIX = ".sst"
+VERSION = 2
+LASTING_SUFFIXES = (".sst", ".blob")
 
 
 class FileEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -34,34 +34,41 @@ class FileEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FilesDirectory(msgspec.Struct, frozen=True, array_like=True):
-    """What an object holds; a heading also has the stored schema of the table (Arrow IPC bytes)."""
+    """What an object holds, and the key groups that the files cover.
+
+    A heading also has the stored schema of the table (Arrow IPC bytes), and how many rows the table has, with those
+    that come as rows on top of the files; otherwise nothing and 0.
+    """
 
     operator: str
     table: str
     schema: bytes
     blocks: list[FileEntry]
+    key_group_start: int
+    key_group_stop: int
+    rows: int
 
 
 def lasting_files(folder: Path) -> list[Path]:
     """Files that never change, in order."""
-    return sorted(each for each in folder.iterdir() if each.suffix == LASTING_SUFFIX)
+    return sorted(each for each in folder.iterdir() if each.suffix in LASTING_SUFFIXES)
 
 
-def encode_heading(log: LogId, schema: bytes, folder: Path) -> tuple[bytes, MaterializedPart]:
+def encode_heading(log: LogId, schema: bytes, folder: Path, rows: int) -> tuple[memoryview, MaterializedPart]:
     """The object of the files that change with each materialization. Objects come with parts without names."""
-    files = sorted(each for each in folder.iterdir() if each.suffix != LASTING_SUFFIX)
-    return _encode(log, HEADING, schema, files)
+    files = sorted(each for each in folder.iterdir() if each.suffix not in LASTING_SUFFIXES)
+    return _encode(log, HEADING, schema, files, rows)
 
 
-def encode_lasting(log: LogId, file: Path) -> tuple[bytes, MaterializedPart]:
+def encode_lasting(log: LogId, file: Path) -> tuple[memoryview, MaterializedPart]:
     """The object of one file that never changes."""
-    return _encode(log, FILE, b"", [file])
+    return _encode(log, FILE, b"", [file], 0)
 
 
 def read_files(
     data: memoryview, part: MaterializedPart, operator: str, table: str
-) -> tuple[bytes, Iterator[tuple[str, memoryview]]]:
-    """The schema that a heading has, and the files by name.
+) -> tuple[FilesDirectory, Iterator[tuple[str, memoryview]]]:
+    """What the object says of itself, and the files by name.
 
     Raises
     ------
@@ -70,11 +77,32 @@ def read_files(
     """
     what = f"{part.object}, part at {part.offset}"
     directory, offset = read_framed_directory(what, data, part.length, FILES_MAGIC, VERSION, FilesDirectory)
+    _of_table(what, directory, operator, table)
+    return directory, _checked(what, directory.blocks, data[offset:])
+
+
+def read_files_head(part: MaterializedPart, head: bytes, operator: str, table: str) -> FilesDirectory:
+    """What an object says of itself, of which `head` is the frame before the files.
+
+    Raises
+    ------
+    CorruptObject
+        As `read_files`.
+    """
+    what = f"{part.object}, part at {part.offset}"
+    try:
+        directory = msgspec.msgpack.decode(unframe(what, head, FILES_MAGIC, VERSION), type=FilesDirectory)
+    except msgspec.MsgspecError as error:
+        raise CorruptObject(f"{what}: its directory cannot be read: {error}") from error
+    return _of_table(what, directory, operator, table)
+
+
+def _of_table(what: str, directory: FilesDirectory, operator: str, table: str) -> FilesDirectory:
     if (directory.operator, directory.table) != (operator, table):
         raise CorruptObject(
             f"{what}: holds files of the table {directory.operator}.{directory.table}, expected {operator}.{table}"
         )
-    return directory.schema, _checked(what, directory.blocks, data[offset:])
+    return directory
 
 
 def _checked(what: str, entries: Sequence[FileEntry], data: memoryview) -> Iterator[tuple[str, memoryview]]:
@@ -87,9 +115,38 @@ def _checked(what: str, entries: Sequence[FileEntry], data: memoryview) -> Itera
         offset += entry.length
 
 
-def _encode(log: LogId, kind: str, schema: bytes, files: Sequence[Path]) -> tuple[bytes, MaterializedPart]:
-    contents = [file.read_bytes() for file in files]
-    entries = [FileEntry(f.name, len(c), zlib.crc32(c)) for f, c in zip(files, contents, strict=True)]
-    head = frame(FILES_MAGIC, VERSION, msgspec.msgpack.encode(FilesDirectory(log.operator, log.table, schema, entries)))
-    data = b"".join([head, *contents])
-    return data, MaterializedPart("", 0, len(data), log.key_group_start, log.key_group_stop, kind)
+def _encode(
+    log: LogId, kind: str, schema: bytes, files: Sequence[Path], rows: int
+) -> tuple[memoryview, MaterializedPart]:
+    """Files are read to where they are stored from: large ones are neither copied nor hold up the interpreter."""
+    lengths = [file.stat().st_size for file in files]
+
+    def head_of(checksums: Sequence[int]) -> bytes:
+        entries = [FileEntry(f.name, n, crc) for f, n, crc in zip(files, lengths, checksums, strict=True)]
+        directory = FilesDirectory(
+            log.operator, log.table, schema, entries, log.key_group_start, log.key_group_stop, rows
+        )
+        return frame(FILES_MAGIC, VERSION, msgspec.msgpack.encode(directory))
+
+    room = len(head_of([2**32 - 1] * len(files)))
+    data = memoryview(bytearray(room + sum(lengths)))
+    checksums, offset = [], room
+    for file, length in zip(files, lengths, strict=True):
+        content = data[offset : offset + length]
+        _read_into(file, content)
+        checksums.append(zlib.crc32(content))
+        offset += length
+    head = head_of(checksums)
+    stored = data[room - len(head) :]
+    stored[: len(head)] = head
+    return stored, MaterializedPart("", 0, len(stored), log.key_group_start, log.key_group_stop, kind)
+
+
+def _read_into(file: Path, content: memoryview) -> None:
+    with file.open("rb", buffering=0) as opened:
+        done = 0
+        while done < len(content):
+            read = opened.readinto(content[done:])
+            if not read:
+                raise OSError(f"{file} ends after {done} bytes, expected {len(content)}: it was changed meanwhile")
+            done += read

@@ -4,72 +4,53 @@
                                      └ boundary: snapshot, upload ─► provisional base
     checkpoint(cut) = newest base with boundary ≤ cut, and the log from that boundary to the cut
     completed       = the base it used becomes the current one, and the log is truncated to its boundary
+    without a log   = each cut is a boundary: checkpoint(cut) is the base that is made there
 
 Invariants: a base that no completed checkpoint used replaces nothing: the current one and the log since it are
-kept. At most one materialization runs. An object that an acknowledgement names is never deleted from here.
+kept. By policy at most one materialization runs. An object that an acknowledgement names is never deleted from here.
 It does not decide what a checkpoint is, and reads nothing: restoring is `recovery/`.
 """
 
-import shutil
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
-import msgspec
 import pyarrow as pa
 
 from holdfast.changelog.format import LogId
 from holdfast.changelog.handles import LogPiece, MaterializedPart, TableHandle
 from holdfast.changelog.uploader import Uploader
-from holdfast.changelog.writer import ChangelogWriter, DeferredChanges, LogSize
+from holdfast.changelog.writer import ChangelogWriter, DeferredChanges
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CheckpointFailed, StorageError
-from holdfast.materialize.base_files import encode_heading, encode_lasting, lasting_files
+from holdfast.materialize.base import BEFORE_ALL_BATCHES, Base
+from holdfast.materialize.materializer import Materialization, Materializer
 from holdfast.materialize.policy import MaterializationPolicy
-from holdfast.materialize.snapshot import encode_parts
-from holdfast.state.table import Captured, StateTable, merge_changes
+from holdfast.materialize.sizes import Sizes
+from holdfast.state.table import StateTable, merge_changes
 
-BEFORE_ALL_BATCHES = -1
+UNLOGGED_LANES = 4
+"""Parts stored at a time where checkpoints wait for them."""
 
-
-@dataclass(frozen=True, eq=False)
-class _Base:
-    """A state to replay the log upon: as of `batch`, and of all change sets below `sqn`."""
-
-    sqn: int
-    batch: int
-    materialized: Sequence[MaterializedPart] = ()
-    restored_log: Sequence[LogPiece] = ()
-    files: Mapping[str, MaterializedPart] = field(default_factory=dict)
-    """Of `materialized`, files that never change, by their names: the next base names those it still has."""
-
-    def objects(self) -> list[str]:
-        parts, pieces = [part.object for part in self.materialized], [piece.object for piece in self.restored_log]
-        return list(dict.fromkeys(parts + pieces))
-
-    def size(self, log: LogSize) -> LogSize:
-        """The log upon this base, with what of it was restored."""
-        return LogSize(
-            log.pieces + len(self.restored_log),
-            log.stored_bytes + sum(piece.length for piece in self.restored_log),
-            log.pending_sets,
-        )
+Changes = pa.RecordBatch | DeferredChanges
 
 
 @dataclass(eq=False)
 class _Pending:
+    """`base` is None until a checkpoint without a log has one."""
+
     checkpoint_id: int
     batch: int
-    base: _Base
+    base: Base | None = None
     handle: Future[TableHandle] = field(default_factory=Future)
 
 
 class KeyedState:
     """Makes one table of one subtask durable.
 
-    `committed` is called on the subtask's thread, at each batch boundary, `restored` before that, the rest on any.
+    `changes`, `committed` and `rewind` are called on the subtask's thread, `restored` before that, the rest on any.
 
     Parameters
     ----------
@@ -77,6 +58,8 @@ class KeyedState:
         The TaskManager's; shared by all its tables.
     policy
         When to materialize.
+    changelog
+        False: nothing is logged, a checkpoint is the table as it is at the cut, which must be the last batch committed.
     """
 
     def __init__(
@@ -89,37 +72,61 @@ class KeyedState:
         uploader: Uploader,
         policy: MaterializationPolicy | None = None,
         clock: Clock | None = None,
+        *,
+        changelog: bool = True,
     ) -> None:
         self._id = LogId(operator, table_name, key_group_start, key_group_stop)
         self._table = table
         self._uploader = uploader
         self._policy = policy or MaterializationPolicy()
         self._clock = clock or SystemClock()
+        self._changelog = changelog
         self._schema = table.stored_schema().serialize().to_pybytes()
         self._log = ChangelogWriter(self._id, uploader, merge_changes)
+        lanes = 1 if changelog else UNLOGGED_LANES
+        self._materializer = Materializer(self._id, table, self._schema, uploader, self._known, lanes)
         self._lock = threading.Lock()
-        self._current = _Base(0, BEFORE_ALL_BATCHES)
-        self._provisional: list[_Base] = []
+        self._current = Base(0, BEFORE_ALL_BATCHES)
+        self._provisional: list[Base] = []
         self._pending: dict[int, _Pending] = {}
-        self._materializing = False
+        self._running: Materialization | None = None
+        """The newest one that did not fail."""
+        self._changed = False
+        """Since the newest materialization began."""
+        self._last_batch = BEFORE_ALL_BATCHES
+        self._undone: tuple[int, int] = (0, 0)
+        self.sizes = Sizes()
         self._next_s = self._policy.first_s(self._id, self._clock.monotonic())
         self._failures = 0
-        self._failed: Exception | None = None
+        self._failed: BaseException | None = None
         self._closed = False
 
-    def restored(self, handles: Sequence[TableHandle]) -> None:
+    def restored(self, handles: Sequence[TableHandle], files: Mapping[str, MaterializedPart] | None = None) -> None:
         """The table was restored from these. They stay in every checkpoint until the first own materialization.
 
-        Before the first batch. SQNs continue above theirs.
+        Before the first batch. SQNs continue above theirs. `files`: those files of the handles with which the base
+        store goes on, by name: the next materialization need not store them again.
         """
         own = [handle.narrow(self._id.key_group_start, self._id.key_group_stop) for handle in handles]
         log = tuple(piece for handle in own for piece in handle.log)
         sqn = max((piece.sqn_stop for piece in log), default=0)
         self._log.resume(sqn)
         parts = tuple(part for handle in own for part in handle.materialized)
-        self._current = _Base(sqn, BEFORE_ALL_BATCHES, parts, log)
+        self._current = Base(sqn, BEFORE_ALL_BATCHES, parts, log, dict(files or {}))
 
-    def committed(self, batch: int, changes: pa.RecordBatch | DeferredChanges | None) -> None:
+    def changes(self) -> Changes | None:
+        """What `committed` is to be given for the batch in flight, before the table commits it; None: no row changed.
+
+        Raises
+        ------
+        UserFunctionError
+            A value does not fit its type.
+        """
+        if self._changelog:
+            return self._table.defer_changes()
+        return self._table if len(self._table.touched()) else None
+
+    def committed(self, batch: int, changes: Changes | None) -> None:
         """The table committed this batch, with these net changes; also where there are none. May take a snapshot.
 
         Raises
@@ -130,40 +137,51 @@ class KeyedState:
         with self._lock:
             if self._failed is not None:
                 raise self._failed
-            self._log.append(batch, changes)
-            due = self._due()
+            self._last_batch = batch
+            self._changed = self._changed or changes is not None
+            if self._changelog:
+                self._log.append(batch, changes)
+            due = self._changelog and self._due()
         if due:
-            self._start_materialization(batch)
+            self._materialize(batch)
 
     def checkpoint(self, checkpoint_id: int, batch: int) -> Future[TableHandle]:
         """The state as of the cut at `batch`, once it is stored. Asked again, gives the same future.
 
         Its objects stay this TaskManager's to delete until an acknowledgement names them: the handle of another
         table may fail, and then there is none. The future fails with the I/O error, or with `CheckpointFailed` where
-        the checkpoint was aborted or subsumed meanwhile.
+        the checkpoint was aborted, subsumed or undone meanwhile. Without a log it may take a while to return.
 
         Raises
         ------
         ValueError
-            The batch was not committed, or the cut went back.
+            The batch was not committed, the cut went back, or (without a log) a later batch was committed.
+        CheckpointFailed
+            The batch was undone.
         """
         with self._lock:
             if checkpoint_id in self._pending:
                 return self._pending[checkpoint_id].handle
-            base = max(
-                (each for each in (self._current, *self._provisional) if each.batch <= batch),
-                key=lambda each: each.sqn,
-            )
-            pieces = self._log.persist(batch, base.sqn)
-            pending = self._pending[checkpoint_id] = _Pending(checkpoint_id, batch, base)
-        pieces.add_done_callback(partial(self._persisted, pending))
+            if self._undone[0] < batch <= self._undone[1]:
+                raise CheckpointFailed(f"checkpoint {checkpoint_id}: batch {batch} of {self._id} was undone")
+            pending = _Pending(checkpoint_id, batch)
+            pieces = self._persist(pending) if self._changelog else None
+            self._pending[checkpoint_id] = pending
+        if pieces is not None:
+            pieces.add_done_callback(partial(self._persisted, pending))
+            return pending.handle
+        try:
+            self._snapshot(pending)
+        except BaseException:
+            self.aborted(checkpoint_id)
+            raise
         return pending.handle
 
     def completed(self, checkpoint_id: int) -> None:
         """The checkpoint was recorded: earlier ones are subsumed, and the log is truncated to the base it used."""
         with self._lock:
             pending = self._pending.pop(checkpoint_id, None)
-            if pending is None:
+            if pending is None or pending.base is None:
                 return
             for earlier in [each for each in self._pending if each < checkpoint_id]:
                 del self._pending[earlier]
@@ -178,6 +196,32 @@ class KeyedState:
             self._log.reset()
             unused = self._superseded()
         self._release(unused)
+
+    def rewind(self, to_batch: int) -> None:
+        """Batches after `to_batch` never were; outside a batch. That one is in a completed checkpoint.
+
+        Checkpoints and materializations past it are given up; those that run end by themselves.
+
+        Raises
+        ------
+        HoldfastError
+            The table's undo does not reach back so far; nothing was changed.
+        """
+        self._table.rewind(to_batch)
+        with self._lock:
+            self._log.rewind(to_batch)
+            if to_batch < self._last_batch:
+                self._undone = to_batch, self._last_batch
+            self._last_batch = to_batch
+            self._changed = True
+            for undone in [each for each in self._pending.values() if each.batch > to_batch]:
+                del self._pending[undone.checkpoint_id]
+            dropped = [each for each in self._provisional if each.batch > to_batch]
+            self._provisional = [each for each in self._provisional if each.batch <= to_batch]
+            if self._running is not None and self._running.batch > to_batch:
+                self._running = None
+        self._materializer.cancel(to_batch)
+        self._release(dropped)
 
     def held(self) -> list[str]:
         """Names of all stored objects that the log and the materializations still use."""
@@ -194,97 +238,127 @@ class KeyedState:
             self._pending.clear()
             bases = [self._current, *self._provisional]
             self._provisional = []
+        self._materializer.cancel(BEFORE_ALL_BATCHES)
         self._log.close()
         self._release(bases)
 
+    # --- materialization ----------------------------------------------------------------------------------------------
+
     def _due(self) -> bool:
-        if self._materializing or self._closed:
+        if self._closed or (self._running is not None and not self._running.base.done()):
             return False
         newest = self._newest()
-        table_bytes = sum(part.length for part in newest.materialized)
         size = newest.size(self._log.size(newest.sqn))
-        return self._policy.due(size, table_bytes, self._clock.monotonic(), self._next_s)
+        return self._policy.due(size, newest.stored_bytes, self._clock.monotonic(), self._next_s)
 
-    def _newest(self) -> _Base:
+    def _newest(self) -> Base:
         return self._provisional[-1] if self._provisional else self._current
 
-    def _start_materialization(self, batch: int) -> None:
-        captured = self._table.capture()
+    def _known(self) -> Mapping[str, MaterializedPart]:
         with self._lock:
-            self._materializing = True
             known = self._newest().files
             self._uploader.retain(part.object for part in known.values())
-        self._uploader.count(startedMaterialization=1)
-        self._uploader.in_background(partial(self._materialize, captured, known, self._log.next_sqn(), batch))
+        return known
 
-    def _materialize(self, captured: Captured, known: Mapping[str, MaterializedPart], sqn: int, batch: int) -> None:
-        """`known` are files that are stored already, each retained for this one."""
-        parts: list[MaterializedPart] = []
-        files: dict[str, MaterializedPart] = {}
-        try:
-            if captured.files is not None:
-                parts.append(self._put(encode_heading(self._id, self._schema, captured.files)))
-                for file in lasting_files(captured.files):
-                    part = known.get(file.name) or self._put(encode_lasting(self._id, file))
-                    files[file.name] = part
-                    parts.append(part)
-            for encoded in encode_parts(self._id, captured.rows, sqn, batch):
-                parts.append(self._put(encoded))
-        except Exception as error:
-            self._uploader.release({part.object for part in (*parts, *known.values())})
-            self._materialization_failed(error)
+    def _materialize(self, batch: int) -> Materialization:
+        began_s = self._clock.monotonic()
+        made = self._materializer.start(self._log.next_sqn(), batch, partial(self._materialized, batch, began_s))
+        with self._lock:
+            self._running = made
+            self._changed = False
+        return made
+
+    def _materialized(self, batch: int, began_s: float, future: Future[Base]) -> None:
+        """One ended; before the next one of this table begins."""
+        error = future.exception()
+        if error is not None:
+            self._materialization_failed(batch, error)
             return
-        finally:
-            if captured.files is not None:
-                shutil.rmtree(captured.files, ignore_errors=True)
-        self._uploader.release(part.object for name, part in known.items() if name not in files)
-        self._uploader.count(completedMaterialization=1)
+        base = future.result()
+        now_s = self._clock.monotonic()
+        self.sizes.materialized(base.stored_bytes, base.new_bytes, (now_s - began_s) * 1000.0)
         with self._lock:
             self._failures = 0
-            self._end_materialization(self._policy.interval_s)
-            base = _Base(sqn, batch, tuple(parts), files=files)
-            if not self._closed:
+            self._next_s = now_s + self._policy.interval_s
+            wanted = not self._closed and not self._undone[0] < batch <= self._undone[1]
+            if wanted and base.batch > self._current.batch:
                 self._provisional.append(base)
-            unused = [base] if self._closed else self._superseded()
+            unused = self._superseded() if wanted else [base]
         self._release(unused)
+        self._uploader.count(completedMaterialization=1)
 
-    def _put(self, encoded: tuple[bytes, MaterializedPart]) -> MaterializedPart:
-        data, part = encoded
-        return msgspec.structs.replace(part, object=self._uploader.put_shared(data))
-
-    def _materialization_failed(self, error: Exception) -> None:
-        self._uploader.count(failedMaterialization=1)
+    def _materialization_failed(self, batch: int, error: BaseException) -> None:
+        """Without a log it is the checkpoint that fails, and nothing else."""
+        cancelled = isinstance(error, CheckpointFailed)
         with self._lock:
-            self._failures += 1
-            self._end_materialization(self._policy.retry_delay_s)
-            passing = isinstance(error, StorageError)
-            if not passing or self._failures >= self._policy.failures_max:
-                self._failed = error
+            self._changed = True
+            if self._running is not None and self._running.batch == batch:
+                self._running = None
+            self._next_s = self._clock.monotonic() + self._policy.retry_delay_s
+            if self._changelog and not cancelled:
+                self._failures += 1
+                if not isinstance(error, StorageError) or self._failures >= self._policy.failures_max:
+                    self._failed = error
+        if not cancelled:
+            self._uploader.count(failedMaterialization=1)
 
-    def _end_materialization(self, next_in_s: float) -> None:
-        self._materializing = False
-        self._next_s = self._clock.monotonic() + next_in_s
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    def _persist(self, pending: _Pending) -> Future[list[LogPiece]]:
+        pending.base = max(
+            (each for each in (self._current, *self._provisional) if each.batch <= pending.batch),
+            key=lambda each: each.batch,
+        )
+        return self._log.persist(pending.batch, pending.base.sqn)
 
     def _persisted(self, pending: _Pending, pieces: Future[list[LogPiece]]) -> None:
         error = pieces.exception()
+        if error is not None:
+            with self._lock:
+                self._log.reset()
+        self._answer(pending, error, () if error is not None else pieces.result())
+
+    def _snapshot(self, pending: _Pending) -> None:
+        """A checkpoint without a log: the newest base where nothing was changed since, otherwise one made now."""
+        with self._lock:
+            if self._changed and pending.batch != self._last_batch:
+                raise ValueError(
+                    f"table {self._id}: cut at batch {pending.batch}, but batch {self._last_batch} was committed: "
+                    "without a changelog commits wait for the cut"
+                )
+            running, newest = None if self._changed else self._running, self._newest()
+        if self._changed:
+            running = self._materialize(pending.batch)
+        if running is None:
+            self._based(pending, newest)
+        else:
+            running.base.add_done_callback(partial(self._made, pending))
+
+    def _made(self, pending: _Pending, future: Future[Base]) -> None:
+        error = future.exception()
+        if error is None:
+            self._based(pending, future.result())
+        else:
+            self._answer(pending, error)
+
+    def _based(self, pending: _Pending, base: Base) -> None:
+        pending.base = base
+        self._answer(pending, None)
+
+    def _answer(self, pending: _Pending, error: BaseException | None, pieces: Sequence[LogPiece] = ()) -> None:
+        """All that the checkpoint names of this table is stored, or will not be."""
         with self._lock:
             wanted = self._pending.get(pending.checkpoint_id) is pending
-            if error is not None:
-                self._log.reset()
-                if wanted:
-                    del self._pending[pending.checkpoint_id]
-            elif wanted:
-                handle = self._handle(pending.base, pieces.result())
-        if error is not None:
-            pending.handle.set_exception(error)
-        elif wanted:
-            pending.handle.set_result(handle)
+            if wanted and error is not None:
+                del self._pending[pending.checkpoint_id]
+        if wanted and error is None and pending.base is not None:
+            self.sizes.logged(pieces)
+            pending.handle.set_result(self._handle(pending.base, pieces))
         else:
-            pending.handle.set_exception(
-                CheckpointFailed(f"checkpoint {pending.checkpoint_id}: ended before the log of {self._id} was stored")
-            )
+            ended = f"checkpoint {pending.checkpoint_id}: ended before the state of {self._id} was stored"
+            pending.handle.set_exception(error or CheckpointFailed(ended))
 
-    def _handle(self, base: _Base, pieces: Sequence[LogPiece]) -> TableHandle:
+    def _handle(self, base: Base, pieces: Sequence[LogPiece]) -> TableHandle:
         return TableHandle(
             self._id.operator,
             self._id.table,
@@ -295,23 +369,23 @@ class KeyedState:
             [*base.restored_log, *pieces],
         )
 
-    def _adopt(self, base: _Base) -> list[_Base]:
+    def _adopt(self, base: Base) -> list[Base]:
         """A completed checkpoint used this base: what is older has no use here any more."""
         if base is self._current:
             return []
-        older = [self._current, *(each for each in self._provisional if each.sqn < base.sqn)]
-        self._provisional = [each for each in self._provisional if each.sqn > base.sqn]
+        older = [self._current, *(each for each in self._provisional if each.batch < base.batch)]
+        self._provisional = [each for each in self._provisional if each.batch > base.batch]
         self._current = base
         self._log.truncate(base.sqn)
         return older
 
-    def _superseded(self) -> list[_Base]:
+    def _superseded(self) -> list[Base]:
         """Takes out provisional bases that a newer one makes useless and no pending checkpoint uses."""
         used = [pending.base for pending in self._pending.values()]
         unused = [each for each in self._provisional[:-1] if each not in used]
         self._provisional = [each for each in self._provisional if each not in unused]
         return unused
 
-    def _release(self, bases: Sequence[_Base]) -> None:
+    def _release(self, bases: Sequence[Base]) -> None:
         for base in bases:
             self._uploader.release(base.objects())

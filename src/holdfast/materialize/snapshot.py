@@ -4,18 +4,17 @@
     directory := msgpack: table, key groups, boundary, blocks             lengths, checksums, key groups
 
 The framing and the blocks of a changelog piece, with a snapshot in place of change sets. A part is its own
-object and covers a contiguous range of key groups; the parts of a materialization cover the subtask's range
-together. It does not own uploads, nor when to materialize.
+object and has rows of a contiguous range of key groups; a key group may lie in two neighbouring parts, no row does.
+It does not own uploads, nor when to materialize.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import pyarrow as pa
 
 from holdfast.changelog.blocks import (
     BLOCK_BYTES,
-    Block,
     BlockEntry,
     Codec,
     decode_block,
@@ -31,11 +30,11 @@ from holdfast.storage.framing import frame
 PART_MAGIC = b"HFMP"
 VERSION = 1
 PART_BYTES = 16 * 1024 * 1024
-"""Compressed target: large enough to be few, small enough to be fetched and decoded in parallel."""
+"""Uncompressed target: large enough to be few, small enough to be stored and fetched in parallel, a few at a time."""
 
 
 class PartDirectory(msgspec.Struct, frozen=True, array_like=True):
-    """What a part holds: all rows of its key groups as they were after `batch`; its blocks follow in this order."""
+    """What a part holds: rows as they were after `batch`; its blocks follow in this order."""
 
     operator: str
     table: str
@@ -46,32 +45,44 @@ class PartDirectory(msgspec.Struct, frozen=True, array_like=True):
     blocks: list[BlockEntry]
 
 
-def encode_parts(
+def in_parts(pieces: Iterable[pa.RecordBatch], part_bytes: int = PART_BYTES) -> Iterator[pa.RecordBatch]:
+    """Rows sorted by key group, some at a time, put together or divided to parts of about `part_bytes`; none empty.
+
+    Lazily: no more than a part and a piece are in memory.
+    """
+    waiting: list[pa.RecordBatch] = []
+    for piece in pieces:
+        rows_max = max(1, piece.num_rows * part_bytes // max(1, piece.nbytes))
+        for start in range(0, piece.num_rows, rows_max):
+            waiting.append(piece.slice(start, rows_max))
+            if sum(each.nbytes for each in waiting) * 4 >= part_bytes * 3:
+                yield _together(waiting)
+                waiting = []
+    if waiting:
+        yield _together(waiting)
+
+
+def encode_part(
     log: LogId,
-    snapshot: pa.RecordBatch,
+    rows: pa.RecordBatch,
     sqn: int,
     batch: int,
     *,
     codec: Codec = "zstd",
     block_bytes: int = BLOCK_BYTES,
-    part_bytes: int = PART_BYTES,
-) -> Iterator[tuple[bytes, MaterializedPart]]:
-    """Encode a snapshot, sorted by key group: objects, and the handles' parts without their names.
+) -> tuple[bytes, MaterializedPart]:
+    """Encode rows sorted by key group, at least one: the object, and the handle's part without its name.
 
-    Lazily: a part is encoded when it is asked for. `sqn` is the log's next one at the boundary. An empty table
-    has no parts.
+    `sqn` is the log's next one at the boundary.
     """
-    if not snapshot.num_rows:
-        return
-    blocks: list[Block] = []
-    blocks_bytes = 0
-    for block in encode_blocks([snapshot], log.key_group_start, log.key_group_stop, codec, block_bytes):
-        if blocks and blocks_bytes + block.data.size > part_bytes:
-            yield _part(log, sqn, batch, blocks)
-            blocks, blocks_bytes = [], 0
-        blocks.append(block)
-        blocks_bytes += block.data.size
-    yield _part(log, sqn, batch, blocks)
+    groups = rows.column(0)
+    start, stop = groups[0].as_py(), groups[-1].as_py() + 1
+    blocks = list(encode_blocks([rows], start, stop, codec, block_bytes))
+    entries = [block.entry for block in blocks]
+    directory = PartDirectory(log.operator, log.table, start, stop, sqn, batch, entries)
+    head = frame(PART_MAGIC, VERSION, msgspec.msgpack.encode(directory))
+    data = b"".join([head, *(block.data for block in blocks)])
+    return data, MaterializedPart("", 0, len(data), start, stop)
 
 
 def read_part(
@@ -101,10 +112,5 @@ def read_part(
         offset += entry.length
 
 
-def _part(log: LogId, sqn: int, batch: int, blocks: list[Block]) -> tuple[bytes, MaterializedPart]:
-    entries = [block.entry for block in blocks]
-    start, stop = entries[0].key_group_start, entries[-1].key_group_stop
-    directory = PartDirectory(log.operator, log.table, start, stop, sqn, batch, entries)
-    head = frame(PART_MAGIC, VERSION, msgspec.msgpack.encode(directory))
-    data = b"".join([head, *(block.data for block in blocks)])
-    return data, MaterializedPart("", 0, len(data), start, stop)
+def _together(pieces: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)

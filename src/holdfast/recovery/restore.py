@@ -141,8 +141,8 @@ def _load_files(
     with tempfile.TemporaryDirectory(prefix="holdfast-restore-", dir=local_dir) as folder:
         schemas = []
         for part in parts:
-            schema, files = read_files(_slice(fetch, part), part, handle.operator, handle.table)
-            schemas.append(schema)
+            directory, files = read_files(_slice(fetch, part), part, handle.operator, handle.table)
+            schemas.append(directory.schema)
             for name, content in files:
                 (Path(folder) / name).write_bytes(content)
         table.load(pa.ipc.read_schema(pa.py_buffer(schemas[0])), scan_folder(Path(folder), start, stop))

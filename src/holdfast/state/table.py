@@ -33,7 +33,7 @@ from holdfast.state.keys import check_key_types, encode_columns, refuse_nulls
 from holdfast.state.physical import Bools, Integers, values_of
 from holdfast.state.residency import BaseStore, Residency
 from holdfast.state.row_codec import RowCodec
-from holdfast.state.rows import OldRows, Rows
+from holdfast.state.rows import OldRows, Rows, concatenated
 from holdfast.state.survey import Place, Survey, Wanted, survey
 from holdfast.state.transaction import Transaction
 from holdfast.state.unlogged import Unlogged
@@ -348,11 +348,25 @@ class StateTable:
         self._count = rows
 
     def capture(self) -> Captured:
-        """All present rows as of now, without reading those that the base store has: its files stand for them."""
-        self._refuse_in_batch("capture")
-        if self._residency is None or self._residency.base.is_empty:
-            return Captured(self._snapshot(self._rows.live()), None)
-        return Captured(self._snapshot(self._residency.dirty_slots()), self._residency.base.checkpoint())
+        """All rows as of the last commit, without reading those that the base store has: its files stand for them.
+
+        From any thread, also while a batch is in flight.
+        """
+        with self._lock:
+            if self._residency is None or self._residency.base.is_empty:
+                return Captured(self._committed_rows(self._rows.live()), None)
+            return Captured(self._committed_rows(self._residency.dirty_slots()), self._residency.base.checkpoint())
+
+    def _committed_rows(self, slots: Integers) -> pa.RecordBatch:
+        """Of `slots` and those touched by the batch in flight that were present before it, the rows as they were."""
+        if self._transaction is None:
+            return self._snapshot(slots)
+        old = self._transaction.old_rows()
+        if self._residency is not None and not self._residency.base.is_empty:
+            old = old.only(kernels.gather(self._residency.dirty, old.slots))
+        untouched = self._rows.copy(np.setdiff1d(slots, old.slots))
+        rows = concatenated([untouched, old.only(old.present)])
+        return self._stored(rows)
 
     def snapshot(self) -> pa.RecordBatch:
         """A copy of all present rows in the stored schema, sorted by key group."""

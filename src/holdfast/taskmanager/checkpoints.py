@@ -86,11 +86,11 @@ class CheckpointWork:
 
     def start(self, cut: Cut) -> None:
         """Returns at once; answered by an acknowledgement or a decline."""
-        self._pool.submit(self._run, cut)
+        self._submit(self._run, cut)
 
     def decline(self, checkpoint_id: int, error: Exception) -> None:
         """Returns at once: the cut itself failed."""
-        self._pool.submit(self._decline, checkpoint_id, error)
+        self._submit(self._decline, checkpoint_id, error)
 
     def close(self) -> None:
         """What the next deployment holds comes after all that this one says. Ends its threads once all is answered."""
@@ -98,6 +98,14 @@ class CheckpointWork:
             if self._closing_sequence is None:
                 self._closing_sequence = self._answers.next_sequence()
         self._pool.shutdown(wait=False)
+
+    def _submit(self, call: Callable[..., None], *arguments: object) -> None:
+        with self._held_lock:
+            closed = self._closing_sequence is not None
+            if not closed:
+                self._pool.submit(call, *arguments)
+        if closed:
+            _log.info("TaskManager %d: a checkpoint of a deployment that has ended is let go", self._task_manager)
 
     def _run(self, cut: Cut) -> None:
         try:
@@ -129,6 +137,7 @@ class CheckpointWork:
             held=list(dict.fromkeys([*objects, *held])),
             incremental_bytes=incremental,
             full_bytes=full,
+            materialized_bytes=sum(part.length for table in tables for part in table.materialized),
             sync_ms=cut.sync_ms,
             async_ms=(time.monotonic() - cut.begun_s) * 1000.0,
             sequence=sequence,

@@ -16,7 +16,7 @@ from holdfast.changelog.uploader import Uploader
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError
 from holdfast.graph.program import Program
-from holdfast.materialize.keyed_state import KeyedState
+from holdfast.materialize.keyed_state import UNLOGGED_LANES, KeyedState
 from holdfast.materialize.policy import MaterializationPolicy
 from holdfast.recovery.restore import ObjectCache, restore_table
 from holdfast.state.backends import tables_of
@@ -109,6 +109,7 @@ def _uploader(deployment: Deployment, store: ObjectStore, janitor: Janitor, cloc
         in_flight_bytes_max=settings.in_flight_bytes_max,
         preempt_bytes_max=settings.preempt_bytes_max,
         retries=RetryPolicy(settings.upload_attempts_max, settings.next_attempt_delay_s, settings.attempt_timeout_s),
+        materializations_max=1 if settings.enabled else UNLOGGED_LANES,
         janitor=janitor,
     )
 
@@ -137,7 +138,9 @@ def _restored(
         for name, table in operator.tables.items():
             handles = [each for each in subtask.restore if (each.operator, each.table) == (subtask.operator, name)]
             restore_table(table, handles, fetch, start, stop, local_dir)
-            states[name] = KeyedState(subtask.operator, name, table, start, stop, uploader, policy, clock)
+            states[name] = KeyedState(
+                subtask.operator, name, table, start, stop, uploader, policy, clock, changelog=settings.enabled
+            )
             if handles:
                 states[name].restored(handles)
     except BaseException:

@@ -40,6 +40,8 @@ class ChangelogSettings(msgspec.Struct, frozen=True):
     upload_attempts_max: int = 3
     next_attempt_delay_s: float = 0.5
     attempt_timeout_s: float | None = 1.0
+    enabled: bool = True
+    """False: checkpoints store the tables themselves."""
 
 
 class Deployment(msgspec.Struct, frozen=True):
@@ -182,6 +184,8 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     held: list[str]
     incremental_bytes: int = 0
     full_bytes: int = 0
+    materialized_bytes: int = 0
+    """Of `full_bytes`, tables; the rest is logs."""
     sync_ms: float = 0.0
     async_ms: float = 0.0
     sequence: int = 0

@@ -94,7 +94,7 @@ class Subtask:
     def _commit(self, batch: int) -> None:
         for name, state in self._states.items():
             table = self._operator.tables[name]
-            changes = table.defer_changes() if self._in_batch else None
+            changes = state.changes() if self._in_batch else None
             if self._in_batch:
                 table.commit()
             hit("taskmanager.commit.between")

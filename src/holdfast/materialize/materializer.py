@@ -1,0 +1,201 @@
+"""Materialization of one table: captured at a batch boundary, stored in the background, a base in the end.
+
+    start ─► capture ─► waits for the one before ─► parts, some at a time ─► base
+                                                          └ failed, cancelled ─► what was stored is let go
+
+Invariants: those of one table are stored one after the other, so that each names the files that the one before
+stored; a part is read or encoded only when it is its turn, so that memory is bounded by parts, not by tables.
+It does not decide when (`policy`), nor what becomes of the base (`keyed_state`).
+"""
+
+import shutil
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.changelog.format import LogId
+from holdfast.changelog.handles import MaterializedPart
+from holdfast.changelog.uploader import Uploader
+from holdfast.errors import CheckpointFailed
+from holdfast.materialize.base import Base
+from holdfast.materialize.base_files import encode_heading, encode_lasting, lasting_files
+from holdfast.materialize.snapshot import encode_part, in_parts
+from holdfast.state.table import Captured, StateTable
+
+Known = Mapping[str, MaterializedPart]
+Store = Callable[[], MaterializedPart]
+"""Stores one part."""
+
+
+class Materializer:
+    """`start` on the thread that may capture the table, the rest on any.
+
+    Parameters
+    ----------
+    known
+        The files of the newest base, each retained for the caller.
+    lanes
+        So many parts are stored at a time.
+    """
+
+    def __init__(
+        self,
+        log: LogId,
+        table: StateTable,
+        schema: bytes,
+        uploader: Uploader,
+        known: Callable[[], Known],
+        lanes: int = 1,
+    ) -> None:
+        self._log = log
+        self._table = table
+        self._schema = schema
+        self._uploader = uploader
+        self._known = known
+        self._lanes = lanes
+        self._lock = threading.Lock()
+        self._waiting: deque[Materialization] = deque()
+        """The first one is being stored."""
+
+    def start(self, sqn: int, batch: int, ended: Callable[[Future[Base]], None]) -> "Materialization":
+        """Capture the table, which is as of `batch`; returns at once. `ended` is called before the next one starts."""
+        captured = self._table.capture()
+        rows = len(self._table)
+        made = Materialization(self._log, self._schema, self._uploader, captured, rows, self._known, sqn, batch)
+        made.base.add_done_callback(ended)
+        made.base.add_done_callback(lambda _: self._next())
+        self._uploader.count(startedMaterialization=1)
+        with self._lock:
+            self._waiting.append(made)
+            first = len(self._waiting) == 1
+        if first:
+            made.store(self._lanes)
+        return made
+
+    def cancel(self, after_batch: int) -> None:
+        """Those of later boundaries are not wanted any more; their futures fail, once nothing of them is under way."""
+        with self._lock:
+            unwanted = [each for each in self._waiting if each.batch > after_batch]
+        for each in unwanted:
+            each.cancelled.set()
+
+    def _next(self) -> None:
+        with self._lock:
+            self._waiting.popleft()
+            following = self._waiting[0] if self._waiting else None
+        if following is not None:
+            following.store(self._lanes)
+
+
+class Materialization:
+    """One of them; `base` fails with the error of a part, or with `CheckpointFailed` where it was cancelled."""
+
+    def __init__(
+        self,
+        log: LogId,
+        schema: bytes,
+        uploader: Uploader,
+        captured: Captured,
+        rows: int,
+        known: Callable[[], Known],
+        sqn: int,
+        batch: int,
+    ) -> None:
+        self.batch = batch
+        self.base: Future[Base] = Future()
+        self.cancelled = threading.Event()
+        self._log = log
+        self._schema = schema
+        self._uploader = uploader
+        self._captured = captured
+        self._rows_of_table = rows
+        self._newest = known
+        self._sqn = sqn
+        self._lock = threading.Lock()
+        self._known: Known = {}
+        self._parts: dict[int, MaterializedPart] = {}
+        self._files: dict[str, MaterializedPart] = {}
+        self._turns: Iterator[tuple[int, Store]] = iter(())
+        self._error: BaseException | None = None
+        self._working = 0
+
+    def store(self, lanes: int) -> None:
+        """Store the parts in the background."""
+        self._known = self._newest()
+        self._turns = enumerate(self._stores())
+        self._working = lanes
+        for _ in range(lanes):
+            try:
+                self._uploader.in_background(self._work)
+            except RuntimeError:  # the uploader is closed
+                self.cancelled.set()
+                self._ended(None)
+
+    def _work(self) -> None:
+        error: BaseException | None = None
+        try:
+            while (turn := self._take()) is not None:
+                index, store = turn
+                part = store()
+                with self._lock:
+                    self._parts[index] = part
+        except Exception as found:
+            error = found
+        self._ended(error)
+
+    def _take(self) -> tuple[int, Store] | None:
+        with self._lock:
+            if self._error is not None or self.cancelled.is_set():
+                return None
+            return next(self._turns, None)
+
+    def _stores(self) -> Iterator[Store]:
+        """One for each part, made when it is wanted: the heading first, then files, then rows on top of them."""
+        files = self._captured.files
+        if files is not None:
+            yield partial(self._heading, files)
+            for file in lasting_files(files):
+                yield partial(self._file, file)
+        for rows in in_parts([self._captured.rows]):
+            yield partial(self._rows, rows)
+
+    def _heading(self, files: Path) -> MaterializedPart:
+        return self._put(*encode_heading(self._log, self._schema, files, self._rows_of_table))
+
+    def _rows(self, rows: pa.RecordBatch) -> MaterializedPart:
+        return self._put(*encode_part(self._log, rows, self._sqn, self.batch))
+
+    def _file(self, file: Path) -> MaterializedPart:
+        part = self._known.get(file.name) or self._put(*encode_lasting(self._log, file), file)
+        with self._lock:
+            self._files[file.name] = part
+        return part
+
+    def _put(self, data: bytes | memoryview, part: MaterializedPart, file: Path | None = None) -> MaterializedPart:
+        return msgspec.structs.replace(part, object=self._uploader.put_shared(data, file))
+
+    def _ended(self, error: BaseException | None) -> None:
+        """One of those that work on it has nothing more to do."""
+        with self._lock:
+            self._error = self._error or error
+            self._working -= 1
+            if self._working:
+                return
+        if self._captured.files is not None:
+            shutil.rmtree(self._captured.files, ignore_errors=True)
+        parts = [self._parts[index] for index in sorted(self._parts)]
+        if self._error is None and not self.cancelled.is_set():
+            self._uploader.release(part.object for name, part in self._known.items() if name not in self._files)
+            known = {part.object for part in self._known.values()}
+            new_bytes = sum(part.length for part in parts if part.object not in known)
+            self.base.set_result(Base(self._sqn, self.batch, tuple(parts), files=self._files, new_bytes=new_bytes))
+            return
+        self._uploader.release({part.object for part in (*parts, *self._known.values())})
+        cancelled = CheckpointFailed(f"materialization of {self._log} at batch {self.batch}: not wanted any more")
+        self.base.set_exception(self._error if not self.cancelled.is_set() and self._error else cancelled)
