@@ -26,10 +26,10 @@ class Longest(hf.ProcessFunction):
     by_length = hf.MapState(pa.int64(), pa.int64())
 
     def process(self, row: Any, ctx: Any) -> Iterator[dict[str, Any]]:
-        self.longest.update(max(self.longest.value(), row.text))
+        self.longest.update(max(self.longest.value(), row.text, key=len))
         self.seen.add(len(row.text))
         self.by_length.put(len(row.text), 1)
-        yield {"k": row.k, "longest": self.longest.value()}
+        yield {"k": row.k, "text": row.text}
 
 
 def write_files(folder: Path, files: int, seed: int = 1) -> None:
@@ -39,7 +39,9 @@ def write_files(folder: Path, files: int, seed: int = 1) -> None:
     for number in range(files):
         rows = [{"k": rng.randrange(KEYS), "text": rng.randbytes(100).hex()} for _ in range(BATCH_ROWS)]
         table = pa.Table.from_pylist(rows, pa.schema([("k", pa.int64()), ("text", pa.string())]))
-        pq.write_table(table, folder / f"{len(list(folder.iterdir())):04d}-{number}.parquet")
+        path = folder / f"{len(list(folder.iterdir())):04d}-{number}.parquet"
+        pq.write_table(table, path.with_suffix(".part"))
+        path.with_suffix(".part").rename(path)  # a running job must not see a part of it
 
 
 def unreachable(table: pa.Table, number: int) -> None:
@@ -59,11 +61,11 @@ def job_of_every_kind(folder: Path, **settings: Any) -> hf.Job:
         max_rows_per_batch=BATCH_ROWS,
         **settings,
     )
-    stream = job.read(hf.FileSource(str(folder / "in" / "*.parquet"), name="files"))
+    (folder / "in").mkdir(parents=True, exist_ok=True)
+    source = hf.FileSource(str(folder / "in" / "*.parquet"), schema="k BIGINT, text STRING", name="files")
+    stream = job.read(source)
     keyed = stream.key_by("k")
-    keyed.process(Longest(), "k BIGINT, longest STRING", name="longest").write(
-        hf.CallbackSink(unreachable, name="later")
-    )
+    keyed.process(Longest(), "k BIGINT, text STRING", name="longest").write(hf.CallbackSink(unreachable, name="later"))
     keyed.aggregate(n=hf.count(), name="counts").write(hf.MemorySink(name="memory"))
     return job
 

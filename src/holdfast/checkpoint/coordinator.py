@@ -26,12 +26,13 @@ from typing import Any
 from holdfast.checkpoint import events as ev
 from holdfast.checkpoint.failures import FailureManager
 from holdfast.checkpoint.ledger import Ledger
+from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.checkpoint.pending import PendingCheckpoint, PendingCheckpoints
 from holdfast.checkpoint.publication import Publication
 from holdfast.checkpoint.records import RetainedRecords
 from holdfast.checkpoint.registry import GroupHolder, LogHolder, ObjectRegistry, PendingHolder, RecordHolder
 from holdfast.errors import HoldfastError
-from holdfast.ids import CheckpointId, Incarnation, RunNumber
+from holdfast.ids import BatchNumber, CheckpointId, Incarnation, RunNumber
 from holdfast.settings import CheckpointConfig
 
 
@@ -113,6 +114,18 @@ class Coordinator:
     def backlog(self) -> Mapping[str, int]:
         """Recorded groups that each sink has still to publish; a job may end when all are 0."""
         return self._publication.backlog()
+
+    def outstanding(self) -> Outstanding:
+        """What must be left where it is, as of the last event."""
+        last = self._ledger.last
+        first_pending = min((each.checkpoint_id for each in self._pending), default=self._last_id + 1)
+        return Outstanding(
+            self._run,
+            BatchNumber(-1) if last is None else last.batch,
+            CheckpointId(first_pending - 1),
+            {} if last is None else self._ledger.committables(last.batch),
+            [(sink, group.object) for sink, group in self._publication.groups()],
+        )
 
     def validate(self) -> None:
         """Check the invariants; for tests. Raises AssertionError."""

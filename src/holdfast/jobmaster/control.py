@@ -21,6 +21,7 @@ from holdfast import failpoints
 from holdfast.checkpoint import events
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.events import Command, Event, Group, Position
+from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.clock import Clock
 from holdfast.errors import CheckpointFailed, Fenced, HoldfastError, PublishFailed, StorageError
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
@@ -61,9 +62,8 @@ class Listeners:
     failover: Callable[[str], None]
     failed: Callable[[Exception], None]
     planning: Callable[[frozenset[str]], None]
-    died: Callable[[list[int], int], None]
-    """Incarnations that are dead, and the newest checkpoint that no acknowledgement can complete any more."""
-    tick: Callable[[float], None]
+    died: Callable[[list[int], Outstanding], None]
+    tick: Callable[[float, Callable[[], Outstanding]], None]
 
 
 @dataclass
@@ -103,7 +103,6 @@ class Control:
         self._cutting: list[Future[None]] = []
         self._paused: set[str] = set()
         self._run = 0
-        self._last_cut = CheckpointId(0)
         self.unpublished = 0
         """Groups that sinks have still to publish, as of the last tick; to be shown, not to rely on."""
         self._closing = threading.Event()
@@ -173,7 +172,6 @@ class Control:
         self._run = run
 
         def note() -> None:
-            resolved = self._last_cut
             self._handle(
                 events.TaskManagersChanged(
                     RunNumber(run), {index: Incarnation(number) for index, number in live.items()}
@@ -181,7 +179,7 @@ class Control:
             )
             dead = self._task_managers.take_dead(set(live.values()))
             if dead:
-                self._listeners.died(dead, resolved)
+                self._listeners.died(dead, self._coordinator.outstanding())
 
         self._events.put(note)
 
@@ -277,7 +275,7 @@ class Control:
         self._task_managers.check_heartbeats()
         now_s = self._clock.monotonic()
         self._handle(events.Tick(now_s, self._clock.now()))
-        self._listeners.tick(now_s)
+        self._listeners.tick(now_s, self._coordinator.outstanding)
         self.unpublished = sum(self._coordinator.backlog.values())
 
     def _handle(self, event: Event) -> None:
@@ -340,7 +338,6 @@ class Control:
 
     def _cut(self, command: events.Cut) -> None:
         failpoints.hit("jobmaster.cut.before")
-        self._last_cut = command.checkpoint_id
         self._watched[command.checkpoint_id] = Watch(self._clock.monotonic())
         self._cutting = [each for each in self._cutting if not each.done()]
         for task_manager, incarnation in command.task_managers.items():

@@ -46,6 +46,6 @@ class Janitor:
 
     def _sweep(self, sink: str, publisher: Publisher, named: list[bytes]) -> None:
         try:
-            publisher.sweep(self._epoch, named)
+            publisher.sweep(lambda name: name.epoch < self._epoch, named)
         except (HoldfastError, OSError) as error:
             log.warning("sink %r: what older epochs staged is left to the next time: %s", sink, error)

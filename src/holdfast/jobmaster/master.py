@@ -31,6 +31,7 @@ from holdfast.jobmaster.janitor import Janitor
 from holdfast.jobmaster.planner import Planner
 from holdfast.jobmaster.progress import Progress
 from holdfast.jobmaster.publisher import Publisher
+from holdfast.jobmaster.remains import Remains
 from holdfast.jobmaster.sweeper import Sweeper
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.jobmaster.waiters import Waiters
@@ -407,8 +408,10 @@ class JobMaster:
     # --- parts --------------------------------------------------------------------------------------------------------
 
     def _make_sweeper(self) -> Sweeper:
-        janitor = Janitor(self.job.store, self.job.epoch, self._publishers)
-        return Sweeper(self.job.store, self.job.epoch, janitor, self._control.post, self._clock, self._stopping.is_set)
+        job = self.job
+        janitor = Janitor(job.store, job.epoch, self._publishers)
+        remains = Remains(job.store, job.stored.job_id, job.epoch, self._publishers)
+        return Sweeper(janitor, remains, self._control.post, self._clock, self._stopping.is_set)
 
     def _make_control(self, journal: Journal) -> Control:
         layout = self._settings.layout
@@ -420,8 +423,8 @@ class JobMaster:
             self._ask_failover,
             self._on_failed,
             self._on_planning,
-            died=lambda dead, resolved: self._sweeper.died(dead, resolved),
-            tick=lambda now_s: self._sweeper.tick(now_s),
+            died=lambda dead, outstanding: self._sweeper.died(dead, outstanding),
+            tick=lambda now_s, outstanding: self._sweeper.tick(now_s, outstanding),
         )
         return Control(
             Coordinator(self._settings.checkpoint),

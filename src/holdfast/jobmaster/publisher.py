@@ -9,7 +9,7 @@ from holdfast.checkpoint import events
 from holdfast.checkpoint.events import Event
 from holdfast.errors import CorruptObject, PublishFailed, StorageError
 from holdfast.journal.codec import decode_committables
-from holdfast.sinks.base import PublishContext, Sink
+from holdfast.sinks.base import Gone, PublishContext, Sink
 from holdfast.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -58,9 +58,9 @@ class Publisher:
         """Delete staged files that no record ever held."""
         self._sink.discard(committables, self._context)
 
-    def sweep(self, epoch: int, named: list[bytes]) -> None:
-        """Delete what epochs before `epoch` staged at the sink's own target, but for what `named` needs."""
-        self._sink.sweep(epoch, named, self._context)
+    def sweep(self, gone: Gone, named: list[bytes]) -> None:
+        """Delete what is staged at the sink's own target and `gone`, but for what `named` needs."""
+        self._sink.sweep(gone, named, self._context)
 
     def _load(self, name: str) -> list[bytes]:
         return decode_committables(name, self._store.get(name)).committables

@@ -7,12 +7,17 @@ A sink does not own the lifetime of staged files: the JobMaster says when they m
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from holdfast.storage import names
+from holdfast.storage.names import StagedName
 from holdfast.storage.store import ObjectStore
+
+Gone = Callable[[StagedName], bool]
+"""Whether nobody can come to name what is staged under that name, who does not name it already."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,6 @@ class StageContext:
     @property
     def folder(self) -> str:
         """The folder of this run's staged files in the job's storage (see `storage/names.py`)."""
-        from holdfast.storage import names
-
         return names.staging_folder(self.job_id, self.epoch, self.run)
 
 
@@ -86,11 +89,11 @@ class Sink(ABC):
         cannot help, `StorageError` or another `OSError` where it can.
         """
 
-    def sweep(self, epoch: int, named: Collection[bytes], context: PublishContext) -> None:
-        """Delete what this job staged at the sink's own target in epochs before `epoch`, but for what `named` needs.
+    def sweep(self, gone: Gone, named: Collection[bytes], context: PublishContext) -> None:
+        """Delete what this job staged at the sink's own target, where it is `gone`, but for what `named` needs.
 
-        Called once after a takeover, with every committable that the base record holds. What was staged in the
-        job's storage is the clean-up's (`journal/`), not this call's.
+        Called after a takeover, and now and then while the job runs, with every committable that somebody may still
+        publish. What was staged in the job's storage is the JobMaster's to clean up, not this call's.
         """
         return
 

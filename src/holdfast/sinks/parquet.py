@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from holdfast.errors import JobRefused, ObjectNotFound, PublishFailed, SettingsError, StorageError
 from holdfast.failpoints import hit
-from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
+from holdfast.sinks.base import Gone, PublishContext, Sink, SinkContext, StageContext
 from holdfast.sinks.partitions import divide, folder, parquet_bytes, parquet_refusal, partition_differences
 from holdfast.sinks.staging import (
     SMALL_BYTES_MAX,
@@ -106,14 +106,14 @@ class ParquetSink(Sink):
         discard_rows(small, context)
         self._open().delete([one.name for one in files])
 
-    def sweep(self, epoch: int, named: Collection[bytes], context: PublishContext) -> None:
+    def sweep(self, gone: Gone, named: Collection[bytes], context: PublishContext) -> None:
         kept = {one.name for one in decode(list(named), StagedParquet, context.sink)[1]}
         store = self._open()
         own = f"/{names.escape(context.sink)}/"
         dropped = []
         for info in store.list(f"_staging/{context.job_id}/"):
             parsed = names.parse(info.name.removeprefix("_"))
-            if isinstance(parsed, names.StagedName) and parsed.epoch < epoch and own in info.name:
+            if isinstance(parsed, names.StagedName) and own in info.name and gone(parsed):
                 dropped.append(info.name)
         store.delete([name for name in dropped if name not in kept])
 

@@ -6,6 +6,7 @@ itself (it is stored with the checkpoint), so that they cost no object of their 
 Owns neither when staged objects are deleted (the JobMaster asks for it) nor what a sink makes of the rows.
 """
 
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -129,6 +130,15 @@ def staged_name(context: StageContext, index: int, suffix: str) -> str:
     """A name below the run's staging folder that no other attempt, unit, batch or sink uses."""
     unit = f"{context.batch:0{names.DIGITS}d}-{context.unit:06d}"
     return f"{context.folder}/{names.escape(context.sink)}/{unit}-{names.escape(context.attempt)}-{index:04d}{suffix}"
+
+
+def batch_of(name: names.StagedName) -> int | None:
+    """The batch that a name of `staged_name` says; None for another's."""
+    match = _STAGED_BATCH.match(name.rest)
+    return None if match is None else int(match[1])
+
+
+_STAGED_BATCH = re.compile(rf"[^/]+/(\d{{{names.DIGITS}}})-", re.ASCII)
 
 
 def pieces(batches: Iterator[pa.RecordBatch], bytes_max: int = STAGED_BYTES_MAX) -> Iterator[pa.Table]:

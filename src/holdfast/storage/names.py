@@ -146,6 +146,11 @@ def staging_folder(job_id: str, epoch: int, run: int) -> str:
     return f"{STAGING}{job_id}/{_number(epoch)}/{_number(run)}"
 
 
+def staging_epoch_folder(job_id: str, epoch: int) -> str:
+    """The folder of what all runs of an epoch staged, for `list`."""
+    return f"{staging_folder(job_id, epoch, 0).rpartition('/')[0]}/"
+
+
 def probe(epoch: int) -> str:
     """A new name at each call."""
     return f"{PROBES}{_number(epoch)}/{uuid4().hex}"

@@ -1,0 +1,93 @@
+"""What the dead of the living epoch left, and puts that landed late: found by listing, while the job runs.
+
+    dstl/, shared/    folders of dead incarnations    ─┐ told to the coordinator, which knows what of it
+    manifests/        of checkpoints that are resolved ─┘ a record, a group or a live log still names
+    staging/          of runs that are over, and of batches that were committed: deleted here, unless a
+                      committable names it that may still be published
+
+Everything rests on a snapshot taken before the listing (`Outstanding`): names only ever lose their users, so what had
+none then has none now. Does not own when it is done (`sweeper`), nor older epochs (`janitor`).
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+
+from holdfast.checkpoint.outstanding import Outstanding
+from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
+from holdfast.jobmaster.publisher import Publisher
+from holdfast.journal.codec import decode_committables
+from holdfast.sinks.base import Gone
+from holdfast.sinks.staging import batch_of, staged_names
+from holdfast.storage import names
+from holdfast.storage.names import ChangelogName, CommittablesName, ManifestName, SharedName, StagedName
+from holdfast.storage.store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+FOLDERS_MAX = 32
+"""With more dead incarnations than that, all folders of the epoch are listed instead of each of theirs."""
+
+
+class Remains:
+    """Those of one epoch."""
+
+    def __init__(self, store: ObjectStore, job_id: str, epoch: int, publishers: Mapping[str, Publisher]) -> None:
+        self._store = store
+        self._job_id = job_id
+        self._epoch = epoch
+        self._publishers = publishers
+
+    def stored(self, dead: Collection[int], resolved: int) -> frozenset[str]:
+        """What `dead` incarnations stored, and what was stored for checkpoints up to `resolved`; named or not.
+
+        Acknowledgements may have died with who sent them, and no acknowledgement completes these checkpoints any more.
+        """
+        found = set()
+        for folder in [*self._folders(dead), names.manifests_folder(self._epoch)]:
+            for info in self._store.list(folder):
+                parsed = names.parse(info.name)
+                if isinstance(parsed, ManifestName | CommittablesName):
+                    wanted = parsed.checkpoint <= resolved
+                else:
+                    wanted = isinstance(parsed, ChangelogName | SharedName) and parsed.incarnation in dead
+                if wanted:
+                    found.add(info.name)
+        return frozenset(found)
+
+    def drop_staged(self, outstanding: Outstanding) -> None:
+        """Delete staged files that nobody will publish, in the job's storage and at the targets of sinks."""
+        named = {sink: list(committables) for sink, committables in outstanding.committables.items()}
+        for sink, name in outstanding.groups:
+            try:
+                named.setdefault(sink, []).extend(decode_committables(name, self._store.get(name)).committables)
+            except ObjectNotFound:
+                continue  # published and discarded since the snapshot was taken: without it nobody publishes again
+        kept = {name for sink, committables in named.items() for name in staged_names(committables, sink)}
+
+        def gone(name: StagedName) -> bool:
+            if name.epoch != self._epoch:
+                return False
+            batch = batch_of(name)
+            return name.run < outstanding.run or (batch is not None and batch <= outstanding.batch)
+
+        dropped = []
+        for info in self._store.list(names.staging_epoch_folder(self._job_id, self._epoch)):
+            parsed = names.parse(info.name)
+            if isinstance(parsed, StagedName) and gone(parsed) and info.name not in kept:
+                dropped.append(info.name)
+        self._store.delete(dropped)
+        for sink, publisher in self._publishers.items():
+            self._sweep(sink, publisher, gone, named.get(sink, []))
+
+    def _sweep(self, sink: str, publisher: Publisher, gone: Gone, named: list[bytes]) -> None:
+        try:
+            publisher.sweep(gone, named)
+        except (StorageError, CorruptObject, OSError) as error:
+            log.warning("sink %r: what was staged for nothing is left to the next sweep: %s", sink, error)
+
+    def _folders(self, dead: Collection[int]) -> list[str]:
+        if len(dead) > FOLDERS_MAX:
+            return names.epoch_folders(self._epoch)
+        return [
+            folder for incarnation in sorted(dead) for folder in names.incarnation_folders(self._epoch, incarnation)
+        ]
