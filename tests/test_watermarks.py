@@ -1,6 +1,6 @@
 """How far event time has come: the pure rules."""
 
-from holdfast.watermarks import SourceTime, Watermarks, WatermarkSpec
+from holdfast.watermarks import SourceTime, SplitTime, Watermarks, WatermarkSpec
 
 CURRENT = {"a", "b"}
 
@@ -35,6 +35,7 @@ def test_nothing_moves_while_all_splits_are_idle() -> None:
 def test_a_split_that_its_source_no_longer_has_counts_for_its_last_batch_only() -> None:
     time = SourceTime().after({"file-1": 10}, 1, None, CURRENT)
     assert (time.reached_us, list(time.splits)) == (10, ["file-1"])
+    assert time.after({"file-2": 30}, 2, None, CURRENT) == SourceTime(30, {"file-2": SplitTime(30, 2)})
     time = time.after({}, 2, None, CURRENT).after({"file-2": 30}, 3, None, CURRENT)
     assert (time.reached_us, list(time.splits)) == (30, ["file-2"])
 

@@ -49,12 +49,9 @@ class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for split, time_us in newest.items():
             before = splits.get(split)
             splits[split] = SplitTime(time_us if before is None else max(before.newest_us, time_us), batch_time_us)
-        active = [
-            each.newest_us for each in splits.values() if idle_us is None or each.seen_us + idle_us > batch_time_us
-        ]
-        reached = _greatest([self.reached_us, min(active, default=None)])
         kept = {split: each for split, each in splits.items() if split in newest or split in current}
-        return SourceTime(reached, kept)
+        active = [each.newest_us for each in kept.values() if idle_us is None or each.seen_us + idle_us > batch_time_us]
+        return SourceTime(_greatest([self.reached_us, min(active, default=None)]), kept)
 
 
 Times = Mapping[str, SourceTime]

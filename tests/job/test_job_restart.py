@@ -140,7 +140,7 @@ def test_a_changed_type_of_an_aggregate_is_refused_with_both():
             job.declared.sources["script"] = script(ROWS, schema=schema, name="script")
             run(job)
     refused(
-        storage, job, r"operator 'per-key', state 'state': column 'most.max' is stored as int64, declared as double"
+        storage, job, r"operator 'per-key', state 'most.max': stored as int64, declared as double"
     )
 
 
@@ -155,7 +155,7 @@ def test_a_changed_type_of_a_state_is_refused_with_both():
         stream.write(hf.MemorySink(name="out"))
         if not isinstance(function, OfText):
             run(job)
-    refused(storage, job, r"column 'total' is stored as int64, declared as string.*drop_state=\['process-1'\]")
+    refused(storage, job, r"state 'total': stored as int64, declared as string.*drop_state=\['process-1'\]")
 
 
 def test_a_source_that_is_gone_is_refused_and_can_be_given_up():
@@ -256,7 +256,7 @@ def test_a_type_with_more_room_and_states_of_their_own_tables_come_and_go():
     run(summed(storage, Narrow(), sink, ROWS))
     run(summed(storage, Wide(), sink, ROWS, pairs((1, 2**40))))
     assert tuples(sink) == [(1, 10), (2, 20), (1, 15), (1, 15 + 2**40)]
-    refused(storage, summed(storage, Narrow(), sink, ROWS), r"'f', state 'state': column 'total' is stored as int64")
+    refused(storage, summed(storage, Narrow(), sink, ROWS), r"'f', state 'total': stored as int64, declared as int16")
     without = type("Without", (Wide,), {"last": None, "process": Narrow.process})
     run(summed(storage, without(), sink, ROWS, pairs((1, 2**40)), pairs((2, 1))))
     assert tuples(sink)[-1] == (2, 21)

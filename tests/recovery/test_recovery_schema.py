@@ -27,7 +27,7 @@ def test_the_same_columns_an_added_and_a_dropped_one_are_allowed(values):
 
 def test_another_type_of_a_value_is_refused_with_both_types():
     declared = stored_schema(KEYS, pa.schema([("n", pa.int32()), ("x", pa.float64())]))
-    with pytest.raises(JobRefused, match=r"'delays'.*'state'.*'n'.*stored as int64.*declared as int32.*drop_state"):
+    with pytest.raises(JobRefused, match=r"'delays', state 'n': stored as int64, declared as int32.*drop_state"):
         check_schema(STORED, declared, "delays", "state")
 
 
@@ -57,7 +57,7 @@ WIDENED = [
 def test_a_type_with_more_room_is_allowed_and_less_is_refused(stored, declared):
     narrow, wide = (stored_schema(KEYS, pa.schema([("x", kind)])) for kind in (stored, declared))
     check_schema(narrow, wide, "delays", "state")
-    with pytest.raises(JobRefused, match=r"'delays', state 'state': column 'x' is stored as .*, declared as"):
+    with pytest.raises(JobRefused, match=r"'delays', state 'x': stored as .*, declared as"):
         check_schema(wide, narrow, "delays", "state")
 
 
@@ -71,7 +71,7 @@ def test_a_type_with_more_room_is_allowed_and_less_is_refused(stored, declared):
     ],
 )
 def test_another_kind_of_type_is_refused_even_with_room(stored, declared):
-    with pytest.raises(JobRefused, match="'x' is stored as"):
+    with pytest.raises(JobRefused, match="'x': stored as"):
         check_schema(
             stored_schema(KEYS, pa.schema([("x", stored)])),
             stored_schema(KEYS, pa.schema([("x", declared)])),

@@ -53,13 +53,13 @@ def save_rows(table: StateTable, slots: IntArray) -> SavedRows:
 Journal = list[SavedRows]
 
 
-def list_schema(key_schema: pa.Schema, element: pa.DataType, expires: bool = False) -> TableSchema:
-    return _composite(key_schema, pa.field(POSITION, pa.int64()), [pa.field(VALUE, element)], expires)
+def list_schema(key_schema: pa.Schema, element: pa.Field, expires: bool = False) -> TableSchema:
+    """`element` is called `VALUE`; so is a map's `value`."""
+    return _composite(key_schema, pa.field(POSITION, pa.int64()), [element], expires)
 
 
-def map_schema(key_schema: pa.Schema, map_key: pa.DataType, value: pa.DataType, expires: bool = False) -> TableSchema:
-    values = [pa.field(VALUE, value), pa.field(POSITION, pa.int64())]
-    return _composite(key_schema, pa.field(MAP_KEY, map_key), values, expires)
+def map_schema(key_schema: pa.Schema, map_key: pa.DataType, value: pa.Field, expires: bool = False) -> TableSchema:
+    return _composite(key_schema, pa.field(MAP_KEY, map_key), [value, pa.field(POSITION, pa.int64())], expires)
 
 
 def _composite(key_schema: pa.Schema, last: pa.Field, values: list[pa.Field], expires: bool) -> TableSchema:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, JobRefused, SettingsError
-from holdfast.functions.entries import list_schema, map_schema
+from holdfast.functions.entries import VALUE, list_schema, map_schema
 from holdfast.functions.expiry import Expiry, TtlOn, expiry_of
 from holdfast.functions.operator import TableSchema
 from holdfast.functions.values import Codec, Misfit
@@ -58,7 +58,7 @@ class State:
 
     def fields(self, name: str) -> list[pa.Field]:
         """Its columns in the operator's own table, if it is called `name`."""
-        value = pa.field(name, self.codec().column_type)
+        value = self.codec().field(name)
         return [value] if self.expiry is None else [value, pa.field(time_column(name), pa.int64())]
 
     def tables(self, name: str, key_schema: pa.Schema) -> dict[str, TableSchema]:
@@ -230,7 +230,7 @@ class ListState(State):
         return [pa.field(size_column(name), pa.int64()), pa.field(start_column(name), pa.int64())]
 
     def tables(self, name: str, key_schema: pa.Schema) -> dict[str, TableSchema]:
-        return {f"{name}.elements": list_schema(key_schema, self.codec().column_type, self.expiry is not None)}
+        return {f"{name}.elements": list_schema(key_schema, self.codec().field(VALUE), self.expiry is not None)}
 
     def add(self, value: Any) -> None:
         """Append an element. `ProcessFunction` only."""
@@ -296,10 +296,10 @@ class MapState(State):
         return [pa.field(size_column(name), pa.int64())]
 
     def tables(self, name: str, key_schema: pa.Schema) -> dict[str, TableSchema]:
-        value = self.codec().column_type
+        value = self.codec().field(VALUE)
         return {
             f"{name}.entries": map_schema(key_schema, self.key_type, value, self.expiry is not None),
-            f"{name}.order": list_schema(key_schema, self.key_type),
+            f"{name}.order": list_schema(key_schema, pa.field(VALUE, self.key_type)),
         }
 
     def get(self, map_key: Any, groups: Any = None) -> Any:

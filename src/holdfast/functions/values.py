@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import SettingsError
+from holdfast.state.widening import packed_field
 
 Fit = Callable[[Any], Any]
 
@@ -248,7 +249,7 @@ class Codec:
     """How a value of a declared type is kept: as what `fit_for` gives, or as msgpack where there is no type."""
 
     def __init__(self, kind: pa.DataType | None) -> None:
-        self.column_type: pa.DataType = pa.binary() if kind is None else kind
+        self.column_type: pa.DataType = packed_field("").type if kind is None else kind
         self.put: Fit = _pack_or_none if kind is None else fit_for(kind)
         self.usual: type | None = None if kind is None else plain_class(kind)
         """The class whose values are kept as they are, integers within the type's range; None: there is no such one."""
@@ -258,6 +259,11 @@ class Codec:
             self.get = _unpack_or_none
         elif pa.types.is_nested(kind):
             self.get = self.put
+        self._is_packed = kind is None
+
+    def field(self, name: str) -> pa.Field:
+        """The column that keeps such values."""
+        return packed_field(name) if self._is_packed else pa.field(name, self.column_type)
 
 
 def _pack_or_none(value: Any) -> bytes | None:

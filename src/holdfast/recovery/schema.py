@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from holdfast.errors import JobRefused
 from holdfast.state.changes import key_schema_of, value_schema_of
-from holdfast.state.widening import widens
+from holdfast.state.widening import is_packed, shown_type, widens
 
 
 def check_schema(stored: pa.Schema, declared: pa.Schema, operator: str, table: str) -> None:
@@ -24,19 +24,33 @@ def check_schema(stored: pa.Schema, declared: pa.Schema, operator: str, table: s
     """
     remedy = f"declare it as it was, or drop the stored state with Job(drop_state=[{operator!r}])"
     stored_keys, declared_keys = _fields(key_schema_of(stored)), _fields(key_schema_of(declared))
+    state, part = _state_of(table)
     if stored_keys != declared_keys:
+        if state is not None and stored_keys[:-1] == declared_keys[:-1]:
+            stored_keys, declared_keys, what = stored_keys[-1:], declared_keys[-1:], "map keys"
+            raise _refusal(operator, state, what, str(stored_keys[0][1]), str(declared_keys[0][1]), remedy)
         raise JobRefused(
             f"operator {operator!r}, state {table!r}: stored with the key columns {_shown(stored_keys)}, "
             f"declared with {_shown(declared_keys)}; {remedy}"
         )
-    stored_types = dict(_fields(stored))
-    for name, declared_type in _fields(declared):
-        stored_type = stored_types.get(name, declared_type)
-        if not widens(stored_type, declared_type):
-            raise JobRefused(
-                f"operator {operator!r}, state {table!r}: column {name!r} is stored as {stored_type}, "
-                f"declared as {declared_type}; {remedy}"
-            )
+    before = {field.name: field for field in stored}
+    for field in declared:
+        found = before.get(field.name, field)
+        if not widens(found.type, field.type) or is_packed(found) != is_packed(field):
+            name = field.name if state is None else state
+            raise _refusal(operator, name, part, shown_type(found), shown_type(field), remedy)
+
+
+def _state_of(table: str) -> tuple[str | None, str]:
+    """The state that has a table of its own, and what its values are there; None: that is the operator's own table."""
+    state, _, kind = table.rpartition(".")
+    parts = {"elements": "elements", "entries": "values", "order": "map keys"}
+    return (state, parts[kind]) if state and kind in parts else (None, "")
+
+
+def _refusal(operator: str, state: str, part: str, stored: str, declared: str, remedy: str) -> JobRefused:
+    what = f"{part} stored" if part else "stored"
+    return JobRefused(f"operator {operator!r}, state {state!r}: {what} as {stored}, declared as {declared}; {remedy}")
 
 
 def check_kinds(stored: Mapping[str, pa.Schema], declared: Mapping[str, pa.Schema], operator: str) -> None:

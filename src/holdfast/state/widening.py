@@ -1,8 +1,28 @@
-"""Which stored type may be read as which declared one: only where no value is lost."""
+"""Which stored type may be read as which declared one: only where no value is lost.
+
+A binary column may hold objects packed as msgpack, which its field tells (`packed_field`): they are no binaries to the
+user.
+"""
 
 from typing import Any
 
 import pyarrow as pa
+
+_KEPT = b"holdfast.kept"
+
+
+def packed_field(name: str) -> pa.Field:
+    """A value field for objects that were packed to bytes before they reach the table."""
+    return pa.field(name, pa.binary(), metadata={_KEPT: b"msgpack"})
+
+
+def is_packed(field: pa.Field) -> bool:
+    return (field.metadata or {}).get(_KEPT) is not None
+
+
+def shown_type(field: pa.Field) -> str:
+    """A value field's type as its user declared it."""
+    return "any msgpack-able object" if is_packed(field) else str(field.type)
 
 
 def widens(stored: pa.DataType, declared: pa.DataType) -> bool:
