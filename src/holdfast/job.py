@@ -76,6 +76,8 @@ class Job:
         Names of sources, operators and sinks whose stored state is given up at this start.
     ship_modules
         Modules to send by value, because executors do not have them.
+    metrics_port
+        Where the driver serves metrics to Prometheus while the query runs; 0: any free port; None: nowhere.
 
     Raises
     ------
@@ -102,6 +104,7 @@ class Job:
         combine: bool = True,
         drop_state: Sequence[str] = (),
         ship_modules: Sequence[ModuleType] = (),
+        metrics_port: int | None = None,
     ) -> None:
         if spark is not None:
             from holdfast.spark.session import check_session
@@ -123,6 +126,7 @@ class Job:
         self.combine = combine
         self.drop_state = tuple(drop_state)
         self.ship_modules = tuple(ship_modules)
+        self.metrics_port = metrics_port
         self.declared = Declarations()
         self.query: Query | None = None
         """That of the last start."""
@@ -143,6 +147,9 @@ class Job:
         for field in ("name", "storage"):
             if not isinstance(getattr(self, field), str):
                 raise SettingsError(f"{field}={getattr(self, field)!r} is not allowed: a string")
+        port = self.metrics_port
+        if port is not None and (not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= 65535):
+            raise SettingsError(f"metrics_port={port!r} is not allowed: a port from 0 (any) to 65535, or None")
         for module in self.ship_modules:
             if not isinstance(module, ModuleType):
                 raise SettingsError(f"ship_modules=[{module!r}] is not allowed: give imported modules")

@@ -69,6 +69,11 @@ class Query:
         return [{"id": self.id, "runId": self.runId, **entry} for entry in self._master.progress.recent()]
 
     @property
+    def metricsUrl(self) -> str | None:
+        """Where Prometheus finds the metrics of this query while it runs; None without `Job(metrics_port=…)`."""
+        return self._master.metrics_url
+
+    @property
     def checkpoints(self) -> list[CheckpointStats]:
         """Completed checkpoints of this start, oldest first."""
         return self.totals.checkpoints

@@ -45,6 +45,7 @@ class MasterSettings:
     dead_letter: bool
     drop_state: tuple[str, ...]
     trigger: QueryTrigger
+    metrics_port: int | None = None
 
     @property
     def changelog(self) -> ChangelogSettings:

@@ -54,6 +54,9 @@ OF_TASK_MANAGERS = (
     KnownMetric(
         "numberOfUploadFailures", "counter", "holdfast_upload_failures_total", "Of them, those that all attempts failed"
     ),
+    KnownMetric(
+        "hedgedUploads", "counter", "holdfast_hedged_uploads_total", "Of them, those with an early next attempt"
+    ),
     KnownMetric("uploadSizes", "histogram", "holdfast_upload_size_bytes", "Sizes of stored objects"),
     KnownMetric(
         "uploadLatenciesNanos",
@@ -69,7 +72,18 @@ OF_TASK_MANAGERS = (
     KnownMetric(
         "totalAttemptsPerUpload", "histogram", "holdfast_upload_attempts", "Attempts at an object, hedges included"
     ),
-    KnownMetric("uploadQueueSize", "gauge", "holdfast_upload_queue_bytes", "Encoded bytes that wait for the store"),
+    KnownMetric("uploadQueueSize", "gauge", "holdfast_upload_queue_requests", "Requests to store that wait or run"),
+    KnownMetric("uploadBytesInFlight", "gauge", "holdfast_upload_in_flight_bytes", "Bytes on their way to the store"),
+    KnownMetric(
+        "uploadBackPressured", "gauge", "holdfast_upload_back_pressured", "TaskManagers whose batches wait for it"
+    ),
+    KnownMetric(
+        "uploadBackPressuredTimeMs",
+        "counter",
+        "holdfast_upload_back_pressured_seconds_total",
+        "Time for which batches had to wait for uploads",
+        scale=MILLISECONDS,
+    ),
     KnownMetric("queuedDeletes", "gauge", "holdfast_queued_deletes", "Own objects still to be deleted"),
     KnownMetric("startedMaterialization", "counter", "holdfast_materializations_started_total", "Begun"),
     KnownMetric("completedMaterialization", "counter", "holdfast_materializations_completed_total", "Completed"),
@@ -81,27 +95,35 @@ OF_TASK_MANAGERS = (
         "Of the last completed materialization",
         "max",
         MILLISECONDS,
+        by_subtask=True,
     ),
     KnownMetric(
         "lastFullSizeOfMaterialization",
         "gauge",
         "holdfast_materialized_bytes",
         "Materialized part of the last checkpoint",
+        by_subtask=True,
     ),
     KnownMetric(
         "lastIncSizeOfMaterialization",
         "gauge",
         "holdfast_materialized_new_bytes",
         "Of that, what the checkpoint was the first to name",
+        by_subtask=True,
     ),
     KnownMetric(
-        "lastFullSizeOfNonMaterialization", "gauge", "holdfast_log_bytes", "Part of the last checkpoint that is log"
+        "lastFullSizeOfNonMaterialization",
+        "gauge",
+        "holdfast_log_bytes",
+        "Part of the last checkpoint that is log",
+        by_subtask=True,
     ),
     KnownMetric(
         "lastIncSizeOfNonMaterialization",
         "gauge",
         "holdfast_log_new_bytes",
         "Of that, what the checkpoint was the first to name",
+        by_subtask=True,
     ),
     KnownMetric(
         "recoveryMs",

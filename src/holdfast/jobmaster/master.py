@@ -74,6 +74,8 @@ class JobMaster:
     def __init__(self, job: StartedJob, cluster: Cluster, clock: Clock, taken: TakenOver) -> None:
         self.job = job
         self.error: Exception | None = None
+        self.metrics_url: str | None = None
+        """Where this start serves metrics."""
         self.progress = Progress(job.settings.name, job.program, clock, lambda: self._control.unpublished)
         self._settings = job.settings
         self._taken = taken

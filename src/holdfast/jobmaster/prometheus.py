@@ -4,8 +4,8 @@ Nothing is measured here: a request takes the picture that `progress` gives at t
 secret, as such endpoints are, so it binds the one address it is given, and shows names and numbers alone.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -16,20 +16,23 @@ from holdfast.jobmaster.known_metrics import KNOWN, KnownMetric
 from holdfast.jobmaster.metrics import Distribution, Picture
 from holdfast.metrics import EXPONENT_MAX, EXPONENT_MIN
 
-Lag = Mapping[str, Mapping[str, int]]
+if TYPE_CHECKING:
+    from holdfast.jobmaster.master import JobMaster
 
 
 class JobCollector(Collector):
-    """Translates pictures. `lag`: by source and split."""
+    """Translates what a JobMaster's progress shows; there is nothing to show before there is one."""
 
-    def __init__(self, job: str, picture: Callable[[], Picture], lag: Callable[[], Lag]) -> None:
+    def __init__(self, job: str, master: Callable[[], "JobMaster | None"]) -> None:
         self._job = job
-        self._picture = picture
-        self._lag = lag
+        self._master = master
 
     def collect(self) -> Iterator[Any]:
         """Families in the order of the table of known names; those without a value are left out."""
-        picture = self._picture()
+        master = self._master()
+        if master is None:
+            return
+        picture = master.progress.picture()
         for metric in KNOWN.values():
             if metric.kind == "histogram":
                 if metric.name in picture.distributions:
@@ -37,7 +40,7 @@ class JobCollector(Collector):
             elif metric.name in picture.by_subtask or metric.name in picture.values:
                 yield self._numbers(metric, picture)
         lag = GaugeMetricFamily("holdfast_source_lag", "There and not yet processed", labels=["job", "source", "split"])
-        for source, splits in self._lag().items():
+        for source, splits in master.progress.lag().items():
             for split, value in splits.items():
                 lag.add_metric([self._job, source, split], value)
         yield lag

@@ -7,6 +7,7 @@ Everything before the takeover leaves an older JobMaster on the same storage alo
 
 import secrets
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from holdfast.clock import Clock
@@ -17,6 +18,7 @@ from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.deployer import MasterSettings, StartedJob
 from holdfast.jobmaster.identity import check_identity, check_keys, publishing, without_dropped_output
 from holdfast.jobmaster.master import JobMaster
+from holdfast.jobmaster.prometheus import JobCollector, MetricsServer
 from holdfast.jobmaster.server import JobMasterServer
 from holdfast.journal.codec import StoredJob
 from holdfast.journal.fence import journal_numbers, read_record, take_over
@@ -26,6 +28,8 @@ from holdfast.sinks.base import SinkContext
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.protocol import Acknowledgement, Decline
+
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -93,26 +97,50 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     if base is not None:
         check_identity(base, start.program, settings.drop_state)
     _prepare_sinks(start, job)
+    gateway = Gateway()
+    closing = ExitStack()
+    metrics = _serve_metrics(settings, gateway, start.host, closing)
+    try:
+        return _take_over_and_start(start, job, settings, gateway, metrics, closing)
+    except BaseException:
+        closing.close()
+        raise
+
+
+def _take_over_and_start(
+    start: Start,
+    job: StoredJob,
+    settings: MasterSettings,
+    gateway: Gateway,
+    metrics_url: str | None,
+    closing: ExitStack,
+) -> JobMaster:
     taken = take_over(start.store)
     if taken.base is not None:
         check_identity(taken.base, start.program, settings.drop_state)
         taken = taken._replace(base=without_dropped_output(taken.base, start.program))
-    gateway = Gateway()
     secret = secrets.token_hex(32)
     server = JobMasterServer(gateway, secret, start.host) if start.host is not None else None
-    try:
-        place = Place(job, int(taken.epoch), secret, server.address if server else "")
-        cluster = start.cluster(place, gateway)
-        started = StartedJob(settings, job, int(taken.epoch), start.program, start.shipped, start.store)
-        master = JobMaster(started, cluster, start.clock, taken)
-        gateway.master = master
-        master.on_close(server.close if server else lambda: None)
-        master.start()
-    except BaseException:
-        if server is not None:
-            server.close()
-        raise
+    if server is not None:
+        closing.callback(server.close)
+    place = Place(job, int(taken.epoch), secret, server.address if server else "")
+    cluster = start.cluster(place, gateway)
+    started = StartedJob(settings, job, int(taken.epoch), start.program, start.shipped, start.store)
+    master = JobMaster(started, cluster, start.clock, taken)
+    master.metrics_url = metrics_url
+    gateway.master = master
+    master.on_close(closing.close)
+    master.start()
     return master
+
+
+def _serve_metrics(settings: MasterSettings, gateway: Gateway, host: str | None, closing: ExitStack) -> str | None:
+    """Before the takeover, so that a port that is taken leaves an older JobMaster alone."""
+    if settings.metrics_port is None:
+        return None
+    server = MetricsServer(JobCollector(settings.name, lambda: gateway.master), host or LOOPBACK, settings.metrics_port)
+    closing.callback(server.close)
+    return server.url
 
 
 def _newest_checkpoint(store: ObjectStore) -> CheckpointRecord | None:

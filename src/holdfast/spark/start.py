@@ -58,7 +58,9 @@ def start_on_spark(job: "Job", trigger: QueryTrigger) -> Query:
     def settings(_: StoredJob) -> MasterSettings:
         limits = BatchLimits(job.max_rows_per_batch, job.max_bytes_per_batch)
         dead_letter = job.dead_letters is not None
-        return MasterSettings(job.name, layout, job.checkpoint, limits, dead_letter, job.drop_state, trigger)
+        return MasterSettings(
+            job.name, layout, job.checkpoint, limits, dead_letter, job.drop_state, trigger, job.metrics_port
+        )
 
     def cluster(place: Place, _: Gateway) -> SparkCluster:
         senders = slots(session) - layout.task_managers

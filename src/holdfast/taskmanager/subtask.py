@@ -52,12 +52,21 @@ class Subtask:
     def metrics(self) -> dict[str, float]:
         """Its own gauges and counters, by name."""
         ratio = self.cache_hit_ratio
-        return ({} if ratio is None else {"stateCacheHitRatio": ratio}) | {
-            "numRecordsIn": float(self.rows_in),
-            "numRecordsOut": float(self.rows_out),
-            "stateRows": float(self.rows_in_state),
-            "stateBytes": float(self.memory_bytes),
-        }
+        sizes: dict[str, float] = {}
+        for state in self._states.values():
+            for name, value in state.sizes.gauges().items():
+                longest = name == "lastDurationOfMaterialization"
+                sizes[name] = max(value, sizes.get(name, 0.0)) if longest else value + sizes.get(name, 0.0)
+        return (
+            sizes
+            | ({} if ratio is None else {"stateCacheHitRatio": ratio})
+            | {
+                "numRecordsIn": float(self.rows_in),
+                "numRecordsOut": float(self.rows_out),
+                "stateRows": float(self.rows_in_state),
+                "stateBytes": float(self.memory_bytes),
+            }
+        )
 
     def process(self, context: BatchContext, inputs: list[tuple[int, pa.RecordBatch]]) -> OperatorResult:
         """Begin the batch and process all of its rows. On an error the tables are as they were before."""

@@ -70,7 +70,9 @@ def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, 
     def settings(_: StoredJob) -> MasterSettings:
         limits = BatchLimits(job.max_rows_per_batch, job.max_bytes_per_batch)
         dead_letter = job.dead_letters is not None
-        return MasterSettings(job.name, layout, job.checkpoint, limits, dead_letter, job.drop_state, trigger)
+        return MasterSettings(
+            job.name, layout, job.checkpoint, limits, dead_letter, job.drop_state, trigger, job.metrics_port
+        )
 
     def made(place: Place, gateway: Gateway) -> Cluster:
         return cluster(program, plain, place, gateway)
