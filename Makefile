@@ -9,7 +9,7 @@ BENCH :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-pure test-spark test-kill test-long check format \
-        bench-count bench-latency bench-state bench-functions freeze clean
+        bench-count bench-latency bench-state bench-functions bench-uploads freeze clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -58,6 +58,9 @@ bench-state: setup  ## The state table alone
 
 bench-functions: setup  ## A user's function alone, by row or by batch
 	@$(RUN) python -m benchmarks.functions $(BENCH)
+
+bench-uploads: setup  ## The tail of upload latencies, with and without hedging, in manual time, as one JSON line
+	@$(RUN) python -m benchmarks.uploads --json $(BENCH)
 
 freeze: setup  ## Print what is installed, as constraints.txt holds it
 	@.venv/bin/python -m pip list --format=freeze --exclude-editable --exclude pip

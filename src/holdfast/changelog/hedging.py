@@ -14,7 +14,7 @@ import numpy as np
 EXTRA_REQUESTS_RATIO_MAX = 0.05
 SLOW_SHARE = 0.045
 """So many of the attempts are taken to be slow: a little below the budget, so that it is there for the slowest."""
-SAVED_REQUESTS_MAX = 25.0
+SAVED_REQUESTS_MAX = 50.0
 """The budget does not pile up: a store that becomes slow is not met with more than that many requests on top."""
 OBSERVED_MIN, OBSERVED_MAX = 100, 1000
 LEARNED_EVERY = 20

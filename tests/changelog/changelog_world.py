@@ -1,0 +1,81 @@
+"""A writer, an uploader and a store on one thread in manual time; each attempt's duration and fault are given."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from obstore.store import MemoryStore
+
+from holdfast.changelog.format import LogId, read_piece
+from holdfast.changelog.handles import LogPiece
+from holdfast.changelog.retries import RetryPolicy
+from holdfast.changelog.uploader import LOGS, Uploader
+from holdfast.changelog.writer import ChangelogWriter
+from holdfast.state.table import merge_changes, stored_schema
+from holdfast.storage.obstore_store import ObstoreStore
+from holdfast.storage.store import ObjectStore
+from holdfast.testing.scheduler import ManualScheduler
+from holdfast.testing.stores import Fault, FaultyStore
+
+SCHEMA = stored_schema(pa.schema([("k", pa.string())]), pa.schema([("n", pa.int64())]))
+LOG = LogId("op", "state", 0, 4)
+NEVER_SLOW = RetryPolicy.fixed(3, timeout=None, next_attempt_delay=0.5)
+
+
+def change(key: str, value: int = 1) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"__key_group": 0, "__deleted": False, "k": key, "n": value}], schema=SCHEMA)
+
+
+def rows_of(store: ObjectStore, piece: LogPiece, log: LogId = LOG) -> list[tuple[str, int]]:
+    """(key, value) of what a reader replays."""
+    data = memoryview(store.get_range(piece.object, piece.offset, piece.length))
+    found = read_piece(data, piece, log.operator, log.table, log.key_group_start, log.key_group_stop)
+    return [(row["k"], row["n"]) for rows in found for row in rows.to_pylist()]
+
+
+def spans(pieces: Sequence[LogPiece]) -> list[tuple[int, int]]:
+    return [(piece.sqn_start, piece.sqn_stop) for piece in pieces]
+
+
+class World:
+    """`took_s` and `faults` are taken by one attempt after the other, as they start or end; then 0.1 s and no fault."""
+
+    def __init__(self, policy: RetryPolicy = NEVER_SLOW, **settings: Any) -> None:
+        self.took_s: list[float] = []
+        self.faults: list[Fault | None] = []
+        self.delete_faults: list[Fault | None] = []
+        self.puts: list[str] = []
+        self.inner = ObstoreStore("memory://", MemoryStore())
+        self.store = FaultyStore(self.inner, self._decide)
+        self.scheduler = ManualScheduler(self._duration_s)
+        settings = {"persist_delay_s": 0.0, "retries": policy, "scheduler": self.scheduler} | settings
+        self.uploader = Uploader(self.store, 1, 1, **settings)
+        self.writer = ChangelogWriter(LOG, self.uploader, merge_changes)
+
+    def names(self) -> list[str]:
+        return [info.name for info in self.inner.list("")]
+
+    def rows(self, pieces: Sequence[LogPiece]) -> list[list[tuple[str, int]]]:
+        return [rows_of(self.inner, piece) for piece in pieces]
+
+    def keys(self, pieces: Sequence[LogPiece]) -> list[list[str]]:
+        return [[key for key, _ in rows] for rows in self.rows(pieces)]
+
+    def persisted(self, up_to_batch: int, from_sqn: int | None = None) -> list[LogPiece]:
+        return self.scheduler.result(self.writer.persist(up_to_batch, from_sqn))
+
+    def metric(self, name: str) -> float:
+        return self.uploader.metrics().get(name, 0.0)
+
+    def _duration_s(self, lane: str) -> float:
+        if lane != LOGS:
+            return 0.0
+        return self.took_s.pop(0) if self.took_s else 0.1
+
+    def _decide(self, operation: str, name: str) -> Fault | None:
+        if operation == "delete":
+            return self.delete_faults.pop(0) if self.delete_faults else None
+        if operation != "put":
+            return None
+        self.puts.append(name)
+        return self.faults.pop(0) if self.faults else None

@@ -1,0 +1,233 @@
+"""Retries and hedging of uploads (behaviour 8), and what becomes of attempts that nobody waits for any more."""
+
+import pytest
+from changelog_world import World, change
+
+from holdfast.changelog.hedging import EXTRA_REQUESTS_RATIO_MAX, TIMEOUT_S_MIN, Hedging
+from holdfast.changelog.janitor import AGAIN_S, FAILED_AGAIN_S
+from holdfast.changelog.retries import RetryPolicy
+from holdfast.errors import SettingsError, StorageError
+from holdfast.testing.stores import Fault
+
+HEDGING = RetryPolicy.fixed(3, timeout="1s", next_attempt_delay="500ms")
+
+
+def saved(world: World, uploads: int = 20) -> None:
+    """Uploads that take 0.1 s each, and leave the budget for one hedge in twenty."""
+    for batch in range(uploads):
+        world.writer.append(batch, change("warm"))
+        world.persisted(batch)
+    world.writer.truncate(world.writer.next_sqn())
+    world.scheduler.advance(1.0)
+    world.puts.clear()
+    assert world.names() == []
+
+
+def test_a_policy_that_always_fails_makes_exactly_its_attempts_and_reports_the_failure_once():
+    world = World(RetryPolicy.fixed(5, next_attempt_delay="500ms"))
+    world.faults = [Fault.FAIL] * 5
+    world.writer.append(0, change("a"))
+    future = world.writer.persist(0)
+    reported: list[float] = []
+    future.add_done_callback(lambda _: reported.append(world.scheduler.monotonic()))
+    world.scheduler.advance(60.0)
+    assert len(world.puts) == len(set(world.puts)) == 5
+    assert reported == [pytest.approx(5 * 0.1 + 4 * 0.5)]
+    assert isinstance(future.exception(), StorageError)
+    assert (world.metric("numberOfUploadRequests"), world.metric("numberOfUploadFailures")) == (1, 1)
+
+
+def test_success_on_the_third_attempt_stops_there():
+    world = World(RetryPolicy.fixed(5, next_attempt_delay="500ms"))
+    world.faults = [Fault.FAIL, Fault.FAIL]
+    world.writer.append(0, change("a"))
+    [piece] = world.persisted(0)
+    assert (len(world.puts), piece.object) == (3, world.puts[2])
+    assert world.scheduler.monotonic() == pytest.approx(3 * 0.1 + 2 * 0.5)
+    assert (world.metric("attemptsPerUpload#max"), world.metric("totalAttemptsPerUpload#sum")) == (3, 3)
+
+
+def test_no_retries_is_one_attempt():
+    world = World(RetryPolicy.none())
+    world.faults = [Fault.FAIL]
+    world.took_s = [100.0]
+    world.writer.append(0, change("a"))
+    with pytest.raises(StorageError):
+        world.persisted(0)
+    assert len(world.puts) == 1
+
+
+def test_an_error_that_is_no_io_error_is_not_retried():
+    world = World()
+    world.inner.put = lambda name, data: (_ for _ in ()).throw(RuntimeError("a mistake"))  # type: ignore[method-assign]
+    world.writer.append(0, change("a"))
+    with pytest.raises(RuntimeError, match="a mistake"):
+        world.persisted(0)
+    assert len(world.puts) == 1
+
+
+def test_a_timed_out_attempt_goes_on_while_the_next_one_starts_without_delay_and_the_first_success_wins():
+    world = World(HEDGING)
+    saved(world)
+    world.took_s = [30.0, 0.25]
+    world.writer.append(100, change("a"))
+    begun_s = world.scheduler.monotonic()
+    [piece] = world.persisted(100)
+    hedged_after_s = world.scheduler.monotonic() - begun_s - 0.25
+    assert 1.0 < hedged_after_s < 1.2  # 1 s, and the size at the rate measured
+    assert world.puts == [piece.object]
+    assert (world.metric("hedgedUploads"), world.metric("attemptsPerUpload#max")) == (1, 2)
+    world.scheduler.advance(30.0)  # the first one lands, and is deleted
+    assert len(world.puts) == 2
+    assert world.names() == [piece.object]
+
+
+def test_the_first_attempt_may_win_and_then_the_one_that_was_to_overtake_it_is_deleted():
+    world = World(HEDGING)
+    saved(world)
+    world.took_s = [1.5, 3.0]
+    world.writer.append(100, change("a"))
+    [piece] = world.persisted(100)
+    world.scheduler.advance(3.0)
+    assert world.puts == [piece.object, world.puts[1]]
+    assert world.names() == [piece.object]
+    assert (world.metric("attemptsPerUpload#sum"), world.metric("totalAttemptsPerUpload#max")) == (21, 2)
+
+
+def test_the_failure_of_a_hedged_upload_is_reported_after_the_last_attempt_ended_and_counts_all_of_them():
+    world = World(HEDGING)
+    saved(world)
+    world.took_s = [30.0, 0.1, 0.1]
+    world.faults = [Fault.FAIL] * 3
+    world.writer.append(100, change("a"))
+    begun_s = world.scheduler.monotonic()
+    future = world.writer.persist(100)
+    world.scheduler.advance(29.0)
+    assert len(world.puts) == 2
+    assert not future.done()
+    world.scheduler.advance(2.0)
+    assert (len(world.puts), world.scheduler.monotonic() - begun_s) == (3, pytest.approx(31.0))
+    assert isinstance(future.exception(), StorageError)
+
+
+def test_a_slow_attempt_that_fails_after_it_was_overtaken_starts_no_third_one():
+    world = World(HEDGING)
+    saved(world)
+    world.took_s = [1.2, 5.0]
+    world.faults = [Fault.FAIL]
+    world.writer.append(100, change("a"))
+    [piece] = world.persisted(100)
+    assert world.puts[1:] == [piece.object]
+
+
+def test_without_a_budget_a_slow_attempt_is_waited_for():
+    world = World(HEDGING)
+    world.took_s = [30.0]
+    world.writer.append(0, change("a"))
+    world.persisted(0)
+    assert (len(world.puts), world.scheduler.monotonic()) == (1, 30.0)
+
+
+def test_a_put_that_lands_arbitrarily_late_after_it_was_reported_as_failed_is_deleted_by_the_next_sweep():
+    world = World()
+    world.faults = [Fault.LATE]
+    world.writer.append(0, change("a"))
+    [piece] = world.persisted(0)
+    for _ in range(3):
+        world.scheduler.advance(10 * AGAIN_S)
+        assert world.names() == [piece.object]
+    world.store.land()
+    assert len(world.names()) == 2
+    world.scheduler.advance(AGAIN_S)
+    assert world.names() == [piece.object]
+
+
+def test_late_arrivals_of_an_earlier_deployment_are_looked_for_by_the_next_one():
+    world = World()
+    world.faults = [Fault.LATE] * 3
+    world.writer.append(0, change("a"))
+    with pytest.raises(StorageError):
+        world.persisted(0)
+    janitor = world.uploader._janitor
+    world.writer.close()
+    world.uploader.close()
+    World(janitor=janitor, scheduler=world.scheduler)
+    world.store.land()
+    assert len(world.names()) == 3
+    world.scheduler.advance(AGAIN_S)
+    assert world.names() == []
+
+
+def test_a_delete_that_failed_is_repeated_soon_also_when_nothing_else_is_uploaded():
+    world = World()
+    world.faults = [Fault.LOST_ANSWER]
+    world.delete_faults = [Fault.FAIL]
+    world.writer.append(0, change("a"))
+    [piece] = world.persisted(0)
+    assert len(world.names()) == 2
+    world.scheduler.advance(FAILED_AGAIN_S)
+    assert world.names() == [piece.object]
+
+
+def test_extra_requests_are_a_twentieth_however_slow_the_store_becomes():
+    world = World(HEDGING)
+    world.took_s = [5.0] * 1000
+    for batch in range(200):
+        world.writer.append(batch, change("a"))
+        world.persisted(batch)
+    assert 200 < world.metric("totalAttemptsPerUpload#sum") <= 200 * (1 + EXTRA_REQUESTS_RATIO_MAX)
+
+
+def test_the_time_out_is_one_second_plus_the_size_over_the_measured_rate_until_enough_is_known():
+    hedging = Hedging(1.0)
+    assert hedging.timeout_s(8_000_000) == 1.0
+    for _ in range(20):
+        hedging.attempt_succeeded(5_000_000, 0.5)
+    assert hedging.timeout_s(5_000_000) == pytest.approx(1.5)
+    assert hedging.timeout_s(10_000_000) == pytest.approx(2.0)
+
+
+def test_the_time_out_becomes_what_nearly_all_attempts_keep_to():
+    hedging = Hedging(1.0)
+    for index in range(1000):
+        hedging.attempt_succeeded(5_000_000, 0.3 + 0.4 * (index % 100) / 100)
+    assert hedging.timeout_s(5_000_000) == pytest.approx(0.3 + 0.4 * 0.955, abs=0.01)
+
+
+def test_a_store_that_answers_quickly_is_not_hedged_for_a_few_milliseconds():
+    hedging = Hedging(1.0)
+    for _ in range(1000):
+        hedging.attempt_succeeded(1000, 0.002)
+    assert hedging.timeout_s(1000) == TIMEOUT_S_MIN
+
+
+def test_small_objects_do_not_make_the_rate_of_large_ones():
+    hedging = Hedging(1.0)
+    for _ in range(1000):
+        hedging.attempt_succeeded(100, 0.9)
+    assert hedging.timeout_s(8_000_000) <= 9.0
+
+
+def test_without_a_time_out_no_attempt_is_ever_slow():
+    assert Hedging(None).timeout_s(1) is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"max_attempts": 0}, "max_attempts=0: allowed is a whole number of at least 1"),
+        ({"max_attempts": 1.5}, "max_attempts=1.5"),
+        ({"timeout": 0}, "timeout=0: allowed is anything above zero"),
+        ({"timeout": "soon"}, "timeout='soon' is not understood"),
+        ({"next_attempt_delay": -1}, "next_attempt_delay=-1"),
+    ],
+    ids=str,
+)
+def test_a_retry_policy_that_makes_no_sense_is_refused_by_field_and_value(wrong, message):
+    with pytest.raises(SettingsError, match=message):
+        RetryPolicy.fixed(**wrong)
+
+
+def test_a_retry_policy_shows_how_it_is_made():
+    assert repr(RetryPolicy.none()) == "RetryPolicy.none()"
+    assert eval(repr(RetryPolicy.fixed(5)), {"RetryPolicy": RetryPolicy}) == RetryPolicy.fixed(5)
