@@ -8,7 +8,7 @@ CODE := src tests benchmarks examples
 BENCH :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-pure test-spark test-kill test-long check format \
+.PHONY: help setup demo test test-pure test-spark test-kill test-long simulate check format \
         bench-count bench-latency bench-state bench-functions bench-uploads freeze clean
 
 help:  ## List the targets
@@ -36,6 +36,9 @@ test-kill: setup  ## The tests that start and kill real processes
 
 test-long: setup  ## At least 100 random, printed, replayable kills, and what else takes long
 	$(PYTEST) --timeout 3600 -m long
+
+simulate: setup  ## One seed of the simulation again, with its whole trace: make simulate SEED=7
+	@$(RUN) python tests/simulation/simulation_run.py $(SEED)
 
 check: setup  ## Style, types, import direction, sizes
 	$(RUN) ruff check $(CODE)

@@ -1,11 +1,12 @@
-"""What must be true after a simulation: recomputed from the input alone, and from nothing but the store."""
+"""What must be true: recomputed from the input alone, and from nothing but the store."""
 
 import io
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow.parquet as pq
-from simulation_settings import MAX_PARALLELISM, Settings
+from simulation_kit import MAX_PARALLELISM
 
 from holdfast.graph.program import Program
 from holdfast.journal.codec import decode_committables
@@ -21,15 +22,22 @@ LEVELS = 5
 Rows = list[dict[str, Any]]
 
 
-def counts(settings: Settings, rows: int) -> Counter[int]:
-    """How often each key occurs in the first `rows` numbers."""
-    return Counter(value % settings.keys for value in range(rows))
+def first(rows: int, splits: int) -> dict[str, int]:
+    """The positions in a `SequenceSource` after its first rows."""
+    return {str(split): len(range(split, rows, splits)) for split in range(splits)}
 
 
-def levels(settings: Settings, rows: int) -> Counter[int]:
+def counts(positions: Mapping[str, Any], keys: int) -> Counter[int]:
+    """How often each key occurs before those positions."""
+    splits = len(positions)
+    return Counter(
+        (int(split) + index * splits) % keys for split, position in positions.items() for index in range(position)
+    )
+
+
+def levels(found: Counter[int]) -> Counter[int]:
     """How many running counts there were of each remainder."""
-    running = (n for count in counts(settings, rows).values() for n in range(1, count + 1))
-    return Counter(n % LEVELS for n in running)
+    return Counter(n % LEVELS for count in found.values() for n in range(1, count + 1))
 
 
 def check_running(found: Rows, key: str, expected: Counter[int], ordered: bool) -> None:
@@ -59,12 +67,8 @@ def newest_checkpoint(store: ObjectStore) -> tuple[int, CheckpointRecord] | None
     return None
 
 
-def referenced(store: ObjectStore) -> set[str]:
-    """Every object that the newest checkpoint needs; read, so that a missing one is an error."""
-    newest = newest_checkpoint(store)
-    if newest is None:
-        return set()
-    number, record = newest
+def needed_by(store: ObjectStore, number: int, record: CheckpointRecord) -> set[str]:
+    """Every object that a restart from the record needs; read, so that a missing one is an error."""
     needed = {names.journal(number), *record.objects()}
     for manifest in load_manifests(store, record.manifests):
         for table in manifest.tables:
@@ -73,9 +77,15 @@ def referenced(store: ObjectStore) -> set[str]:
         for group in groups:
             stored = decode_committables(group.object, store.get(group.object))
             needed.update(staged_names(stored.committables, sink))
-    for name in needed:
+    for name in sorted(needed):
         store.get(name)
     return needed
+
+
+def referenced(store: ObjectStore) -> set[str]:
+    """Every object that the newest checkpoint needs."""
+    newest = newest_checkpoint(store)
+    return set() if newest is None else needed_by(store, *newest)
 
 
 def unreferenced(store: ObjectStore) -> set[str]:
@@ -93,7 +103,14 @@ def stored_state(store: ObjectStore, program: Program, operator: str, key: str, 
     """One value of each key, as a restart would restore it."""
     newest = newest_checkpoint(store)
     assert newest is not None
-    manifests = load_manifests(store, newest[1].manifests)
+    return restored(store, newest[1], program, operator, key, value)
+
+
+def restored(
+    store: ObjectStore, record: CheckpointRecord, program: Program, operator: str, key: str, value: str
+) -> dict[int, int]:
+    """One value of each key, as a restart from that record would restore it."""
+    manifests = load_manifests(store, record.manifests)
     handles = [table for manifest in manifests for table in manifest.tables]
     made = program.operators[operator].create(0, 0, MAX_PARALLELISM, MAX_PARALLELISM)
     found: dict[int, int] = {}

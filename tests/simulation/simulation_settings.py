@@ -1,39 +1,70 @@
-"""What a seed draws: the shape of a job, its lives one after the other, and what happens in each."""
+"""What a seed draws: the shape of a job, how wrong its surroundings are, its lives, and what happens in each."""
 
 import random
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-MAX_PARALLELISM = 16
+from holdfast import failpoints
+
+ELSEWHERE = {
+    "sink.delta.loaded": "tests/sinks and tests/kills: a Delta table needs a folder",
+    "sink.delta.committed": "as above",
+}
+"""Failpoints that no simulated job passes, and where they are struck instead."""
+STRUCK = sorted(failpoints.KNOWN.keys() - ELSEWHERE.keys())
 
 
 @dataclass(frozen=True)
 class Event:
-    """At that hit of a failpoint, of any, counted from the start of the life."""
+    """At that hit of a failpoint, counted from the start of the life: of `at`, or of any where that is None."""
 
     hit: int
     action: str
-    """kill: a TaskManager; crash: the JobMaster; replace: it lives on beside the next one; stop: orderly;
-    fail: the next step of a batch or checkpoint that can; land: requests that are late arrive; checkpoint: one is
-    asked for."""
+    """crash: the process that is there; kill: a TaskManager; master: the JobMaster; replace: it stands still, a next
+    one takes over, and it goes on; still: the process that is there stands still for a while; stop: orderly;
+    fail: the next step of a batch or checkpoint that can; checkpoint: one is asked for."""
     task_manager: int = 0
+    at: str | None = None
 
 
 @dataclass(frozen=True)
 class Life:
     """One start of the job, until it ends or something happens to its JobMaster."""
 
-    stop: int
     parallelism: int
     task_managers: int
     rows_per_batch: int
+    batch_every_s: float
+    to_end: bool
+    """It ends when it has processed what was there at its start; or goes on until it is stopped."""
     checkpoint_every_s: float
+    checkpoint_timeout_s: float
     max_concurrent: int
     log_handles_max: int
     materialization_interval_s: float
+    object_bytes_max: int
+    preempt_bytes_max: int
+    upload_attempts_max: int
+    upload_timeout_s: float | None
+    changelog: bool
+    cache_entries: int | None
+    """None: no RocksDB."""
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """How the store, the network and the scheduler behave until all is calm."""
+
     faults: float
     delay_s: float
-    events: tuple[Event, ...] = ()
-    rows_per_second: float | None = None
+    slow: float
+    late_s: float
+    network_delay_s: float
+    lost: float
+    doubled: float
+    preemption: float
+    clock_jumps: bool
 
 
 @dataclass(frozen=True)
@@ -41,6 +72,9 @@ class Settings:
     """Everything that is drawn from a seed; printed with it."""
 
     seed: int
+    rows: int
+    rows_over_s: float
+    """So long it takes until all of them are there."""
     splits: int
     keys: int
     emit: str
@@ -49,58 +83,88 @@ class Settings:
     sinks: dict[str, str]
     inline_bytes_max: int
     callback_errors: float
-    lives: list[Life] = field(default_factory=list)
-
-    @property
-    def rows(self) -> int:
-        return self.lives[-1].stop
+    around: Surroundings
+    lives: tuple[Life, ...]
 
 
 def draw(seed: int) -> Settings:
+    """Seeds take turns with failpoints: at one of them a process is to crash."""
     rng = random.Random(seed)
-    kinds = ["memory", "callback", "parquet"]
-    settings = Settings(
+    strike = STRUCK[seed % len(STRUCK)]
+    kinds = ["memory", "callback", "callback", "parquet"]
+    sinks = {name: rng.choice(kinds) for name in ("counts", "levels", "raw")}
+    inline_bytes_max = rng.choice([0, 0, 8192])
+    if strike.startswith("sink."):
+        sinks = dict.fromkeys(sinks, "parquet" if strike.startswith("sink.parquet") else "callback")
+        inline_bytes_max = 0
+    rows = rng.choice([40, 120, 300])
+    return Settings(
         seed=seed,
+        rows=rows,
+        rows_over_s=rng.choice([0.0, 1.0, 4.0]),
         splits=rng.choice([1, 1, 2, 3]),
-        keys=rng.choice([1, 7, 60, 400]),
+        keys=rng.choice([1, 7, 60]),
         emit=rng.choice(["every", "changes"]),
-        chained=rng.random() < 0.4,
-        passed_through=rng.random() < 0.3,
-        sinks={name: rng.choice(kinds) for name in ("counts", "levels", "raw")},
-        inline_bytes_max=rng.choice([0, 8192]),
+        chained=rng.random() < 0.2,
+        passed_through=rng.random() < 0.2,
+        sinks=sinks,
+        inline_bytes_max=inline_bytes_max,
         callback_errors=rng.choice([0.0, 0.3]),
+        around=_surroundings(rng),
+        lives=tuple(_lives(rng, rows, strike)),
     )
-    rows = rng.choice([40, 300, 1200])
-    faults = rng.choice([0.0, 0.0, 0.02, 0.08])
-    delay_s = rng.choice([0.0, 0.0, 0.001])
-    fates = [rng.choice(["crash", "crash", "replace", "stop"]) for _ in range(rng.choice([0, 1, 1, 2]))]
-    for fate in [*fates, "end"]:
-        settings.lives.append(_life(rng, rows, faults, delay_s, fate))
-        if rng.random() < 0.3:
-            rows += rng.randrange(200)
-    return settings
 
 
-def _life(rng: random.Random, rows: int, faults: float, delay_s: float, fate: str) -> Life:
-    parallelism = rng.choice([1, 2, 2, 3, 5])
-    task_managers = rng.randint(1, min(3, parallelism))
-    events = [
-        Event(_moment(rng), rng.choice(["kill", "fail", "fail", "land", "checkpoint"]), rng.randrange(task_managers))
-        for _ in range(rng.choice([0, 1, 2, 3]))
+def _surroundings(rng: random.Random) -> Surroundings:
+    return Surroundings(
+        faults=rng.choice([0.0, 0.0, 0.03, 0.1]),
+        delay_s=rng.choice([0.0, 0.01, 0.05]),
+        slow=rng.choice([0.0, 0.03]),
+        late_s=rng.choice([0.3, 2.0, 8.0]),
+        network_delay_s=rng.choice([0.0, 0.002, 0.05]),
+        lost=rng.choice([0.0, 0.0, 0.01]),
+        doubled=rng.choice([0.0, 0.3]),
+        preemption=rng.choice([0.0, 0.02, 0.2]),
+        clock_jumps=rng.random() < 0.2,
+    )
+
+
+def _lives(rng: random.Random, rows: int, strike: str) -> Sequence[Life]:
+    fates = [rng.choice(["master", "replace", "stop", None]) for _ in range(rng.choice([0, 1, 1, 2]))]
+    return [
+        _life(rng, rows, fate, strike if number == 0 else None, last=number == len(fates))
+        for number, fate in enumerate([*fates, None])
     ]
-    if fate != "end":
+
+
+def _life(rng: random.Random, rows: int, fate: str | None, strike: str | None, last: bool) -> Life:
+    parallelism = rng.choice([1, 1, 2, 2, 3, 4])
+    task_managers = rng.randint(1, min(3, parallelism))
+    actions = ["kill", "crash", "still", "fail", "fail", "checkpoint"]
+    events = [
+        Event(_moment(rng), rng.choice(actions), rng.randrange(task_managers)) for _ in range(rng.choice([0, 1, 2, 3]))
+    ]
+    if fate is not None:
         events.append(Event(_moment(rng), fate))
+    if strike is not None:
+        events.append(Event(rng.choice([1, 1, 2, 5]), "crash", at=strike))
     return Life(
-        stop=rows,
         parallelism=parallelism,
         task_managers=task_managers,
-        rows_per_batch=max(5, rows // rng.choice([2, 6, 15])),
-        checkpoint_every_s=rng.choice([0.05, 0.3, 2.0]),
-        max_concurrent=rng.choice([1, 1, 2]),
+        rows_per_batch=max(5, rows // rng.choice([2, 4, 8])),
+        batch_every_s=rng.choice([0.0, 0.4, 1.0]),
+        to_end=not last and rng.random() < 0.3,
+        checkpoint_every_s=rng.choice([0.2, 0.5, 2.0]),
+        checkpoint_timeout_s=rng.choice([0.5, 3.0, 600.0]),
+        max_concurrent=rng.choice([1, 1, 2, 3]),
         log_handles_max=rng.choice([1, 2, 64]),
-        materialization_interval_s=rng.choice([0.2, 600.0]),
-        faults=faults,
-        delay_s=delay_s,
+        materialization_interval_s=rng.choice([0.5, 3.0, 600.0]),
+        object_bytes_max=rng.choice([400, 8_000_000]),
+        preempt_bytes_max=rng.choice([200, 5_000_000]),
+        upload_attempts_max=rng.choice([1, 3, 5]),
+        upload_timeout_s=rng.choice([None, 0.03, 1.0]),
+        changelog=rng.random() < 0.85,
+        cache_entries=None,
         events=tuple(sorted(events, key=lambda event: event.hit)),
     )
 

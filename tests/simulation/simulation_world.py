@@ -1,13 +1,12 @@
-"""A simulated job: real JobMasters, TaskManagers, changelog, journal and sinks in this process, on a store that
-misbehaves, through lives that end badly. What happens when is drawn from a seed; threads run as they like, so a
-seed fixes what is done to the job and not the order in which threads come to it.
+"""A simulated job: the real JobMaster, TaskManagers, changelog, journal and sinks in processes that are not real, on a
+store and a network that misbehave, through lives that end badly. A seed fixes all of it, to the order of every step.
 """
 
+import logging
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -15,24 +14,34 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import simulation_oracle as oracle
+from simulation_cluster import Network, SimulatedCluster
+from simulation_ends import FedSource, Feed, Recorder, SimulatedClock
+from simulation_kit import KEYED, MAX_PARALLELISM, keyed
 from simulation_oracle import LEVELS
-from simulation_settings import MAX_PARALLELISM, Life, Settings
+from simulation_patches import simulated
+from simulation_runtime import Process, Runtime, Stalled
+from simulation_settings import Event, Life, Settings
+from simulation_store import URL, SimulatedStore, Weather
+from simulation_threads import running
 
 import holdfast as hf
 from holdfast import errors, failpoints
-from holdfast.changelog.attempts import RetryPolicy
+from holdfast.changelog.retries import RetryPolicy
 from holdfast.graph.build import build_program
 from holdfast.graph.program import Program
+from holdfast.journal.cleanup import carry_out
+from holdfast.journal.codec import decode_record
+from holdfast.journal.fence import take_over
+from holdfast.journal.records import CheckpointRecord
+from holdfast.maintenance import cleaning
 from holdfast.query import Query
 from holdfast.settings import QueryTrigger
 from holdfast.sinks.base import Sink
-from holdfast.storage.store import open_store
-from holdfast.testing import FaultyStore, SlowStore, start
-from holdfast.testing.local import LocalCluster
-from holdfast.testing.stores import CutOffStore, Fault
+from holdfast.storage import names
+from holdfast.storage.retrying import RetryingStore
+from holdfast.testing.run import start_on
 
-SPEED = 25.0
-STARTS_MAX = 20
 STEPS_THAT_FAIL = (
     "task.sent",
     "taskmanager.process.after",
@@ -45,87 +54,63 @@ STEPS_THAT_FAIL = (
     "jobmaster.record.stored",
     "jobmaster.record.before",
 )
-KEYED = pa.schema([("k", pa.int64()), ("value", pa.int64())])
+Condition = Callable[[], object]
 LEVELLED = pa.schema([("level", pa.int64()), ("n", pa.int64())])
+LIFE_S_MAX = 3_000.0
+STATE_CHECKED_EVERY = 4
+"""So many records for one whose state is restored and compared: that takes longer than all else."""
 
 
-class HastyClock:
-    """A second passes in the 25th part of one."""
+class Started:
+    """One start of the job: its process, how it ended, and what was drawn for it to happen."""
 
-    def __init__(self) -> None:
-        self._begun_s = time.monotonic()
+    def __init__(self, life: Life, process: Process, events: tuple[Event, ...]) -> None:
+        self.life = life
+        self.process = process
+        self.query: Query | None = None
+        self.cluster: SimulatedCluster | None = None
+        self.fate: str | None = None
+        self.over = False
+        self.idle = False
+        self.error: Exception | None = None
+        self.events = list(events)
+        self.hits = 0
+        self.hits_at: dict[str, int] = {}
+        self.to_fail = 0
+        self.disturbed = bool(events)
 
-    def now(self) -> float:
-        return 1_700_000_000.0 + self.monotonic()
-
-    def monotonic(self) -> float:
-        return 1000.0 + (time.monotonic() - self._begun_s) * SPEED
-
-
-@contextmanager
-def short_waits() -> Iterator[None]:
-    """What waits for a store that fails waits milliseconds, in this process."""
-    policy = partial(RetryPolicy, next_attempt_delay_s=0.004)
-    with (
-        mock.patch("holdfast.journal.patience.DELAY_S_MAX", 0.004),
-        mock.patch.dict("holdfast.storage.retrying.RetryingStore.__init__.__kwdefaults__", {"first_delay_s": 0.002}),
-        mock.patch("holdfast.changelog.uploader.RetryPolicy", policy),
-        mock.patch("holdfast.jobmaster.control.RESOLVE_PAUSE_S", 0.01),
-        mock.patch("holdfast.taskmanager.checkpoints.FIRST_REPEAT_S", 0.005),
-    ):
-        yield
-
-
-class Recorder:
-    """What a `CallbackSink` calls: keeps each number once, as its contract asks for, and checks repetitions."""
-
-    def __init__(self, rng: random.Random, errors_ratio: float) -> None:
-        self._rng = rng
-        self._errors_ratio = errors_ratio
-        self._lock = threading.Lock()
-        self.seen: dict[int, list[dict[str, Any]]] = {}
-        self.wrong: list[str] = []
-
-    def __call__(self, table: pa.Table, number: int) -> None:
-        with self._lock:
-            if self._rng.random() < self._errors_ratio:
-                raise ConnectionError("the callback's target does not answer (injected)")
-            rows = table.to_pylist()
-            if number in self.seen:
-                if self.seen[number] != rows:
-                    self.wrong.append(f"number {number} came again with other rows")
-                return
-            if self.seen and number < max(self.seen):
-                self.wrong.append(f"number {number} came first after {max(self.seen)}")
-            self.seen[number] = rows
-
-    def rows(self) -> list[dict[str, Any]]:
-        return [row for number in sorted(self.seen) for row in self.seen[number]]
+    def due(self, name: str) -> list[Event]:
+        self.hits += 1
+        self.hits_at[name] = self.hits_at.get(name, 0) + 1
+        due = [
+            each for each in self.events if (self.hits if each.at is None else self.hits_at.get(each.at)) == each.hit
+        ]
+        due = [each for each in due if each.at in (None, name)]
+        if due:
+            self.events = [each for each in self.events if each not in due]
+        return due
 
 
 class World:
-    """One seed's store, sinks and clock, over all lives of its job."""
+    """One seed's processes, store and sinks, over all lives of its job. `simulating` makes one."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, runtime: Runtime) -> None:
+        around = settings.around
         self.settings = settings
-        self.clock = HastyClock()
-        self.rng = random.Random(settings.seed)
-        self.storage = f"memory://simulation/{uuid4().hex}"
-        self.inner = open_store(self.storage)
-        self.faults = 0.0
-        self.fault_kinds = list(Fault)
-        self.delay_s = 0.0
-        self.faulty = FaultyStore(SlowStore(self.inner, lambda *_: self.delay_s, self._wait), self._decide)
+        self.runtime = runtime
+        self.store = SimulatedStore(runtime, settings.seed, self)
+        self.network = Network(runtime, random.Random(settings.seed + 1))
+        self.rng = random.Random(settings.seed + 2)
+        self.feed = Feed(runtime, settings.rows, settings.rows_over_s)
         self.sinks = {name: self._sink(name, kind) for name, kind in settings.sinks.items()}
-        self.old: list[Query] = []
-        self.unexpected: list[str] = []
-
-    def _wait(self, seconds: float) -> None:
-        if seconds:
-            time.sleep(seconds)
-
-    def _decide(self, operation: str, name: str) -> Fault | None:
-        return self.rng.choice(self.fault_kinds) if self.rng.random() < self.faults else None
+        self.program = self._program()
+        self.struck: set[str] = set()
+        self.starts: list[Started] = []
+        self.records = 0
+        self.restored = 0
+        self._newest = 0
+        self._needed: set[str] = set()
+        self._stormy = Weather(around.faults, around.delay_s, around.slow, around.late_s)
 
     def _sink(self, name: str, kind: str) -> Sink:
         if kind == "memory":
@@ -134,28 +119,34 @@ class World:
             return hf.ParquetSink(f"memory://{uuid4().hex}", name=f"{name}-out")
         return hf.CallbackSink(Recorder(self.rng, self.settings.callback_errors), name=f"{name}-out")
 
+    def _program(self) -> Program:
+        job = self.job(self.settings.lives[-1])
+        return build_program(job.declared, lambda fn, schema: schema, None, {})
+
     def job(self, life: Life) -> hf.Job:
         settings = self.settings
         job = hf.Job(
             None,
             name="simulated",
-            storage=self.storage,
+            storage=URL,
             parallelism=life.parallelism,
             max_parallelism=MAX_PARALLELISM,
             task_managers=life.task_managers,
             max_rows_per_batch=life.rows_per_batch,
             checkpoint=hf.CheckpointConfig(
                 trigger=hf.every(life.checkpoint_every_s),
+                timeout=life.checkpoint_timeout_s,
                 max_concurrent=life.max_concurrent,
                 tolerable_failed_checkpoints=2,
                 log_handles_max=life.log_handles_max,
                 materialization_interval=life.materialization_interval_s,
+                object_size_max=life.object_bytes_max,
+                preemptive_persist_threshold=life.preempt_bytes_max,
+                retries=RetryPolicy.fixed(life.upload_attempts_max, life.upload_timeout_s, "100ms"),
+                changelog=life.changelog,
             ),
         )
-        source = hf.SequenceSource(
-            stop=life.stop, splits=settings.splits, rows_per_second=life.rows_per_second, name="numbers"
-        )
-        numbers = job.read(source)
+        numbers = job.read(FedSource(splits=settings.splits, name="numbers", feed=self.feed))
         with_keys = numbers.map_batches(partial(keyed, settings.keys), KEYED)
         emit: Any = "every" if settings.chained else settings.emit
         counts = with_keys.key_by("k").aggregate(emit=emit, name="counts", n=hf.count())
@@ -167,134 +158,274 @@ class World:
             numbers.write(self.sinks["raw"])
         return job
 
-    def program(self) -> Program:
-        job = self.job(self.settings.lives[-1])
-        return build_program(job.declared, lambda fn, schema: schema, None, {})
+    # --- lives --------------------------------------------------------------------------------------------------------
 
-    def live(self, life: Life) -> bool:
-        """One life until something ends it; whether the job came to its end."""
-        happening = self._begin(life)
-        query: Query | None = None
+    def storm(self, share: float = 1.0) -> None:
+        around = self.settings.around
+        weather = self._stormy
+        self.store.weather = Weather(weather.faults * share, weather.delay_s, weather.slow, weather.late_s)
+        self.network.delay_s = around.network_delay_s
+        self.network.lost, self.network.doubled = around.lost * share, around.doubled * share
+
+    def calm(self) -> None:
+        """From now on nothing goes wrong any more; what was late arrives in its time."""
+        weather = self._stormy
+        self.store.weather = Weather(0.0, weather.delay_s, 0.0, weather.late_s)
+        self.network.lost = self.network.doubled = 0.0
+        for started in self.starts:
+            started.events, started.to_fail = [], 0
+        for sink in self.sinks.values():
+            if isinstance(sink, hf.CallbackSink) and isinstance(sink.fn, Recorder):
+                sink.fn.errors_ratio = 0.0
+
+    def start(self, life: Life, events: tuple[Event, ...]) -> Started:
+        trigger = hf.available_now() if life.to_end else hf.processing_time(life.batch_every_s)
+        process = self.runtime.process(f"jm{len(self.starts) + 1}")
+        started = Started(life, process, events)
+        self.starts.append(started)
+        process.on_death.append(lambda: setattr(started, "over", True))
+        self.runtime.spawn(partial(self._main, started, trigger), "main", process)
+        return started
+
+    def _main(self, started: Started, trigger: QueryTrigger) -> None:
+        clock = SimulatedClock(self.runtime, self.rng, self.settings.around.clock_jumps)
+        job = self.job(started.life)
+
+        def cluster(program: Program, store: Any, place: Any, gateway: Any) -> SimulatedCluster:
+            started.cluster = SimulatedCluster(
+                self.network, program, store, place, gateway, clock, job.task_manager, started.process
+            )
+            return started.cluster
+
         try:
-            query = self._start(life, happening, hf.available_now())
-            while not query.awaitTermination(0.002) and happening.fate is None:
-                continue
-            ended = not query.isActive and happening.fate is None
+            started.query = start_on(job, trigger, self.store, clock, cluster)
+            if not started.life.to_end:
+                self.runtime.sleep(self.settings.rows_over_s - self.runtime.now_s)
+                started.query.processAllAvailable()
+                started.idle = True
+            started.query.awaitTermination()
         except errors.HoldfastError as error:
-            ended = False
-            self._judge(error, happening)
-        finally:
-            failpoints.listen(None)
-        if query is not None and not ended:
-            self._part(query, happening)
-        return ended
-
-    @contextmanager
-    def living(self, life: Life) -> Iterator[Query]:
-        """A life that goes on until it is stopped."""
-        happening = self._begin(life)
-        for attempt in range(STARTS_MAX):
-            try:
-                query = self._start(life, happening, hf.processing_time(0))
-                break
-            except errors.StorageError:
-                assert self.faults and attempt < STARTS_MAX - 1
-        try:
-            yield query
-        finally:
-            failpoints.listen(None)
-            query.stop()
-
-    def _begin(self, life: Life) -> "Happening":
-        self.faults, self.delay_s = life.faults, life.delay_s
-        happening = Happening(self, life)
-        failpoints.listen(happening.hit)
-        return happening
-
-    def _start(self, life: Life, happening: "Happening", trigger: QueryTrigger) -> Query:
-        happening.store = CutOffStore(self.faulty)
-        happening.query = start(
-            self.job(life), trigger, store=happening.store, clock=self.clock, on_cluster=happening.on_cluster
-        )
-        return happening.query
-
-    def _part(self, query: Query, happening: "Happening") -> None:
-        if happening.fate == "replace" and query.isActive:
-            self.old.append(query)
+            query = started.query
+            started.error = error if query is None else query._master.error
+            self.runtime.note("ended", f"{type(error).__name__}: {error}")
         else:
-            query.stop()
-            happening.store.cut()
+            self.runtime.note("ended")
+        started.over = True
+        self.runtime.sleep(self.rng.uniform(0.0, 1.0))
+        started.process.kill()
 
-    def _judge(self, error: errors.HoldfastError, happening: "Happening") -> None:
-        cause = error.__cause__ if isinstance(error, errors.QueryFailed) else error
-        storage = isinstance(cause, errors.StorageError | errors.CheckpointFailed)
-        if not (happening.fate or (storage and (self.faults or happening.failed))):
-            self.unexpected.append(f"{type(cause).__name__}: {cause}")
+    def run_until(self, condition: Condition, what: str | Callable[[], str], limit_s: float = LIFE_S_MAX) -> None:
+        try:
+            self.runtime.run(condition, limit_s, "it")
+        except Stalled as stalled:
+            raise Stalled(f"waited in vain for {what if isinstance(what, str) else what()}; {stalled}") from None
+
+    def part(self, started: Started) -> None:
+        """An orderly end."""
+        assert started.query is not None
+        self.runtime.spawn(started.query.stop, "stop", started.process)
+        self.run_until(lambda: not started.process.alive, "an orderly end")
+
+    def settle(self, started: Started) -> bool:
+        """All is calm, and what was late has arrived; False where that ended the JobMaster: it was a takeover."""
+        self.calm()
+        self.run_until(lambda: started.over or not self.store.late_under_way, "late requests")
+        return not started.over
+
+    def finish(self, started: Started) -> None:
+        """An orderly end, once everything there is was processed and published."""
+        query = started.query
+        assert query is not None
+
+        def end() -> None:
+            query.processAllAvailable()
+            query.stop()
+
+        self.runtime.spawn(end, "finish", started.process)
+        self.run_until(lambda: not started.process.alive, "an orderly end")
 
     def bury(self) -> None:
-        """End JobMasters that were replaced and are still alive; let everything late arrive."""
-        for query in self.old:
-            query.stop()
-            cause = query._master.error
-            if cause is not None and not isinstance(cause, errors.Fenced | errors.StorageError | errors.PublishFailed):
-                self.unexpected.append(f"replaced JobMaster: {type(cause).__name__}: {cause}")
-        self.old = []
-        self.faulty.land()
+        """End what still stands or runs, see whether it ended as it was to, and let everything late arrive."""
+        for started in self.starts:
+            started.process.resume()
+        masters = [started.process for started in self.starts]
+        ended = lambda: not any(each.alive for each in masters)  # noqa: E731
+        patience_s = self.runtime.now_s + 10.0
+        self.run_until(lambda: ended() or self.runtime.now_s > patience_s, "time")
+        for started in self.starts:
+            if started.process.alive and started.query is not None:
+                self.runtime.spawn(started.query.stop, "stop", started.process)
+        self.run_until(ended, "the end of all JobMasters")
+        self.run_until(lambda: not self.store.under_way, "late requests")
+        for started in self.starts:
+            self.judge(started)
 
+    def sweep(self) -> None:
+        """Take over once more, and clean up after all epochs."""
+        done: list[bool] = []
 
-class Happening:
-    """Counts the hits of failpoints during one life, and does what was drawn for them."""
+        def clean() -> None:
+            store = RetryingStore(self.store)
+            take_over(store)
+            observed = cleaning.observe(store)
+            assert observed is not None
+            carry_out(store, cleaning.plan(store, observed))
+            done.append(True)
 
-    def __init__(self, world: World, life: Life) -> None:
-        self.fate: str | None = None
-        self.query: Query | None = None
-        self.store: CutOffStore
-        self._world = world
-        self._events = list(life.events)
-        self._hits = 0
-        self._to_fail = 0
-        self.failed = False
-        self._lock = threading.Lock()
-        self._cluster: LocalCluster | None = None
+        self.runtime.spawn(clean, "clean", self.runtime.process("cleaner"))
+        self.run_until(lambda: done, "a sweep")
 
-    def on_cluster(self, cluster: LocalCluster) -> None:
-        self._cluster = cluster
+    def judge(self, started: Started) -> None:
+        """Whether it was to end as it did."""
+        if started.error is None:
+            return
+        error = started.error
+        around = self.settings.around
+        passing: tuple[type[Exception], ...] = ()
+        if around.faults or around.lost or started.disturbed:
+            passing = (errors.StorageError, errors.CheckpointFailed, errors.TaskManagerLost)
+        if len(self.starts) > 1:
+            # Replaced, or overtaken by what an earlier one had sent before it died.
+            passing = (*passing, errors.StorageError, errors.Fenced, errors.PublishFailed, errors.TaskManagerLost)
+        text = f"{type(error).__name__}: {error}"
+        unexpected = not isinstance(error, passing) and "TaskManagers keep ending" not in text
+        assert not unexpected, f"{started.process.name} ended with {text}"
+
+    # --- failpoints ---------------------------------------------------------------------------------------------------
 
     def hit(self, name: str) -> None:
-        due: list[Callable[[], None]] = []
-        with self._lock:
-            self._hits += 1
-            while self._events and self._events[0].hit <= self._hits:
-                due.append(partial(self._act, self._events.pop(0)))
-            fails = self._to_fail > 0 and name in STEPS_THAT_FAIL
-            self._to_fail -= fails
-            self.failed |= fails
-        for act in due:
-            act()
-        if fails:
+        fiber = self.runtime.current
+        if fiber is None or not self.starts:
+            return
+        self.runtime.note("hit", name)
+        started = self.starts[-1]
+        if started.over:
+            return
+        for event in started.due(name):
+            self._act(event, name, started, fiber.process)
+        if started.to_fail and name in STEPS_THAT_FAIL:
+            started.to_fail -= 1
             raise errors.StorageError(f"{name} failed (injected)")
 
-    def _act(self, event: Any) -> None:
+    def _act(self, event: Event, name: str, started: Started, process: Process) -> None:
+        self.runtime.note("event", event.action)
         match event.action:
-            case "kill" if self._cluster is not None:
-                self._cluster.kill(event.task_manager)
-            case "fail":
-                self._to_fail += 1
-            case "land":
-                self._world.faulty.land()
-            case "checkpoint" if self.query is not None:
-                self.query._master.trigger_checkpoint()
             case "crash":
-                self.store.cut()
-                self.fate = "crash"
-            case "replace" | "stop":
-                self.fate = event.action
+                self.struck.add(name)
+                process.kill()
+            case "master":
+                started.fate = "crash"
+                started.process.kill()
+            case "still":
+                self.runtime.later(self.rng.expovariate(0.3), process.resume)
+                process.pause()
+            case "replace":
+                started.fate = "replace"
+                started.over = True
+                self.runtime.later(self.rng.expovariate(0.1), started.process.resume)
+                started.process.pause()
+            case "kill" if started.cluster is not None:
+                started.cluster.kill(event.task_manager)
+            case "fail":
+                started.to_fail += 1
+            case "checkpoint" if started.query is not None:
+                started.query._master.trigger_checkpoint()
+            case "stop" if started.query is not None:
+                started.fate = "stop"
+                self.runtime.spawn(started.query.stop, "stop", started.process)
+
+    # --- what is always true ------------------------------------------------------------------------------------------
+
+    def created(self, name: str, data: bytes) -> None:
+        """An object appeared: a record must find all that it names."""
+        parsed = names.parse(name)
+        if not isinstance(parsed, names.JournalName) or parsed.number <= self._newest:
+            return
+        record = decode_record(name, data)
+        if isinstance(record, CheckpointRecord):
+            frozen = self.store.frozen()
+            self._newest = parsed.number
+            self._needed = oracle.needed_by(frozen, parsed.number, record)
+            self.records += 1
+            if self.records % STATE_CHECKED_EVERY == self.settings.seed % STATE_CHECKED_EVERY:
+                self.check_state(frozen, record)
+
+    def deleting(self, name: str) -> None:
+        """An object goes: no restart may need it."""
+        assert name not in self._needed, f"{name} is deleted, but record {self._newest} needs it"
+
+    def check_state(self, store: Any, record: CheckpointRecord) -> None:
+        """What a restart would restore is what the input says."""
+        self.restored += 1
+        counts = oracle.counts(record.offsets["numbers"], self.settings.keys)
+        found = oracle.restored(store, record, self.program, "counts", "k", "n.count")
+        assert found == dict(counts), f"state at batch {record.batch}"
+        if self.settings.chained:
+            found = oracle.restored(store, record, self.program, "levels", "level", "n.count")
+            assert found == dict(oracle.levels(counts)), f"state of levels at batch {record.batch}"
 
 
-def keyed(keys: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-    values = batch.column("value")
-    groups = pa.array(values.to_numpy() % keys)
-    return pa.RecordBatch.from_arrays([groups, values], schema=KEYED)
+@contextmanager
+def simulating(settings: Settings) -> Iterator[World]:
+    """A world that is simulated; whatever was left running in it is gone at the end."""
+    runtime = Runtime(settings.seed, settings.around.preemption)
+    with ExitStack() as stack:
+        stack.enter_context(_places())
+        stack.enter_context(mock.patch("holdfast.sinks.staging.INLINE_BYTES_MAX", settings.inline_bytes_max))
+        stack.enter_context(_logged_errors(runtime))
+        stack.enter_context(running(runtime, settings.seed))
+        world = World(settings, runtime)
+        failpoints.listen(world.hit)
+        stack.callback(failpoints.listen, None)
+        yield world
+
+
+@contextmanager
+def _places() -> Iterator[None]:
+    """Simulated threads; and loops that look around less often: each look takes time of a real processor."""
+    with (
+        simulated(),
+        mock.patch("holdfast.jobmaster.control.TICK_S", 0.1),
+        mock.patch("holdfast.jobmaster.master.IDLE_S_MIN", 0.05),
+        mock.patch("holdfast.jobmaster.master.IDLE_S_MAX", 0.2),
+        mock.patch("holdfast.jobmaster.sweeper.AGAIN_AFTER_S", (2.0, 3.0)),
+        mock.patch("holdfast.changelog.janitor.AGAIN_S", 3.0),
+        mock.patch("holdfast.changelog.janitor.FAILED_AGAIN_S", 1.0),
+    ):
+        yield
+
+
+class _Errors(logging.Handler):
+    """What nobody but a log is told of: errors in the call-backs of futures."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(logging.ERROR)
+        self._runtime = runtime
+        self._lock = threading.RLock()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        self._runtime.note("logged", f"{record.getMessage()}: {type(error).__name__}: {error}")
+        if record.name == "concurrent.futures" and error is not None and not self._runtime.closing:
+            self._runtime.errors.append(error)
+
+
+@contextmanager
+def _logged_errors(runtime: Runtime) -> Iterator[None]:
+    handler = _Errors(runtime)
+    loggers = [logging.getLogger("holdfast"), logging.getLogger("concurrent.futures")]
+    before = [(logger, logger.level, logger.propagate) for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(logging.ERROR)
+        logger.propagate = False
+    try:
+        yield
+    finally:
+        for logger, level, propagate in before:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagate
 
 
 def _levelled(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -9,9 +9,8 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
+from simulation_kit import KEYED, MAX_PARALLELISM, keyed
 from simulation_oracle import referenced, stored_state
-from simulation_settings import MAX_PARALLELISM
-from simulation_world import KEYED, keyed
 
 import holdfast as hf
 from holdfast.graph.build import build_program

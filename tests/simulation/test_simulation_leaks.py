@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from simulation_world import KEYED, keyed, short_waits
+from simulation_kit import KEYED, keyed, short_waits
 
 import holdfast as hf
 from holdfast import errors

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from simulation_kit import HastyClock, short_waits
 from simulation_oracle import unreferenced
-from simulation_world import HastyClock, short_waits
 
 import holdfast as hf
 from holdfast import errors, failpoints

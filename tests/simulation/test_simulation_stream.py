@@ -8,9 +8,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from simulation_kit import KEYED, MAX_PARALLELISM, keyed
 from simulation_oracle import newest_checkpoint, stored_state
-from simulation_settings import MAX_PARALLELISM
-from simulation_world import KEYED, keyed
 
 import holdfast as hf
 from holdfast.graph.build import build_program

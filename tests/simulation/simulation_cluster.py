@@ -1,0 +1,278 @@
+"""Processes of a simulation: a JobMaster, TaskManagers, tasks, and calls between them that get lost, late and doubled.
+
+In the places of Spark and Flight; what runs in the processes is real. A process that is killed stops where it is.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from simulation_runtime import Process, Runtime
+
+from holdfast.clock import Clock
+from holdfast.errors import HoldfastError, TaskManagerLost
+from holdfast.exchange.task import UnitResult, run_unit
+from holdfast.graph.plan import Unit
+from holdfast.graph.program import Program
+from holdfast.jobmaster.cluster import LevelRun, StartTaskManager
+from holdfast.jobmaster.start import Gateway, Place
+from holdfast.settings import TaskManagerConfig
+from holdfast.storage.retrying import RetryingStore
+from holdfast.storage.store import ObjectStore
+from holdfast.taskmanager.main import _Membership
+from holdfast.taskmanager.protocol import ExchangeRoute
+from holdfast.taskmanager.settings import TaskManagerSettings
+from holdfast.taskmanager.taskmanager import TaskManager
+from holdfast.testing.local import _LocalLinks
+
+ATTEMPTS_MAX = 3
+"""Of a task that was killed, as Spark's `spark.task.maxFailures`."""
+CALL_TIMEOUT_S = 10.0
+
+
+@dataclass
+class Network:
+    """How calls between processes go wrong."""
+
+    runtime: Runtime
+    rng: random.Random
+    delay_s: float = 0.0
+    lost: float = 0.0
+    doubled: float = 0.0
+
+    def call(
+        self, target: Process, what: str, do: Callable[[], Any], dead: Exception, timeout_s: float | None = None
+    ) -> Any:
+        """Have `do` run in the target; raises `dead` where that ends first, or a message is lost."""
+        waiter = self.runtime.waiter()
+        answers: list[tuple[Any, Exception | None]] = []
+        lost = self.rng.random() < self.lost
+        arrives = not lost or self.rng.random() < 0.5
+
+        def serve() -> None:
+            try:
+                answers.append((do(), None))
+            except HoldfastError as error:
+                answers.append((None, error))
+            except Exception as error:
+                answers.append((None, HoldfastError(f"{what} failed: {type(error).__name__}: {error}")))
+            self.runtime.later(self._delay_s(), answered)
+
+        def answered() -> None:
+            self.runtime.wake(waiter)
+
+        def deliver() -> None:
+            if target.alive:
+                self.runtime.spawn(serve, what, target)
+            else:
+                answered()
+
+        self.runtime.later(self._delay_s(), deliver if arrives else answered)
+        target.on_death.append(answered)
+        self.runtime.block(timeout_s)
+        target.on_death.remove(answered)
+        if lost:
+            self.runtime.note("lost", f"{what} at {target.name}{' after it came' if arrives else ''}")
+        if lost or not answers:
+            raise dead
+        result, error = answers[0]
+        if error is not None:
+            raise error
+        return result
+
+    def again(self, target: Process, what: str, do: Callable[[], Any]) -> None:
+        """Now and then a message comes once more, late."""
+        if self.rng.random() < self.doubled:
+            self.runtime.note("doubled", f"{what} to {target.name}")
+            arrives = partial(_deliver_again, self.runtime, target, what, do)
+            self.runtime.later(self.rng.expovariate(0.5), arrives)
+
+    def _delay_s(self) -> float:
+        return self.rng.expovariate(1.0 / self.delay_s) if self.delay_s else 0.0
+
+
+def _deliver_again(runtime: Runtime, target: Process, what: str, do: Callable[[], Any]) -> None:
+    def serve() -> None:
+        try:
+            do()
+        except HoldfastError as error:
+            runtime.note("doubled", f"{what}: {type(error).__name__}")
+
+    if target.alive:
+        runtime.spawn(serve, what, target)
+
+
+class RemoteTaskManager:
+    """A TaskManager as others reach it: every method is a call to its process."""
+
+    def __init__(self, network: Network, process: Process, task_manager: TaskManager) -> None:
+        self._network = network
+        self._process = process
+        self._task_manager = task_manager
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        call = getattr(self._task_manager, method)
+        lost = TaskManagerLost(f"{self._process.name} does not answer {method}")
+        return lambda *arguments: self._network.call(self._process, method, lambda: call(*arguments), lost)
+
+    def output(self, *arguments: Any) -> Iterator[pa.RecordBatch]:
+        lost = TaskManagerLost(f"{self._process.name} does not answer output")
+        do = lambda: list(self._task_manager.output(*arguments))  # noqa: E731
+        return iter(self._network.call(self._process, "output", do, lost))
+
+
+class RemoteJobMaster:
+    """The JobMaster as TaskManagers reach it."""
+
+    REPEATED = ("acknowledge", "decline")
+
+    def __init__(self, network: Network, process: Process, gateway: Gateway) -> None:
+        self._network = network
+        self._process = process
+        self._gateway = gateway
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        return lambda *arguments: self._call(method, arguments)
+
+    def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        def do() -> Any:
+            return getattr(self._gateway, method)(*arguments)
+
+        if not self._process.alive:
+            raise ConnectionRefusedError(f"{self._process.name} is gone")
+        if method in self.REPEATED:
+            self._network.again(self._process, method, do)
+        lost = HoldfastError(f"{self._process.name} does not answer {method}")
+        return self._network.call(self._process, method, do, lost, CALL_TIMEOUT_S)
+
+
+@dataclass
+class Hosted:
+    process: Process
+    start: StartTaskManager
+    task_manager: TaskManager
+    remote: RemoteTaskManager
+
+
+@dataclass
+class SimulatedCluster:
+    """Implements `jobmaster.cluster.Cluster`, within the process of its JobMaster."""
+
+    network: Network
+    program: Program
+    store: ObjectStore
+    place: Place
+    job_master: Gateway
+    clock: Clock
+    config: TaskManagerConfig
+    master: Process
+    senders: int = 1
+    heartbeats: bool = True
+    hosted: dict[tuple[int, int], Hosted] = field(default_factory=dict)
+    _tasks: dict[int, list[Process]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.master.on_death.append(self._orphaned)
+
+    # --- TaskManagers -------------------------------------------------------------------------------------------------
+
+    def start_task_manager(self, start: StartTaskManager) -> None:
+        self.network.runtime.later(self.network.rng.uniform(0.0, 0.3), partial(self._launch, start))
+
+    def _launch(self, start: StartTaskManager) -> None:
+        if not self.master.alive:
+            return
+        runtime = self.network.runtime
+        process = runtime.process(f"tm{start.task_manager}.{self.place.epoch}.{start.incarnation}")
+        process.on_death.append(partial(self._ended, process, start))
+        runtime.spawn(partial(self._main, process, start), "main", process)
+
+    def _main(self, process: Process, start: StartTaskManager) -> None:
+        settings = TaskManagerSettings(
+            job_id=self.place.job.job_id,
+            epoch=self.place.epoch,
+            task_manager=start.task_manager,
+            incarnation=start.incarnation,
+            job_master="",
+            secret=self.place.secret,
+            bind_host="",
+            storage_url=self.store.url,
+            local_dir=self.config.local_dir,
+            memory_bytes=self.config.memory_bytes,
+            heartbeat_interval_s=2.0,
+        )
+        job_master: Any = RemoteJobMaster(self.network, self.master, self.job_master)
+        task_manager = TaskManager(settings, self.store, job_master, self.clock)
+        remote = RemoteTaskManager(self.network, process, task_manager)
+        self.hosted[start.task_manager, start.incarnation] = Hosted(process, start, task_manager, remote)
+        try:
+            reason = _Membership(settings, task_manager, job_master, self.clock).keep("simulated")
+        finally:
+            task_manager.close()
+        self.network.runtime.note("ends", reason)
+        self.network.runtime.sleep(self.network.rng.uniform(0.0, 1.0))
+        process.kill()
+
+    def _ended(self, process: Process, start: StartTaskManager) -> None:
+        self.hosted.pop((start.task_manager, start.incarnation), None)
+        if self.master.alive:
+            ended = partial(start.ended, start.task_manager, start.incarnation, f"{process.name} ended")
+            self.network.runtime.spawn(ended, "ended", self.master)
+
+    def _orphaned(self) -> None:
+        """The driver is gone: executors are ended with it, sooner or later."""
+        for hosted in self.hosted.values():
+            if self.network.rng.random() < 0.5:
+                self.network.runtime.later(self.network.rng.expovariate(1.0), hosted.process.kill)
+
+    def end_task_manager(self, task_manager: int, incarnation: int) -> None:
+        found = self.hosted.get((task_manager, incarnation))
+        if found is not None:
+            self.network.runtime.later(self.network.rng.uniform(0.0, 0.2), found.process.kill)
+
+    def kill(self, index: int) -> None:
+        """Whoever serves as TaskManager `index`."""
+        for (task_manager, _), hosted in list(self.hosted.items()):
+            if task_manager == index:
+                hosted.process.kill()
+
+    def gateway(self, route: ExchangeRoute) -> RemoteTaskManager:
+        found = self.hosted.get((route.task_manager, route.incarnation))
+        if found is None:
+            raise TaskManagerLost(f"TaskManager {route.task_manager} is gone")
+        return found.remote
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    def run_level(self, run: LevelRun) -> list[UnitResult]:
+        return [self._run_unit(run, unit) for unit in run.units]
+
+    def _run_unit(self, run: LevelRun, unit: Unit) -> UnitResult:
+        runtime = self.network.runtime
+        for _ in range(ATTEMPTS_MAX):
+            process = runtime.process("task")
+            tasks = self._tasks.setdefault(run.request.run, [])
+            tasks.append(process)
+            links = _LocalLinks(run.routes, {index: each.remote for (index, _), each in sorted(self.hosted.items())})  # type: ignore[misc]
+            body = partial(run_unit, unit, run.request, self.program, links, RetryingStore(self.store))
+            lost = TaskManagerLost(f"run {run.request.run} was cancelled")
+            try:
+                return self.network.call(process, f"unit {unit.unit}", body, lost)
+            except TaskManagerLost:
+                if process not in tasks:
+                    raise
+                tasks.remove(process)
+                process.kill()
+        raise HoldfastError(f"unit {unit.unit} of batch {run.request.batch} failed {ATTEMPTS_MAX} times")
+
+    def cancel(self, run: int) -> None:
+        for process in self._tasks.pop(run, []):
+            process.kill()
+
+    def stop(self) -> None:
+        for hosted in list(self.hosted.values()):
+            hosted.task_manager.stop()
+            self.network.runtime.later(self.network.rng.uniform(1.0, 6.0), hosted.process.kill)

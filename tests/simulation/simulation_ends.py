@@ -1,0 +1,99 @@
+"""What a simulated job has at its ends: a source that is fed, the target of a sink, and the clocks of its machines."""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from simulation_runtime import Runtime
+from simulation_threads import EPOCH_S
+
+import holdfast as hf
+from holdfast.clock import Clock
+from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets
+from holdfast.sources.sequence import SequenceEnumerator
+
+
+class Feed:
+    """How many numbers there are by now: more and more of them, up to a limit."""
+
+    def __init__(self, runtime: Runtime, limit: int, over_s: float) -> None:
+        self.limit = limit
+        self._runtime = runtime
+        self._over_s = over_s
+        self._rows_per_s = limit / over_s if over_s else 0.0
+
+    def rows(self) -> int:
+        return int(min(self.limit, self._rows_per_s * self._runtime.now_s)) if self._over_s else self.limit
+
+    def __reduce__(self) -> Any:
+        return _nothing, ()
+
+
+def _nothing() -> None:
+    """What a feed is to those that only read splits."""
+
+
+@dataclass(frozen=True)
+class FedSource(hf.SequenceSource):
+    """A sequence that goes as far as its feed says."""
+
+    feed: Feed | None = field(default=None, kw_only=True, repr=False, compare=False)
+
+    @property
+    def endless(self) -> bool:
+        return False
+
+    def enumerator(self, context: EnumeratorContext) -> Enumerator:
+        return _FedEnumerator(self, context.source, context.clock)
+
+
+class _FedEnumerator(SequenceEnumerator):
+    def __init__(self, source: FedSource, name: str, clock: Clock) -> None:
+        super().__init__(source, name, clock)
+        self._fed = source
+
+    def latest(self) -> Offsets:
+        assert self._fed.feed is not None
+        rows = self._fed.feed.rows()
+        return {split: self._fed.length(int(split), rows) for split in self._fed.split_names}
+
+
+class SimulatedClock:
+    """The clock of one machine; its wall clock may be set back."""
+
+    def __init__(self, runtime: Runtime, rng: random.Random, jumps: bool) -> None:
+        self._runtime = runtime
+        self._rng = rng
+        self._jumps = jumps
+        self._offset_s = rng.uniform(-2.0, 2.0) if jumps else 0.0
+
+    def now(self) -> float:
+        if self._jumps and self._rng.random() < 0.01:
+            self._offset_s = self._rng.uniform(-2.0, 2.0)
+        return EPOCH_S + self._runtime.now_s + self._offset_s
+
+    def monotonic(self) -> float:
+        return self._runtime.now_s
+
+
+class Recorder:
+    """What a `CallbackSink` calls: keeps each number once, as its contract asks for, and checks repetitions."""
+
+    def __init__(self, rng: random.Random, errors_ratio: float) -> None:
+        self._rng = rng
+        self.errors_ratio = errors_ratio
+        self.seen: dict[int, list[dict[str, Any]]] = {}
+
+    def __call__(self, table: pa.Table, number: int) -> None:
+        if self._rng.random() < self.errors_ratio:
+            raise ConnectionError("the callback's target does not answer (injected)")
+        rows = table.to_pylist()
+        if number in self.seen:
+            assert self.seen[number] == rows, f"number {number} came again with other rows"
+            return
+        assert not self.seen or number > max(self.seen), f"number {number} came first after {max(self.seen)}"
+        self.seen[number] = rows
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for number in sorted(self.seen) for row in self.seen[number]]

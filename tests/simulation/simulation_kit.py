@@ -1,0 +1,51 @@
+"""What tests of whole jobs in this process share: rows with keys, a clock in a hurry, short waits."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import pyarrow as pa
+
+from holdfast.changelog.retries import RetryPolicy
+
+MAX_PARALLELISM = 8
+SPEED = 25.0
+KEYED = pa.schema([("k", pa.int64()), ("value", pa.int64())])
+
+
+class HastyClock:
+    """A second passes in the 25th part of one."""
+
+    def __init__(self) -> None:
+        self._begun_s = time.monotonic()
+
+    def now(self) -> float:
+        return 1_700_000_000.0 + self.monotonic()
+
+    def monotonic(self) -> float:
+        return 1000.0 + (time.monotonic() - self._begun_s) * SPEED
+
+
+@contextmanager
+def short_waits() -> Iterator[None]:
+    """What waits for a store that fails waits milliseconds, in this process."""
+
+    def hasty(attempts: int, delay_s: float, timeout_s: float | None) -> RetryPolicy:
+        return RetryPolicy(attempts, min(delay_s, 0.004), timeout_s)
+
+    with (
+        mock.patch("holdfast.journal.patience.DELAY_S_MAX", 0.004),
+        mock.patch.dict("holdfast.storage.retrying.RetryingStore.__init__.__kwdefaults__", {"first_delay_s": 0.002}),
+        mock.patch("holdfast.taskmanager.hosting.RetryPolicy", hasty),
+        mock.patch("holdfast.jobmaster.control.RESOLVE_PAUSE_S", 0.01),
+        mock.patch("holdfast.taskmanager.checkpoints.FIRST_REPEAT_S", 0.005),
+    ):
+        yield
+
+
+def keyed(keys: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The numbers, with their remainders as keys."""
+    values = batch.column("value")
+    groups = pa.array(values.to_numpy() % keys)
+    return pa.RecordBatch.from_arrays([groups, values], schema=KEYED)

@@ -1,0 +1,145 @@
+"""Simulates seeds: through all lives that a seed draws, then into calm weather, and checks what must be true by then.
+
+    python tests/simulation/simulation_run.py 7        one seed, with its whole trace (`make simulate SEED=7`)
+
+A seed that fails is printed with all that it drew, the end of its trace, and that command.
+"""
+
+import contextlib
+import io
+import sys
+from collections.abc import Iterable
+
+import simulation_oracle as oracle
+from simulation_ends import Recorder
+from simulation_settings import Settings, draw
+from simulation_world import Started, World, simulating
+
+import holdfast as hf
+from holdfast.storage import names
+
+LIVES_MAX = 12
+STORMY_MAX = 4
+TRACE_SHOWN = 50
+SWEEP_S = 100.0
+LOOK_S = 1.0
+ROWS_A_LOOK = 2
+
+
+def simulate(seed: int) -> World:
+    """One seed from its first life to the last sweep. Raises what was found wrong, after it was printed."""
+    settings = draw(seed)
+    with simulating(settings) as world:
+        try:
+            run_all(world)
+        except BaseException:
+            print("\n".join(world.runtime.trace[-TRACE_SHOWN:]))
+            print(settings)
+            print(f"again, with its whole trace: make simulate SEED={seed}")
+            raise
+        return world
+
+
+def run_all(world: World) -> None:
+    world.storm()
+    for life in world.settings.lives[:-1]:
+        started = world.start(life, life.events)
+        world.run_until(lambda started=started: started.over or started.idle, "the end of a life")  # type: ignore[misc]
+        if not started.over:
+            world.part(started)
+    last = run_last(world)
+    check_nothing_stays(world, last)
+    world.finish(last)
+    world.bury()
+    check_output(world)
+    world.sweep()
+    store = world.store.frozen()
+    assert not oracle.unreferenced(store), "after a sweep"
+    newest = oracle.newest_checkpoint(store)
+    assert newest is not None
+    world.check_state(store, newest[1])
+    assert newest[1].offsets["numbers"] == oracle.first(world.feed.limit, world.settings.splits)
+
+
+def run_last(world: World) -> Started:
+    """Live until everything is processed and published, however often it takes a new start."""
+    last = world.settings.lives[-1]
+    for attempt in range(LIVES_MAX):
+        if attempt < STORMY_MAX:
+            world.storm()
+        started = world.start(last, last.events if attempt == 0 else ())
+        world.run_until(lambda started=started: started.over or started.idle, "the end of all rows")  # type: ignore[misc]
+        if started.idle and world.settle(started):
+            return started
+    raise AssertionError(f"the job did not come to its end in {LIVES_MAX} lives")
+
+
+def check_nothing_stays(world: World, last: Started) -> None:
+    """While it lives on, and rows go on coming, what is not needed at one moment is gone, or needed, at a later one."""
+    observer = Observer(world, last)
+    world.run_until(lambda: observer.left == set(), lambda: f"an end of {sorted(observer.left or ())}", SWEEP_S)
+
+
+class Observer:
+    """Looks now and then at what the living epoch has stored in vain."""
+
+    def __init__(self, world: World, last: Started) -> None:
+        self.left: set[str] | None = None
+        self._world = world
+        self._last = last
+        world.runtime.spawn(self._look, "look", world.runtime.process("observer"))
+
+    def _look(self) -> None:
+        assert self._last.cluster is not None
+        epoch = self._last.cluster.place.epoch
+        while self.left != set():
+            self._world.feed.limit += ROWS_A_LOOK
+            self._world.runtime.sleep(LOOK_S)
+            found = oracle.unreferenced(self._world.store.frozen())
+            found = {name for name in found - self._world.store.late_journal if names.epoch_of(name) in (None, epoch)}
+            self.left = found if self.left is None else self.left & found
+
+
+def check_output(world: World) -> None:
+    settings, rows = world.settings, world.feed.limit
+    check = oracle.check_running if settings.emit == "every" else oracle.check_changes
+    expected = oracle.counts(oracle.first(rows, settings.splits), settings.keys)
+    first = oracle.check_running if settings.chained else check
+    first(output(world, "counts"), "k", expected, ordered(settings, "counts"))
+    if settings.chained:
+        check(output(world, "levels"), "level", oracle.levels(expected), ordered(settings, "levels"))
+    if settings.passed_through:
+        assert sorted(row["value"] for row in output(world, "raw")) == list(range(rows))
+
+
+def output(world: World, name: str) -> oracle.Rows:
+    sink = world.sinks[name]
+    if isinstance(sink, hf.MemorySink):
+        return sink.rows()
+    if isinstance(sink, hf.ParquetSink):
+        return oracle.parquet_rows(sink.url)
+    assert isinstance(sink, hf.CallbackSink) and isinstance(sink.fn, Recorder)
+    return sink.fn.rows()
+
+
+def ordered(settings: Settings, name: str) -> bool:
+    return settings.sinks[name] != "parquet"
+
+
+def failing(seeds: Iterable[int]) -> list[str]:
+    """What those print that fail; for other processes."""
+    found = []
+    for seed in seeds:
+        printed = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(printed):
+                simulate(seed)
+        except Exception as error:
+            found.append(f"{printed.getvalue()}{type(error).__name__}: {error}")
+    return found
+
+
+if __name__ == "__main__":
+    TRACE_SHOWN = 0
+    for each in sys.argv[1:]:
+        print("\n".join(simulate(int(each)).runtime.trace))

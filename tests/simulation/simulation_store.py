@@ -1,0 +1,196 @@
+"""The object store of a simulation: slow, and wrong in every way in which a real one can be.
+
+    request ──first delay──► done in the store ──second delay──► answered            nobody can take it back any more:
+         └── fails │ done, and reported as failed │ reported as failed, and done much later, whoever has died since
+
+`watch` is told of every object that appears, and before one goes.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from simulation_runtime import Runtime
+
+from holdfast.errors import ObjectExists, ObjectNotFound, StorageError
+from holdfast.storage.store import ObjectInfo
+from holdfast.testing import Fault
+
+URL = "simulated://store"
+
+
+class Watch(Protocol):
+    def created(self, name: str, data: bytes) -> None: ...
+
+    def deleting(self, name: str) -> None: ...
+
+
+@dataclass
+class Weather:
+    """How the store behaves now."""
+
+    faults: float = 0.0
+    delay_s: float = 0.0
+    slow: float = 0.0
+    """The share of requests that take a hundred times as long."""
+    late_s: float = 5.0
+    """How late a late request is, on average."""
+
+
+class FrozenStore:
+    """What was there at one moment; without delays, for the oracle."""
+
+    url = URL
+
+    def __init__(self, objects: Mapping[str, bytes]) -> None:
+        self.objects = dict(objects)
+
+    def get(self, name: str) -> bytes:
+        try:
+            return self.objects[name]
+        except KeyError:
+            raise ObjectNotFound(f"{self.url}: {name!r} does not exist") from None
+
+    def get_range(self, name: str, offset: int, length: int) -> bytes:
+        data = self.get(name)[offset : offset + length]
+        if len(data) != length:
+            raise StorageError(f"{self.url}: {name!r} is shorter than {offset + length} bytes")
+        return data
+
+    def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
+        names = sorted(name for name in self.objects if name.startswith(prefix) and (after is None or name > after))
+        return [ObjectInfo(name, len(self.objects[name]), 0.0) for name in names]
+
+    def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
+        self.objects[name] = bytes(data)
+
+    def create(self, name: str, data: bytes) -> None:
+        if name in self.objects:
+            raise ObjectExists(f"{self.url}: {name!r} exists")
+        self.put(name, data)
+
+    def delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.objects.pop(name, None)
+
+
+class SimulatedStore(FrozenStore):
+    """`ObjectStore`, for all processes of a simulation."""
+
+    def __init__(self, runtime: Runtime, seed: int, watch: Watch) -> None:
+        super().__init__({})
+        self.weather = Weather()
+        self.under_way = 0
+        self.late_under_way = 0
+        self.count = 0
+        self.late_journal: set[str] = set()
+        self._runtime = runtime
+        self._rng = random.Random(seed)
+        self._watch = watch
+
+    def frozen(self) -> FrozenStore:
+        return FrozenStore(self.objects)
+
+    def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
+        content = bytes(data)
+        self._request("put", name, lambda: self._put(name, content))
+
+    def create(self, name: str, data: bytes) -> None:
+        self._request("create", name, lambda: self._create(name, data))
+
+    def get(self, name: str) -> bytes:
+        found: bytes = self._request("get", name, lambda: FrozenStore.get(self, name))
+        return found
+
+    def get_range(self, name: str, offset: int, length: int) -> bytes:
+        found: bytes = self._request("get", name, lambda: FrozenStore.get_range(self, name, offset, length))
+        return found
+
+    def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
+        found: list[ObjectInfo] = self._request("list", prefix, lambda: FrozenStore.list(self, prefix, after=after))
+        return found
+
+    def delete(self, names: Sequence[str]) -> None:
+        if names:
+            wanted = list(names)
+            self._request("delete", " ".join(wanted), lambda: self._delete(wanted))
+
+    def _put(self, name: str, data: bytes) -> None:
+        self.objects[name] = data
+        self._watch.created(name, data)
+
+    def _create(self, name: str, data: bytes) -> None:
+        if name in self.objects:
+            raise ObjectExists(f"{self.url}: {name!r} exists")
+        self._put(name, data)
+
+    def _delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name in self.objects:
+                self._watch.deleting(name)
+                del self.objects[name]
+
+    def _request(self, operation: str, name: str, do: Callable[[], Any]) -> Any:
+        fault = self._fault(operation)
+        process = "-" if self._runtime.current is None else self._runtime.current.process.name
+        self.count += 1
+        done: list[Any] = []
+        raised: list[StorageError] = []
+        self.under_way += 1
+
+        def land() -> None:
+            self.under_way -= 1
+            self.late_under_way -= fault is Fault.LATE
+            try:
+                done.append(do())
+                self._runtime.note(f"store.{operation}", name, process)
+            except StorageError as error:
+                raised.append(error)
+                self._runtime.note(f"store.{operation}", f"{name}: {type(error).__name__}", process)
+
+        def forget() -> None:
+            self.under_way -= 1
+
+        if fault is Fault.LATE:
+            if operation == "create":
+                self.late_journal.add(name)
+            self.late_under_way += 1
+            self._runtime.later(self._rng.expovariate(1.0 / self.weather.late_s), land)
+        elif fault in (Fault.FAIL, Fault.FALSE_EXISTS):
+            self._runtime.later(self._delay_s(), forget)
+        else:
+            self._runtime.later(self._delay_s(), land)
+        self._runtime.sleep(self._delay_s())
+        while fault not in (Fault.LATE, Fault.FAIL, Fault.FALSE_EXISTS) and not done and not raised:
+            self._runtime.sleep(0.001 + self._delay_s())
+        return self._answer(operation, name, fault, done, raised)
+
+    def _answer(
+        self, operation: str, name: str, fault: Fault | None, done: Sequence[Any], raised: Sequence[StorageError]
+    ) -> Any:
+        if fault in (Fault.FALSE_EXISTS, Fault.OWN_EXISTS):
+            self._runtime.note(f"store.{operation} says exists", f"{name} ({fault.name})")
+            raise ObjectExists(f"{self.url}: {operation} {name!r}: exists (injected)")
+        if fault is not None:
+            self._runtime.note(f"store.{operation} fails", f"{name} ({fault.name})")
+            raise StorageError(f"{self.url}: {operation} {name!r}: {fault.name} (injected)")
+        if raised:
+            raise raised[0]
+        return done[0]
+
+    def _fault(self, operation: str) -> Fault | None:
+        if self._rng.random() >= self.weather.faults:
+            return None
+        if operation == "create":
+            return self._rng.choice(list(Fault))
+        writes = [Fault.FAIL, Fault.LOST_ANSWER, Fault.LATE]
+        return self._rng.choice(writes if operation in ("put", "delete") else [Fault.FAIL])
+
+    def _delay_s(self) -> float:
+        """Half of what a request takes."""
+        weather = self.weather
+        if not weather.delay_s:
+            return 0.0
+        times = 100.0 if weather.slow and self._rng.random() < weather.slow else 1.0
+        return self._rng.expovariate(2.0 / weather.delay_s) * times
