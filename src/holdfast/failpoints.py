@@ -33,6 +33,7 @@ KNOWN: Mapping[str, str] = {
     # In TaskManagers, in the order of their life.
     "taskmanager.register.before": "it serves, and nobody knows it",
     "taskmanager.deploy.before": "the old deployment is gone, nothing is restored",
+    "taskmanager.deploy.table": "one table is restored",
     "taskmanager.deploy.after": "all is restored; not answered",
     "taskmanager.receive": "a stream begins",
     "taskmanager.process.before": "a batch was begun",

@@ -177,20 +177,30 @@ class TaskManagerConfig:
     memory
         Bound of its tables, caches and exchange buffers together, outside the JVM heap.
     local_dir
-        Where exchange data spills to; None: the executor's own temporary folder.
+        Where exchange data spills to, and copies of `local_recovery` lie; None: the executor's own temporary folder.
     port_range
         First and last port it may listen on; `(0, 0)`: any free one.
     advertised_host
         The address others reach it under; None: the one Spark uses.
+    local_recovery, local_recovery_max
+        Whether copies of what is stored are kept below `local_dir`, up to so many bytes, so that a replacement on the
+        same machine restores from there.
     """
 
     memory: Size = "1GB"
     local_dir: str | None = None
     port_range: tuple[int, int] = (0, 0)
     advertised_host: str | None = None
+    local_recovery: bool = False
+    local_recovery_max: Size = "10GB"
 
     def __post_init__(self) -> None:
         _above_zero(self.memory_bytes, "memory", self.memory)
+        if not isinstance(self.local_recovery, bool):
+            raise SettingsError(f"local_recovery={self.local_recovery!r}: allowed is True or False")
+        _above_zero(
+            size_bytes(self.local_recovery_max, "local_recovery_max"), "local_recovery_max", self.local_recovery_max
+        )
         allowed = "two whole numbers, first <= last, from 1 to 65535, or (0, 0) for any free port"
         try:
             first, last = self.port_range
@@ -206,6 +216,11 @@ class TaskManagerConfig:
     @property
     def memory_bytes(self) -> int:
         return size_bytes(self.memory, "memory")
+
+    @property
+    def local_copies_bytes_max(self) -> int:
+        """0 where no copies are kept."""
+        return size_bytes(self.local_recovery_max, "local_recovery_max") if self.local_recovery else 0
 
 
 @dataclass(frozen=True)

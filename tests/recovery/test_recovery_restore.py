@@ -1,7 +1,6 @@
 """Recovery and rescaling: the restored state is the model's, or an error names the object; simulated with faults."""
 
 import random
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -243,31 +242,6 @@ def test_simulated_failures_never_lose_a_recorded_state_or_an_object_of_it(seed)
     assert job.totals() == job.recorded_model
     job.stop()
     assert recorded
-
-
-class CountingStore:
-    """Counts what is fetched, and how much at the same time."""
-
-    def __init__(self, inner: ObjectStore, parties: int) -> None:
-        self.inner = inner
-        self.fetched: Counter[str] = Counter()
-        self.together = threading.Barrier(parties)
-
-    def get(self, name: str) -> bytes:
-        self.fetched[name] += 1
-        self.together.wait(30)
-        return self.inner.get(name)
-
-
-def test_objects_are_fetched_once_and_in_parallel():
-    inner = memory()
-    for number in range(4):
-        inner.put(f"o{number}", bytes([number]))
-    store = CountingStore(inner, 4)
-    with ObjectCache(store, downloads_max=4) as cache:  # type: ignore[arg-type]
-        cache.prefetch(["o0", "o1", "o2", "o3", "o0"])
-        assert [bytes(cache.get(f"o{number}")) for number in (0, 1, 2, 3, 0)] == [b"\0", b"\1", b"\2", b"\3", b"\0"]
-    assert set(store.fetched.values()) == {1}
 
 
 def handle(start: int, stop: int, table: str = "state") -> TableHandle:

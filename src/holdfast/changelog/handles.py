@@ -48,6 +48,7 @@ class TableHandle(msgspec.Struct, frozen=True):
     """One table of one subtask at a cut: the materialized parts, then the log pieces, in replay order.
 
     `schema` is the table's Arrow schema (IPC bytes): keys and values, to find changes between restarts.
+    `rows` is how many rows the table has, where that is known: None once the handle was narrowed.
     """
 
     operator: str
@@ -57,6 +58,7 @@ class TableHandle(msgspec.Struct, frozen=True):
     schema: bytes
     materialized: list[MaterializedPart]
     log: list[LogPiece]
+    rows: int | None = None
 
     def objects(self) -> list[str]:
         """Names of all objects this handle refers to, without doubles, in order."""
@@ -69,12 +71,15 @@ class TableHandle(msgspec.Struct, frozen=True):
     def narrow(self, key_group_start: int, key_group_stop: int) -> "TableHandle":
         """The same state for the key groups that both ranges have; parts and pieces without any are left out."""
         start, stop = max(self.key_group_start, key_group_start), min(self.key_group_stop, key_group_stop)
+        if (start, stop) == (self.key_group_start, self.key_group_stop):
+            return self
         return msgspec.structs.replace(
             self,
             key_group_start=start,
             key_group_stop=max(start, stop),
             materialized=_narrowed(self.materialized, start, stop),
             log=_narrowed(self.log, start, stop),
+            rows=None,
         )
 
 

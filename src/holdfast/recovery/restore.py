@@ -5,12 +5,12 @@ whatever subtask wrote them. Invariants: each key group comes from exactly one h
 before the log; an object is fetched once, whoever needs it. Writes nothing.
 """
 
+import os
 import tempfile
-import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 import pyarrow as pa
 import pyarrow.ipc
@@ -18,55 +18,15 @@ import pyarrow.ipc
 from holdfast.changelog.format import check_object, read_piece
 from holdfast.changelog.handles import FILE, HEADING, ROWS, LogPiece, MaterializedPart, TableHandle
 from holdfast.errors import CorruptObject
-from holdfast.materialize.base_files import read_files
+from holdfast.materialize.base_files import FilesDirectory, read_files, read_files_head
 from holdfast.materialize.snapshot import read_part
+from holdfast.recovery.downloads import ObjectCache, Range
+from holdfast.recovery.local import Copy
 from holdfast.recovery.manifests import load_manifests
 from holdfast.state.base_rocksdb import scan_folder
 from holdfast.state.table import StateTable
-from holdfast.storage.store import ObjectStore
 
-__all__ = ["ObjectCache", "load_manifests", "restore_table", "select"]
-
-DOWNLOADS_MAX = 8
-
-
-class ObjectCache:
-    """Objects of a store, each fetched once, in parallel. Kept until it is closed: one for each recovery."""
-
-    def __init__(self, store: ObjectStore, downloads_max: int = DOWNLOADS_MAX) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self._objects: dict[str, Future[bytes]] = {}
-        self._pool = ThreadPoolExecutor(downloads_max, thread_name_prefix="holdfast-download")
-
-    def __enter__(self) -> "ObjectCache":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def prefetch(self, names: Iterable[str]) -> None:
-        """Start to fetch those that were not asked for before."""
-        for name in names:
-            self._start(name)
-
-    def get(self, name: str) -> memoryview:
-        """The whole object; waits for it. Raises `StorageError` where it cannot be read."""
-        return memoryview(self._start(name).result())
-
-    def close(self) -> None:
-        """Let go of everything; what was not begun is not fetched."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        with self._lock:
-            self._objects.clear()
-
-    def _start(self, name: str) -> Future[bytes]:
-        with self._lock:
-            if name not in self._objects:
-                self._objects[name] = self._pool.submit(self._store.get, name)
-            return self._objects[name]
+__all__ = ["ObjectCache", "load_manifests", "ranges_of", "restore_table", "select"]
 
 
 def select(
@@ -95,6 +55,12 @@ def select(
     return chosen
 
 
+def ranges_of(handles: Iterable[TableHandle], key_group_start: int, key_group_stop: int) -> list[Range]:
+    """What `restore_table` reads for these key groups, in its order."""
+    own = [handle.narrow(key_group_start, key_group_stop) for handle in handles]
+    return [each for handle in own for each in (*handle.materialized, *handle.log)]
+
+
 def restore_table(
     table: StateTable,
     handles: Sequence[TableHandle],
@@ -102,10 +68,19 @@ def restore_table(
     key_group_start: int,
     key_group_stop: int,
     local_dir: str | None = None,
-) -> None:
+    *,
+    expected: bool = False,
+) -> dict[str, MaterializedPart]:
     """Fill an empty table with the state that the handles describe, for these key groups.
 
-    Files of a base store are read in a folder below `local_dir`. After an error the table holds a part of it: drop it.
+    Files of a base store are laid out in a folder below `local_dir`. Where the table could take them as they are, the
+    parts of those that never change are returned by the files' names, else none: it need not store them again.
+    After an error the table holds a part of the state: drop it.
+
+    Parameters
+    ----------
+    expected
+        `fetch` was told of `ranges_of` these before, together with those of other tables.
 
     Raises
     ------
@@ -116,36 +91,106 @@ def restore_table(
     JobRefused
         A stored column has another type than declared.
     """
-    own = [handle.narrow(key_group_start, key_group_stop) for handle in handles]
-    fetch.prefetch(name for handle in own for name in handle.objects())
-    for handle in own:
-        start, stop = handle.key_group_start, handle.key_group_stop
-        for files in _file_sets(handle):
-            _load_files(table, handle, files, fetch, local_dir)
-        for part in (each for each in handle.materialized if each.kind == ROWS):
-            for rows in read_part(_slice(fetch, part), part, handle.operator, handle.table, start, stop):
-                table.apply(rows, start, stop)
-        for piece in handle.log:
-            check_object(piece.object, fetch.get(piece.object))
-            for rows in read_piece(_slice(fetch, piece), piece, handle.operator, handle.table, start, stop):
-                table.apply(rows, start, stop)
+    if not expected:
+        fetch.expect(ranges_of(handles, key_group_start, key_group_stop))
+    adopted: dict[str, MaterializedPart] = {}
+    for handle in handles:
+        restoration = _Restoration(table, handle.narrow(key_group_start, key_group_stop), fetch, len(handles) == 1)
+        adopted.update(restoration.run(local_dir))
+    return adopted
 
 
-def _load_files(
-    table: StateTable, handle: TableHandle, parts: Sequence[MaterializedPart], fetch: ObjectCache, local_dir: str | None
-) -> None:
-    """Lay the files of one base store out in a folder and read the rows of the key groups from there."""
-    start, stop = (group.to_bytes(2, "big") for group in (parts[0].key_group_start, parts[0].key_group_stop))
-    if local_dir is not None:
-        Path(local_dir).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="holdfast-restore-", dir=local_dir) as folder:
-        schemas = []
-        for part in parts:
-            directory, files = read_files(_slice(fetch, part), part, handle.operator, handle.table)
-            schemas.append(directory.schema)
-            for name, content in files:
-                (Path(folder) / name).write_bytes(content)
-        table.load(pa.ipc.read_schema(pa.py_buffer(schemas[0])), scan_folder(Path(folder), start, stop))
+@dataclass
+class _Restoration:
+    """One handle, narrowed to the key groups that are wanted, becomes rows of a table."""
+
+    table: StateTable
+    handle: TableHandle
+    fetch: ObjectCache
+    only: bool
+    """The table gets nothing but this."""
+    _rows_at_boundary: int = 0
+
+    def run(self, local_dir: str | None) -> dict[str, MaterializedPart]:
+        """The parts of files that the table took as they are."""
+        adopted: dict[str, MaterializedPart] = {}
+        for parts in _file_sets(self.handle):
+            adopted |= self._take_files(parts, local_dir)
+        self._replay([part for part in self.handle.materialized if part.kind == ROWS], bool(adopted))
+        if adopted:
+            self.table.count_is(self._rows_at_boundary)
+        rows = self.handle.rows if self.only else None
+        self._replay(self.handle.log, rows is not None)
+        if rows is not None:
+            self.table.count_is(rows)
+        return adopted
+
+    def _replay(self, ranges: Sequence[Range], blind: bool) -> None:
+        """`blind`: the number of rows is known afterwards, so that of old ones need not be found out."""
+        start, stop = self.handle.key_group_start, self.handle.key_group_stop
+        for changes in self.fetch.ahead(ranges, self._decoded):
+            for rows in changes:
+                self.table.apply(rows, start, stop, blind=blind)
+
+    def _decoded(self, each: Range, copy: Copy) -> list[pa.RecordBatch]:
+        handle, data = self.handle, memoryview(copy.data())
+        own = data[each.offset : each.offset + each.length]
+        tail = (handle.operator, handle.table, handle.key_group_start, handle.key_group_stop)
+        if isinstance(each, LogPiece):
+            check_object(each.object, data)
+            return list(read_piece(own, each, *tail))
+        return list(read_part(own, each, *tail))
+
+    def _take_files(self, parts: Sequence[MaterializedPart], local_dir: str | None) -> dict[str, MaterializedPart]:
+        """Lay the files of one base store out in a folder; then they become the table's own, or their rows do."""
+        if local_dir is not None:
+            Path(local_dir).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="holdfast-restore-", dir=local_dir) as temporary:
+            folder = Path(temporary) / "files"
+            folder.mkdir()
+            directories = list(self.fetch.ahead(parts, partial(self._lay_out, folder)))
+            heading = directories[0]
+            schema = pa.ipc.read_schema(pa.py_buffer(heading.schema))
+            covered = range(heading.key_group_start, heading.key_group_stop)
+            start, stop = self.handle.key_group_start, self.handle.key_group_stop
+            if start <= covered.start and covered.stop <= stop and self.table.adopt(schema, folder):
+                self._rows_at_boundary = heading.rows
+                return {
+                    entry.name: part
+                    for part, directory in zip(parts, directories, strict=True)
+                    for entry in directory.blocks
+                    if part.kind == FILE
+                }
+            edges = (parts[0].key_group_start.to_bytes(2, "big"), parts[0].key_group_stop.to_bytes(2, "big"))
+            self.table.load(schema, scan_folder(folder, *edges))
+        return {}
+
+    def _lay_out(self, folder: Path, each: Range, copy: Copy) -> FilesDirectory:
+        """The files of an object, written into the folder, or linked there where this machine has them."""
+        assert isinstance(each, MaterializedPart)
+        handle = self.handle
+        if copy.body is not None:
+            directory = read_files_head(each, copy.head, handle.operator, handle.table)
+            if _linked(copy.body, folder / directory.blocks[0].name):
+                return directory
+            copy = self.fetch.from_store(each.object)
+        data = copy.data()
+        own = memoryview(data)[each.offset : each.offset + each.length]
+        directory, files = read_files(own, each, handle.operator, handle.table)
+        for name, content in files:
+            (folder / name).write_bytes(content)
+        if each.kind == FILE:
+            self.fetch.keep_file(each.object, data, folder / directory.blocks[0].name)
+        return directory
+
+
+def _linked(file: Path, to: Path) -> bool:
+    """Whether it could be: a local copy may be gone by now."""
+    try:
+        os.link(file, to)
+    except OSError:
+        return False
+    return True
 
 
 def _file_sets(handle: TableHandle) -> list[list[MaterializedPart]]:
@@ -157,11 +202,6 @@ def _file_sets(handle: TableHandle) -> list[list[MaterializedPart]]:
         elif part.kind == FILE:
             sets[-1].append(part)
     return sets
-
-
-def _slice(fetch: ObjectCache, ranged: LogPiece | MaterializedPart) -> memoryview:
-    data = fetch.get(ranged.object)
-    return data[ranged.offset : ranged.offset + ranged.length]
 
 
 def _check_cover(handles: Sequence[TableHandle], what: str, start: int, stop: int) -> None:

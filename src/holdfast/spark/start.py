@@ -142,5 +142,6 @@ def _cluster(
         port_range=None if job.task_manager.port_range == (0, 0) else job.task_manager.port_range,
         local_dir=job.task_manager.local_dir,
         memory_bytes=job.task_manager.memory_bytes,
+        local_copies_bytes_max=job.task_manager.local_copies_bytes_max,
     )
     return SparkCluster(session, job.name, program, shipment, task_manager, senders, job.ship_modules)

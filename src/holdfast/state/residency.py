@@ -81,13 +81,13 @@ class Residency:
         order = 0 if self._recency is None else self._recency.memory_bytes
         return self.dirty.nbytes + order + self.base.memory_bytes
 
-    def looked_up(self, slots: Integers, fresh: Integers) -> None:
+    def looked_up(self, slots: Integers, fresh: Integers, *, read: bool = True) -> None:
         """`slots` were looked up, `fresh` of them for the first time in the batch: those not in memory are read."""
         if len(self.dirty) < self._rows.capacity:
             self._grow()
         unknown = self._rows.absent(fresh)
         self.hit_ratio.count(len(fresh) - len(unknown), len(fresh))
-        if len(unknown) and not self.base.is_empty:
+        if read and len(unknown) and not self.base.is_empty:
             self._read(unknown)
         if self._recency is not None:
             self._recency.touch(slots)

@@ -281,10 +281,13 @@ class StateTable:
         """The state after `up_to_batch` is in a completed checkpoint: no rewind goes back further."""
         self._history.release(up_to_batch)
 
-    def apply(self, changes: pa.RecordBatch, key_group_start: int, key_group_stop: int) -> None:
+    def apply(
+        self, changes: pa.RecordBatch, key_group_start: int, key_group_stop: int, *, blind: bool = False
+    ) -> None:
         """Replay a change set or snapshot, outside a batch; rows of other key groups are left out.
 
-        The last row of a key wins. Not undone by `rewind`.
+        The last row of a key wins. Not undone by `rewind`. `blind`: what a base store has of these rows is not read
+        before it is replaced, so their number is not known until `count_is`.
         Value columns are met by name: one that `changes` lacks becomes null in its rows, one that only `changes`
         has is left out, one of a narrower type is widened.
 
@@ -299,7 +302,7 @@ class StateTable:
         keys = encode_columns([rows.column(name) for name in self.key_schema.names], self.key_schema.names)
         slots, touched = self._rows.lookup(keys, self._next_stamp())
         if self._residency is not None:
-            self._residency.looked_up(slots, touched)
+            self._residency.looked_up(slots, touched, read=not blind)
         before = int(np.count_nonzero(self.present[touched]))
         for column in self._rows.columns:
             if column.field.name in names:
@@ -344,7 +347,7 @@ class StateTable:
         return True
 
     def count_is(self, rows: int) -> None:
-        """So many rows are present: after `adopt`, and `apply` of what had not reached the files."""
+        """So many rows are present: after `adopt`, and after blind `apply`."""
         self._count = rows
 
     def capture(self) -> Captured:

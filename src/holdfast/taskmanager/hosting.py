@@ -4,8 +4,11 @@ Built whole or not at all; `Hosted.close` lets go of it. Restores run side by si
 once for all subtasks. The program comes from the authenticated JobMaster: the only bytes unpickled here.
 """
 
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+import itertools
+import logging
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 
 import cloudpickle
 import pyarrow as pa
@@ -15,16 +18,43 @@ from holdfast.changelog.retries import RetryPolicy
 from holdfast.changelog.uploader import Uploader
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError
+from holdfast.failpoints import hit
 from holdfast.graph.program import Program
 from holdfast.materialize.keyed_state import UNLOGGED_LANES, KeyedState
 from holdfast.materialize.policy import MaterializationPolicy
-from holdfast.recovery.restore import ObjectCache, restore_table
+from holdfast.recovery.downloads import Fetched, ObjectCache, Range
+from holdfast.recovery.local import LocalCopies
+from holdfast.recovery.restore import ranges_of, restore_table
 from holdfast.state.backends import tables_of
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.checkpoints import Answers, CheckpointWork
 from holdfast.taskmanager.protocol import Deployment, JobMasterGateway, SubtaskDeployment
 from holdfast.taskmanager.subtask import Subtask
+
+_log = logging.getLogger(__name__)
+
+PROGRESS_S = 5.0
+"""How often a recovery that takes long says how far it is."""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What the last deployment read, and how long it took until everything was restored."""
+
+    fetched: Fetched = field(default_factory=Fetched)
+    duration_s: float = 0.0
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "recoveryMs": self.duration_s * 1000.0,
+            "recoveryObjects": float(self.fetched.objects),
+            "recoveryBytesFromStore": float(self.fetched.bytes_from_store),
+            "recoveryBytesFromLocal": float(self.fetched.bytes_from_local),
+        }
+
+    def __str__(self) -> str:
+        return f"{self.fetched}, in {self.duration_s:.2f} s"
 
 
 @dataclass
@@ -35,6 +65,8 @@ class Hosted:
     subtasks: dict[tuple[str, int], Subtask]
     uploader: Uploader
     checkpoints: CheckpointWork
+    copies: LocalCopies | None = None
+    recovery: Recovery = field(default_factory=Recovery)
 
     def of_level(self, level: int) -> list[Subtask]:
         """Those whose operators process at `level`."""
@@ -50,6 +82,19 @@ class Hosted:
     def held(self) -> list[str]:
         """Objects that live logs and materializations hold."""
         return [name for each in self.subtasks.values() for name in each.held()]
+
+    def completed(self, checkpoint_id: int) -> None:
+        """The checkpoint was recorded: logs are truncated, and local copies that nothing refers to any more go."""
+        known = set() if self.copies is None else self.copies.names()
+        for each in self.subtasks.values():
+            each.completed(checkpoint_id)
+        if self.copies is not None:
+            self.copies.keep_only(self.uploader.in_use().union(self.held()), known)
+
+    def metrics(self) -> dict[str, float]:
+        """Of the last recovery, and of what is kept for the next one."""
+        copies = {} if self.copies is None else {"localCopiesBytes": float(self.copies.size_bytes)}
+        return self.recovery.metrics() | copies
 
     def close(self, *, discard: bool) -> None:
         """`discard`: what was uploaded and never acknowledged is deleted; not so where the JobMaster may be gone."""
@@ -68,10 +113,12 @@ def host(
     clock: Clock,
     pool: ThreadPoolExecutor,
     local_dir: str | None = None,
+    copies: LocalCopies | None = None,
 ) -> Hosted:
     """Build and restore everything that `deployment` names; `pool` runs the restores.
 
-    State that is not in memory lies in fresh folders below `local_dir`, deleted by `Hosted.close`.
+    State that is not in memory lies in fresh folders below `local_dir`, deleted by `Hosted.close`. What is uploaded
+    or downloaded is also given to `copies`, which are read in place of the store.
 
     Raises
     ------
@@ -79,25 +126,40 @@ def host(
         A subtask cannot be restored; nothing stays hosted.
     """
     program: Program = cloudpickle.loads(deployment.program)
-    uploader = _uploader(deployment, store, janitor, clock)
+    uploader = _uploader(deployment, store, janitor, copies)
     retrying = RetryingStore(store)
     checkpoints = CheckpointWork(deployment, retrying, uploader, job_master, answers)
-    hosted = Hosted(program, {}, uploader, checkpoints)
-    with ObjectCache(retrying) as fetch:
+    hosted = Hosted(program, {}, uploader, checkpoints, copies)
+    begun_s = clock.monotonic()
+    if copies is not None:
+        copies.refresh()
+    with ObjectCache(retrying, copies=copies) as fetch:
+        fetch.expect(_ranges(deployment))
         built: list[Future[Subtask]] = [
             pool.submit(_restored, each, deployment, program, uploader, fetch, clock, local_dir)
             for each in deployment.subtasks
         ]
-        errors = [error for error in (future.exception() for future in built) if error is not None]
+        while wait(built, PROGRESS_S).not_done:
+            _log.info("TaskManager %d restores: %s so far", deployment.task_manager, fetch.fetched)
+        hosted.recovery = Recovery(fetch.fetched, clock.monotonic() - begun_s)
+    errors = [error for error in (future.exception() for future in built) if error is not None]
     subtasks = [future.result() for future in built if future.exception() is None]
     hosted.subtasks.update({(each.name, each.subtask): each for each in subtasks})
     if errors:
         hosted.close(discard=True)
         raise errors[0]
+    if hosted.recovery.fetched.objects:
+        _log.info("TaskManager %d restored its subtasks: %s", deployment.task_manager, hosted.recovery)
     return hosted
 
 
-def _uploader(deployment: Deployment, store: ObjectStore, janitor: Janitor, clock: Clock) -> Uploader:
+def _ranges(deployment: Deployment) -> Iterator[Range]:
+    """What all subtasks read; they do it side by side."""
+    of_each = [ranges_of(each.restore, each.key_group_start, each.key_group_stop) for each in deployment.subtasks]
+    return (each for some in itertools.zip_longest(*of_each) for each in some if each is not None)
+
+
+def _uploader(deployment: Deployment, store: ObjectStore, janitor: Janitor, copies: LocalCopies | None) -> Uploader:
     settings = deployment.changelog
     return Uploader(
         store,
@@ -111,6 +173,7 @@ def _uploader(deployment: Deployment, store: ObjectStore, janitor: Janitor, cloc
         retries=RetryPolicy(settings.upload_attempts_max, settings.next_attempt_delay_s, settings.attempt_timeout_s),
         materializations_max=1 if settings.enabled else UNLOGGED_LANES,
         janitor=janitor,
+        copies=copies,
     )
 
 
@@ -137,12 +200,13 @@ def _restored(
     try:
         for name, table in operator.tables.items():
             handles = [each for each in subtask.restore if (each.operator, each.table) == (subtask.operator, name)]
-            restore_table(table, handles, fetch, start, stop, local_dir)
+            files = restore_table(table, handles, fetch, start, stop, local_dir, expected=True)
+            hit("taskmanager.deploy.table")
             states[name] = KeyedState(
                 subtask.operator, name, table, start, stop, uploader, policy, clock, changelog=settings.enabled
             )
             if handles:
-                states[name].restored(handles)
+                states[name].restored(handles, files)
     except BaseException:
         for table in operator.tables.values():
             table.close()

@@ -29,6 +29,8 @@ class TaskManagerSettings(msgspec.Struct, frozen=True):
     local_dir: str | None = None
     memory_bytes: int = 1024 * MEBIBYTE
     """Tables and exchange buffers together."""
+    local_copies_bytes_max: int = 0
+    """Of what is stored, copies up to that size are kept below `local_dir` for recovery; 0: none."""
     heartbeat_interval_s: float = 1.0
     job_master_silence_s_max: float = 30.0
 

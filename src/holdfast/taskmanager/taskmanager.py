@@ -26,6 +26,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, StaleCall, StateTooLarge
 from holdfast.failpoints import hit
 from holdfast.functions.operator import BatchContext
+from holdfast.recovery.local import open_copies
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.buffers import SpillArea
 from holdfast.taskmanager.checkpoints import Answers, Cut
@@ -77,6 +78,9 @@ class TaskManager:
         self._outputs = Outputs(self._area)
         self._answers = Answers()
         self._janitor = Janitor(store)
+        self._copies = open_copies(
+            settings.local_dir, settings.job_id, settings.task_manager, settings.local_copies_bytes_max
+        )
         self._work = threading.Lock()
         self._numbers = threading.Lock()
         self._run = 0
@@ -108,6 +112,7 @@ class TaskManager:
                 self._clock,
                 self._pool,
                 self._settings.local_dir,
+                self._copies,
             )
             with self._numbers:
                 self._hosted = hosted
@@ -226,8 +231,7 @@ class TaskManager:
     def complete(self, run: int, checkpoint_id: int) -> None:
         self._see(run, "complete")
         hit("taskmanager.complete")
-        for each in self._deployed().subtasks.values():
-            each.completed(checkpoint_id)
+        self._deployed().completed(checkpoint_id)
 
     def abort_checkpoint(self, run: int, checkpoint_id: int) -> None:
         self._see(run, "abort_checkpoint")
@@ -262,11 +266,16 @@ class TaskManager:
         self.stopped.set()
 
     def close(self) -> None:
-        """Let go of everything held in this process and on its disk; the store stays as it is."""
+        """Let go of everything held in this process and on its disk; the store stays as it is.
+
+        Local copies go as well where this was the end that it was asked for; else somebody may restore from them.
+        """
         self._answers.end()
         with self._work:
             self._undeploy(discard=False)
             self._area.close()
+            if self._copies is not None:
+                self._copies.close(delete=self.stopped.is_set())
 
     # Inside.
 

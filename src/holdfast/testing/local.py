@@ -94,6 +94,7 @@ class LocalCluster:
             storage_url=self._store.url,
             local_dir=self._task_manager.local_dir,
             memory_bytes=self._task_manager.memory_bytes,
+            local_copies_bytes_max=self._task_manager.local_copies_bytes_max,
         )
         store, job_master = CutOffStore(self._store), _Reachable(self._gateway)
         task_manager = TaskManager(settings, store, job_master, self._clock)
@@ -142,6 +143,7 @@ class LocalCluster:
         with self._lock:
             hosted, self._hosted = self._hosted, {}
         for each in hosted.values():
+            each.task_manager.stop()
             each.task_manager.close()
         self._reaper.shutdown(wait=True)
 

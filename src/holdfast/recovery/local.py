@@ -1,0 +1,339 @@
+"""Local recovery: copies of stored objects on the machine's own disk, for whoever restores there next.
+
+    <local_dir>/holdfast-copies-<user>/<job id>/tm-<task manager>/
+        in-use                                              locked by each process that uses the folder
+        <area>.<epoch>.<incarnation>.<uuid>.<bytes>.<crc>.object    a whole object
+        <area>.<epoch>.<incarnation>.<uuid>.<bytes>.<crc>.head      the beginning of one, the rest of which is
+        <area>.<epoch>.<incarnation>.<uuid>.<bytes>.<crc>.body      a link to a file that never changes
+
+Names of objects are used once and their content never changes, so job id and name say all; length and CRC-32 are
+those of the whole object, checked before each use. A copy that does not fit is deleted, and the store is asked.
+A TaskManager writes to its own folder and reads those of the others of its job, too: after a rescale its key groups
+come from there. Copies outlive their process, a kill -9 as well. They go when `keep_only` says that nothing needs
+them; the oldest ones past `bytes_max`; all of a folder when its TaskManager ends in good order; and folders that
+nobody uses after `LEFTOVER_S_MAX`. Any copy may vanish at any time: that costs a download, and nothing else.
+It does not know handles, nor when to restore.
+"""
+
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+from uuid import uuid4
+
+from holdfast.storage import names
+
+_log = logging.getLogger(__name__)
+
+LEFTOVER_S_MAX = 24 * 3600.0
+"""A folder of copies that no process uses is deleted when nothing was written to it for so long."""
+READ_BYTES = 4 * 1024 * 1024
+IN_USE = "in-use"
+OBJECT, HEAD, BODY = ".object", ".head", ".body"
+UNFINISHED = ".part-"
+
+
+@dataclass(frozen=True)
+class Copy:
+    """An object as it was found: all of it in `head`, or the rest in the file `body`."""
+
+    head: bytes
+    length: int
+    body: Path | None = None
+
+    def data(self) -> bytes:
+        return self.head if self.body is None else self.head + self.body.read_bytes()
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What a file's name says."""
+
+    folder: Path
+    stem: str
+    length: int
+    crc: int
+    linked: bool
+
+    def paths(self) -> list[Path]:
+        """The last one makes the copy whole."""
+        suffixes = (HEAD, BODY) if self.linked else (OBJECT,)
+        return [self.folder / f"{self.stem}{suffix}" for suffix in suffixes]
+
+    def delete(self) -> None:
+        for path in reversed(self.paths()):
+            path.unlink(missing_ok=True)
+
+
+class LocalCopies:
+    """The copies of one TaskManager. Thread-safe. Implements `changelog.copies.Copies`.
+
+    Parameters
+    ----------
+    local_dir
+        Below which copies lie; None: the temporary folder of the machine.
+    job_id, task_manager
+        Whose they are. Folders of other jobs are only looked at for leftovers.
+    bytes_max
+        What the copies of this TaskManager may take.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be made, or belongs to another user.
+    """
+
+    def __init__(self, local_dir: str | None, job_id: str, task_manager: int, bytes_max: int) -> None:
+        self._root = Path(local_dir or tempfile.gettempdir()) / f"holdfast-copies-{os.geteuid()}"
+        self._job = self._root / job_id
+        self._folder = self._job / f"tm-{task_manager}"
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._entries: dict[str, _Entry] = {}
+        self._others: dict[str, _Entry] = {}
+        self._bytes = 0
+        self._failed = False
+        self._in_use = self._open()
+        _sweep(self._root)
+
+    @property
+    def size_bytes(self) -> int:
+        """What this TaskManager's own copies take."""
+        with self._lock:
+            return self._bytes
+
+    def names(self) -> set[str]:
+        """The objects that it has copies of itself."""
+        with self._lock:
+            return set(self._entries)
+
+    def refresh(self) -> None:
+        """Look for copies that other TaskManagers of the job have on this machine."""
+        others: dict[str, _Entry] = {}
+        for folder in self._job.glob("tm-*"):
+            if folder != self._folder:
+                others.update(_scan(folder))
+        with self._lock:
+            self._others = others
+
+    def keep(
+        self, name: str, data: bytes | memoryview, file: Path | None = None, *, in_place_of_older: bool = True
+    ) -> None:
+        """See `changelog.copies.Copies`. Without `in_place_of_older` nothing goes to make room for it."""
+        length = len(data)
+        with self._lock:
+            room = length <= self._bytes_max if in_place_of_older else self._bytes + length <= self._bytes_max
+            if not room or name in self._entries or names.parse(name) is None:
+                return
+        crc = zlib.crc32(data)
+        stem = f"{name.replace('/', '.')}.{length}.{crc:08x}"
+        entry = _Entry(self._folder, stem, length, crc, file is not None)
+        try:
+            if file is None or not self._link(entry, data, file):
+                entry = _Entry(self._folder, stem, length, crc, False)
+                self._write(entry.paths()[-1], data)
+        except OSError as error:
+            self._cannot(f"no copy of {name} is kept", error)
+            return
+        self._add(name, entry)
+
+    def open(self, name: str) -> Copy | None:
+        """The copy of an object, checked; None where there is none that is whole."""
+        with self._lock:
+            entry = self._entries.get(name) or self._others.get(name)
+        if entry is None:
+            return None
+        try:
+            copy = _checked(entry)
+            if copy is not None and entry.folder != self._folder:
+                entry = self._take_over(name, entry)
+                return Copy(copy.head, copy.length, entry.paths()[-1] if entry.linked else None)
+        except OSError as error:
+            _log.info("the copy of %s cannot be read: %s", name, error)
+            copy = None
+        if copy is None:
+            _log.warning("the local copy of %s is damaged: it is deleted, and the storage is asked", name)
+            self._forget(name, entry)
+        return copy
+
+    def keep_only(self, needed: Collection[str], known: Collection[str]) -> None:
+        """Of `known` copies, those go that are not needed. `known` are the `names` of before `needed` was found out."""
+        unneeded = set(known).difference(needed)
+        with self._lock:
+            gone = [(name, entry) for name in unneeded if (entry := self._entries.get(name)) is not None]
+        for name, entry in gone:
+            self._forget(name, entry)
+
+    def close(self, *, delete: bool) -> None:
+        """Let go of the folder; `delete` it where nobody is to recover from it."""
+        with self._lock:
+            self._entries.clear()
+            self._bytes_max = -1
+        if delete:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._remove_if_empty()
+        self._in_use.close()
+
+    def _open(self) -> IO[str]:
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._root.is_symlink() or self._root.stat().st_uid != os.geteuid():
+            raise PermissionError(f"{self._root} belongs to another user")
+        in_use = self._locked()
+        for unfinished in self._folder.glob(f"{UNFINISHED}*"):
+            unfinished.unlink(missing_ok=True)
+        for name, entry in _scan(self._folder):
+            self._add(name, entry)
+        return in_use
+
+    def _locked(self) -> IO[str]:
+        """The folder, made and in use; again where somebody sweeps it at this moment as a leftover."""
+        while True:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                in_use = (self._folder / IN_USE).open("w")
+            except FileNotFoundError:
+                continue
+            fcntl.flock(in_use, fcntl.LOCK_SH)
+            if (self._folder / IN_USE).exists():
+                return in_use
+            in_use.close()
+
+    def _link(self, entry: _Entry, data: bytes | memoryview, file: Path) -> bool:
+        """Whether it was linked; not every file system can."""
+        head, body = entry.paths()
+        size = file.stat().st_size
+        self._write(head, data[: entry.length - size])
+        try:
+            os.link(file, body)
+        except FileExistsError:
+            return True
+        except OSError:
+            head.unlink(missing_ok=True)
+            return False
+        return True
+
+    def _write(self, path: Path, data: bytes | memoryview) -> None:
+        unfinished = path.with_name(f"{UNFINISHED}{uuid4().hex}")
+        try:
+            unfinished.write_bytes(data)
+            unfinished.rename(path)
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+    def _take_over(self, name: str, entry: _Entry) -> _Entry:
+        """Another TaskManager's copy becomes this one's, too: that one lets go of what it does not need itself."""
+        own = _Entry(self._folder, entry.stem, entry.length, entry.crc, entry.linked)
+        for source, target in zip(entry.paths(), own.paths(), strict=True):
+            if not target.exists():
+                os.link(source, target)
+        self._add(name, own)
+        return own
+
+    def _add(self, name: str, entry: _Entry) -> None:
+        surplus: list[tuple[str, _Entry]] = []
+        with self._lock:
+            if name not in self._entries:
+                self._entries[name] = entry
+                self._bytes += entry.length
+            left = self._bytes
+            for oldest in self._entries.items():
+                if left <= self._bytes_max:
+                    break
+                surplus.append(oldest)
+                left -= oldest[1].length
+        for oldest_name, oldest_entry in surplus:
+            self._forget(oldest_name, oldest_entry)
+
+    def _forget(self, name: str, entry: _Entry) -> None:
+        with self._lock:
+            if self._entries.get(name) == entry:
+                del self._entries[name]
+                self._bytes -= entry.length
+            if self._others.get(name) == entry:
+                del self._others[name]
+        try:
+            entry.delete()
+        except OSError as error:
+            self._cannot(f"the copy of {name} cannot be deleted", error)
+
+    def _cannot(self, what: str, error: OSError) -> None:
+        """Said once: a full disk would say it for each object."""
+        level = logging.INFO if self._failed else logging.WARNING
+        self._failed = True
+        _log.log(level, "local recovery: %s: %s", what, error)
+
+    def _remove_if_empty(self) -> None:
+        for folder in (self._job, self._root):
+            try:
+                folder.rmdir()
+            except OSError:
+                return
+
+
+def open_copies(local_dir: str | None, job_id: str, task_manager: int, bytes_max: int) -> LocalCopies | None:
+    """The copies of a TaskManager; None where there are to be none (`bytes_max` is 0), or the folder cannot be used."""
+    if not bytes_max:
+        return None
+    try:
+        return LocalCopies(local_dir, job_id, task_manager, bytes_max)
+    except OSError as error:
+        _log.warning("local recovery is off for TaskManager %d: %s", task_manager, error)
+        return None
+
+
+def _scan(folder: Path) -> Iterator[tuple[str, _Entry]]:
+    """The whole copies in a folder, oldest first; what else lies there is left alone."""
+    found = []
+    for path in folder.glob("*"):
+        stem, suffix = path.stem, path.suffix
+        parts = stem.split(".")
+        name = "/".join(parts[:-2])
+        fits = len(parts) > 2 and suffix in (OBJECT, BODY) and names.parse(name) is not None
+        if not fits or not parts[-2].isdigit() or (suffix == BODY and not (folder / f"{stem}{HEAD}").exists()):
+            continue
+        try:
+            entry = _Entry(folder, stem, int(parts[-2]), int(parts[-1], 16), suffix == BODY)
+            found.append((path.stat().st_mtime, name, entry))
+        except (OSError, ValueError):
+            continue
+    found.sort(key=lambda each: each[:2])
+    return ((name, entry) for _, name, entry in found)
+
+
+def _checked(entry: _Entry) -> Copy | None:
+    """The copy, or None where it is not what was stored."""
+    first, last = entry.paths()[0], entry.paths()[-1]
+    head = first.read_bytes()
+    length, crc = len(head), zlib.crc32(head)
+    if entry.linked:
+        with last.open("rb") as body:
+            while some := body.read(READ_BYTES):
+                length += len(some)
+                crc = zlib.crc32(some, crc)
+    if (length, crc) != (entry.length, entry.crc):
+        return None
+    return Copy(head, length, last if entry.linked else None)
+
+
+def _sweep(root: Path) -> None:
+    """Delete folders of copies that no process uses any more, of any job."""
+    now_s = time.time()
+    for folder in root.glob("*/tm-*"):
+        try:
+            if now_s - folder.stat().st_mtime < LEFTOVER_S_MAX:
+                continue
+            with (folder / IN_USE).open("a") as in_use:
+                fcntl.flock(in_use, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            folder.parent.rmdir()
+        except OSError as error:
+            _log.debug("%s stays: %s", folder, error)
