@@ -24,7 +24,7 @@ Row = tuple[str, str, Any, Any]
 BACKENDS = {"hashmap": HashMapState(), "rocksdb": RocksDBState(), "cache": RocksDBState(cache_max_entries=3)}
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=["hashmap", pytest.param("rocksdb", marks=pytest.mark.long), "cache"])
 def tables(request: pytest.FixtureRequest, tmp_path: Path) -> NewTable:
     return tables_of(BACKENDS[request.param], str(tmp_path))
 

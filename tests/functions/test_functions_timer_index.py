@@ -23,7 +23,7 @@ BACKENDS = {"hashmap": HashMapState(), "rocksdb": RocksDBState(), "cache": Rocks
 Row = tuple[str, str, int]
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=["hashmap", pytest.param("rocksdb", marks=pytest.mark.long), "cache"])
 def tables(request: pytest.FixtureRequest, tmp_path: Path) -> NewTable:
     return tables_of(BACKENDS[request.param], str(tmp_path))
 

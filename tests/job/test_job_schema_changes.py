@@ -10,11 +10,15 @@ import holdfast as hf
 from holdfast.testing import run
 
 ROWS = pairs((1, 10), (2, 20), (1, 5))
-BACKENDS = [hf.HashMapState(), hf.RocksDBState(), hf.RocksDBState(cache_max_entries=1)]
+BACKENDS = [
+    pytest.param(hf.HashMapState(), id="hashmap"),
+    pytest.param(hf.RocksDBState(), id="rocksdb", marks=pytest.mark.long),
+    pytest.param(hf.RocksDBState(cache_max_entries=1), id="cache"),
+]
 OUT = "k BIGINT, seen STRING"
 
 
-@pytest.fixture(params=BACKENDS, ids=["hashmap", "rocksdb", "cache"])
+@pytest.fixture(params=BACKENDS)
 def state(request):
     return request.param
 

@@ -86,7 +86,7 @@ class ProcessFunction(KeyedFunction):
 
 
 class BatchFunction(KeyedFunction):
-    """A function of many rows and the states of their keys, as arrays. States are `ValueState`s only."""
+    """A function of many rows and the states of their keys, as arrays: `ValueState`, `ListState` and `MapState`."""
 
     def process(
         self, batch: pa.RecordBatch, keys: pa.RecordBatch, groups: "np.ndarray[Any, np.dtype[np.int64]]", ctx: "Context"

@@ -135,8 +135,24 @@ class ValueState(State):
         self._not_running()
 
 
-class ReducingState(State):
-    """One value a key: all that were added, reduced by `fn(kept, added)`. `ProcessFunction` only."""
+class FoldingState(State):
+    """One value a key, made of all that were added. `ProcessFunction` only."""
+
+    def add(self, value: Any) -> None:
+        """Bring a value into the key's."""
+        self._not_running()
+
+    def get(self) -> Any:
+        """What the key's values gave so far, or None before the first `add`."""
+        self._not_running()
+
+    def clear(self) -> None:
+        """Forget it."""
+        self._not_running()
+
+
+class ReducingState(FoldingState):
+    """All values that were added to the key, reduced by `fn(kept, added)`; the first one is kept as it is."""
 
     def __init__(
         self,
@@ -150,21 +166,9 @@ class ReducingState(State):
         self._check_callable("fn", fn)
         self.fn = fn
 
-    def add(self, value: Any) -> None:
-        """Reduce the key's value and this one; the first value is kept as it is."""
-        self._not_running()
 
-    def get(self) -> Any:
-        """The reduced value, or None before the first `add`."""
-        self._not_running()
-
-    def clear(self) -> None:
-        """Forget the value."""
-        self._not_running()
-
-
-class AggregatingState(State):
-    """One accumulator a key, which may differ in type from what is added and read. `ProcessFunction` only.
+class AggregatingState(FoldingState):
+    """One accumulator a key, which may differ in type from what is added and read.
 
     Parameters
     ----------
@@ -196,18 +200,6 @@ class AggregatingState(State):
         self.add_fn = add
         self.initial = initial
         self.result = result
-
-    def add(self, value: Any) -> None:
-        """Bring a value into the key's accumulator."""
-        self._not_running()
-
-    def get(self) -> Any:
-        """The result of the accumulator, or None before the first `add`."""
-        self._not_running()
-
-    def clear(self) -> None:
-        """Forget the accumulator."""
-        self._not_running()
 
 
 class ListState(State):

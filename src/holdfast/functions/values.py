@@ -104,7 +104,7 @@ def _fit_by_arrow(kind: pa.DataType, accepted: tuple[type, ...]) -> Fit:
 def _fit_date(value: Any) -> Any:
     if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
         return value
-    raise Misfit(value, "date32[day]")
+    raise Misfit(value, "a date")
 
 
 def _fit_list(kind: pa.DataType) -> Fit:
@@ -165,7 +165,7 @@ def _fit_other(kind: pa.DataType) -> Fit | None:
         return _fit_by_arrow(kind, (bytes,))
     if types.is_decimal(kind):
         return _fit_by_arrow(kind, (Decimal, int))
-    if types.is_date32(kind):
+    if types.is_date(kind):
         return _fit_date
     if types.is_timestamp(kind):
         return _fit_by_arrow(kind, (datetime.datetime, np.datetime64))

@@ -1,0 +1,183 @@
+"""Every type in every kind of state, by row and by batch, on every backend."""
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from holdfast.functions.operator import BatchContext, NewTable, Operator
+from holdfast.functions.process import BatchFunction, Context, ProcessFunction, ProcessSpec
+from holdfast.functions.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from holdfast.settings import HashMapState, RocksDBState
+from holdfast.state.backends import tables_of
+
+INPUT = pa.schema([("k", pa.int64())])
+OUTPUT = pa.schema([("seen", pa.string())])
+BACKENDS = {"hashmap": HashMapState(), "rocksdb": RocksDBState(), "cache": RocksDBState(cache_max_entries=1)}
+DAY = datetime(2026, 2, 3, 4, 5, 6)
+
+TYPES: list[tuple[pa.DataType | None, list[Any]]] = [
+    (pa.bool_(), [True, False]),
+    (pa.int8(), [-128, 127, 0]),
+    (pa.int16(), [-(2**15), 2**15 - 1]),
+    (pa.int32(), [-(2**31), 2**31 - 1]),
+    (pa.int64(), [-(2**63), 2**63 - 1]),
+    (pa.uint8(), [0, 255]),
+    (pa.uint16(), [0, 2**16 - 1]),
+    (pa.uint32(), [0, 2**32 - 1]),
+    (pa.uint64(), [0, 2**64 - 1]),
+    (pa.float16(), [0.5, -2.0, float("inf")]),
+    (pa.float32(), [0.5, -1.25]),
+    (pa.float64(), [0.1, -1e300, float("-inf")]),
+    (pa.date32(), [date(2026, 1, 2), date(1900, 1, 1)]),
+    (pa.date64(), [date(2026, 1, 2), date(1900, 1, 1)]),
+    (pa.time32("s"), [time(0), time(23, 59, 59)]),
+    (pa.time32("ms"), [time(1, 2, 3, 4000)]),
+    (pa.time64("us"), [time(1, 2, 3, 4)]),
+    (pa.time64("ns"), [time(1, 2, 3, 4)]),
+    (pa.timestamp("s"), [DAY, datetime(1950, 1, 1)]),
+    (pa.timestamp("ms"), [DAY.replace(microsecond=7000)]),
+    (pa.timestamp("us"), [DAY.replace(microsecond=7)]),
+    (pa.timestamp("us", tz="UTC"), [DAY.replace(tzinfo=UTC)]),
+    (pa.timestamp("ns"), [DAY.replace(microsecond=7)]),
+    (pa.duration("s"), [timedelta(days=-1), timedelta(0)]),
+    (pa.duration("ms"), [timedelta(milliseconds=5)]),
+    (pa.duration("us"), [timedelta(microseconds=-5)]),
+    (pa.duration("ns"), [timedelta(microseconds=5)]),
+    (pa.decimal128(20, 3), [Decimal("-1.500"), Decimal("12345678901234567.001")]),
+    (pa.decimal256(50, 0), [Decimal(10**49)]),
+    (pa.binary(3), [b"abc", b"\0\0\0"]),
+    (pa.string(), ["", "naïve"]),
+    (pa.large_string(), ["text"]),
+    (pa.binary(), [b"", b"\xff"]),
+    (pa.list_(pa.int32()), [[], [1, None]]),
+    (pa.struct([("a", pa.int8()), ("b", pa.string())]), [{"a": 1, "b": None}]),
+    (pa.map_(pa.string(), pa.int64()), [[("a", 1)], []]),
+    (None, [{"a": [1, 2.5, None, b"x"]}, "", 0, False, [[]]]),
+]
+IDS = [str(kind) for kind, _ in TYPES]
+
+
+@pytest.fixture(params=["hashmap", *(pytest.param(name, marks=pytest.mark.long) for name in ("rocksdb", "cache"))])
+def tables(request: pytest.FixtureRequest, tmp_path: Path) -> NewTable:
+    return tables_of(BACKENDS[request.param], str(tmp_path))
+
+
+def as_read(kind: pa.DataType | None, values: list[Any]) -> list[Any]:
+    """As Arrow gives them back: equal, but perhaps of another class."""
+    return values if kind is None else pa.array(values, kind).to_pylist()
+
+
+def run(function: Any, keys: list[int], operator: Operator | None, tables: NewTable) -> tuple[Operator, list[str]]:
+    """One batch, on an operator that is new or restored from another one."""
+    made = ProcessSpec("types", ("k",), INPUT, function, OUTPUT).create(0, 0, 128, 128, tables)
+    if operator is not None:
+        for name, table in operator.tables.items():
+            made.tables[name].apply(table.snapshot(), 0, 128)
+            table.close()
+    for table in made.tables.values():
+        table.begin(1)
+    rows = pa.record_batch([pa.array(keys, pa.int64())], schema=INPUT)
+    result = made.process([(0, rows)], BatchContext(1, 0, "types", 0))
+    for table in made.tables.values():
+        table.commit()
+    return made, [row["seen"] for batch in result.output for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize(("kind", "values"), TYPES, ids=IDS)
+def test_by_row_what_was_put_comes_back_also_nulls_and_defaults(
+    kind: pa.DataType | None, values: list[Any], tables: NewTable
+) -> None:
+    both = as_read(kind, [*values, None])
+    values = both[:-1]
+
+    class Keep(ProcessFunction):
+        writes = True
+        value = ValueState(kind, default=values[0])
+        reduced = ReducingState(lambda kept, added: added, kind)
+        gathered = AggregatingState(lambda kept, added: added, values[0], type=kind)
+        elements = ListState(kind)
+        entries = MapState(pa.int64(), kind, default=values[0])
+
+        def process(self, row: Any, ctx: Context) -> Iterator[dict[str, str]]:
+            if self.writes:
+                self.value.update(both[row.k])
+                self.reduced.add(values[row.k % len(values)])
+                self.gathered.add(both[row.k])
+                self.elements.update(both)
+                self.entries.put(row.k, both[row.k])
+            seen = self.value.value(), self.reduced.get(), self.gathered.get(), self.elements.get()
+            yield {"seen": repr((*seen, self.entries.items(), self.entries.get(99), self.entries.contains(row.k)))}
+
+    def keep(writes: bool) -> Keep:
+        made = Keep()
+        made.writes = writes
+        return made
+
+    expected = [
+        repr(
+            (
+                values[0] if value is None else value,
+                values[number % len(values)],
+                value,
+                both,
+                [(number, value)],
+                values[0],
+                True,
+            )
+        )
+        for number, value in enumerate(both)
+    ]
+    keys = list(range(len(both)))
+    operator, seen = run(keep(True), keys, None, tables)
+    assert seen == expected
+    operator, seen = run(keep(False), keys, operator, tables)
+    assert seen == expected
+    for table in operator.tables.values():
+        table.close()
+
+
+@pytest.mark.parametrize(("kind", "values"), TYPES, ids=IDS)
+def test_by_batch_what_was_put_comes_back_also_nulls_and_defaults(
+    kind: pa.DataType | None, values: list[Any], tables: NewTable
+) -> None:
+    both = as_read(kind, [*values, None])
+    values = both[:-1]
+
+    class Keep(BatchFunction):
+        writes = True
+        value = ValueState(kind, default=values[0])
+        elements = ListState(kind)
+        entries = MapState(pa.string(), kind, default=values[0])
+
+        def process(self, batch: pa.RecordBatch, keys: pa.RecordBatch, groups: Any, ctx: Context) -> pa.RecordBatch:
+            names = ["entry"] * len(both)
+            if self.writes:
+                put: Any = both if kind is None else pa.array(both, kind)
+                self.value.update(put)
+                self.elements.append(put, groups)
+                self.elements.append([[value] for value in both])
+                self.entries.put(names, put)
+            others = self.entries.get(["none"] * len(both))
+            found = [self.value.values(), self.elements.get(), self.entries.get(names), others]
+            lists = [each if isinstance(each, list) else each.to_pylist() for each in found]
+            seen = [repr(row) for row in zip(*lists, self.entries.contains(names).tolist(), strict=True)]
+            return pa.record_batch([pa.array(seen)], schema=OUTPUT)
+
+    def keep(writes: bool) -> Keep:
+        made = Keep()
+        made.writes = writes
+        return made
+
+    expected = [repr((values[0] if value is None else value, [value, value], value, values[0], True)) for value in both]
+    keys = list(range(len(both)))
+    operator, seen = run(keep(True), keys, None, tables)
+    assert seen == expected
+    operator, seen = run(keep(False), keys, operator, tables)
+    assert seen == expected
+    for table in operator.tables.values():
+        table.close()
