@@ -70,6 +70,11 @@ class Operator(ABC):
         Raises `BadRecord` (bad_records="fail"), `UserFunctionError` or `RowsNeeded`; the caller undoes the tables.
         """
 
+    @property
+    def memory_bytes(self) -> int:
+        """What it holds between batches beside its tables."""
+        return 0
+
     def close(self) -> None:
         return None
 

@@ -161,6 +161,10 @@ class ProcessOperator(Operator):
 
         return process_row
 
+    @property
+    def memory_bytes(self) -> int:
+        return 0 if self._timers is None else self._timers.index_bytes
+
     def close(self) -> None:
         self._function.close()
 

@@ -27,6 +27,10 @@ class TimerRuns:
     def __len__(self) -> int:
         return sum(run.num_rows for run in self._runs)
 
+    @property
+    def memory_bytes(self) -> int:
+        return sum(run.nbytes for run in self._runs)
+
     def add(self, timers: pa.RecordBatch) -> None:
         """In any order; rows of `schema`."""
         if not timers.num_rows:

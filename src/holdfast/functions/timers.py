@@ -126,6 +126,10 @@ class TimerTable:
         self._index = self._new_index()
         self._batch: _Batch | None = None
 
+    @property
+    def index_bytes(self) -> int:
+        return sum(runs.memory_bytes for runs in self._index.values())
+
     def begin(self) -> None:
         """A batch begins: the index is brought to where the table is."""
         before, commits = self._batch, self.table.commits

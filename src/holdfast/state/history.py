@@ -54,6 +54,12 @@ class History:
         while self.memory_bytes > self._bytes_max:
             self._drop_oldest()
 
+    def shrink(self, bytes_max: int) -> None:
+        """Give up the oldest until the rest takes no more than that."""
+        self._drop_released()
+        while self._segments and self.memory_bytes > bytes_max:
+            self._drop_oldest()
+
     def fix_keys(self, index: KeyIndex) -> None:
         """Slots are about to lose their keys."""
         for segment in self.by_slot:

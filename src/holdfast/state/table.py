@@ -126,8 +126,12 @@ class StateTable:
     @property
     def undo_bytes(self) -> int:
         """What the rows saved by the batch in flight and by those before it take."""
-        in_flight = 0 if self._transaction is None else self._transaction.memory_bytes
-        return in_flight + self._history.memory_bytes
+        return self.undo_in_flight_bytes + self._history.memory_bytes
+
+    @property
+    def undo_in_flight_bytes(self) -> int:
+        """What the rows saved by the batch in flight take."""
+        return 0 if self._transaction is None else self._transaction.memory_bytes
 
     @property
     def cache_hit_ratio(self) -> float | None:
@@ -276,6 +280,14 @@ class StateTable:
             self._count -= segment.appeared
             undone.append(slots)
         self._put_anew(undone)
+
+    def shrink_undo(self, bytes_max: int) -> None:
+        """Outside a batch: give up the oldest undo until it takes no more; `rewind` then reaches less far back."""
+        self._refuse_in_batch("shrink_undo")
+        with self._lock:
+            # What waits to be logged holds the same rows.
+            self._unlogged.resolve()
+            self._history.shrink(bytes_max)
 
     def release(self, up_to_batch: int) -> None:
         """The state after `up_to_batch` is in a completed checkpoint: no rewind goes back further."""

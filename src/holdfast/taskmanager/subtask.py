@@ -18,6 +18,7 @@ from holdfast.errors import TaskManagerLost
 from holdfast.failpoints import hit
 from holdfast.functions.operator import BatchContext, Operator, OperatorResult
 from holdfast.materialize.keyed_state import KeyedState
+from holdfast.state.table import StateTable
 
 
 class Subtask:
@@ -35,9 +36,18 @@ class Subtask:
         self._broken: str | None = None
 
     @property
+    def tables(self) -> list[StateTable]:
+        return list(self._operator.tables.values())
+
+    @property
     def memory_bytes(self) -> int:
-        """What its tables take."""
-        return sum(table.memory_bytes for table in self._operator.tables.values())
+        """What its tables take, and what its operator holds beside them; without undo."""
+        return sum(table.memory_bytes for table in self.tables) + self._operator.memory_bytes
+
+    @property
+    def undo_in_flight_bytes(self) -> int:
+        """What undo of the batch in flight takes."""
+        return sum(table.undo_in_flight_bytes for table in self.tables)
 
     @property
     def cache_hit_ratio(self) -> float | None:
@@ -65,6 +75,7 @@ class Subtask:
                 "numRecordsOut": float(self.rows_out),
                 "stateRows": float(self.rows_in_state),
                 "stateBytes": float(self.memory_bytes),
+                "stateUndoBytes": float(sum(table.undo_bytes for table in self.tables)),
             }
         )
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from holdfast.changelog.janitor import Janitor
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import HoldfastError, StaleCall, StateTooLarge
+from holdfast.errors import HoldfastError, StaleCall
 from holdfast.failpoints import hit
 from holdfast.functions.operator import BatchContext
 from holdfast.recovery.local import open_copies
@@ -32,6 +32,7 @@ from holdfast.taskmanager.buffers import SpillArea
 from holdfast.taskmanager.checkpoints import Answers, Cut
 from holdfast.taskmanager.hosting import Hosted, host
 from holdfast.taskmanager.inputs import Inputs
+from holdfast.taskmanager.memory import check_state, give_up_undo
 from holdfast.taskmanager.outputs import Outputs
 from holdfast.taskmanager.protocol import (
     Deployment,
@@ -154,7 +155,7 @@ class TaskManager:
             results = self._each(
                 subtasks, lambda each: self._process(each, request, taken.get((each.name, each.subtask), []))
             )
-            self._check_memory(hosted)
+            check_state(self._settings, list(hosted.subtasks.values()))
             hit("taskmanager.process.after")
             return ProcessResult(results)
 
@@ -188,6 +189,7 @@ class TaskManager:
             with self._numbers:
                 self._committed = batch
                 self._in_flight = None
+            give_up_undo(self._settings, list(hosted.subtasks.values()))
             hit("taskmanager.commit.after")
 
     def abort(self, run: int) -> None:
@@ -252,6 +254,7 @@ class TaskManager:
             "numRecordsOut": float(sum(each.rows_out for each in subtasks)),
             "stateRows": float(sum(each.rows_in_state for each in subtasks)),
             "stateBytes": float(sum(each.memory_bytes for each in subtasks)),
+            "stateUndoBytes": float(sum(table.undo_bytes for each in subtasks for table in each.tables)),
             "exchangeMemoryBytes": float(self._area.memory_bytes),
             "exchangeSpilledBytes": float(self._area.spilled_bytes),
             "lastCommittedBatch": float(self._committed),
@@ -330,17 +333,6 @@ class TaskManager:
         subtask.rows_out += rows_out
         rows_in = sum(rows.num_rows for _, rows in inputs)
         return SubtaskResult(subtask.name, subtask.subtask, rows_in, rows_out, result.bad, result.timers)
-
-    def _check_memory(self, hosted: Hosted) -> None:
-        found, allowed = (
-            sum(each.memory_bytes for each in hosted.subtasks.values()),
-            self._settings.state_memory_bytes_max,
-        )
-        if found > allowed:
-            raise StateTooLarge(
-                f"TaskManager {self.index}: its state tables take {found:,} bytes, allowed are {allowed:,}; "
-                "give TaskManagerConfig(memory=…) more, or use more TaskManagers"
-            )
 
     def _each(self, subtasks: list[Subtask], do: Callable[[Subtask], T]) -> list[T]:
         """Run `do` for each subtask on a thread of its own; when all have ended, raise the first error, if any."""

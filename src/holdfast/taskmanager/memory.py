@@ -1,0 +1,43 @@
+"""Keeps state within `TaskManagerConfig(memory=…)`: a clear failure instead of a process that is killed.
+
+    memory ─┬─ a quarter: exchanged rows; what is more lies in local files (`buffers`)
+            └─ three quarters: tables, caches, the undo of the batch in flight ──past it──► StateTooLarge
+                               what these leave free: undo of committed batches; the oldest is given up
+
+Measured once a batch was processed, before it is committed: a single batch can go past the bound by the rows that it
+touches, and so batches are bounded too. Not counted: what user code holds, and what waits to be uploaded, which has a
+bound of its own.
+"""
+
+from collections.abc import Sequence
+
+from holdfast.errors import StateTooLarge
+from holdfast.taskmanager.settings import TaskManagerSettings
+from holdfast.taskmanager.subtask import Subtask
+
+
+def check_state(settings: TaskManagerSettings, subtasks: Sequence[Subtask]) -> None:
+    """With a batch in flight. Raises `StateTooLarge`."""
+    tables = sum(each.memory_bytes for each in subtasks)
+    undo = sum(each.undo_in_flight_bytes for each in subtasks)
+    allowed = settings.state_memory_bytes_max
+    if tables + undo > allowed:
+        raise StateTooLarge(
+            f"TaskManager {settings.task_manager}: its state takes {tables + undo:,} bytes of memory, {tables:,} in "
+            f"tables and caches and {undo:,} to undo the batch; of TaskManagerConfig(memory=…), "
+            f"{settings.memory_bytes:,} bytes, {allowed:,} are for that. Give it more memory, use more TaskManagers "
+            "or RocksDBState(cache_max_entries=…), or make batches smaller (max_rows_per_batch)"
+        )
+
+
+def give_up_undo(settings: TaskManagerSettings, subtasks: Sequence[Subtask]) -> None:
+    """Between batches: let go of the oldest undo where it no longer fits beside the tables; of the largest first."""
+    tables = [table for each in subtasks for table in each.tables]
+    free = settings.state_memory_bytes_max - sum(each.memory_bytes for each in subtasks)
+    surplus = sum(table.undo_bytes for table in tables) - free
+    for table in sorted(tables, key=lambda table: -table.undo_bytes):
+        if surplus <= 0:
+            return
+        before = table.undo_bytes
+        table.shrink_undo(max(0, before - surplus))
+        surplus -= before - table.undo_bytes
