@@ -25,6 +25,7 @@ from holdfast.maintenance.cleaning import observe
 from holdfast.maintenance.cleaning import plan as plan_cleaning
 from holdfast.maintenance.report import Report
 from holdfast.maintenance.verify import verify as verify_storage
+from holdfast.storage.reach import check_reachable
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 
@@ -114,6 +115,7 @@ def _open(storage: str, options: list[str] | None) -> ObjectStore:
         if not key or not equals:
             raise typer.BadParameter("expected KEY=VALUE", param_hint="--option")
         given[key] = value
+    check_reachable(url, given)
     return RetryingStore(open_store(url, given, make=False))
 
 
@@ -140,8 +142,8 @@ def _print_report(report: Report) -> None:
         console.print(f"note: {note}", markup=False)
     for problem in report.problems:
         console.print(f"\n{problem.object}\n  found     {problem.found}\n  expected  {problem.expected}", markup=False)
-    count = len(report.problems)
-    console.print(f"\n{count} things are wrong" if count > 1 else "\n1 thing is wrong" if count else "all is well")
+    wrong = len(report.problems)
+    console.print(f"\n{wrong} things are wrong" if wrong > 1 else "\n1 thing is wrong" if wrong else "all is well")
 
 
 def _plan_as_json(plan: CleanupPlan, epoch: int, dry_run: bool, deleted: int) -> dict[str, object]:

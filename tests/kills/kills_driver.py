@@ -1,6 +1,7 @@
 """The program that is killed: a Spark driver that runs jobs, one after the other, until their sources are exhausted.
 
-    python kills_driver.py <file of JSON>      {"master": "local[4]", "jobs": [{"shape": {…}, "folder": "…"}, …]}
+    python kills_driver.py <file of JSON>      {"master": "local[4]", "jobs": [{"shape": {…}, "folder": "…"}, …],
+                                                "settings": {…}}         of every `Job`, beside those of its shape
 
 Prints a line for each step. Ends with 0 when all is done, and with 4 when another driver has taken over.
 """
@@ -59,7 +60,7 @@ def main() -> int:
     for number, job in enumerate(told["jobs"]):
         shape, folder = Shape(**job["shape"]), Path(job["folder"])
         try:
-            query = build(shape, folder, spark).start(trigger=hf.available_now())
+            query = build(shape, folder, spark, **told["settings"]).start(trigger=hf.available_now())
             print(f"started {number}", flush=True)
             query.awaitTermination()
         except QueryFailed as error:

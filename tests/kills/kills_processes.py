@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import psutil
 from kills_pipelines import Shape
@@ -38,9 +39,11 @@ class DriverProcess:
         armed: Mapping[str, str] | None = None,
         master: str = "local[4]",
         name: str = "driver",
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        told = {"master": master, "jobs": [{"shape": asdict(shape), "folder": str(at)} for at, shape in jobs.items()]}
+        shapes = [{"shape": asdict(shape), "folder": str(at)} for at, shape in jobs.items()]
+        told = {"master": master, "jobs": shapes, "settings": dict(settings or {})}
         file = folder / f"{name}.json"
         file.write_text(json.dumps(told))
         self.log = folder / f"{name}.log"

@@ -18,6 +18,8 @@ from holdfast.materialize.snapshot import read_part
 from holdfast.recovery.schema import check_schema
 from holdfast.sinks.staging import StagedRows, open_rows
 
+Key = tuple[object, ...]
+
 
 class Wrong(Exception):
     """What was found, and what was expected."""
@@ -33,11 +35,12 @@ class Check:
     """One thing that a checkpoint says about an object. Equal ones say the same."""
 
     kind: str
-    object: str
+    name: str
+    """Of the object."""
     what: str
     """What is there, and for whom, in words."""
     length: int
-    key: tuple[object, ...]
+    key: Key
     """Tells this check from others of the same object."""
     run: Callable[[memoryview], None]
 

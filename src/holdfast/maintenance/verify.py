@@ -19,7 +19,7 @@ from holdfast.journal.fence import journal_numbers
 from holdfast.journal.job import LAYOUT_VERSION, read_job
 from holdfast.journal.records import CheckpointRecord, Record
 from holdfast.maintenance import report as kinds
-from holdfast.maintenance.objects import Check, Wrong, part_check, piece_check, staged_check
+from holdfast.maintenance.objects import Check, Key, Wrong, part_check, piece_check, staged_check
 from holdfast.maintenance.report import CheckpointSummary, Progress, Report
 from holdfast.recovery.manifests import decode_manifest
 from holdfast.recovery.restore import select
@@ -35,7 +35,7 @@ ROUNDS_MAX = 20
 
 def verify(store: ObjectStore, progress: Progress = lambda done, total: None) -> Report:
     """Everything that the checkpoints in the journal refer to. Raises `StorageError` where it cannot even be listed."""
-    verified: set[tuple[object, ...]] = set()
+    verified: set[Key] = set()
     for attempt in itertools.count(1):
         numbers = journal_numbers(store)
         report = _Verification(store, verified, progress).run(numbers)
@@ -47,12 +47,12 @@ def verify(store: ObjectStore, progress: Progress = lambda done, total: None) ->
 class _Verification:
     """One round. `verified`: checks of earlier rounds that found nothing wrong."""
 
-    def __init__(self, store: ObjectStore, verified: set[tuple[object, ...]], progress: Progress) -> None:
+    def __init__(self, store: ObjectStore, verified: set[Key], progress: Progress) -> None:
         self._store = store
         self._verified = verified
         self._progress = progress
         self._report = Report(store.url)
-        self._checks: dict[str, dict[tuple[object, ...], Check]] = {}
+        self._checks: dict[str, dict[Key, Check]] = {}
 
     def run(self, numbers: Sequence[int]) -> Report:
         self._read_job()
@@ -221,7 +221,7 @@ class _Verification:
 
     def _wanted(self, checks: Iterable[Check]) -> None:
         for check in checks:
-            self._checks.setdefault(check.object, {})[check.key] = check
+            self._checks.setdefault(check.name, {})[check.key] = check
 
     def _read_objects(self) -> None:
         total = sum(check.length for checks in self._checks.values() for check in checks.values())
@@ -264,9 +264,9 @@ class _Verification:
         try:
             check.run(data)
         except Wrong as wrong:
-            self._report.wrong(check.kind, check.object, wrong.found, wrong.expected)
+            self._report.wrong(check.kind, check.name, wrong.found, wrong.expected)
         else:
-            self._verified.add((check.object, *check.key))
+            self._verified.add((check.name, *check.key))
 
     def _count(self, name: str, size_bytes: int | None) -> int:
         checks = self._checks[name].values()

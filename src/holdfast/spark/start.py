@@ -27,6 +27,7 @@ from holdfast.spark.slots import await_slots, slots
 from holdfast.spark.tasks import Shipment
 from holdfast.spark.transforms import analyse_transform
 from holdfast.storage import names
+from holdfast.storage.reach import check_reachable
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.taskmanager.settings import TaskManagerSettings
@@ -41,6 +42,7 @@ def start_on_spark(job: "Job", trigger: QueryTrigger) -> Query:
     """Start a job on its Spark session. Raises `JobRefused` and what `Job.start` says."""
     if job.spark is None:
         raise JobRefused("this job was made without a Spark session; pass one to Job(spark, ...)")
+    check_reachable(job.storage, job.storage_options)
     session = clone_session(job.spark)
     _bind_sources(job, session)
     with shipped_by_value(job.ship_modules):

@@ -46,6 +46,17 @@ PROVIDER_PREFIX = re.compile(r"^(aws|google|gcs|azure)_")
 PUBLIC_OPTION = re.compile(r"region|endpoint|bucket|timeout|allow|virtual|account_name|container|http|skip|conditional")
 SIGNATURE = re.compile(r"((?:sig|signature|X-Amz-[A-Za-z-]+|token)=)[^&\s\"')]+", re.IGNORECASE)
 
+CONNECT_TIMEOUT = "3s"
+"""Unless the options say otherwise: a store in reach answers in a fraction of it."""
+
+CONNECTION_REASONS = {
+    "dns error": "the host's name is not known",
+    "ConnectionRefused": "the connection was refused",
+    "ConnectError": "no connection in time",
+    "kind: Timeout": "no answer in time",
+}
+"""What the HTTP client's own account of an error says, in words; its text says nothing of it. In order."""
+
 T = TypeVar("T")
 _shared: dict[str, "ObstoreStore"] = {}
 _shared_lock = threading.Lock()
@@ -120,7 +131,11 @@ class ObstoreStore:
             raise StorageError(f"{self.url}: cannot {what} {name!r}: {self._redacted(error)}") from None
 
     def _redacted(self, error: BaseException) -> str:
-        text = str(error).partition("\n\nDebug source")[0].strip() or type(error).__name__
+        text, _, source = str(error).partition("\n\nDebug source")
+        text = text.strip() or type(error).__name__
+        reason = next((words for marker, words in CONNECTION_REASONS.items() if marker in source), None)
+        if reason is not None:
+            text = f"{text} ({reason})"
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return SIGNATURE.sub(r"\1***", text)
@@ -171,6 +186,7 @@ def memory_store(url: str) -> ObjectStore:
 def cloud_store(url: str, storage_options: Mapping[str, str]) -> ObjectStore:
     """A store at a cloud provider, or at something that speaks its protocol."""
     config, client = _split_options(storage_options)
+    client.setdefault("connect_timeout", CONNECT_TIMEOUT)
     secrets = [str(value) for key, value in config.items() if not PUBLIC_OPTION.search(key)]
     try:
         opener: Any = from_url

@@ -19,6 +19,7 @@ from holdfast.jobmaster.start import Gateway, Place, Start, open_stored_job, sta
 from holdfast.journal.codec import StoredJob
 from holdfast.query import Query
 from holdfast.settings import QueryTrigger, available_now
+from holdfast.storage.reach import check_reachable
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing.local import LocalCluster
@@ -47,6 +48,8 @@ def start(
     `on_cluster` is given the cluster before anything runs on it: its `kill(n)` ends TaskManager n at any moment.
     """
     used = clock or SystemClock()
+    if store is None:
+        check_reachable(job.storage, job.storage_options)
 
     def local(program: Program, plain: ObjectStore, place: Place, gateway: Gateway) -> LocalCluster:
         made = LocalCluster(program, plain, place, gateway, used, job.task_manager)

@@ -1,0 +1,38 @@
+"""Whether a store can be reached at all: asked once, quickly, before anything relies on the patience of retries."""
+
+from collections.abc import Mapping
+
+from holdfast.errors import StorageError
+from holdfast.storage.names import JOURNAL
+from holdfast.storage.store import open_store
+
+ATTEMPTS_MAX = 2
+QUICK = {"timeout": "5s", "connect_timeout": "2s"}
+"""Of one attempt; the user's own time-outs hold where there are any."""
+
+LOCAL = ("file:", "memory:")
+
+
+def check_reachable(url: str, storage_options: Mapping[str, str] | None = None) -> None:
+    """Ask the store of a job for its journal. Within about ten seconds it answers, or is given up.
+
+    Raises
+    ------
+    StorageError
+        It did not answer, or refused: a wrong endpoint, credentials that are not accepted, no such bucket.
+    SettingsError
+        As `open_store`.
+    """
+    if url.startswith(LOCAL):
+        return
+    store = open_store(url, {**QUICK, **(storage_options or {})})
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        try:
+            store.list(JOURNAL, after=f"{JOURNAL}~")  # begins after all there is: one empty page
+            return
+        except StorageError as error:
+            if attempt == ATTEMPTS_MAX:
+                raise StorageError(
+                    f"{error}. The storage cannot be reached: check its URL, and endpoint, region and credentials in "
+                    "storage_options; nothing was started or changed"
+                ) from None
