@@ -125,16 +125,15 @@ def running(request: pytest.FixtureRequest) -> Iterator[Running]:
     made.query.stop()
 
 
-def test_every_metric_is_a_known_one_and_all_but_recovery_s_are_there(running: Running) -> None:
+def test_every_metric_is_a_known_one_and_all_that_can_be_there_are(running: Running) -> None:
     running.feed_and_wait()
     progress = running.feed_and_wait()
     names = set(progress["metrics"])
     assert names <= set(KNOWN), f"jobmaster/known_metrics.py does not know {names - set(KNOWN)}"
     after_materializing = {metric.name for metric in OF_TASK_MANAGERS if "Materialization" in metric.name}
     local = {"localCopiesBytes"}
-    recovery = {name for name in KNOWN if name.startswith("recovery")}
     cache = {"stateCacheHitRatio"} if running.job.state == hf.HashMapState() else set()
-    assert set(KNOWN) - names <= after_materializing | local | recovery | cache
+    assert set(KNOWN) - names <= after_materializing | local | cache
 
 
 def test_progress_has_state_by_operator_and_subtask(running: Running) -> None:

@@ -244,7 +244,7 @@ class TaskManager:
         """Gauges, counters and histograms of the present deployment, by name; 0 where nothing is hosted."""
         hosted = self._hosted
         subtasks = [] if hosted is None else list(hosted.subtasks.values())
-        values: dict[str, float] = {} if hosted is None else hosted.uploader.metrics()
+        values: dict[str, float] = {} if hosted is None else hosted.uploader.metrics() | hosted.metrics()
         for each in subtasks:
             values.update({f"{name}.{each.name}.{each.subtask}": value for name, value in each.metrics().items()})
         return values | {
