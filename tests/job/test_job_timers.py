@@ -93,7 +93,11 @@ def test_the_watermark_of_a_batch_comes_from_earlier_batches_only():
     assert tuples(sink) == [(1, -1, 0), (2, -1, 0), (3, 40, 0), (4, 40, 0)]
 
 
-def test_timers_and_their_output_are_exactly_once_over_failures_and_restarts():
+BACKENDS = [hf.HashMapState(), hf.RocksDBState(), hf.RocksDBState(cache_max_entries=2)]
+
+
+@pytest.mark.parametrize("state", BACKENDS, ids=["hashmap", "rocksdb", "cache"])
+def test_timers_and_their_output_are_exactly_once_over_failures_and_restarts(state):
     storage, sink = new_storage(), hf.MemorySink(name="out")
     batches = [events(*((key, 4 * number + key) for key in range(number % 3, 9))) for number in range(12)]
     rows = [(row["k"], round(row["at"].timestamp())) for batch in batches for row in batch]
@@ -110,7 +114,7 @@ def test_timers_and_their_output_are_exactly_once_over_failures_and_restarts():
     source = TestSource(steps, EVENTS, name="events")
     length = source.length
     for source.length in (length // 2, length):
-        run(watched(Later(), source, sink, storage, parallelism=3, task_managers=2, checkpoint=SOON))
+        run(watched(Later(), source, sink, storage, parallelism=3, task_managers=2, checkpoint=SOON, state=state))
     assert sorted(tuples(sink)) == expected
 
 
@@ -139,6 +143,53 @@ def test_processing_time_timers_fire_when_the_clock_has_come_to_them_also_after_
     finally:
         query.stop()
     assert tuples(sink) == [(7, 1060, 0)]
+
+
+class Ageing(hf.ProcessFunction):
+    """All it knows lives for a minute."""
+
+    last = hf.ValueState(pa.int64(), ttl="1min")
+    seen = hf.MapState(pa.int64(), ttl="1min")
+    log = hf.ListState(pa.int64(), ttl="1min")
+
+    def process(self, row, ctx):
+        yield row.k, len(self.log.get()), len(self.seen.keys())
+        self.last.update(row.k)
+        self.seen.put(row.k, "x")
+        self.log.add(row.k)
+
+
+def state_rows(query):
+    return query.lastProgress["stateOperators"][0]["numRowsTotal"]
+
+
+@pytest.mark.parametrize("state", BACKENDS, ids=["hashmap", "rocksdb", "cache"])
+def test_expired_state_goes_though_nothing_comes_any_more_and_stays_gone_after_a_restart(state):
+    storage, sink, clock, feed = new_storage(), hf.MemorySink(name="out"), ManualClock(1000.0), Feed(EVENTS, name="in")
+
+    def job():
+        made = new_job(storage, checkpoint=SOON, state=state, parallelism=2, task_managers=2)
+        made.read(feed).key_by("k").process(Ageing(), OUT, name="ageing").write(sink)
+        return made
+
+    feed.put(events(*((k, 0) for k in range(20))))
+    query = start(job(), hf.processing_time(), clock=clock)
+    try:
+        query.processAllAvailable()
+        assert state_rows(query) == 20 * 4
+        clock.advance(40)
+        feed.put(events((0, 1)))
+        query.processAllAvailable()
+        clock.advance(25)
+        until(lambda: state_rows(query) == 4 or clock.advance(0.01) is not None)
+        assert clock.now() < 1000 + 60 + 2 * 15, "two rounds after it had expired"
+        before = query.checkpoints[-1]
+        until(lambda: query.checkpoints[-1] != before or query.exception() is not None)
+    finally:
+        query.stop()
+    feed.put(events((0, 2), (1, 2)))
+    run(job(), clock=clock)
+    assert sorted(tuples(sink)[-2:]) == [(0, 1, 1), (1, 0, 0)]
 
 
 def test_available_now_does_not_await_timers_that_are_not_due():
