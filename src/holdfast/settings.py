@@ -62,8 +62,9 @@ class CheckpointConfig:
         tables themselves (of RocksDB, files that are new), and a batch waits with its commit until they are captured.
         It can be switched at each start.
     log_handles_max, log_ratio_max, materialization_interval
-        With a changelog: a table is materialized when its log has more pieces than that, or is larger than so many
-        times the table, or when the interval is over.
+        With a changelog: a table is materialized when its log has that many pieces, or is larger than so many times
+        the stored table (None: 0.12 in RocksDB, of which only new files are stored, 1 in memory), or when the interval
+        is over; but not before twice the time has passed that the one before took.
     persist_delay, persist_size_threshold
         How long, and up to what size, requests to persist wait for others to share an object with.
     preemptive_persist_threshold
@@ -85,7 +86,7 @@ class CheckpointConfig:
     unpublished_max: int = 100
     changelog: bool = True
     log_handles_max: int = 64
-    log_ratio_max: float = 2.0
+    log_ratio_max: float | None = None
     materialization_interval: Duration = "10min"
     persist_delay: Duration = "10ms"
     persist_size_threshold: Size = "10MB"
@@ -113,8 +114,9 @@ class CheckpointConfig:
         if not isinstance(self.changelog, bool):
             raise SettingsError(f"changelog={self.changelog!r}: allowed is True or False")
         _whole(self.log_handles_max, "log_handles_max", 1)
-        if not isinstance(self.log_ratio_max, (int, float)) or not self.log_ratio_max > 0:
-            raise SettingsError(f"log_ratio_max={self.log_ratio_max!r}: allowed is a number above zero")
+        ratio = self.log_ratio_max
+        if ratio is not None and (not isinstance(ratio, (int, float)) or not ratio > 0):
+            raise SettingsError(f"log_ratio_max={ratio!r}: allowed is a number above zero, or None")
         _above_zero(self.object_size_max_bytes, "object_size_max", self.object_size_max)
         _above_zero(self.in_flight_max_bytes, "in_flight_max", self.in_flight_max)
         _above_zero(

@@ -7,8 +7,16 @@ from holdfast.materialize.policy import MaterializationPolicy
 POLICY = MaterializationPolicy(log_handles_max=4, log_ratio_max=2.0, log_bytes_min=100, interval_s=60.0)
 
 
-def due(pieces: int = 1, stored_bytes: int = 0, pending: int = 0, table_bytes: int = 0, now_s: float = 0.0) -> bool:
-    return POLICY.due(LogSize(pieces, stored_bytes, pending), table_bytes, now_s, next_s=60.0)
+def due(
+    pieces: int = 1,
+    stored_bytes: int = 0,
+    pending: int = 0,
+    table_bytes: int = 0,
+    now_s: float = 0.0,
+    policy: MaterializationPolicy = POLICY,
+    incremental: bool = False,
+) -> bool:
+    return policy.due(LogSize(pieces, stored_bytes, pending), table_bytes, incremental, now_s, next_s=60.0)
 
 
 def test_nothing_new_is_never_materialized():
@@ -25,6 +33,19 @@ def test_it_is_due_by_the_ratio_of_log_to_table_but_not_for_a_small_log():
     assert due(stored_bytes=101)
     assert not due(stored_bytes=400, table_bytes=200)
     assert due(stored_bytes=401, table_bytes=200)
+
+
+def test_a_table_of_which_only_new_files_are_stored_is_due_earlier_than_one_that_is_stored_whole():
+    policy = MaterializationPolicy(log_bytes_min=100)
+    assert not due(stored_bytes=1000, table_bytes=1000, policy=policy)
+    assert due(stored_bytes=1001, table_bytes=1000, policy=policy)
+    assert not due(stored_bytes=120, table_bytes=1000, policy=policy, incremental=True)
+    assert due(stored_bytes=121, table_bytes=1000, policy=policy, incremental=True)
+
+
+def test_a_materialization_that_took_long_is_followed_by_a_longer_pause_but_not_longer_than_the_interval():
+    assert POLICY.pause_s(0.5) == 1.0
+    assert POLICY.pause_s(1000.0) == 60.0
 
 
 def test_it_is_due_by_time_also_for_what_was_never_persisted():

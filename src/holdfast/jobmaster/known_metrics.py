@@ -37,9 +37,7 @@ OF_TASK_MANAGERS = (
     ),
     KnownMetric("stateRows", "gauge", "holdfast_state_rows", "Rows in state tables", by_subtask=True),
     KnownMetric("stateBytes", "gauge", "holdfast_state_memory_bytes", "Memory of state tables", by_subtask=True),
-    KnownMetric(
-        "stateUndoBytes", "gauge", "holdfast_state_undo_bytes", "Memory of what rewinds need", by_subtask=True
-    ),
+    KnownMetric("stateUndoBytes", "gauge", "holdfast_state_undo_bytes", "Memory of what rewinds need", by_subtask=True),
     KnownMetric(
         "numRecordsIn", "counter", "holdfast_operator_records_in_total", "Rows into operators", by_subtask=True
     ),

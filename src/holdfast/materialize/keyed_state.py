@@ -97,6 +97,7 @@ class KeyedState:
         self._undone: tuple[int, int] = (0, 0)
         self.sizes = Sizes()
         self._next_s = self._policy.first_s(self._id, self._clock.monotonic())
+        self._pause_ends_s = self._clock.monotonic()
         self._failures = 0
         self._failed: BaseException | None = None
         self._closed = False
@@ -220,7 +221,7 @@ class KeyedState:
             self._provisional = [each for each in self._provisional if each.batch <= to_batch]
             if self._running is not None and self._running.batch > to_batch:
                 self._running = None
-        self._materializer.cancel(to_batch)
+            self._materializer.cancel(to_batch)
         self._release(dropped)
 
     def held(self) -> list[str]:
@@ -238,7 +239,7 @@ class KeyedState:
             self._pending.clear()
             bases = [self._current, *self._provisional]
             self._provisional = []
-        self._materializer.cancel(BEFORE_ALL_BATCHES)
+            self._materializer.cancel(BEFORE_ALL_BATCHES)
         self._log.close()
         self._release(bases)
 
@@ -247,9 +248,12 @@ class KeyedState:
     def _due(self) -> bool:
         if self._closed or (self._running is not None and not self._running.base.done()):
             return False
+        now_s = self._clock.monotonic()
+        if now_s < self._pause_ends_s:
+            return False
         newest = self._newest()
         size = newest.size(self._log.size(newest.sqn))
-        return self._policy.due(size, newest.stored_bytes, self._clock.monotonic(), self._next_s)
+        return self._policy.due(size, newest.stored_bytes, bool(newest.files), now_s, self._next_s)
 
     def _newest(self) -> Base:
         return self._provisional[-1] if self._provisional else self._current
@@ -262,37 +266,43 @@ class KeyedState:
 
     def _materialize(self, batch: int) -> Materialization:
         began_s = self._clock.monotonic()
-        made = self._materializer.start(self._log.next_sqn(), batch, partial(self._materialized, batch, began_s))
+        with self._lock:
+            self._changed = False
+        try:
+            made = self._materializer.start(self._log.next_sqn(), batch, partial(self._materialized, began_s))
+        except BaseException:
+            self._changed = True
+            raise
         with self._lock:
             self._running = made
-            self._changed = False
         return made
 
-    def _materialized(self, batch: int, began_s: float, future: Future[Base]) -> None:
+    def _materialized(self, began_s: float, made: Materialization) -> None:
         """One ended; before the next one of this table begins."""
-        error = future.exception()
+        error = made.base.exception()
         if error is not None:
-            self._materialization_failed(batch, error)
+            self._materialization_failed(made, error)
             return
-        base = future.result()
+        base = made.base.result()
         now_s = self._clock.monotonic()
         self.sizes.materialized(base.stored_bytes, base.new_bytes, (now_s - began_s) * 1000.0)
         with self._lock:
             self._failures = 0
             self._next_s = now_s + self._policy.interval_s
-            wanted = not self._closed and not self._undone[0] < batch <= self._undone[1]
+            self._pause_ends_s = now_s + self._policy.pause_s(now_s - began_s)
+            wanted = not self._closed and not made.cancelled.is_set()
             if wanted and base.batch > self._current.batch:
                 self._provisional.append(base)
             unused = self._superseded() if wanted else [base]
         self._release(unused)
         self._uploader.count(completedMaterialization=1)
 
-    def _materialization_failed(self, batch: int, error: BaseException) -> None:
+    def _materialization_failed(self, made: Materialization, error: BaseException) -> None:
         """Without a log it is the checkpoint that fails, and nothing else."""
         cancelled = isinstance(error, CheckpointFailed)
         with self._lock:
             self._changed = True
-            if self._running is not None and self._running.batch == batch:
+            if self._running is made:
                 self._running = None
             self._next_s = self._clock.monotonic() + self._policy.retry_delay_s
             if self._changelog and not cancelled:

@@ -1,7 +1,12 @@
 """When a table is materialized: the rule alone, over observed sizes and times.
 
+    log ─► due by its pieces, by its size beside the table's, or by time ─► not before the last one has been paid for
+
 Materializing bounds what a handle names (`log_handles_max`), what the log takes beside the table
-(`log_ratio_max`) and how old the log can get (`interval_s`). Nothing new in the log: never.
+(`log_ratio_max`) and how old the log can get (`interval_s`). Where it stores only what is new, it costs about as much
+as the log that it replaces, so it may come often; where it stores the whole table, it may not. Either way it leaves
+the store, and the processors, to others most of the time: that bound comes before the others (`pause_ratio`).
+Nothing new in the log: never.
 """
 
 import zlib
@@ -9,6 +14,10 @@ from dataclasses import dataclass
 
 from holdfast.changelog.format import LogId
 from holdfast.changelog.writer import LogSize
+
+LOG_RATIO_INCREMENTAL = 0.12
+LOG_RATIO_WHOLE = 1.0
+"""`log_ratio_max` where nothing else was set: for tables of which only new files are stored, and for others."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +30,11 @@ class MaterializationPolicy:
         Pieces that a handle names.
     log_ratio_max, log_bytes_min
         The stored log may be so many times as large as the stored table, and that large in any case: tables
-        that are small beside a request to the store are not worth more.
+        that are small beside a request to the store are not worth more. None: as the cost says.
     interval_s
         Between two materializations where nothing else asks for one.
+    pause_ratio
+        After a materialization, so many times as long as it took passes before the next begins.
     failures_max
         So many failures in a row end the subtask; one that succeeds starts the count anew.
     retry_delay_s
@@ -31,24 +42,33 @@ class MaterializationPolicy:
     """
 
     log_handles_max: int = 64
-    log_ratio_max: float = 2.0
+    log_ratio_max: float | None = None
     log_bytes_min: int = 8 * 1024 * 1024
     interval_s: float = 600.0
+    pause_ratio: float = 2.0
     failures_max: int = 3
     retry_delay_s: float = 1.0
 
-    def due(self, log: LogSize, table_bytes: int, now_s: float, next_s: float) -> bool:
-        """Whether to materialize at this boundary.
+    def due(self, log: LogSize, table_bytes: int, incremental: bool, now_s: float, next_s: float) -> bool:
+        """Whether to materialize at this boundary, the pause being over.
 
-        `log` is what came since the last boundary, `table_bytes` what the last materialization takes in the store.
+        `log` is what came since the last boundary, `table_bytes` what the last materialization takes in the store,
+        `incremental` whether only what is new in it is stored.
         """
         if not log.pieces and not log.pending_sets:
             return False
+        ratio = self.log_ratio_max
+        if ratio is None:
+            ratio = LOG_RATIO_INCREMENTAL if incremental else LOG_RATIO_WHOLE
         return (
             now_s >= next_s
             or log.pieces >= self.log_handles_max
-            or log.stored_bytes > max(self.log_bytes_min, self.log_ratio_max * table_bytes)
+            or log.stored_bytes > max(self.log_bytes_min, ratio * table_bytes)
         )
+
+    def pause_s(self, took_s: float) -> float:
+        """From the end of a materialization to the next one, at least."""
+        return min(self.pause_ratio * took_s, self.interval_s)
 
     def first_s(self, log: LogId, now_s: float) -> float:
         """When a subtask's first one is due: spread over the interval, the same for the same log each time."""

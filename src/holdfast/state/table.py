@@ -293,9 +293,7 @@ class StateTable:
         """The state after `up_to_batch` is in a completed checkpoint: no rewind goes back further."""
         self._history.release(up_to_batch)
 
-    def apply(
-        self, changes: pa.RecordBatch, key_group_start: int, key_group_stop: int, *, blind: bool = False
-    ) -> None:
+    def apply(self, changes: pa.RecordBatch, key_group_start: int, key_group_stop: int, *, blind: bool = False) -> None:
         """Replay a change set or snapshot, outside a batch; rows of other key groups are left out.
 
         The last row of a key wins. Not undone by `rewind`. `blind`: what a base store has of these rows is not read

@@ -30,7 +30,7 @@ class ChangelogSettings(msgspec.Struct, frozen=True):
     """How the tables of a deployment are kept durable: numbers only; what they mean is `CheckpointConfig`'s to say."""
 
     log_handles_max: int = 64
-    log_ratio_max: float = 2.0
+    log_ratio_max: float | None = None
     materialization_interval_s: float = 600.0
     persist_delay_s: float = 0.01
     persist_bytes_max: int = 10_000_000

@@ -1,0 +1,252 @@
+"""Checkpoints of large state, with and without a changelog: how long, how large, and how long a restart takes.
+
+    python -m benchmarks.checkpoints --state-mb 1200 --updates-per-s 78000 --changelog both --seconds 300 --json
+
+One subtask keeps `--state-mb` of state in RocksDB with a cache: values of 1,000 random bytes by int64 keys. All keys
+are put once; then random keys get new values, `--updates-per-s` of them (max: as many as go through), and a checkpoint
+is taken every `--interval`. Everything is real but Spark: the JobMaster with its coordinator, journal and records, the
+TaskManager with its uploads, manifests and acknowledgements, and the object store (files in `--folder`), in one process
+(`holdfast.testing`), so that batches, encoding and materialization share two cores and one interpreter.
+
+    p50_ms … max_ms         from the cut to the record, of checkpoints after the warm-up
+    incremental_bytes_p50   stored for one checkpoint; full_bytes_max: all state that one refers to, the largest
+    table_bytes             the table's own snapshot, as it is stored: median over checkpoints
+    space_amplification     full_bytes_max / table_bytes
+    stored_bytes_max        all state that lay in the store at any moment, also what is being replaced
+    rows_per_s              updates committed; max_lag_s: by how much they were ever behind `--updates-per-s`
+    recovery_s              from the loss of the TaskManager until all is restored, from a store with 100 MB/s and 20 ms
+    recovery_local_s        the same with the local copies that recovery uses on the same machine
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import holdfast as hf
+from benchmarks.count import percentile
+from benchmarks.random_updates import Cycle, RandomUpdates, Values
+from holdfast.jobmaster.checkpoint_stats import CheckpointStats
+from holdfast.storage.store import ObjectStore, open_store
+from holdfast.testing import ThrottledStore, start
+from holdfast.testing.local import LocalCluster
+
+VALUE_BYTES = 1000
+NETWORK_BYTES_PER_S, NETWORK_LATENCY_S = 100e6, 0.02
+STEP_S = 0.02
+PATIENCE_S = 600.0
+
+
+class Switch:
+    """A store that can be put behind a slow network while the job runs."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.url = inner.url
+        self._fast = inner
+        self._slow = ThrottledStore(inner, NETWORK_BYTES_PER_S, NETWORK_LATENCY_S)
+        self.slow = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._slow if self.slow else self._fast, name)
+
+
+class Stored:
+    """The largest size that state objects in a folder were seen to have together."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folders = [folder / "dstl", folder / "shared"]
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.bytes_max = 0
+
+    def __enter__(self) -> "Stored":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.5):
+            found = 0
+            for file in (each for folder in self._folders for each in folder.rglob("*")):
+                try:
+                    found += file.stat().st_size if file.is_file() else 0
+                except OSError:
+                    continue  # deleted meanwhile
+            self.bytes_max = max(self.bytes_max, found)
+
+
+class Running:
+    """One job under measurement."""
+
+    def __init__(self, options: argparse.Namespace, on: bool, folder: Path) -> None:
+        self.keys = options.state_mb * 1_000_000 // VALUE_BYTES
+        self.local_dir = folder / "local"
+        self.storage = folder / "storage"
+        self.source = RandomUpdates(self.keys, Cycle(), name="updates")
+        self.store = Switch(open_store(f"file://{self.storage}"))
+        job = hf.Job(
+            None,
+            name="checkpoints",
+            storage=f"file://{self.storage}",
+            parallelism=1,
+            state=hf.RocksDBState(cache_max_entries=options.cache),
+            checkpoint=hf.CheckpointConfig(
+                trigger=hf.every(options.interval), changelog=on, tolerable_failed_checkpoints=10
+            ),
+            task_manager=hf.TaskManagerConfig(
+                memory="16GB", local_dir=str(self.local_dir), local_recovery=options.local_recovery
+            ),
+            max_rows_per_batch=options.batch_rows,
+        )
+        keyed = job.read(self.source).key_by("k")
+        keyed.process(Values(VALUE_BYTES), "k BIGINT", name="values").write(hf.NoopSink())
+        self.clusters: list[LocalCluster] = []
+        self.query = start(job, hf.processing_time("0s"), store=self.store, on_cluster=self.clusters.append)
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            if self.query.awaitTermination(STEP_S) or time.monotonic() > deadline_s:
+                raise SystemExit(f"{what}: did not happen; {self.query.status}")
+
+    def fill(self) -> None:
+        """Each key once, and a checkpoint of that."""
+        self.until(lambda: self.query.totals.rows >= self.keys, "all keys are put")
+        self.query.trigger_checkpoint(PATIENCE_S)
+
+    def update(self, rate: float | None, seconds: float, warmup_s: float) -> tuple[float, float, list[CheckpointStats]]:
+        """Updates per second, how far they were behind at most in seconds, and the checkpoints, after a warm-up."""
+        self.source.cycle.begin(rate, self.query.totals.rows)
+        time.sleep(warmup_s)
+        rows, began_s, lag_s = self.query.totals.rows, time.monotonic(), 0.0
+        first = len(self.query.checkpoints)
+        while time.monotonic() < began_s + seconds:
+            time.sleep(STEP_S * 5)
+            lag_s = max(lag_s, self.source.cycle.lag_s(self.query.totals.rows))
+        taken_s = time.monotonic() - began_s
+        return (self.query.totals.rows - rows) / taken_s, lag_s, self.query.checkpoints[first:]
+
+    def recover(self, local: bool) -> float:
+        """Seconds from the loss of the TaskManager until its replacement has restored everything."""
+        done = len(self.query.checkpoints)
+        self.until(lambda: len(self.query.checkpoints) > done, "a checkpoint")
+        before = len(self.query.restarts)
+        self.store.slow = True
+        if not local:
+            for copies in self.local_dir.glob("holdfast-copies-*/*/tm-*/*.*"):
+                copies.unlink(missing_ok=True)
+        began_s = time.monotonic()
+        self.clusters[0].kill(0)
+        self.until(lambda: len(self.query.restarts) > before, "a restart")
+        taken_s = time.monotonic() - began_s
+        self.store.slow = False
+        return taken_s
+
+
+def measure(options: argparse.Namespace, on: bool) -> dict[str, Any]:
+    """One run; its figures by name."""
+    rate = None if options.updates_per_s == "max" else float(options.updates_per_s)
+    with tempfile.TemporaryDirectory(prefix="holdfast-checkpoints-", dir=options.folder) as name:
+        began_s = time.monotonic()
+        running = Running(options, on, Path(name))
+        running.fill()
+        filled_s = time.monotonic() - began_s
+        with Stored(running.storage) as stored:
+            rows_per_s, lag_s, checkpoints = running.update(rate, options.seconds, options.warmup)
+        figures = _figures(checkpoints)
+        metrics = (running.query.lastProgress or {}).get("metrics", {})
+        if options.recoveries:
+            local = [running.recover(True) for _ in range(options.recoveries)] if options.local_recovery else []
+            remote = [running.recover(False) for _ in range(options.recoveries)]
+            figures["recovery_s"] = round(statistics.median(remote), 2)
+            figures["recovery_local_s"] = round(statistics.median(local), 2) if local else None
+        running.query.stop()
+    return {
+        "changelog": "on" if on else "off",
+        "state_mb": options.state_mb,
+        "updates_per_s": options.updates_per_s,
+        "seconds": options.seconds,
+        **figures,
+        "rows_per_s": round(rows_per_s),
+        "max_lag_s": round(lag_s, 2),
+        "stored_bytes_max": stored.bytes_max,
+        "data_bytes": running.keys * (VALUE_BYTES + 8),
+        "materializations": metrics.get("completedMaterialization"),
+        "fill_s": round(filled_s, 1),
+    }
+
+
+def _figures(checkpoints: Sequence[CheckpointStats]) -> dict[str, Any]:
+    taken_ms = [each.duration_s * 1000.0 for each in checkpoints]
+    table_bytes = statistics.median(each.materialized_bytes for each in checkpoints)
+    full_bytes = max(each.full_bytes for each in checkpoints)
+    return {
+        "checkpoints": len(checkpoints),
+        **{f"p{p}_ms": round(percentile(taken_ms, p), 1) for p in (50, 90, 99)},
+        "max_ms": round(max(taken_ms), 1),
+        "sync_p99_ms": round(percentile([each.sync_s * 1000.0 for each in checkpoints], 99), 1),
+        "incremental_bytes_p50": round(statistics.median(each.incremental_bytes for each in checkpoints)),
+        "full_bytes_max": full_bytes,
+        "table_bytes": round(table_bytes),
+        "space_amplification": round(full_bytes / table_bytes, 3) if table_bytes else None,
+    }
+
+
+def ratios(on: dict[str, Any], off: dict[str, Any]) -> dict[str, float]:
+    """The figures of a run with a changelog, by those of one without."""
+    names = ("p50_ms", "p99_ms", "max_ms", "full_bytes_max", "rows_per_s", "recovery_s", "recovery_local_s")
+    return {name: round(on[name] / off[name], 3) for name in names if on.get(name) and off.get(name)}
+
+
+def table(results: Sequence[dict[str, Any]]) -> str:
+    """One column a run."""
+    lines = []
+    for name in results[0]:
+        lines.append(f"{name:24}" + "".join(f"{each[name]!s:>16}" for each in results))
+    return "\n".join(lines)
+
+
+def arguments(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.checkpoints", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--state-mb", type=int, default=100, help="keys times 1,000 bytes")
+    parser.add_argument("--updates-per-s", default="10000", help="a number, or max")
+    parser.add_argument("--changelog", choices=["on", "off", "both"], default="both", help="both: one after the other")
+    parser.add_argument("--interval", default="1s", help="of checkpoints")
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--warmup", type=float, default=10.0, help="seconds of updates before those that count")
+    parser.add_argument("--cache", type=int, default=20_000, help="rows that stay in memory")
+    parser.add_argument("--batch-rows", type=int, default=20_000, help="of a batch, at most")
+    parser.add_argument("--recoveries", type=int, default=1, help="of each kind; the median counts")
+    parser.add_argument("--local-recovery", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--folder", default=None, help="where store and state lie; default: the temporary folder")
+    parser.add_argument("--json", action="store_true", help="only the JSON line")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> None:
+    options = arguments(argv)
+    modes = {"on": [True], "off": [False], "both": [True, False]}[options.changelog]
+    results = [measure(options, on) for on in modes]
+    found = results[0] if len(results) == 1 else {**_named(results), "on_by_off": ratios(*results)}
+    if not options.json:
+        print(table(results), file=sys.stderr)
+    print(json.dumps(found), flush=True)
+
+
+def _named(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {each["changelog"]: each for each in results}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
