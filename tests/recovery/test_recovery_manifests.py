@@ -1,5 +1,8 @@
 """Manifests: round trip, refusals, the golden file."""
 
+import itertools
+import random
+import zlib
 from pathlib import Path
 
 import pytest
@@ -8,10 +11,11 @@ from obstore.store import MemoryStore
 from holdfast.changelog.handles import LogPiece, Manifest, MaterializedPart, TableHandle
 from holdfast.errors import CorruptObject, ObjectNotFound
 from holdfast.recovery.manifests import VERSION, decode_manifest, encode_manifest, load_manifests
+from holdfast.storage import names
 from holdfast.storage.framing import frame
 from holdfast.storage.obstore_store import ObstoreStore
 
-GOLDEN = Path(__file__).parent / "golden" / "manifest-1.bin"
+GOLDEN = Path(__file__).parent / "golden" / "manifest-2.bin"
 
 
 def manifest(checkpoint_id: int = 4) -> Manifest:
@@ -29,8 +33,8 @@ def test_manifests_are_loaded_in_the_order_of_their_names():
     store = ObstoreStore("memory://", MemoryStore())
     for number in range(20):
         store.put(f"m/{number}", encode_manifest(manifest(number)))
-    names = [f"m/{number}" for number in reversed(range(20))]
-    assert [each.checkpoint_id for each in load_manifests(store, names)] == list(reversed(range(20)))
+    wanted = [f"m/{number}" for number in reversed(range(20))]
+    assert [each.checkpoint_id for each in load_manifests(store, wanted)] == list(reversed(range(20)))
     assert load_manifests(store, []) == []
     with pytest.raises(ObjectNotFound, match="m/20"):
         load_manifests(store, ["m/1", "m/20"])
@@ -52,17 +56,32 @@ def test_another_version_and_another_content_are_refused():
     with pytest.raises(CorruptObject, match=rf"m: format version {VERSION + 1}"):
         decode_manifest("m", frame(b"HFMF", VERSION + 1, b""))
     with pytest.raises(CorruptObject, match="m: is no manifest"):
-        decode_manifest("m", frame(b"HFMF", VERSION, b"\x91\x01"))
+        decode_manifest("m", frame(b"HFMF", VERSION, zlib.compress(b"\x91\x01")))
+    with pytest.raises(CorruptObject, match="m: is no manifest"):
+        decode_manifest("m", frame(b"HFMF", VERSION, b"not compressed"))
 
 
 def test_the_golden_manifest_is_read_as_it_was_written():
-    """`golden/manifest-1.bin` was written by format version 1; every later version reads it."""
+    """`golden/manifest-2.bin` was written by format version 2; every later version reads it."""
     assert decode_manifest("golden", GOLDEN.read_bytes()) == manifest()
 
 
-def test_a_quiet_job_keeps_its_manifest_small():
-    """64 pieces of 8 tables, with names as long as they are in a store."""
-    name = "dstl/000000000001/000000000001/" + "0" * 32
-    pieces = [LogPiece(name, 16, 2000, i * 1000, i * 1000 + 1000, 0, 128) for i in range(64)]
-    handle = TableHandle("count", "state", 0, 128, b"s" * 600, [], pieces)
-    assert len(encode_manifest(Manifest(1, 1, 1, 1, 1, [handle] * 8))) < 64_000
+def test_a_task_manager_of_many_logs_keeps_its_manifest_small() -> None:
+    """8 subtasks of 6 tables, 64 pieces each: those of one cut lie in one object, whose name is random."""
+    objects = [names.changelog_object(1, 1) for _ in range(64)]
+    handles = [
+        TableHandle(
+            "count",
+            f"state-{table}",
+            subtask * 16,
+            subtask * 16 + 16,
+            random.Random(table).randbytes(600),
+            [],
+            [
+                LogPiece(name, 16 + log * 700 + n, 700 + n, n, n + 1, subtask * 16, subtask * 16 + 16)
+                for n, name in enumerate(objects)
+            ],
+        )
+        for log, (subtask, table) in enumerate(itertools.product(range(8), range(6)))
+    ]
+    assert len(encode_manifest(Manifest(1, 1, 1, 1, 1, handles))) < 64_000
