@@ -3,9 +3,10 @@ import dataclasses
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from holdfast.state import index as index_module
 from holdfast.state.index import BytesIndex, IntegerIndex, KeyIndex, new_index
 from holdfast.state.keys import Keys, encode_keys
 
@@ -60,10 +61,29 @@ def test_the_colliding_integers_do_collide() -> None:
     assert set((tags >> np.uint64(32)).tolist()) == {0}
 
 
+@pytest.fixture
+def small_and_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Indexes of a few entries, which are poured an entry or two at a time."""
+    for name, value in {"ENTRIES_LEAST": 4, "LOADS_MAX": (), "SWEEP_LEAST": 1, "SWEEP_ROWS": 2}.items():
+        monkeypatch.setattr(index_module, name, value)
+
+
+@pytest.mark.usefixtures("small_and_slow")
+@pytest.mark.parametrize("kind", KEYS_THAT_COLLIDE)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_keys_are_found_wherever_they_are_while_entries_are_poured(kind: str, data: st.DataObject) -> None:
+    check_against_a_dict(kind, data)
+
+
 @pytest.mark.parametrize("kind", KEYS_THAT_COLLIDE)
 @COMPILING
 @given(data=st.data())
 def test_index_agrees_with_a_dict_through_inserts_and_removals(kind: str, data: st.DataObject) -> None:
+    check_against_a_dict(kind, data)
+
+
+def check_against_a_dict(kind: str, data: st.DataObject) -> None:
     universe, schema, encode = KEYS_THAT_COLLIDE[kind]
     index, model = new_index(schema), dict[object, int]()
     for stamp in range(1, data.draw(st.integers(1, 8)) + 1):

@@ -241,7 +241,10 @@ class TableAgainstDict(RuleBasedStateMachine):
             for start, stop in itertools.pairwise(group.to_bytes(2, "big") for group in edges):
                 table.load(self.table.stored_schema(), scan_folder(captured.files, start, stop))
             shutil.rmtree(captured.files)
-        table.apply(captured.rows, 0, 128)
+        for piece in captured.rows():
+            table.apply(piece, 0, 128)
+        captured.close()
+        assert captured.count == len(rows)
         assert self.contents(table) == rows
         assert len(table) == len(rows)
         table.close()

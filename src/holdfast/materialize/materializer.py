@@ -63,12 +63,11 @@ class Materializer:
         self._waiting: deque[Materialization] = deque()
         """The first one is being stored."""
 
-    def start(self, sqn: int, batch: int, ended: Callable[["Materialization"], None]) -> "Materialization":
+    def start(self, sqn: int, batch: int, ended: Callable[[Future[Base]], None]) -> "Materialization":
         """Capture the table, which is as of `batch`; returns at once. `ended` is called before the next one starts."""
         captured = self._table.capture()
-        rows = len(self._table)
-        made = Materialization(self._log, self._schema, self._uploader, captured, rows, self._known, sqn, batch)
-        made.base.add_done_callback(lambda _: ended(made))
+        made = Materialization(self._log, self._schema, self._uploader, captured, self._known, sqn, batch)
+        made.base.add_done_callback(ended)
         made.base.add_done_callback(lambda _: self._next())
         self._uploader.count(startedMaterialization=1)
         with self._lock:
@@ -102,7 +101,6 @@ class Materialization:
         schema: bytes,
         uploader: Uploader,
         captured: Captured,
-        rows: int,
         known: Callable[[], Known],
         sqn: int,
         batch: int,
@@ -114,7 +112,6 @@ class Materialization:
         self._schema = schema
         self._uploader = uploader
         self._captured = captured
-        self._rows_of_table = rows
         self._newest = known
         self._sqn = sqn
         self._lock = threading.Lock()
@@ -162,11 +159,11 @@ class Materialization:
             yield partial(self._heading, files)
             for file in lasting_files(files):
                 yield partial(self._file, file)
-        for rows in in_parts([self._captured.rows]):
+        for rows in in_parts(self._captured.rows()):
             yield partial(self._rows, rows)
 
     def _heading(self, files: Path) -> MaterializedPart:
-        return self._put(*encode_heading(self._log, self._schema, files, self._rows_of_table))
+        return self._put(*encode_heading(self._log, self._schema, files, self._captured.count))
 
     def _rows(self, rows: pa.RecordBatch) -> MaterializedPart:
         return self._put(*encode_part(self._log, rows, self._sqn, self.batch))
@@ -187,6 +184,7 @@ class Materialization:
             self._working -= 1
             if self._working:
                 return
+        self._captured.close()
         if self._captured.files is not None:
             shutil.rmtree(self._captured.files, ignore_errors=True)
         parts = [self._parts[index] for index in sorted(self._parts)]

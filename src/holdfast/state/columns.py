@@ -17,6 +17,7 @@ import pyarrow.ipc
 
 from holdfast.errors import UserFunctionError
 from holdfast.state import kernels
+from holdfast.state.growing import enlarge
 from holdfast.state.physical import Bools, Integers, fixed_array, physical_dtype, validity_of, values_of
 
 Values = npt.NDArray[Any]
@@ -63,16 +64,12 @@ class Column:
         return self.fixed_width or (not self._msgpack and any(is_type(self.field.type) for is_type in immutable))
 
     def grow(self, capacity: int) -> None:
-        values, valid = self.values, self.valid
-        self.values = _blank(values.dtype, capacity)
-        self.values[: len(values)] = values
-        self.valid = np.zeros(capacity, np.bool_)
-        self.valid[: len(valid)] = valid
+        enlarge(self, "values", capacity)
+        enlarge(self, "valid", capacity)
 
     def compact(self, live: Integers, capacity: int) -> None:
         """Keep only slots `live`, the i-th at slot i."""
-        values, valid = self.gather(live)
-        self.values, self.valid = values, valid
+        self.values, self.valid = self.gather(live)
         self.grow(capacity)
 
     def gather(self, slots: Integers) -> tuple[Values, Bools]:

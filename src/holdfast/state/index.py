@@ -1,6 +1,8 @@
 """The index: from keys to slots (row numbers of a table), exact, growing and shrinking.
 
 A slot stays with its key until the key is removed; then it is free and may be given to another key.
+It grows and shrinks without a stall: entries are poured into the larger or smaller table some at a time, before each
+look-up, while keys are found in either (`index_kernels`); arrays by slot grow where they lie (`growing`).
 Two kinds: `IntegerIndex` holds the keys themselves, `BytesIndex` their hashes, and their bytes in an arena.
 Does not own values, transactions, or what the stamps mean.
 """
@@ -8,15 +10,27 @@ Does not own values, transactions, or what the stamps mean.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.state import kernels
+from holdfast.state import index_kernels, kernels
+from holdfast.state.growing import enlarge
 from holdfast.state.hashing import groups_of, groups_of_integers
-from holdfast.state.kernels import ARENA_LIVE, ARENA_USED, CONTROL_FIELDS, COUNT, COUNT_MAX, FREE, FRESH, SLOTS_USED
+from holdfast.state.index_kernels import (
+    ARENA_LIVE,
+    ARENA_USED,
+    CONTROL_FIELDS,
+    COUNT,
+    COUNT_MAX,
+    FREE,
+    FRESH,
+    SLOTS_USED,
+    SWEEP_START,
+    SWEPT,
+)
 from holdfast.state.keys import (
     Keys,
     decode_bytes,
@@ -28,8 +42,6 @@ from holdfast.state.keys import (
 )
 from holdfast.state.physical import Bytes, Integers
 
-Scalar = TypeVar("Scalar", bound=np.generic)
-
 ENTRIES_LEAST = 128
 LOADS_MAX = ((1 << 14, 0.125), (1 << 18, 0.375))
 """Up to so many entries: the load from which on the index grows. Small ones are kept sparse, which costs no memory
@@ -40,6 +52,14 @@ ARENA_LEAST = 1024
 GROW_BY_PART_FROM = 1 << 17
 """Below it arrays double, so that small tables grow in few steps; above, memory counts for more: entries grow by a
 half, slots, of which columns have as many, by a quarter."""
+SLOTS_STEP_MAX = 1 << 18
+"""More slots are not added at once: adding costs in proportion to what is added."""
+SWEEP_LEAST = 1 << 15
+SWEEP_ROWS = 1 << 16
+SWEEP_PER_ROW = 4
+"""While entries are poured, a look-up goes on by so many rows, and pours so many positions of the old table for each.
+The new one has room for a third of the old one's positions, so it is not full before all are poured."""
+_EMPTY = np.empty(0, np.int64)
 
 
 STORED_HEAD = np.dtype([("group", ">u2"), ("tag", ">i8")])
@@ -54,7 +74,7 @@ class KeyIndex(ABC):
         self._tags = np.zeros(SLOTS_LEAST, np.int64)
         self._free = np.empty(0, np.int64)
         self._fresh = np.empty(0, np.int64)
-        self._entries = np.empty(0, np.int64)
+        self._entries = self._old = _EMPTY
         self._use_entries(np.zeros(2 * ENTRIES_LEAST, np.int64))
 
     def __len__(self) -> int:
@@ -72,7 +92,8 @@ class KeyIndex(ABC):
 
     @property
     def memory_bytes(self) -> int:
-        return self._entries.nbytes + self._tags.nbytes + self._free.nbytes + self._fresh.nbytes
+        tables = self._entries.nbytes + self._old.nbytes
+        return tables + self._tags.nbytes + self._free.nbytes + self._fresh.nbytes
 
     def lookup(self, keys: Keys, stamp: int) -> tuple[Integers, Integers]:
         """The slot of every row's key, unknown keys inserted; and the distinct slots not yet stamped so.
@@ -83,35 +104,43 @@ class KeyIndex(ABC):
         if len(self._fresh) < len(keys):
             self._fresh = np.empty(len(keys), np.int64)
         self._control[FRESH] = 0
-        row = self._probe(keys, 0, stamp, slots)
+        row = 0
         while row < len(keys):
-            self._make_room(keys, row)
-            row = self._probe(keys, row, stamp, slots)
+            stop = len(keys)
+            if len(self._old):
+                stop = min(stop, row + SWEEP_ROWS)
+                self._sweep(max(SWEEP_LEAST, SWEEP_PER_ROW * (stop - row)))
+            row = self._probe(keys, row, stop, stamp, slots)
+            if row < stop:
+                self._make_room(keys, row)
         return slots, self._fresh[: self._control[FRESH]].copy()
 
     def remove(self, slots: Integers) -> None:
         """Remove the keys of distinct `slots`, all in use."""
         wanted = int(self._control[FREE]) + len(slots)
         if wanted > len(self._free):
-            self._free = _grown(self._free, wanted)
-        kernels.remove(slots, self._entries, self._tags, self._free, self._control)
+            enlarge(self, "_free", wanted + wanted // 4)
+        index_kernels.remove(slots, self._entries, self._old, self._tags, self._free, self._control)
 
     def clear(self) -> None:
         """Remove all keys; capacities stay."""
         self._entries[:] = 0
+        self._old = _EMPTY
         self._control[[COUNT, SLOTS_USED, FREE, ARENA_USED, ARENA_LIVE]] = 0
 
     def clear_stamps(self) -> None:
         """Afterwards no slot has any stamp of [1, 2^31)."""
-        kernels.clear_stamps(self._entries)
+        index_kernels.clear_stamps(self._entries)
+        index_kernels.clear_stamps(self._old)
 
     def compact(self, live: Integers) -> None:
         """Keep only the keys of `live`, which are all keys there are; the i-th of them gets slot i."""
         self._keep(live)
         self._free = np.empty(0, np.int64)
         self._control[[COUNT, SLOTS_USED, FREE]] = 0, 0, 0
+        self._old = _EMPTY
         self._use_entries(np.zeros(2 * _capacity_for(len(live)), np.int64))
-        kernels.insert_distinct(self._tags, len(live), self._entries)
+        index_kernels.insert_distinct(self._tags, len(live), self._entries)
         self._control[[COUNT, SLOTS_USED]] = len(live)
 
     def stored_keys(self, slots: Integers, max_parallelism: int) -> tuple[Integers, list[bytes]]:
@@ -144,24 +173,58 @@ class KeyIndex(ABC):
         """The key groups of `slots`."""
 
     @abstractmethod
-    def _probe(self, keys: Keys, row: int, stamp: int, slots: Integers) -> int: ...
+    def _tags_of(self, keys: Keys) -> Integers: ...
+
+    def _strings_of(self, keys: Keys) -> Any:
+        """What the kernel `lookup` needs beside tags."""
+        return None
+
+    def _probe(self, keys: Keys, row: int, stop: int, stamp: int, slots: Integers) -> int:
+        """Look up rows `[row, stop)`; the row where room ran out, or `stop`."""
+        return int(
+            index_kernels.lookup(
+                self._tags_of(keys),
+                self._strings_of(keys),
+                row,
+                stop,
+                stamp,
+                self._entries,
+                self._old,
+                self._tags,
+                self._free,
+                self._control,
+                slots,
+                self._fresh,
+            )
+        )
 
     def _make_room(self, keys: Keys, row: int) -> None:
         """So that the key of `row` can be inserted."""
         control = self._control
         if control[COUNT] >= control[COUNT_MAX]:
-            larger = np.zeros(2 * _next_capacity(len(self._entries) // 2), np.int64)
-            kernels.rehash(self._entries, larger)
-            self._use_entries(larger)
+            self._pour(_next_capacity(len(self._entries) // 2))
         if control[FREE] == 0 and control[SLOTS_USED] == len(self._tags):
-            self._grow_slots(_next_capacity(len(self._tags), 4))
+            self._grow_slots(min(_next_capacity(len(self._tags), 4), len(self._tags) + SLOTS_STEP_MAX))
+
+    def _pour(self, capacity: int) -> None:
+        """Begin to pour the entries into a table of that capacity; `lookup` goes on with it."""
+        if len(self._old):
+            self._sweep(len(self._old))
+        self._old = self._entries
+        self._control[[SWEEP_START, SWEPT]] = index_kernels.first_empty(self._old), 0
+        self._use_entries(np.zeros(2 * capacity, np.int64))
+        self._sweep(SWEEP_LEAST)
+
+    def _sweep(self, positions: int) -> None:
+        if index_kernels.sweep(self._old, self._entries, self._control, positions):
+            self._old = _EMPTY
 
     def _grow_slots(self, capacity: int) -> None:
-        self._tags = _grown(self._tags, capacity)
+        enlarge(self, "_tags", capacity)
 
     def _keep(self, live: Integers) -> None:
-        capacity = max(SLOTS_LEAST, len(live))
-        self._tags = _grown(kernels.gather(self._tags, live), capacity)
+        self._tags = kernels.gather(self._tags, live)
+        enlarge(self, "_tags", max(SLOTS_LEAST, len(live)))
 
     def _use_entries(self, entries: Integers) -> None:
         self._entries = entries
@@ -184,13 +247,9 @@ class IntegerIndex(KeyIndex):
         groups: npt.NDArray[np.int32] = groups_of_integers(self._tags, slots, max_parallelism)
         return groups
 
-    def _probe(self, keys: Keys, row: int, stamp: int, slots: Integers) -> int:
+    def _tags_of(self, keys: Keys) -> Integers:
         assert keys.values is not None
-        return int(
-            kernels.lookup_integers(
-                keys.values, row, stamp, self._entries, self._tags, self._free, self._control, slots, self._fresh
-            )
-        )
+        return keys.values
 
 
 class BytesIndex(KeyIndex):
@@ -228,24 +287,11 @@ class BytesIndex(KeyIndex):
         super().remove(slots)
         self._control[ARENA_LIVE] -= self._extents[slots, 1].sum()
 
-    def _probe(self, keys: Keys, row: int, stamp: int, slots: Integers) -> int:
-        return int(
-            kernels.lookup_bytes(
-                keys.hashes.view(np.int64),
-                keys.byte_offsets,
-                keys.bytes,
-                row,
-                stamp,
-                self._entries,
-                self._tags,
-                self._free,
-                self._control,
-                slots,
-                self._fresh,
-                self._extents,
-                self._arena,
-            )
-        )
+    def _tags_of(self, keys: Keys) -> Integers:
+        return keys.hashes.view(np.int64)
+
+    def _strings_of(self, keys: Keys) -> Any:
+        return keys.byte_offsets, keys.bytes, self._extents, self._arena
 
     def _make_room(self, keys: Keys, row: int) -> None:
         super()._make_room(keys, row)
@@ -256,18 +302,16 @@ class BytesIndex(KeyIndex):
     def _make_arena_room(self, length: int) -> None:
         """Room for `length` bytes: from removed keys where they take up more than half, else from growing."""
         if self._control[ARENA_LIVE] * 2 < self._control[ARENA_USED]:
-            metas = self._entries[1::2]
+            metas = np.concatenate([self._entries[1::2], self._old[1::2]])
             in_use = (metas[metas != 0] & 0xFFFFFFFF) - 1
             self._place(in_use, *self._bytes(in_use))
         wanted = int(self._control[ARENA_USED]) + length
         if wanted > len(self._arena):
-            self._arena = _grown(self._arena, max(wanted, _next_capacity(len(self._arena))))
+            enlarge(self, "_arena", max(wanted, _next_capacity(len(self._arena))))
 
     def _grow_slots(self, capacity: int) -> None:
         super()._grow_slots(capacity)
-        extents = np.zeros((capacity, 2), np.int64)
-        extents[: len(self._extents)] = self._extents
-        self._extents = extents
+        enlarge(self, "_extents", capacity)
 
     def _keep(self, live: Integers) -> None:
         offsets, data = self._bytes(live)
@@ -276,13 +320,14 @@ class BytesIndex(KeyIndex):
         self._place(np.arange(len(live)), offsets, data)
 
     def _bytes(self, slots: Integers) -> tuple[Integers, Bytes]:
-        offsets = kernels.gather_lengths(self._extents, slots)
-        return offsets, kernels.gather_bytes(self._extents, self._arena, slots, offsets)
+        offsets = index_kernels.gather_lengths(self._extents, slots)
+        return offsets, index_kernels.gather_bytes(self._extents, self._arena, slots, offsets)
 
     def _place(self, slots: Integers, offsets: Integers, data: Bytes) -> None:
         self._extents[slots, 0] = offsets[:-1]
         self._extents[slots, 1] = np.diff(offsets)
-        self._arena = data if len(data) >= ARENA_LEAST else _grown(data, ARENA_LEAST)
+        self._arena = data
+        enlarge(self, "_arena", max(ARENA_LEAST, len(data)))
         self._control[[ARENA_USED, ARENA_LIVE]] = len(data)
 
 
@@ -318,9 +363,3 @@ def _capacity_for(count: int) -> int:
     while capacity * _load_max(capacity) < count:
         capacity = _next_capacity(capacity)
     return capacity
-
-
-def _grown(array: npt.NDArray[Scalar], capacity: int) -> npt.NDArray[Scalar]:
-    grown = np.zeros(capacity, array.dtype)
-    grown[: len(array)] = array
-    return grown

@@ -89,6 +89,24 @@ def encode_keys(rows: pa.RecordBatch, key_columns: Sequence[str]) -> Keys:
     return encode_columns([rows.column(name) for name in key_columns], key_columns)
 
 
+def declared_columns(rows: pa.RecordBatch, key_schema: pa.Schema) -> list[Any]:
+    """The key columns of `rows`.
+
+    Raises
+    ------
+    BadRecord
+        One is missing or has another type than declared.
+    """
+    arrays = []
+    for field in key_schema:
+        place = rows.schema.get_field_index(field.name)
+        found = f"type {rows.schema.field(place).type}" if place >= 0 else f"no such column among {rows.schema.names}"
+        if place < 0 or rows.schema.field(place).type != field.type:
+            raise BadRecord(f"key column {field.name!r} is declared as {field.type}; the rows have {found}")
+        arrays.append(rows.column(place))
+    return arrays
+
+
 def encode_columns(columns: Sequence[Any], names: Sequence[str]) -> Keys:
     """`encode_keys` for arrays; `names` are for messages."""
     check_key_types(pa.schema([pa.field(name, array.type) for name, array in zip(names, columns, strict=True)]))

@@ -1,117 +1,122 @@
-"""Exact least-recently-used order of a table's slots: a doubly linked list in one integer column.
+"""Exact least-recently-used order of a table's slots, kept lazily: when each was used last, in one integer column.
 
-    links[2n], links[2n + 1]   of node n = slot + 1: the node used after it, the node used before it
-    node 0                     the ring's own: links[1] is the newest, links[0] the oldest
-    -1                         a slot that is not in the list
+    last_use[slot]   the number of the touch that used the slot last; 0: it is not in the order
+    oldest           the slots used longest ago when they were last looked for, in order, each with its last use then
 
-Every row of a look-up touches its slot, in row order. Does not own which slots are in use.
+A touch is one store, nothing is linked. Only when rows must leave, a share of all slots is put into order; of those a
+slot whose last use is another one by now is passed over when its turn comes, and all others are newer than these, so
+the order is exact. Every row of a look-up touches its slot, in row order. Does not own which slots are in use.
 """
 
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from holdfast.state.compiled import kernel, prefetch
+from holdfast.state import kernels
+from holdfast.state.compiled import kernel
+from holdfast.state.growing import enlarge
 from holdfast.state.physical import Integers
 
-Links = npt.NDArray[np.int32]
-
-AHEAD = 24
-"""Rows ahead of the current one whose links are fetched; their neighbours half as many ahead."""
+OLDEST_SHARE = 8
+"""One in this many slots is put into order at a time: each leaving row pays for looking at about so many."""
+BUCKETS = 1024
 
 
 class Recency:
-    """The list. Slots at or above the capacity must be announced by `grow` first."""
+    """The order. Slots at or above the capacity must be announced by `grow` first."""
 
     def __init__(self, capacity: int) -> None:
-        self._links: Links = np.zeros(2, np.int32)
-        self.grow(capacity)
+        self._last_use: Integers = np.zeros(capacity, np.int64)
+        self._touches = 0
+        self._oldest = self._oldest_use = np.empty(0, np.int64)
+        self._next = 0
 
     @property
     def memory_bytes(self) -> int:
-        return self._links.nbytes
+        return self._last_use.nbytes + self._oldest.nbytes + self._oldest_use.nbytes
 
     def grow(self, capacity: int) -> None:
-        links = np.full(2 * (capacity + 1), -1, np.int32)
-        links[: len(self._links)] = self._links
-        self._links = links
+        enlarge(self, "_last_use", capacity)
 
     def touch(self, slots: Integers) -> None:
         """Each slot in turn becomes the newest."""
-        _touch(slots, self._links)
+        _touch(slots, self._last_use, self._touches)
+        self._touches += len(slots)
 
     def remove(self, slots: Integers) -> None:
-        _remove(slots, self._links)
+        kernels.fill(self._last_use, slots, 0)
 
     def pop_oldest(self, count: int) -> Integers:
         """Takes out up to `count` slots, the oldest first."""
-        popped: Integers = _pop_oldest(count, self._links)
-        return popped
+        popped = np.empty(count, np.int64)
+        taken = 0
+        while True:
+            taken, self._next = _pop(self._oldest, self._oldest_use, self._next, self._last_use, popped, taken)
+            if taken == count or not self._look_for_oldest(count - taken):
+                return popped[:taken]
 
     def renumber(self, live: Integers, capacity: int) -> None:
-        """The i-th of `live`, which are all slots in the list, becomes slot i."""
-        number = np.zeros(len(self._links) // 2, np.int64)
-        number[live] = np.arange(len(live))
-        order = self.pop_oldest(len(live))
-        self._links = np.zeros(2, np.int32)
+        """The i-th of `live`, which are all slots in the order, becomes slot i."""
+        self._last_use = kernels.gather(self._last_use, live)
         self.grow(capacity)
-        self.touch(number[order])
+        self._oldest = self._oldest_use = np.empty(0, np.int64)
+        self._next = 0
+
+    def _look_for_oldest(self, count: int) -> bool:
+        """Put at least `count` of the slots into order, if there are so many; whether there are any."""
+        slots = _oldest(self._last_use, count, OLDEST_SHARE)
+        use = kernels.gather(self._last_use, slots)
+        order = np.argsort(use)
+        self._oldest, self._oldest_use, self._next = slots[order], use[order], 0
+        return len(slots) > 0
 
 
 @kernel
-def _touch(slots: Integers, links: Links) -> None:
-    base = links.ctypes.data
-    count = len(slots)
-    for i in range(count):
-        if i + AHEAD < count:
-            prefetch(base + np.uint64(8) * np.uint64(slots[i + AHEAD] + 1))
-            near = np.uint64(2) * np.uint64(slots[i + AHEAD // 2] + 1)
-            if links[near] > 0:
-                prefetch(base + np.uint64(8) * np.uint64(links[near]))
-                prefetch(base + np.uint64(8) * np.uint64(links[near + np.uint64(1)]))
-        node = np.uint64(slots[i] + 1)
-        newest = np.uint64(links[1])
-        if newest == node:
-            continue
-        at = np.uint64(2) * node
-        if links[at] >= 0:
-            _unlink(at, links)
-        links[at] = 0
-        links[at + np.uint64(1)] = newest
-        links[np.uint64(2) * newest] = node
-        links[1] = node
+def _touch(slots: Integers, last_use: Integers, touches: int) -> None:
+    for i in range(len(slots)):
+        last_use[np.uint64(slots[i])] = touches + i + 1
 
 
 @kernel
-def _unlink(at: Any, links: Links) -> None:
-    after, before = np.uint64(links[at]), np.uint64(links[at + np.uint64(1)])
-    links[np.uint64(2) * after + np.uint64(1)] = before
-    links[np.uint64(2) * before] = after
+def _pop(oldest: Integers, use: Integers, start: int, last_use: Integers, popped: Integers, taken: int) -> Any:
+    """Move on through `oldest` until `popped` is full; how many are in it, and where to go on."""
+    at = start
+    while at < len(oldest) and taken < len(popped):
+        slot = np.uint64(oldest[at])
+        if last_use[slot] == use[at]:
+            popped[taken] = oldest[at]
+            last_use[slot] = 0
+            taken += 1
+        at += 1
+    return taken, at
 
 
 @kernel
-def _remove(slots: Integers, links: Links) -> None:
-    for slot in slots:
-        at = np.uint64(2) * np.uint64(slot + 1)
-        if links[at] >= 0:
-            _unlink(at, links)
-            links[at] = -1
-            links[at + np.uint64(1)] = -1
-
-
-@kernel
-def _pop_oldest(count: int, links: Links) -> Any:
-    popped = np.empty(count, np.int64)
-    taken = 0
-    node = links[0]
-    while taken < count and node != 0:
-        popped[taken] = node - 1
-        taken += 1
-        newer = links[2 * node]
-        links[2 * node] = -1
-        links[2 * node + 1] = -1
-        node = newer
-    links[0] = node
-    links[2 * node + 1] = 0
-    return popped[:taken]
+def _oldest(last_use: Integers, count: int, share: int) -> Any:
+    """The slots of the oldest uses, in any order: `count`, or one in `share` of all if that is more, or some more."""
+    first, last, in_use = 1 << 62, 0, 0
+    for use in last_use:
+        if use != 0:
+            in_use += 1
+            if use < first:
+                first = use
+            if use > last:
+                last = use
+    wanted = max(count, in_use // share)
+    width = max(last - first, 0) // BUCKETS + 1
+    uses = np.zeros(BUCKETS, np.int64)
+    for use in last_use:
+        if use != 0:
+            uses[(use - first) // width] += 1
+    found, bucket = 0, 0
+    while bucket < BUCKETS and found < wanted:
+        found += uses[bucket]
+        bucket += 1
+    bound = first + bucket * width
+    slots = np.empty(found, np.int64)
+    at = 0
+    for slot in range(len(last_use)):
+        if last_use[slot] != 0 and last_use[slot] < bound:
+            slots[at] = slot
+            at += 1
+    return slots

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from holdfast.state import kernels
+from holdfast.state.growing import enlarge
 from holdfast.state.hit_ratio import HitRatio
 from holdfast.state.lru import Recency
 from holdfast.state.physical import Bools, Integers
@@ -59,11 +60,11 @@ class BaseStore(Protocol):
 class Residency:
     """`dirty` by slot: changed since the base last saw the row.
 
-    `slots_go` is called before slots lose their keys.
+    `slots_go` is called before slots, which it is given, lose their keys.
     """
 
     def __init__(
-        self, rows: Rows, base: BaseStore, entries_max: int, max_parallelism: int, slots_go: Callable[[], None]
+        self, rows: Rows, base: BaseStore, entries_max: int, max_parallelism: int, slots_go: Callable[[Integers], None]
     ) -> None:
         self.base = base
         self.entries_max = entries_max
@@ -92,9 +93,8 @@ class Residency:
         if self._recency is not None:
             self._recency.touch(slots)
 
-    def committed(self, changed: Integers, before: Bools) -> None:
-        """`changed` slots are dirty; `before` says which were present. Those that no longer are leave."""
-        present = kernels.gather(self._rows.present, changed)
+    def committed(self, changed: Integers, before: Bools, present: Bools) -> None:
+        """`changed` slots are dirty; which were present, and which are. Those that no longer are leave."""
         if present.all():
             kernels.fill(self.dirty, changed, True)
             return
@@ -128,7 +128,7 @@ class Residency:
         if surplus <= 0:
             return
         leaving = self._rows.live() if self._recency is None else self._recency.pop_oldest(surplus)
-        self._slots_go()
+        self._slots_go(leaving)
         self._write(leaving[kernels.gather(self.dirty, leaving)], leaving[:0])
         kernels.fill(self.dirty, leaving, False)
         self._rows.remove(leaving)
@@ -142,9 +142,7 @@ class Residency:
             self._recency.renumber(live, self._rows.capacity)
 
     def _grow(self) -> None:
-        dirty = np.zeros(self._rows.capacity, np.bool_)
-        dirty[: len(self.dirty)] = self.dirty
-        self.dirty = dirty
+        enlarge(self, "dirty", self._rows.capacity)
         if self._recency is not None:
             self._recency.grow(self._rows.capacity)
 

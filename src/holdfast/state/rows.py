@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from holdfast.state import kernels
 from holdfast.state.columns import Column, Values
+from holdfast.state.growing import enlarge
 from holdfast.state.index import new_index
 from holdfast.state.keys import Keys
 from holdfast.state.physical import Bools, Integers
@@ -94,9 +95,11 @@ class Rows:
             column.scatter(slots, values, valid)
         kernels.scatter(self.present, slots, rows.present)
 
-    def changed(self, old: OldRows) -> Bools:
-        """Which rows are not as they were; those that may have been changed in place are taken to be."""
-        present = kernels.gather(self.present, old.slots)
+    def changed(self, old: OldRows, present: Bools) -> Bools:
+        """Which rows are not as they were; those that may have been changed in place are taken to be.
+
+        `present` says which of them are there now.
+        """
         changed: Bools = present != old.present
         for column, (values, valid) in zip(self.columns, old.columns, strict=True):
             if column.comparable:
@@ -114,9 +117,14 @@ class Rows:
         different &= now.present | old.present
         return different
 
+    def present_at(self, slots: Integers) -> Bools:
+        """Which of `slots` are present."""
+        present: Bools = kernels.gather(self.present, slots)
+        return present
+
     def absent(self, slots: Integers) -> Integers:
         """Those of `slots` that are not present."""
-        missing: Integers = slots[~kernels.gather(self.present, slots)]
+        missing: Integers = slots[~self.present_at(slots)]
         return missing
 
     def live(self) -> Integers:
@@ -149,10 +157,12 @@ class Rows:
 
     def arrow(self, rows: OldRows) -> list[Any]:
         """Key columns of the copies' slots, and their values, null where not present."""
-        arrays = list(self.index.columns(rows.slots))
-        for column, (values, valid) in zip(self.columns, rows.columns, strict=True):
-            arrays.append(column.to_arrow(values, valid & rows.present))
-        return arrays
+        return [*self.index.columns(rows.slots), *self.value_arrays(rows)]
+
+    def value_arrays(self, rows: OldRows) -> list[Any]:
+        """The copies' values, null where not present."""
+        pairs = zip(self.columns, rows.columns, strict=True)
+        return [column.to_arrow(values, valid & rows.present) for column, (values, valid) in pairs]
 
     def estimate_objects(self, slots: Integers) -> None:
         sample = slots[:OBJECT_SAMPLE]
@@ -160,9 +170,7 @@ class Rows:
             self._object_bytes = sum(c.object_bytes(sample) for c in self.columns if not c.fixed_width)
 
     def _grow(self, capacity: int) -> None:
-        present = np.zeros(capacity, np.bool_)
-        present[: len(self.present)] = self.present
-        self.present = present
+        enlarge(self, "present", capacity)
         for column in self.columns:
             column.grow(capacity)
 

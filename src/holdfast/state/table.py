@@ -15,45 +15,34 @@ Does not own the log, files, or which key groups a subtask has.
 """
 
 import threading
+import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import BadRecord, JobRefused
+from holdfast.errors import JobRefused
 from holdfast.state import kernels
+from holdfast.state.capture import Captured
 from holdfast.state.changes import key_schema_of, merge_changes, stored_batch, stored_schema, value_schema_of, within
 from holdfast.state.columns import Column, object_field
 from holdfast.state.history import UNDO_BYTES_MAX, History, Segment
 from holdfast.state.index import columns_of_stored
-from holdfast.state.keys import check_key_types, encode_columns, refuse_nulls
+from holdfast.state.keys import check_key_types, declared_columns, encode_columns, refuse_nulls
 from holdfast.state.physical import Bools, Integers, values_of
 from holdfast.state.residency import BaseStore, Residency
 from holdfast.state.row_codec import RowCodec
-from holdfast.state.rows import OldRows, Rows, concatenated
+from holdfast.state.rows import OldRows, Rows
 from holdfast.state.survey import Place, Survey, Wanted, survey
 from holdfast.state.transaction import Transaction
 from holdfast.state.unlogged import Unlogged
-from holdfast.state.widening import widened, widens
+from holdfast.state.widening import check_stored, widened
 
 __all__ = ["Captured", "Column", "StateTable", "merge_changes", "object_field", "stored_schema"]
 
 STAMP_MAX = (1 << 31) - 1
 _NONE = np.empty(0, np.int64)
-
-
-@dataclass(frozen=True)
-class Captured:
-    """A table at a boundary: `files` of its base store, none where that has no rows, with `rows` on top of them.
-
-    Whoever takes it deletes the folder `files`.
-    """
-
-    rows: pa.RecordBatch
-    files: Path | None
 
 
 class StateTable:
@@ -103,6 +92,7 @@ class StateTable:
         if base is not None:
             self._residency = Residency(self._rows, base, cache_max_entries, max_parallelism, self._slots_go)
         self._unlogged = Unlogged(self._rows, self._history, self._stored)
+        self._captured: weakref.WeakSet[Captured] = weakref.WeakSet()
         self._may_defer = all(column.fixed_width for column in self._rows.columns)
         self._lock = threading.RLock()
 
@@ -120,8 +110,13 @@ class StateTable:
 
     @property
     def memory_bytes(self) -> int:
-        """Index, keys, values and the base store's own memory; without `undo_bytes`. Objects are estimated."""
-        return self._rows.memory_bytes + (0 if self._residency is None else self._residency.memory_bytes)
+        """Index, keys, values, the base store's own memory, and what is captured; without `undo_bytes`.
+
+        Objects are estimated.
+        """
+        captured = sum(each.memory_bytes for each in self._captured)
+        base = 0 if self._residency is None else self._residency.memory_bytes
+        return self._rows.memory_bytes + base + captured
 
     @property
     def undo_bytes(self) -> int:
@@ -175,13 +170,15 @@ class StateTable:
             A key column is missing, has another type than declared, or (a single key column) holds a null.
         """
         transaction = self._in_transaction("lookup")
-        keys = encode_columns(self._key_columns(rows), self.key_schema.names)
+        keys = encode_columns(declared_columns(rows, self.key_schema), self.key_schema.names)
         refuse_nulls(keys, self.key_schema.names)
         with self._lock:
             slots, fresh = self._rows.lookup(keys, self._stamp)
             if self._residency is not None:
                 self._residency.looked_up(slots, fresh)
-            transaction.save(self._rows.copy(fresh))
+            old = self._rows.copy(fresh)
+            transaction.save(old)
+            self._save_for_captured(old)
         return slots
 
     def touched(self) -> Integers:
@@ -234,19 +231,22 @@ class StateTable:
         transaction = self._in_transaction("commit")
         with self._lock:
             old = transaction.old_rows()
-            appeared = transaction.appeared(self._rows)
+            present = self._rows.present_at(old.slots)
+            appeared = int(np.count_nonzero(present)) - int(np.count_nonzero(old.present))
             self._transaction = None
             self.commits = (self.commits or 0) + 1
             self._count += appeared
             self._rows.estimate_objects(old.slots)
-            changed = old
+            changed, are_present = old, present
             if self._residency is not None:
-                changed = old.only(self._rows.changed(old))
+                differs = self._rows.changed(old, present)
+                if not differs.all():
+                    changed, are_present = old.only(differs), present[differs]
             if len(changed.slots):
                 self._keep(Segment(transaction.batch, changed, appeared), transaction.deferred)
             if self._residency is not None:
-                self._residency.committed(changed.slots, changed.present)
-            self._settle(old.slots)
+                self._residency.committed(changed.slots, changed.present, are_present)
+            self._settle(old.slots, present)
 
     def undo(self) -> None:
         """End the transaction; every row is as before it, though maybe at another slot later on."""
@@ -254,7 +254,7 @@ class StateTable:
         with self._lock:
             self._transaction = None
             self._rows.put(old.slots, old)
-            self._settle(old.slots)
+            self._settle(old.slots, old.present)
 
     def rewind(self, to_batch: int) -> None:
         """Undo all committed batches after `to_batch`, outside a batch.
@@ -276,6 +276,7 @@ class StateTable:
             slots = segment.rows.slots
             if segment.keys is not None:
                 slots, _ = self._rows.lookup(segment.keys, self._next_stamp())
+            self._about_to_change(slots)
             self._rows.put(slots, segment.rows)
             self._count -= segment.appeared
             undone.append(slots)
@@ -307,20 +308,24 @@ class StateTable:
             A column has another type than declared here, or a key column is missing.
         """
         self._refuse_in_batch("apply")
-        names = self._check_stored(changes.schema)
-        rows = within(changes, key_group_start, key_group_stop)
+        names = check_stored(changes.schema, self._stored_schema)
+        with self._lock:
+            self._apply(within(changes, key_group_start, key_group_stop), names, blind)
+
+    def _apply(self, rows: pa.RecordBatch, names: Sequence[str], blind: bool) -> None:
         keys = encode_columns([rows.column(name) for name in self.key_schema.names], self.key_schema.names)
         slots, touched = self._rows.lookup(keys, self._next_stamp())
         if self._residency is not None:
             self._residency.looked_up(slots, touched, read=not blind)
-        before = int(np.count_nonzero(self.present[touched]))
+        self._about_to_change(touched)
+        before = int(np.count_nonzero(self._rows.present_at(touched)))
         for column in self._rows.columns:
             if column.field.name in names:
                 column.scatter(slots, *column.from_arrow(widened(rows.column(column.field.name), column.field.type)))
             else:
                 column.clear(touched)
         kernels.scatter(self.present, slots, ~values_of(rows.column(1)))
-        self._count += int(np.count_nonzero(self.present[touched])) - before
+        self._count += int(np.count_nonzero(self._rows.present_at(touched))) - before
         self._rows.estimate_objects(touched)
         self._put_anew([touched])
 
@@ -361,25 +366,27 @@ class StateTable:
         self._count = rows
 
     def capture(self) -> Captured:
-        """All rows as of the last commit, without reading those that the base store has: its files stand for them.
+        """All rows as of the last commit, copied when written or read. By any thread, also while a batch is in flight.
 
-        From any thread, also while a batch is in flight.
+        Rows that the base store has are not read: its files stand for them.
         """
         with self._lock:
+            in_flight = None if self._transaction is None else self._transaction.old_rows()
+            used, files = self._rows.index.slots_used, None
             if self._residency is None or self._residency.base.is_empty:
-                return Captured(self._committed_rows(self._rows.live()), None)
-            return Captured(self._committed_rows(self._residency.dirty_slots()), self._residency.base.checkpoint())
-
-    def _committed_rows(self, slots: Integers) -> pa.RecordBatch:
-        """Of `slots` and those touched by the batch in flight that were present before it, the rows as they were."""
-        if self._transaction is None:
-            return self._snapshot(slots)
-        old = self._transaction.old_rows()
-        if self._residency is not None and not self._residency.base.is_empty:
-            old = old.only(kernels.gather(self._residency.dirty, old.slots))
-        untouched = self._rows.copy(np.setdiff1d(slots, old.slots))
-        rows = concatenated([untouched, old.only(old.present)])
-        return self._stored(rows)
+                wanted = self._rows.present[:used].copy()
+                if in_flight is not None:
+                    kernels.scatter(wanted, in_flight.slots, in_flight.present)
+            else:
+                wanted = self._residency.dirty[:used].copy()
+                files = self._residency.base.checkpoint()
+            captured = Captured(
+                self._rows, wanted, files, self._count, self._stored_schema, self.max_parallelism, self._lock
+            )
+            if in_flight is not None:
+                captured.touched(in_flight)
+            self._captured.add(captured)
+            return captured
 
     def snapshot(self) -> pa.RecordBatch:
         """A copy of all present rows in the stored schema, sorted by key group."""
@@ -417,10 +424,20 @@ class StateTable:
         if deferred:
             self._unlogged.add(segment)
 
-    def _slots_go(self) -> None:
-        """Slots are about to lose their keys: whatever names rows by slot is read, or gets their keys."""
+    def _slots_go(self, slots: Integers) -> None:
+        """These slots are about to lose their keys: whatever names rows by slot is read, or gets their keys."""
+        self._about_to_change(slots)
         self._unlogged.resolve()
         self._history.fix_keys(self._rows.index)
+
+    def _about_to_change(self, slots: Integers) -> None:
+        """Otherwise than by a batch that looked them up."""
+        if self._captured:
+            self._save_for_captured(self._rows.copy(slots))
+
+    def _save_for_captured(self, old: OldRows) -> None:
+        for captured in self._captured:
+            captured.touched(old)
 
     def _put_anew(self, parts: Sequence[Integers]) -> None:
         """These rows were written outside a batch: all of them are dirty."""
@@ -428,13 +445,13 @@ class StateTable:
         slots = np.unique(np.concatenate(parts)) if len(parts) > 1 else next(iter(parts), _NONE)
         if self._residency is not None:
             self._residency.put_anew(slots)
-        self._settle(slots)
+        self._settle(slots, self._rows.present_at(slots))
 
-    def _settle(self, touched: Integers) -> None:
+    def _settle(self, touched: Integers, present: Bools) -> None:
         """After a batch: only present rows in the index, no more than the limit, and memory follows them."""
-        absent = self._rows.absent(touched)
-        if len(absent):
-            self._slots_go()
+        if not present.all():
+            absent = touched[~present]
+            self._slots_go(absent)
             if self._residency is not None:
                 self._residency.removed(absent)
             self._rows.remove(absent)
@@ -445,35 +462,11 @@ class StateTable:
 
     def _compact(self) -> None:
         """Slots mean nothing between batches, so rows may move."""
-        self._slots_go()
         live = self._rows.live()
+        self._slots_go(live)
         self._rows.compact(live)
         if self._residency is not None:
             self._residency.renumber(live)
-
-    def _key_columns(self, rows: pa.RecordBatch) -> list[Any]:
-        arrays = []
-        for field in self.key_schema:
-            place = rows.schema.get_field_index(field.name)
-            found = (
-                f"type {rows.schema.field(place).type}" if place >= 0 else f"no such column among {rows.schema.names}"
-            )
-            if place < 0 or rows.schema.field(place).type != field.type:
-                raise BadRecord(f"key column {field.name!r} is declared as {field.type}; the rows have {found}")
-            arrays.append(rows.column(place))
-        return arrays
-
-    def _check_stored(self, schema: pa.Schema) -> Sequence[str]:
-        names: list[str] = schema.names
-        for field in self._stored_schema:
-            value = field.name in self._by_name
-            found = schema.field(field.name).type if field.name in names else None
-            if found != field.type and not (value and (found is None or widens(found, field.type))):
-                raise JobRefused(
-                    f"state column {field.name!r} is declared as {field.type}, but stored as {found or 'nothing'}; "
-                    "declare it as stored, or drop the operator's state (drop_state)"
-                )
-        return names
 
     def _next_stamp(self) -> int:
         if self._stamp == STAMP_MAX:

@@ -6,7 +6,6 @@ kept after the batch (`history`).
 
 import numpy as np
 
-from holdfast.state import kernels
 from holdfast.state.rows import OldRows, Rows, concatenated
 
 
@@ -41,4 +40,4 @@ class Transaction:
     def appeared(self, rows: Rows) -> int:
         """By how many rows the batch has made the table larger so far."""
         old = self.old_rows()
-        return int(np.count_nonzero(kernels.gather(rows.present, old.slots))) - int(np.count_nonzero(old.present))
+        return int(np.count_nonzero(rows.present_at(old.slots))) - int(np.count_nonzero(old.present))

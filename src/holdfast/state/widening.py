@@ -4,9 +4,13 @@ A binary column may hold objects packed as msgpack, which its field tells (`pack
 user.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+
+from holdfast.errors import JobRefused
+from holdfast.state.changes import value_schema_of
 
 _KEPT = b"holdfast.kept"
 
@@ -44,3 +48,25 @@ def widened(array: Any, declared: pa.DataType) -> Any:
     if array.type == pa.float16():
         return array.cast(pa.float32()).cast(declared)
     return array.cast(declared)
+
+
+def check_stored(stored: pa.Schema, declared: pa.Schema) -> Sequence[str]:
+    """The column names of a stored schema whose rows a table of the stored schema `declared` can take.
+
+    Value columns may be missing, or of a narrower type.
+
+    Raises
+    ------
+    JobRefused
+        A column has another type than declared, or a key column is missing.
+    """
+    names: list[str] = stored.names
+    values = value_schema_of(declared).names
+    for field in declared:
+        found = stored.field(field.name).type if field.name in names else None
+        if found != field.type and not (field.name in values and (found is None or widens(found, field.type))):
+            raise JobRefused(
+                f"state column {field.name!r} is declared as {field.type}, but stored as {found or 'nothing'}; "
+                "declare it as stored, or drop the operator's state (drop_state)"
+            )
+    return names

@@ -1,0 +1,166 @@
+"""A table as of a batch boundary, read piece by piece while later batches run: copy-on-write.
+
+    capture ──► wanted, by slot: the rows that were there (over a base store: those it does not have as they are)
+    later touch of a wanted row, eviction, rewind, compaction ──► saved as it was, with its key; no longer wanted
+    rows() ──► in order of key groups: what is still wanted from the table, the rest from what was saved
+
+So a boundary costs one byte a row, and each row is copied once. The touches are those that undo rests on
+(`transaction`). The table's lock is held while a piece is copied, not while it is put into Arrow arrays.
+Does not own the table's rows, nor what becomes of `files`.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.state import kernels
+from holdfast.state.changes import stored_batch
+from holdfast.state.physical import Bools, Integers
+from holdfast.state.rows import OldRows, Rows
+
+Groups = npt.NDArray[np.int32]
+
+PIECE_ROWS = 65_536
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """Rows as they were; `first` is the number of the first of them."""
+
+    first: int
+    rows: OldRows
+    groups: Groups
+    keys: Sequence[Any]
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.rows.memory_bytes + int(self.groups.nbytes) + sum(int(each.nbytes) for each in self.keys)
+
+
+class Captured:
+    """`files` of the table's base store, None where that has no rows; `rows()` on top of them.
+
+    Whoever takes it closes it, and deletes the folder `files`.
+
+    Attributes
+    ----------
+    count
+        How many rows the table had.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        wanted: Bools,
+        files: Path | None,
+        count: int,
+        schema: pa.Schema,
+        max_parallelism: int,
+        lock: AbstractContextManager[Any],
+    ) -> None:
+        self.files = files
+        self.count = count
+        self._rows = rows
+        self._wanted = wanted
+        self._schema = schema
+        self._max_parallelism = max_parallelism
+        self._lock = lock
+        self._saved: list[_Saved] = []
+        self._saved_count = 0
+        self._number_of = np.zeros(len(wanted), np.int32)
+        """By slot: the number of its saved row, from 1 on."""
+        self._listed_to = 0
+        self._unlisted: list[tuple[Integers, Groups]] = []
+        """Saved before their slots were listed."""
+        self._closed = False
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._wanted.nbytes + self._number_of.nbytes + sum(each.memory_bytes for each in self._saved)
+
+    def touched(self, old: OldRows) -> None:
+        """These rows are about to change or to lose their slots; `old` is how they are. Under the table's lock."""
+        claimed = old.take(kernels.claim(old.slots, self._wanted))
+        slots = claimed.slots
+        if not len(slots):
+            return
+        groups = self._rows.index.key_groups(slots, self._max_parallelism)
+        self._saved.append(_Saved(self._saved_count, claimed, groups, self._rows.index.columns(slots)))
+        self._number_of[slots] = np.arange(self._saved_count, self._saved_count + len(slots)) + 1
+        self._saved_count += len(slots)
+        unlisted = slots >= self._listed_to
+        self._unlisted.append((slots[unlisted], groups[unlisted]))
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """The rows in the stored schema, sorted by key group, at most `PIECE_ROWS` at once. Once, by any thread.
+
+        Ends early where it is closed meanwhile.
+        """
+        slots, groups = self._in_order()
+        for start in range(0, len(slots), PIECE_ROWS):
+            stop = start + PIECE_ROWS
+            piece = self._piece(slots[start:stop].astype(np.int64), groups[start:stop])
+            if piece is None:
+                return
+            yield piece
+
+    def close(self) -> None:
+        """Nothing more is saved for it, and what was is let go."""
+        with self._lock:
+            self._closed = True
+            self._wanted = self._wanted[:0]
+            self._saved = []
+            self._unlisted = []
+
+    def _in_order(self) -> tuple[npt.NDArray[np.int32], Groups]:
+        """The slots that the rows had, and their key groups, sorted by these."""
+        listed = []
+        while self._listed_to < len(self._wanted):
+            with self._lock:
+                start, stop = self._listed_to, min(self._listed_to + PIECE_ROWS, len(self._wanted))
+                slots = start + np.flatnonzero(self._wanted[start:stop])
+                listed.append((slots.astype(np.int32), self._rows.index.key_groups(slots, self._max_parallelism)))
+                self._listed_to = stop
+        with self._lock:
+            listed += [(slots.astype(np.int32), groups) for slots, groups in self._unlisted]
+            self._unlisted = []
+        all_slots = np.concatenate([np.empty(0, np.int32), *(each[0] for each in listed)])
+        all_groups = np.concatenate([np.empty(0, np.int32), *(each[1] for each in listed)])
+        order: tuple[npt.NDArray[np.int32], Groups] = kernels.sort_by_group(
+            all_groups, self._max_parallelism, all_slots
+        )
+        return order
+
+    def _piece(self, slots: Integers, groups: Groups) -> pa.RecordBatch | None:
+        with self._lock:
+            if self._closed:
+                return None
+            still = kernels.claim(slots, self._wanted)
+            now = self._rows.copy(slots[still])
+            keys = self._rows.index.columns(now.slots)
+            saved = list(self._saved)
+            numbers = kernels.gather(self._number_of, slots).astype(np.int64) - 1
+        places, parts = [still], [self._batch(groups[still], keys, now)]
+        gone = np.setdiff1d(np.arange(len(slots)), still, assume_unique=True)
+        gone = gone[np.argsort(numbers[gone])]
+        for each in saved if len(gone) else []:
+            start, stop = np.searchsorted(numbers[gone], [each.first, each.first + len(each.groups)])
+            if start < stop:
+                at = numbers[gone[start:stop]] - each.first
+                keys = [column.take(pa.array(at)) for column in each.keys]
+                places.append(gone[start:stop])
+                parts.append(self._batch(each.groups[at], keys, each.rows.take(at)))
+        if len(parts) == 1:
+            return parts[0]
+        order = np.empty(len(slots), np.int64)
+        order[np.concatenate(places)] = np.arange(len(slots))
+        return pa.concat_batches(parts).take(pa.array(order))
+
+    def _batch(self, groups: Groups, keys: Sequence[Any], rows: OldRows) -> pa.RecordBatch:
+        return stored_batch(self._schema, groups, ~rows.present, [*keys, *self._rows.value_arrays(rows)])

@@ -1,0 +1,344 @@
+"""Kernels of the index: key → slot.
+
+A table of entries, two 64-bit words each, is probed linearly from a *home* that the tag decides:
+
+    word 0   tag: the key itself (int64 keys), or its hash (byte keys, which are then compared as bytes)
+    word 1   0 = empty, else  stamp << 32 | (slot + 1)
+
+`stamp` is the batch that touched the row last, so that the first touch costs no further cache miss.
+Homes grow with the mixed tag (`high 32 bits × capacity >> 32`), so any capacity will do, and a table is poured into
+another in one sequential sweep. It may be in the middle of it:
+
+    old       ····················[home, home, home, …)     from SWEEP_START on, SWEPT positions are empty for good
+    entries   [home, home, home, …)····················     all keys whose home in `old` was swept, and all new ones
+
+A sweep begins and rests at an empty position, and no run of entries crosses one, so a tag's home in `old` alone tells
+which table it is in. Nothing is marked as deleted: removal shifts the followers back.
+
+`control` is the state shared with Python: see the constants. Insertion stops where room runs out and reports the row;
+the caller makes room and goes on from there. Kernels do no bounds checks; callers pass what fits. Positions and
+addresses are uint64: signed ones cost a check for each access.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.state.compiled import copy_bytes, inlined, kernel, load_u64, prefetch, same_bytes, store_u64
+from holdfast.state.hashing import mix
+
+Integers = npt.NDArray[np.int64]
+
+CONTROL_FIELDS = 9
+COUNT, COUNT_MAX, SLOTS_USED, FREE, FRESH, ARENA_USED, ARENA_LIVE, SWEEP_START, SWEPT = range(CONTROL_FIELDS)
+"""`control`: entries, the most that fit; slots ever used, slots on the free list; rows touched by this lookup;
+bytes used in the arena, and those of live keys; where the sweep of `old` began, and how many positions it is on."""
+
+_BLOCK = 32
+_SLOT_MASK = np.uint64(0xFFFFFFFF)
+_PREFETCH_FROM = 1 << 15
+"""Words of an index (256 KB) from which on fetching ahead pays."""
+_0, _1, _8, _16, _32 = np.uint64(0), np.uint64(1), np.uint64(8), np.uint64(16), np.uint64(32)
+
+
+@kernel
+def _scaled(mixed: Any, capacity: Any) -> Any:
+    return ((mixed >> _32) * capacity) >> _32
+
+
+@kernel
+def _distance(start: Any, stop: Any, capacity: Any) -> Any:
+    """Steps from `start` forward to `stop`."""
+    return stop - start if stop >= start else stop + capacity - start
+
+
+@kernel
+def _next(p: Any, capacity: Any) -> Any:
+    return p + _1 if p + _1 < capacity else _0
+
+
+@kernel
+def _slot_of(meta: Any) -> Any:
+    return np.int64(meta & _SLOT_MASK) - 1
+
+
+@kernel
+def _in_old(home: Any, old_capacity: Any, start: Any, swept: Any) -> Any:
+    """Whether a tag with that home in `old` is still there."""
+    return _distance(start, home, old_capacity) >= swept
+
+
+@inlined
+def _find_homes(tags: Any, row: int, block: int, entries: Any, old: Any, control: Any, homes: Any) -> None:
+    """Addresses of the homes of `tags[row : row + block]`; fetches them where the index is larger than the cache."""
+    capacity = np.uint64(len(entries) >> 1)
+    entries_at = entries.ctypes.data
+    for i in range(block):
+        homes[i] = entries_at + _scaled(mix(tags[np.uint64(row + i)]), capacity) * _16
+    if len(old) > 0:
+        old_capacity = np.uint64(len(old) >> 1)
+        start, swept = np.uint64(control[SWEEP_START]), np.uint64(control[SWEPT])
+        for i in range(block):
+            home = _scaled(mix(tags[np.uint64(row + i)]), old_capacity)
+            if _in_old(home, old_capacity, start, swept):
+                homes[i] = old.ctypes.data + home * _16
+    if len(entries) >= _PREFETCH_FROM:
+        for i in range(block):
+            prefetch(homes[i])
+
+
+@inlined
+def _is_full(control: Any, slot_tags: Any) -> Any:
+    no_slot = control[FREE] == 0 and control[SLOTS_USED] == len(slot_tags)
+    return no_slot or control[COUNT] >= control[COUNT_MAX]
+
+
+@inlined
+def _new_slot(tag: Any, slot_tags: Any, free: Any, control: Any) -> Any:
+    if control[FREE] > 0:
+        control[FREE] -= 1
+        slot = free[np.uint64(control[FREE])]
+    else:
+        slot = control[SLOTS_USED]
+        control[SLOTS_USED] += 1
+    control[COUNT] += 1
+    slot_tags[np.uint64(slot)] = np.int64(tag)
+    return slot
+
+
+@inlined
+def _touch(slot: Any, p: Any, stamp: Any, control: Any, fresh: Any) -> None:
+    store_u64(p + _8, (stamp << _32) | np.uint64(slot + 1))
+    fresh[np.uint64(control[FRESH])] = slot
+    control[FRESH] += 1
+
+
+@kernel
+def _extent(table: Integers) -> Any:
+    """The addresses of a table's begin and end."""
+    at = table.ctypes.data
+    return at, at + _8 * np.uint64(len(table))
+
+
+@inlined
+def _fetch_keys(tags: Any, row: int, block: int, ends: Any, homes: Any, extents: Any, arena: Any) -> None:
+    """Move `homes` on to the first entry of the same hash, or an empty one; fetch the cache lines of the keys there."""
+    entries_at, entries_end, old_at, old_end = ends
+    for i in range(block):
+        p = homes[i]
+        tag = np.uint64(tags[np.uint64(row + i)])
+        in_old = p >= old_at and p < old_end
+        while load_u64(p) != tag and load_u64(p + _8) != _0:
+            p += _16
+            if p == (old_end if in_old else entries_end):
+                p = old_at if in_old else entries_at
+        homes[i] = p
+        prefetch(_extent_of(load_u64(p + _8), extents))
+    for i in range(block):
+        prefetch(arena + load_u64(_extent_of(load_u64(homes[i] + _8), extents)))
+
+
+@kernel
+def _extent_of(meta: Any, extents: Any) -> Any:
+    """The address of the extent of an entry's key (of any key for an empty entry)."""
+    return extents + np.uint64(max(_slot_of(meta), 0)) * _16
+
+
+@kernel
+def _is_key(extent: Any, arena: Any, key: Any, length: Any) -> Any:
+    return load_u64(extent + _8) == np.uint64(length) and same_bytes(arena + load_u64(extent), key, length)
+
+
+@inlined
+def _keep_key(slot: Any, extents: Any, arena: Any, control: Any, key: Any, length: Any) -> None:
+    extents[slot, 0] = control[ARENA_USED]
+    extents[slot, 1] = length
+    copy_bytes(key, arena + np.uint64(control[ARENA_USED]), length)
+    control[ARENA_USED] += length
+    control[ARENA_LIVE] += length
+
+
+@kernel
+def lookup(
+    tags: Integers,
+    strings: Any,
+    start: int,
+    stop: int,
+    stamp: int,
+    entries: Integers,
+    old: Integers,
+    slot_tags: Integers,
+    free: Integers,
+    control: Integers,
+    slots: Integers,
+    fresh: Integers,
+) -> Any:
+    """Slot of each key of rows `[start, stop)`, inserting unknown ones; returns the row where room ran out, or `stop`.
+
+    `fresh` collects each slot whose stamp was another one, once, in order. `strings` is None for int64 keys, their own
+    tags; for byte keys (offsets, data, extents, arena): `extents[slot]` is where in `arena` the slot's key is. Numba
+    compiles a version for each. A new entry goes the way of one that is found: with a second place that touches,
+    the loop takes twice the time.
+    """
+    entries_at, entries_end = _extent(entries)
+    old_at, old_end = _extent(old)
+    mark = np.uint64(stamp)
+    if strings is not None:
+        offsets, data, extents, arena = strings
+        keys_at, arena_at, extents_at = data.ctypes.data, arena.ctypes.data, extents.ctypes.data
+    homes = np.empty(_BLOCK, np.uint64)
+    row = start
+    while row < stop:
+        block = min(_BLOCK, stop - row)
+        _find_homes(tags, row, block, entries, old, control, homes)
+        if strings is not None and len(entries) >= _PREFETCH_FROM:
+            ends = (entries_at, entries_end, old_at, old_end)
+            _fetch_keys(tags, row, block, ends, homes, extents_at, arena_at)
+        for i in range(block):
+            at = np.uint64(row + i)
+            tag, p = np.uint64(tags[at]), homes[i]
+            in_old = p >= old_at and p < old_end
+            if strings is not None:
+                key = keys_at + np.uint64(offsets[at])
+                length = offsets[at + _1] - offsets[at]
+            while True:
+                meta = load_u64(p + _8)
+                if meta == _0:
+                    if _is_full(control, slot_tags):
+                        return row + i
+                    if strings is not None and control[ARENA_USED] + length > len(arena):
+                        return row + i
+                    meta = np.uint64(_new_slot(tag, slot_tags, free, control) + 1)
+                    store_u64(p, tag)
+                    if strings is not None:
+                        _keep_key(_slot_of(meta), extents, arena_at, control, key, length)
+                if load_u64(p) == tag and (
+                    strings is None or _is_key(_extent_of(meta, extents_at), arena_at, key, length)
+                ):
+                    slot = _slot_of(meta)
+                    if meta >> _32 != mark:
+                        _touch(slot, p, mark, control, fresh)
+                    break
+                p += _16
+                if p == (old_end if in_old else entries_end):
+                    p = old_at if in_old else entries_at
+            slots[at] = slot
+        row += block
+    return row
+
+
+@inlined
+def _place(tag: Any, meta: Any, table: Any, capacity: Any) -> None:
+    """Put an entry, whose tag is not there, into a table with room."""
+    p = _scaled(mix(tag), capacity)
+    while table[p + p + _1] != 0:
+        p = _next(p, capacity)
+    table[p + p] = tag
+    table[p + p + _1] = meta
+
+
+@kernel
+def insert_distinct(slot_tags: Integers, count: int, entries: Integers) -> None:
+    """Insert slots 0 … count - 1, whose keys are distinct, into an empty index."""
+    capacity = np.uint64(len(entries) >> 1)
+    for slot in range(count):
+        _place(slot_tags[slot], slot + 1, entries, capacity)
+
+
+@kernel
+def first_empty(entries: Integers) -> Any:
+    """A position where no run goes through: where a sweep can begin."""
+    p = 0
+    while entries[2 * p + 1] != 0:
+        p += 1
+    return p
+
+
+@kernel
+def sweep(old: Integers, entries: Integers, control: Integers, count: int) -> Any:
+    """Move the entries of the next `count` positions of `old`, and of the run there; returns whether it is empty now.
+
+    Runs that began before SWEEP_START may go on behind it: the sweep ends at the first empty position after a round.
+    """
+    old_capacity, capacity = np.uint64(len(old) >> 1), np.uint64(len(entries) >> 1)
+    swept = np.uint64(control[SWEPT])
+    wanted = swept + np.uint64(count)
+    p = np.uint64(control[SWEEP_START]) + swept
+    if p >= old_capacity:
+        p -= old_capacity
+    while True:
+        meta = old[p + p + _1]
+        if meta != 0:
+            _place(old[p + p], meta, entries, capacity)
+            old[p + p + _1] = 0
+        elif swept >= wanted or swept >= old_capacity:
+            break
+        swept += _1
+        p = _next(p, old_capacity)
+    control[SWEPT] = min(swept, old_capacity)
+    return swept >= old_capacity
+
+
+@inlined
+def _take_out(slot: Any, home: Any, table: Any, capacity: Any) -> None:
+    """Of the entry of `slot` make a hole, and move followers back into it where they may go."""
+    hole = home
+    while _slot_of(np.uint64(table[hole + hole + _1])) != slot:
+        hole = _next(hole, capacity)
+    p = _next(hole, capacity)
+    while table[p + p + _1] != 0:
+        if _distance(_scaled(mix(table[p + p]), capacity), p, capacity) >= _distance(hole, p, capacity):
+            table[hole + hole] = table[p + p]
+            table[hole + hole + _1] = table[p + p + _1]
+            hole = p
+        p = _next(p, capacity)
+    table[hole + hole + _1] = 0
+
+
+@kernel
+def remove(
+    slots: Integers, entries: Integers, old: Integers, slot_tags: Integers, free: Integers, control: Integers
+) -> None:
+    """Take the entries of `slots`, which must be there, out of the index; the slots go onto the free list."""
+    capacity, old_capacity = np.uint64(len(entries) >> 1), np.uint64(len(old) >> 1)
+    start, swept = np.uint64(control[SWEEP_START]), np.uint64(control[SWEPT])
+    for slot in slots:
+        mixed = mix(slot_tags[slot])
+        home = _scaled(mixed, old_capacity)
+        if old_capacity > _0 and _in_old(home, old_capacity, start, swept):
+            _take_out(slot, home, old, old_capacity)
+        else:
+            _take_out(slot, _scaled(mixed, capacity), entries, capacity)
+        free[control[FREE]] = slot
+        control[FREE] += 1
+        control[COUNT] -= 1
+
+
+@kernel
+def clear_stamps(entries: Integers) -> None:
+    """Forget which batch touched which row."""
+    for p in range(len(entries) >> 1):
+        entries[2 * p + 1] &= 0xFFFFFFFF
+
+
+@kernel
+def gather_lengths(extents: Integers, slots: Integers) -> Any:
+    """Offsets (from 0) of the keys of `slots`, laid end to end."""
+    offsets = np.zeros(len(slots) + 1, np.int64)
+    for i in range(len(slots)):
+        offsets[i + 1] = offsets[i] + extents[np.uint64(slots[i]), 1]
+    return offsets
+
+
+@kernel
+def gather_bytes(extents: Integers, arena: Any, slots: Integers, offsets: Integers) -> Any:
+    """The keys of `slots`, laid end to end."""
+    out = np.empty(offsets[-1], np.uint8)
+    source, target = arena.ctypes.data, out.ctypes.data
+    for i in range(len(slots)):
+        ahead = min(i + _BLOCK, len(slots) - 1)
+        prefetch(source + extents[np.uint64(slots[ahead]), 0])
+        slot = np.uint64(slots[i])
+        copy_bytes(source + extents[slot, 0], target + offsets[i], extents[slot, 1])
+    return out
