@@ -63,11 +63,11 @@ class Materializer:
         self._waiting: deque[Materialization] = deque()
         """The first one is being stored."""
 
-    def start(self, sqn: int, batch: int, ended: Callable[[Future[Base]], None]) -> "Materialization":
+    def start(self, sqn: int, batch: int, ended: Callable[["Materialization"], None]) -> "Materialization":
         """Capture the table, which is as of `batch`; returns at once. `ended` is called before the next one starts."""
         captured = self._table.capture()
         made = Materialization(self._log, self._schema, self._uploader, captured, self._known, sqn, batch)
-        made.base.add_done_callback(ended)
+        made.base.add_done_callback(lambda _: ended(made))
         made.base.add_done_callback(lambda _: self._next())
         self._uploader.count(startedMaterialization=1)
         with self._lock:
