@@ -2,6 +2,8 @@
 
     python -m benchmarks.exchange [--seconds 10] [--rows 4000000] [--keys 1000] [--emit every] [--parallelism 2]
 
+`--emit changes` combines in the senders, unless told `--no-combine`.
+
 No Spark and no checkpoints: the part of `benchmarks.count` between a source and a sink. Prints one JSON line of
 millions of rows a second: for each phase alone, and for what they add up to.
 """
@@ -21,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.clock import SystemClock
+from holdfast.exchange.combining import CombiningSender
 from holdfast.exchange.links import FlightLinks
 from holdfast.exchange.sender import UnitAttempt
 from holdfast.functions.aggregates import AggregateSpec, count
@@ -86,20 +89,22 @@ def serve(orders: Connection, secret: str, folder: str) -> None:
     task_manager.close()
 
 
-def work(orders: Connection, secret: str, number: int, rows: int, keys: int) -> None:
+def work(orders: Connection, secret: str, number: int, rows: int, keys: int, spec: AggregateSpec) -> None:
     """A sender's and puller's process: does what it is sent, until None."""
     routes: ExchangeRoutes = orders.recv()
     links = FlightLinks(routes, secret)
     while (order := orders.recv()) is not None:
         what, batch = order
-        orders.send(_push(links, batch, number, rows, keys) if what == "push" else _pull(links, batch, number, routes))
+        push = what == "push"
+        orders.send(_push(links, batch, number, rows, keys, spec) if push else _pull(links, batch, number, routes))
 
 
-def _push(links: FlightLinks, batch: int, number: int, rows: int, keys: int) -> list[SentStream]:
-    sender = links.open_sender(UnitAttempt(1, batch, 0, number, f"{batch}-{number}"))
+def _push(links: FlightLinks, batch: int, number: int, rows: int, keys: int, spec: AggregateSpec) -> list[SentStream]:
+    plain = links.open_sender(UnitAttempt(1, batch, 0, number, f"{batch}-{number}"))
+    sender = CombiningSender(plain, TARGET, spec.combiner())
     for start in range(0, rows, ROWS_PER_READ):
         made = np.arange(start, min(start + ROWS_PER_READ, rows), dtype=np.int64)
-        sender.send(TARGET, pa.RecordBatch.from_arrays([pa.array(made % keys)], schema=INPUT))
+        sender.send(pa.RecordBatch.from_arrays([pa.array(made % keys)], schema=INPUT))
     return sender.finish()
 
 
@@ -108,8 +113,7 @@ def _pull(links: FlightLinks, batch: int, number: int, routes: ExchangeRoutes) -
     return sum(piece.num_rows for subtask in own for piece in links.output(1, batch, "count", subtask))
 
 
-def deployment(parallelism: int, emit: Any) -> Deployment:
-    spec = AggregateSpec("count", ("k",), INPUT, {"n": count()}, emit)
+def deployment(parallelism: int, spec: AggregateSpec) -> Deployment:
     max_parallelism = default_max_parallelism(parallelism)
     ranges = [key_group_range(subtask, parallelism, max_parallelism) for subtask in range(parallelism)]
     return Deployment(
@@ -160,6 +164,7 @@ class Bench:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     secret = new_secret()
     context = multiprocessing.get_context("spawn")
+    spec = AggregateSpec("count", ("k",), INPUT, {"n": count()}, options.emit, combine=options.combine)
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         served, orders = context.Pipe()
         server = context.Process(target=serve, args=(orders, secret, folder), daemon=True)
@@ -170,7 +175,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         pipes = [context.Pipe() for _ in range(SENDERS)]
         workers = [
             context.Process(
-                target=work, args=(pipe[1], secret, number, options.rows // SENDERS, options.keys), daemon=True
+                target=work, args=(pipe[1], secret, number, options.rows // SENDERS, options.keys, spec), daemon=True
             )
             for number, pipe in enumerate(pipes)
         ]
@@ -179,7 +184,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             pipe[1].close()
             pipe[0].send(routes)
         with TaskManagerClient(route, secret) as client:
-            client.deploy(deployment(options.parallelism, options.emit))
+            client.deploy(deployment(options.parallelism, spec))
             bench = Bench(client, [pipe[0] for pipe in pipes])
             result = measure(bench, options)
         for pipe in pipes:
@@ -220,6 +225,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4_000_000, help="rows a batch")
     parser.add_argument("--keys", type=int, default=1000)
     parser.add_argument("--emit", choices=("every", "changes"), default="every")
+    parser.add_argument("--combine", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--parallelism", type=int, default=2)
     json.dump(run(parser.parse_args()), sys.stdout)
     print()

@@ -7,7 +7,7 @@ import pytest
 from holdfast.clock import ManualClock
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets
-from holdfast.sources.sequence import SequenceSource, divide_evenly
+from holdfast.sources.sequence import CHUNK_ROWS_MAX, VALUE_MAX, SequenceSource, divide_evenly
 from holdfast.storage.store import open_store
 
 
@@ -96,13 +96,19 @@ def test_a_restart_at_any_batch_reads_the_rest():
 
 
 def test_rows_of_one_read_come_in_chunks_with_their_positions():
-    source = SequenceSource(2_500_000)
+    whole, rest = CHUNK_ROWS_MAX, 500
+    source = SequenceSource(2 * whole + rest)
     planner = enumerator(source)
-    [read] = planner.plan(planner.initial(), planner.latest(), 2_500_000, 10**9).reads
+    [read] = planner.plan(planner.initial(), planner.latest(), 10**9, 10**10).reads
     batches = list(source.read(read))
-    assert [batch.position for batch in batches] == [0, 1_000_000, 2_000_000]
-    assert [batch.rows.num_rows for batch in batches] == [1_000_000, 1_000_000, 500_000]
-    assert batches[1].rows["value"][0].as_py() == 1_000_000
+    assert [batch.position for batch in batches] == [0, whole, 2 * whole]
+    assert [batch.rows.num_rows for batch in batches] == [whole, whole, rest]
+    assert batches[1].rows["value"][0].as_py() == whole
+
+
+def test_the_last_values_there_can_be_are_read():
+    source = SequenceSource(start=VALUE_MAX - 7, stop=VALUE_MAX, splits=2)
+    assert sorted(read_all(source, 100)) == list(range(VALUE_MAX - 7, VALUE_MAX))
 
 
 def test_a_later_end_keeps_every_value_in_its_split():
