@@ -352,3 +352,24 @@ def test_ten_thousand_checkpoints_take_no_more_than_a_thousand():
     for what, bound in at_a_thousand.items():
         assert largest[what] <= 1.2 * bound, what
     subtask.uploader.close()
+
+
+def test_after_a_materialization_that_took_long_the_next_one_waits_twice_as_long():
+    subtask = make(interval_s=100.0)
+    subtask.clock.advance(200.0)
+    subtask.shared_open.clear()
+    subtask.run(1)
+    subtask.clock.advance(5.0)
+    subtask.shared_open.set()
+    subtask.materialized(1)
+    subtask.keyed._policy = MaterializationPolicy(log_handles_max=1)
+    subtask.run(1)
+    subtask.checkpoint(1)
+    subtask.clock.advance(9.0)
+    subtask.run(1)
+    assert subtask.metric("startedMaterialization") == 1
+    subtask.clock.advance(1.0)
+    subtask.run(1)
+    subtask.materialized(2)
+    assert subtask.metric("startedMaterialization") == 2
+    subtask.uploader.close()
