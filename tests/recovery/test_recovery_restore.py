@@ -110,7 +110,7 @@ class Job:
 
     def totals(self) -> Counter[int]:
         rows = [row for each in self.subtasks for row in each.table.snapshot().to_pylist()]
-        assert len(rows) == len({row["k"] for row in rows})
+        assert len(rows) == len({row["k"] for row in rows}) == sum(len(each.table) for each in self.subtasks)
         return Counter({row["k"]: row["n"] for row in rows})
 
     def held(self) -> set[str]:
@@ -134,11 +134,11 @@ class Subtask:
     def __post_init__(self) -> None:
         own = select(self.handles, "count", "state", self.start, self.stop)
         self.table = new_table(self.backend, None, KEYS, VALUES, GROUPS)
-        restore_table(self.table, own, self.cache, self.start, self.stop)
+        files = restore_table(self.table, own, self.cache, self.start, self.stop)
         self.keyed = KeyedState(
             "count", "state", self.table, self.start, self.stop, self.uploader, POLICY, ManualClock()
         )
-        self.keyed.restored(own)
+        self.keyed.restored(own, files)
 
     def run(self, batch: int, rows: pa.RecordBatch, deleted: np.ndarray) -> None:
         self.table.begin(batch)

@@ -12,6 +12,7 @@ It does not decide what a checkpoint is, and reads nothing: restoring is `recove
 """
 
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ from holdfast.state.table import StateTable, merge_changes
 
 UNLOGGED_LANES = 4
 """Parts stored at a time where checkpoints wait for them."""
+ROW_COUNTS_MAX = 1000
+"""Batches that cuts may lag behind: handles of older ones do not say how many rows the table has."""
 
 Changes = pa.RecordBatch | DeferredChanges
 
@@ -44,6 +47,8 @@ class _Pending:
     checkpoint_id: int
     batch: int
     base: Base | None = None
+    rows: int | None = None
+    """Of the table, where it is known."""
     handle: Future[TableHandle] = field(default_factory=Future)
 
 
@@ -95,6 +100,8 @@ class KeyedState:
         """Since the newest materialization began."""
         self._last_batch = BEFORE_ALL_BATCHES
         self._undone: tuple[int, int] = (0, 0)
+        self._rows_after: deque[tuple[int, int]] = deque(maxlen=ROW_COUNTS_MAX)
+        """Batch, and how many rows the table had after it; the last ones."""
         self.sizes = Sizes()
         self._next_s = self._policy.first_s(self._id, self._clock.monotonic())
         self._pause_ends_s = self._clock.monotonic()
@@ -139,6 +146,7 @@ class KeyedState:
             if self._failed is not None:
                 raise self._failed
             self._last_batch = batch
+            self._rows_after.append((batch, len(self._table)))
             self._changed = self._changed or changes is not None
             if self._changelog:
                 self._log.append(batch, changes)
@@ -165,7 +173,8 @@ class KeyedState:
                 return self._pending[checkpoint_id].handle
             if self._undone[0] < batch <= self._undone[1]:
                 raise CheckpointFailed(f"checkpoint {checkpoint_id}: batch {batch} of {self._id} was undone")
-            pending = _Pending(checkpoint_id, batch)
+            rows = next((rows for after, rows in reversed(self._rows_after) if after == batch), None)
+            pending = _Pending(checkpoint_id, batch, rows=rows)
             pieces = self._persist(pending) if self._changelog else None
             self._pending[checkpoint_id] = pending
         if pieces is not None:
@@ -363,12 +372,12 @@ class KeyedState:
                 del self._pending[pending.checkpoint_id]
         if wanted and error is None and pending.base is not None:
             self.sizes.logged(pieces)
-            pending.handle.set_result(self._handle(pending.base, pieces))
+            pending.handle.set_result(self._handle(pending.base, pieces, pending.rows))
         else:
             ended = f"checkpoint {pending.checkpoint_id}: ended before the state of {self._id} was stored"
             pending.handle.set_exception(error or CheckpointFailed(ended))
 
-    def _handle(self, base: Base, pieces: Sequence[LogPiece]) -> TableHandle:
+    def _handle(self, base: Base, pieces: Sequence[LogPiece], rows: int | None) -> TableHandle:
         return TableHandle(
             self._id.operator,
             self._id.table,
@@ -377,6 +386,7 @@ class KeyedState:
             self._schema,
             list(base.materialized),
             [*base.restored_log, *pieces],
+            rows,
         )
 
     def _adopt(self, base: Base) -> list[Base]:

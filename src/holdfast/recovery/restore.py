@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.ipc
 
@@ -97,7 +98,11 @@ def restore_table(
     for handle in handles:
         restoration = _Restoration(table, handle.narrow(key_group_start, key_group_stop), fetch, len(handles) == 1)
         adopted.update(restoration.run(local_dir))
-    return adopted
+    # With the next heading, which covers all key groups of the table, they stand for all of them.
+    return {
+        name: msgspec.structs.replace(part, key_group_start=key_group_start, key_group_stop=key_group_stop)
+        for name, part in adopted.items()
+    }
 
 
 @dataclass
@@ -109,28 +114,31 @@ class _Restoration:
     fetch: ObjectCache
     only: bool
     """The table gets nothing but this."""
-    _rows_at_boundary: int = 0
+    _rows_materialized: int | None = None
+    """Set where the table took the files as they are."""
 
     def run(self, local_dir: str | None) -> dict[str, MaterializedPart]:
         """The parts of files that the table took as they are."""
         adopted: dict[str, MaterializedPart] = {}
         for parts in _file_sets(self.handle):
             adopted |= self._take_files(parts, local_dir)
-        self._replay([part for part in self.handle.materialized if part.kind == ROWS], bool(adopted))
-        if adopted:
-            self.table.count_is(self._rows_at_boundary)
-        rows = self.handle.rows if self.only else None
-        self._replay(self.handle.log, rows is not None)
-        if rows is not None:
-            self.table.count_is(rows)
+        self._replay([part for part in self.handle.materialized if part.kind == ROWS], self._rows_materialized)
+        self._replay(self.handle.log, self._rows)
         return adopted
 
-    def _replay(self, ranges: Sequence[Range], blind: bool) -> None:
-        """`blind`: the number of rows is known afterwards, so that of old ones need not be found out."""
+    @property
+    def _rows(self) -> int | None:
+        """How many rows the table has in the end, where that is known."""
+        return self.handle.rows if self.only else None
+
+    def _replay(self, ranges: Sequence[Range], rows: int | None) -> None:
+        """`rows`: of the table afterwards. Where it is known, that of old rows need not be found out."""
         start, stop = self.handle.key_group_start, self.handle.key_group_stop
         for changes in self.fetch.ahead(ranges, self._decoded):
-            for rows in changes:
-                self.table.apply(rows, start, stop, blind=blind)
+            for batch in changes:
+                self.table.apply(batch, start, stop, blind=rows is not None)
+        if rows is not None:
+            self.table.count_is(rows)
 
     def _decoded(self, each: Range, copy: Copy) -> list[pa.RecordBatch]:
         handle, data = self.handle, memoryview(copy.data())
@@ -151,10 +159,9 @@ class _Restoration:
             directories = list(self.fetch.ahead(parts, partial(self._lay_out, folder)))
             heading = directories[0]
             schema = pa.ipc.read_schema(pa.py_buffer(heading.schema))
-            covered = range(heading.key_group_start, heading.key_group_stop)
-            start, stop = self.handle.key_group_start, self.handle.key_group_stop
-            if start <= covered.start and covered.stop <= stop and self.table.adopt(schema, folder):
-                self._rows_at_boundary = heading.rows
+            rows = self._rows_with(heading)
+            if rows is not None and self.table.adopt(schema, folder):
+                self._rows_materialized = rows
                 return {
                     entry.name: part
                     for part, directory in zip(parts, directories, strict=True)
@@ -164,6 +171,14 @@ class _Restoration:
             edges = (parts[0].key_group_start.to_bytes(2, "big"), parts[0].key_group_stop.to_bytes(2, "big"))
             self.table.load(schema, scan_folder(folder, *edges))
         return {}
+
+    def _rows_with(self, heading: FilesDirectory) -> int | None:
+        """How many rows the table has with these files; None: that is not known, or they hold others' rows, too."""
+        covered = range(heading.key_group_start, heading.key_group_stop)
+        own = range(self.handle.key_group_start, self.handle.key_group_stop)
+        if covered == own:  # nothing of the handle comes from another materialization
+            return heading.rows
+        return self._rows if own.start <= covered.start and covered.stop <= own.stop else None
 
     def _lay_out(self, folder: Path, each: Range, copy: Copy) -> FilesDirectory:
         """The files of an object, written into the folder, or linked there where this machine has them."""
