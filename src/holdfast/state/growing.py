@@ -3,22 +3,32 @@
 A large array is its own mapping of memory: the allocator moves pages, not bytes, and only what is added is written.
 So a table of many rows grows as fast as one of few. NumPy does it only where no one else holds the array or a view of
 it, which it knows from reference counts; otherwise the array is replaced by a longer copy, and the others keep theirs.
+A small one is always copied: NumPy asks for huge pages, which random access is faster in, when it makes a large array.
 """
 
 from typing import Any
 
 import numpy as np
 
+COPIED_BYTES = 8 << 20
+"""Twice the size from which on NumPy asks for huge pages."""
+
 
 def enlarge(owner: Any, name: str, length: int) -> None:
     """Make the array `owner.name` longer along its first axis; what is added reads 0, or None among objects."""
     before, shape = len(getattr(owner, name)), (length, *getattr(owner, name).shape[1:])
-    try:
-        getattr(owner, name).resize(shape)
-    except ValueError:
+    if getattr(owner, name).nbytes < COPIED_BYTES or not _resized(owner, name, shape):
         held = getattr(owner, name)
         longer = np.zeros(shape, held.dtype)
         longer[:before] = held
         setattr(owner, name, longer)
     if getattr(owner, name).dtype.hasobject:
         getattr(owner, name)[before:] = None
+
+
+def _resized(owner: Any, name: str, shape: tuple[int, ...]) -> bool:
+    try:
+        getattr(owner, name).resize(shape)
+    except ValueError:
+        return False
+    return True

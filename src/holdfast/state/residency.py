@@ -20,7 +20,7 @@ from holdfast.state.hit_ratio import HitRatio
 from holdfast.state.lru import Recency
 from holdfast.state.physical import Bools, Integers
 from holdfast.state.row_codec import RowCodec
-from holdfast.state.rows import Rows
+from holdfast.state.rows import OldRows, Rows
 
 
 class BaseStore(Protocol):
@@ -82,24 +82,38 @@ class Residency:
         order = 0 if self._recency is None else self._recency.memory_bytes
         return self.dirty.nbytes + order + self.base.memory_bytes
 
-    def looked_up(self, slots: Integers, fresh: Integers, *, read: bool = True) -> None:
-        """`slots` were looked up, `fresh` of them for the first time in the batch: those not in memory are read."""
+    def looked_up(self, slots: Integers, fresh: Integers, *, read: bool = True) -> OldRows:
+        """`slots` were looked up, `fresh` of them for the first time in the batch, and these rows are returned.
+
+        Those that are not in memory are read.
+        """
         if len(self.dirty) < self._rows.capacity:
             self._grow()
-        unknown = self._rows.absent(fresh)
-        self.hit_ratio.count(len(fresh) - len(unknown), len(fresh))
-        if read and len(unknown) and not self.base.is_empty:
-            self._read(unknown)
         if self._recency is not None:
             self._recency.touch(slots)
+        found = self._rows.copy(fresh)
+        hits = int(np.count_nonzero(found.present))
+        self.hit_ratio.count(hits, len(fresh))
+        if hits == len(fresh) or self.base.is_empty or not read:
+            return found
+        self._read(fresh[~found.present])
+        return self._rows.copy(fresh)
 
-    def committed(self, changed: Integers, before: Bools, present: Bools) -> None:
-        """`changed` slots are dirty; which were present, and which are. Those that no longer are leave."""
-        if present.all():
-            kernels.fill(self.dirty, changed, True)
-            return
-        kernels.fill(self.dirty, changed[present], True)
-        self._write(changed[:0], changed[before & ~present])
+    def committed(self, old: OldRows, present: Bools) -> OldRows:
+        """A batch touched rows that were like `old`, and tells which are there now; returns those that it changed.
+
+        Changed rows are dirty, those that are gone leave the base. One that was dirty before counts as changed.
+        """
+        dirty = kernels.gather(self.dirty, old.slots)
+        if not dirty.all():
+            dirty |= self._rows.changed(old, present)
+            kernels.fill(self.dirty, old.slots[dirty & present], True)
+            old, present = (old, present) if dirty.all() else (old.only(dirty), present[dirty])
+        if not present.all():
+            gone = ~present
+            kernels.fill(self.dirty, old.slots[gone], False)
+            self._write(old.slots[:0], old.slots[gone & old.present])
+        return old
 
     def put_anew(self, slots: Integers) -> None:
         """These were written outside a batch; those that are not present may be in the base all the same."""

@@ -174,9 +174,7 @@ class StateTable:
         refuse_nulls(keys, self.key_schema.names)
         with self._lock:
             slots, fresh = self._rows.lookup(keys, self._stamp)
-            if self._residency is not None:
-                self._residency.looked_up(slots, fresh)
-            old = self._rows.copy(fresh)
+            old = self._rows.copy(fresh) if self._residency is None else self._residency.looked_up(slots, fresh)
             transaction.save(old)
             self._save_for_captured(old)
         return slots
@@ -237,15 +235,9 @@ class StateTable:
             self.commits = (self.commits or 0) + 1
             self._count += appeared
             self._rows.estimate_objects(old.slots)
-            changed, are_present = old, present
-            if self._residency is not None:
-                differs = self._rows.changed(old, present)
-                if not differs.all():
-                    changed, are_present = old.only(differs), present[differs]
+            changed = old if self._residency is None else self._residency.committed(old, present)
             if len(changed.slots):
                 self._keep(Segment(transaction.batch, changed, appeared), transaction.deferred)
-            if self._residency is not None:
-                self._residency.committed(changed.slots, changed.present, are_present)
             self._settle(old.slots, present)
 
     def undo(self) -> None:
