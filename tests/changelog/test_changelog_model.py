@@ -1,0 +1,178 @@
+"""The writer against a plain model: whatever is done in whatever order, a handle replays exactly its batches.
+
+The model keeps, for each batch that counts, the row that it wrote; a cut is right if replaying its pieces gives, for
+every key, the last value of the batches from its start up to the cut. At the end nothing is stored that nobody uses.
+"""
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from changelog_world import World, change
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from holdfast.changelog.handles import LogPiece
+from holdfast.changelog.janitor import AGAIN_S
+from holdfast.changelog.retries import RetryPolicy
+from holdfast.errors import StorageError
+from holdfast.testing.stores import Fault
+
+KEYS = ("a", "b", "c")
+FAULTS = (Fault.FAIL, Fault.LOST_ANSWER, Fault.LATE)
+
+
+@dataclass
+class Cut:
+    """A persist that was asked for, and what its handle has to replay."""
+
+    batch: int
+    from_sqn: int
+    expected: dict[str, int]
+    future: Future[list[LogPiece]]
+
+
+class WriterModel(RuleBasedStateMachine):
+    """Batches are numbered on, also after a rewind; `rows` holds (batch, SQN, key, value) of those that count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        row_bytes = change("a").nbytes
+        policy = RetryPolicy.fixed(2, timeout="1s", next_attempt_delay="500ms")
+        self.world = World(policy, preempt_bytes_max=3 * row_bytes - 1, in_flight_bytes_max=4 * row_bytes)
+        self.writer = self.world.writer
+        for _ in range(100):
+            self.world.uploader._puts._hedging.upload_started()  # a budget for hedges, as after many uploads
+        self.batch = -1
+        self.rows: list[tuple[int, int, str, int]] = []
+        self.cuts: list[Cut] = []
+        self.last_cut = -1
+        self.confirmed = -1
+        self.truncated = 0
+        self.sqns: set[int] = set()
+        self.acknowledged: set[str] = set()
+        self.closes = False
+
+    @initialize(closes=st.booleans())
+    def ends(self, closes: bool) -> None:
+        """How: with a last cut, or by a close while things are under way."""
+        self.closes = closes
+
+    @rule(key=st.sampled_from(KEYS), empty=st.booleans())
+    def append(self, key: str, empty: bool) -> None:
+        self.batch += 1
+        sqn = self.writer.next_sqn()
+        self.writer.append(self.batch, None if empty else change(key, self.batch))
+        if not empty:
+            assert sqn not in self.sqns
+            self.sqns.add(sqn)
+            self.rows.append((self.batch, sqn, key, self.batch))
+
+    @rule(keys=st.lists(st.sampled_from(KEYS), min_size=3, max_size=5))
+    def append_some(self, keys: list[str]) -> None:
+        """So many that they are uploaded ahead."""
+        for key in keys:
+            self.append(key, False)
+
+    @precondition(lambda self: self.batch >= 0)
+    @rule(back=st.integers(0, 2))
+    def persist(self, back: int) -> None:
+        """A cut, also at a batch before the last one; from the truncation point on."""
+        batch = max(self.last_cut, self.batch - back, 0)
+        self.last_cut = batch
+        expected = {key: value for at, sqn, key, value in self.rows if at <= batch and sqn >= self.truncated}
+        self.cuts.append(Cut(batch, self.truncated, expected, self.writer.persist(batch, self.truncated)))
+
+    @rule(fault=st.sampled_from(FAULTS), attempts=st.integers(1, 2))
+    def the_store_fails(self, fault: Fault, attempts: int) -> None:
+        """The next attempts; two in a row are an upload's end."""
+        self.world.faults = [fault] * attempts
+
+    @rule(seconds=st.sampled_from((0.7, 1.5, 20.0)))
+    def the_store_is_slow(self, seconds: float) -> None:
+        """The next attempt."""
+        self.world.took_s = [seconds]
+
+    @rule(seconds=st.sampled_from((0.0, 0.3, 2.0, 30.0)))
+    def time_passes(self, seconds: float) -> None:
+        self.world.scheduler.advance(seconds)
+
+    @rule()
+    def what_was_late_lands(self) -> None:
+        self.world.store.land()
+
+    @rule()
+    def reset(self) -> None:
+        self.writer.reset()
+
+    @precondition(lambda self: self.batch >= 0)
+    @rule(back=st.integers(0, 2), truncate=st.booleans())
+    def checkpoint(self, back: int, truncate: bool) -> None:
+        """From the cut to the completed checkpoint, whatever the weather; maybe with a base at the cut."""
+        self.persist(back)
+        self.world.scheduler.advance(60.0)
+        self.every_cut_that_was_answered_replays_exactly_its_batches()
+        self.confirm(truncate)
+
+    @precondition(lambda self: self.cuts)
+    @rule(truncate=st.booleans())
+    def confirm(self, truncate: bool) -> None:
+        """The newest cut, where it was answered, is in an acknowledgement, and its checkpoint completes."""
+        cut = self.cuts[-1]
+        if not cut.future.done() or cut.future.exception():
+            return
+        self.acknowledged.update(piece.object for piece in cut.future.result())
+        self.world.uploader.acknowledge(piece.object for piece in cut.future.result())
+        self.confirmed = max(self.confirmed, cut.batch)
+        if truncate:
+            self.truncated = max([cut.from_sqn, *(sqn + 1 for at, sqn, _, _ in self.rows if at <= cut.batch)])
+            self.writer.truncate(self.truncated)
+            self.cuts = []
+
+    @rule()
+    def rewind(self) -> None:
+        """To the last completed checkpoint."""
+        self.writer.rewind(self.confirmed)
+        self.rows = [row for row in self.rows if row[0] <= self.confirmed]
+        self.last_cut = self.confirmed
+        self.cuts = [cut for cut in self.cuts if cut.batch <= self.confirmed]
+
+    @invariant()
+    def every_cut_that_was_answered_replays_exactly_its_batches(self) -> None:
+        for cut in self.cuts:
+            if not cut.future.done():
+                continue
+            if cut.future.exception() is not None:
+                assert isinstance(cut.future.exception(), StorageError)
+                continue
+            found: dict[str, int] = {}
+            for rows in self.world.rows(cut.future.result()):
+                found.update(rows)
+            assert found == cut.expected
+
+    def teardown(self) -> None:
+        """Quiescence and one sweep: what is stored is held by the log, or was acknowledged."""
+        scheduler = self.world.scheduler
+        if self.closes:
+            self.writer.close()
+        scheduler.advance(120.0)
+        self.world.faults, self.world.took_s = [], []
+        if not self.closes and self.batch >= 0:
+            self.writer.reset()
+            self.persist(0)
+            scheduler.result(self.cuts[-1].future)
+            self.every_cut_that_was_answered_replays_exactly_its_batches()
+        self.world.store.land()
+        scheduler.advance(2 * AGAIN_S)
+        held = set(self.writer.held())
+        stored = set(self.world.names())
+        assert held <= stored
+        assert stored <= held | self.acknowledged, "orphans"
+        assert self.world.metric("uploadBytesInFlight") == self.world.metric("uploadQueueSize") == 0
+
+
+# What fails is printed as it was found: making it smaller takes longer than a test may.
+WriterModel.TestCase.settings = settings(
+    max_examples=100, stateful_step_count=50, deadline=None, phases=[Phase.generate], print_blob=True
+)
+test_whatever_happens_a_handle_replays_exactly_its_batches_and_no_orphan_stays = WriterModel.TestCase
