@@ -49,6 +49,29 @@ def test_aggregates_and_functions_on_two_task_managers(spark, tmp_path):
     assert len(query.recentProgress) == 3
 
 
+def half_now_and_then(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Ones, and every 20,000th value half of what an int64 can hold."""
+    value = batch.column("value")
+    rare = pc.equal(pc.multiply(pc.divide(value, 20_000), 20_000), value)
+    return pa.record_batch([pc.bit_wise_and(value, 7), pc.if_else(rare, 2**62, 1)], names=["k", "v"])
+
+
+def test_tasks_combine_the_rows_of_a_key_until_a_sum_overflows(spark, tmp_path):
+    bad = tmp_path / "bad"
+    job = new_job(spark, tmp_path, max_rows_per_batch=20_000, bad_records="dead_letter", dead_letters=f"file://{bad}")
+    sink = hf.MemorySink()
+    stream = job.read(hf.SequenceSource(40_000, splits=2)).map_batches(half_now_and_then, "k BIGINT, v BIGINT")
+    stream.key_by("k").aggregate(total=hf.sum("v")).write(sink)
+    query = run(job)
+    assert newest(sink) == {0: 2**62 + 4998} | dict.fromkeys(range(1, 8), 5000)
+    first, second = query.recentProgress
+    assert (first["badRows"], second["badRows"]) == (0, 1)
+    # Of each split its four keys; of the batch that overflows perhaps one subtask's, and then all rows as they are.
+    assert first["metrics"]["numRecordsIn"] == 8
+    assert 20_008 <= second["metrics"]["numRecordsIn"] <= 20_016
+    assert query.restarts == []
+
+
 def test_operators_one_behind_another_with_steps_of_both_kinds_between(spark, tmp_path):
     job, sink = new_job(spark, tmp_path), hf.MemorySink()
     stream = numbers(job, 800).transform(lambda df: df.where("v % 2 = 0"))

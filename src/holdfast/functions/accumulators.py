@@ -186,8 +186,8 @@ class Extreme(Accumulator):
         array = self.input(chunk)
         values = values_of(array)
         out, out_valid = room(chunk.running_rows, values.dtype), room(chunk.running_rows, np.bool_)
-        keep = kernels.keep_least if self.bound.aggregate.function == "min" else kernels.keep_greatest
-        keep(chunk.slots, values, validity(array), state, state_valid, out, out_valid)
+        greatest = self.bound.aggregate.function == "max"
+        kernels.keep_extreme(chunk.slots, values, validity(array), greatest, state, state_valid, out, out_valid)
         return fixed_array(out, out_valid, self.type) if chunk.running else None
 
 

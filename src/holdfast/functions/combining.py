@@ -96,7 +96,7 @@ class AggregateCombiner(Combiner):
 
     def _few_repeats(self, sample: pa.RecordBatch) -> bool:
         self._table.lookup(sample)
-        return self._table.rows_in_memory > (1 - REPEATS_MIN) * sample.num_rows
+        return bool(self._table.rows_in_memory > (1 - REPEATS_MIN) * sample.num_rows)
 
     @property
     def _full(self) -> bool:

@@ -116,44 +116,26 @@ def _before(a: Any, b: Any) -> Any:
 
 
 @kernel
-def keep_least(
+def keep_extreme(
     slots: IntArray,
     values: AnyArray,
     valid: BoolArray,
+    greatest: bool,
     state: AnyArray,
     state_valid: BoolArray,
     out: AnyArray,
     out_valid: BoolArray,
 ) -> None:
+    """The least value of each key, or the `greatest`; of equal ones the first."""
     dense = valid.shape[0] == 0
     running = out.shape[0] > 0
     for i in range(slots.shape[0]):
         s = slots[i]
-        if (dense or valid[i]) and (not state_valid[s] or _before(values[i], state[s])):
-            state[s] = values[i]
-            state_valid[s] = True
-        if running:
-            out[i] = state[s]
-            out_valid[i] = state_valid[s]
-
-
-@kernel
-def keep_greatest(
-    slots: IntArray,
-    values: AnyArray,
-    valid: BoolArray,
-    state: AnyArray,
-    state_valid: BoolArray,
-    out: AnyArray,
-    out_valid: BoolArray,
-) -> None:
-    dense = valid.shape[0] == 0
-    running = out.shape[0] > 0
-    for i in range(slots.shape[0]):
-        s = slots[i]
-        if (dense or valid[i]) and (not state_valid[s] or _before(state[s], values[i])):
-            state[s] = values[i]
-            state_valid[s] = True
+        if dense or valid[i]:
+            better = _before(state[s], values[i]) if greatest else _before(values[i], state[s])
+            if better or not state_valid[s]:
+                state[s] = values[i]
+                state_valid[s] = True
         if running:
             out[i] = state[s]
             out_valid[i] = state_valid[s]
