@@ -269,8 +269,14 @@ class SimulatedCluster:
         raise HoldfastError(f"unit {unit.unit} of batch {run.request.batch} failed {ATTEMPTS_MAX} times")
 
     def cancel(self, run: int) -> None:
+        """Some tasks go on for a while, though nobody waits for them any more."""
         for process in self._tasks.pop(run, []):
-            process.kill()
+            if self.network.rng.random() < 0.5:
+                process.kill()
+            else:
+                self.network.runtime.later(self.network.rng.expovariate(1.0), process.kill)
+                for waits in process.on_death:
+                    self.network.runtime.later(0.0, waits)
 
     def stop(self) -> None:
         for hosted in list(self.hosted.values()):

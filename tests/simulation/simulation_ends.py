@@ -80,12 +80,15 @@ class SimulatedClock:
 class Recorder:
     """What a `CallbackSink` calls: keeps each number once, as its contract asks for, and checks repetitions."""
 
-    def __init__(self, rng: random.Random, errors_ratio: float) -> None:
+    def __init__(self, runtime: Runtime, rng: random.Random, errors_ratio: float, delay_s: float) -> None:
+        self._runtime = runtime
         self._rng = rng
+        self._delay_s = delay_s
         self.errors_ratio = errors_ratio
         self.seen: dict[int, list[dict[str, Any]]] = {}
 
     def __call__(self, table: pa.Table, number: int) -> None:
+        self._runtime.sleep(self._rng.random() * self._delay_s)
         if self._rng.random() < self.errors_ratio:
             raise ConnectionError("the callback's target does not answer (injected)")
         rows = table.to_pylist()

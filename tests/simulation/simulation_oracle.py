@@ -12,7 +12,7 @@ from holdfast.graph.program import Program
 from holdfast.journal.codec import decode_committables
 from holdfast.journal.fence import journal_numbers, read_record
 from holdfast.journal.records import CheckpointRecord
-from holdfast.recovery.manifests import load_manifests
+from holdfast.recovery.manifests import decode_manifest, load_manifests
 from holdfast.recovery.restore import ObjectCache, restore_table, select
 from holdfast.sinks.staging import staged_names
 from holdfast.storage import names
@@ -70,8 +70,8 @@ def newest_checkpoint(store: ObjectStore) -> tuple[int, CheckpointRecord] | None
 def needed_by(store: ObjectStore, number: int, record: CheckpointRecord) -> set[str]:
     """Every object that a restart from the record needs; read, so that a missing one is an error."""
     needed = {names.journal(number), *record.objects()}
-    for manifest in load_manifests(store, record.manifests):
-        for table in manifest.tables:
+    for name in record.manifests:
+        for table in decode_manifest(name, store.get(name)).tables:
             needed.update(table.objects())
     for sink, groups in record.groups.items():
         for group in groups:

@@ -57,7 +57,7 @@ def run_all(world: World) -> None:
     assert not oracle.unreferenced(store), "after a sweep"
     newest = oracle.newest_checkpoint(store)
     assert newest is not None
-    world.check_state(store, newest[1])
+    world.complete(lambda: world.check_state(store, newest[1]), world.observer)
     assert newest[1].offsets["numbers"] == oracle.first(world.feed.limit, world.settings.splits)
 
 
@@ -87,7 +87,7 @@ class Observer:
         self.left: set[str] | None = None
         self._world = world
         self._last = last
-        world.runtime.spawn(self._look, "look", world.runtime.process("observer"))
+        world.runtime.spawn(self._look, "look", world.observer)
 
     def _look(self) -> None:
         assert self._last.cluster is not None

@@ -83,6 +83,7 @@ class Settings:
     sinks: dict[str, str]
     inline_bytes_max: int
     callback_errors: float
+    callback_s: float
     around: Surroundings
     lives: tuple[Life, ...]
 
@@ -110,6 +111,7 @@ def draw(seed: int) -> Settings:
         sinks=sinks,
         inline_bytes_max=inline_bytes_max,
         callback_errors=rng.choice([0.0, 0.3]),
+        callback_s=rng.choice([0.0, 0.0, 3.0]),
         around=_surroundings(rng),
         lives=tuple(_lives(rng, rows, strike)),
     )

@@ -81,8 +81,8 @@ class SimulatedStore(FrozenStore):
     def __init__(self, runtime: Runtime, seed: int, watch: Watch) -> None:
         super().__init__({})
         self.weather = Weather()
-        self.under_way = 0
-        self.late_under_way = 0
+        self.under_way: set[int] = set()
+        """Requests, by number, that are still to be done or to fail, whatever their callers were told."""
         self.count = 0
         self.late_journal: set[str] = set()
         self._runtime = runtime
@@ -135,13 +135,13 @@ class SimulatedStore(FrozenStore):
         fault = self._fault(operation)
         process = "-" if self._runtime.current is None else self._runtime.current.process.name
         self.count += 1
+        number = self.count
         done: list[Any] = []
         raised: list[StorageError] = []
-        self.under_way += 1
+        self.under_way.add(number)
 
         def land() -> None:
-            self.under_way -= 1
-            self.late_under_way -= fault is Fault.LATE
+            self.under_way.discard(number)
             try:
                 done.append(do())
                 self._runtime.note(f"store.{operation}", name, process)
@@ -149,16 +149,12 @@ class SimulatedStore(FrozenStore):
                 raised.append(error)
                 self._runtime.note(f"store.{operation}", f"{name}: {type(error).__name__}", process)
 
-        def forget() -> None:
-            self.under_way -= 1
-
         if fault is Fault.LATE:
             if operation == "create":
                 self.late_journal.add(name)
-            self.late_under_way += 1
             self._runtime.later(self._rng.expovariate(1.0 / self.weather.late_s), land)
         elif fault in (Fault.FAIL, Fault.FALSE_EXISTS):
-            self._runtime.later(self._delay_s(), forget)
+            self._runtime.later(self._delay_s(), lambda: self.under_way.discard(number))
         else:
             self._runtime.later(self._delay_s(), land)
         self._runtime.sleep(self._delay_s())

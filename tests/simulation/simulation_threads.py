@@ -1,7 +1,7 @@
 """Threads, locks, queues, executors, time and chance, as Holdfast's modules find them during a simulation.
 
 With the interfaces of the real ones, upon the fibers and the clock of a `Runtime`: `running` says which.
-Outside of every fiber (in the test itself) locks are free, and executors run their work at once.
+Outside of every fiber (in the test itself) locks are free, and there are no executors.
 """
 
 import concurrent.futures
@@ -308,9 +308,7 @@ class ThreadPoolExecutor:
             raise RuntimeError("cannot schedule new futures after shutdown")
         future: Future[Any] = Future()
         self._work.append((future, lambda: fn(*args, **kwargs)))
-        if fiber() is None:
-            self._drain()
-        elif self._fibers < self._max:
+        if self._fibers < self._max:
             self._fibers += 1
             runtime().spawn(self._run, self._name)
         return future

@@ -72,6 +72,7 @@ class Started:
         self.fate: str | None = None
         self.over = False
         self.idle = False
+        self.unwanted = False
         self.error: Exception | None = None
         self.events = list(events)
         self.hits = 0
@@ -109,15 +110,21 @@ class World:
         self.records = 0
         self.restored = 0
         self._newest = 0
+        self._takeovers: list[int] = []
         self._needed: set[str] = set()
+        self.observer = runtime.process("observer")
+        self._is_stormy = False
         self._stormy = Weather(around.faults, around.delay_s, around.slow, around.late_s)
 
     def _sink(self, name: str, kind: str) -> Sink:
+        settings = self.settings
         if kind == "memory":
             return hf.MemorySink(name=f"{name}-out")
         if kind == "parquet":
             return hf.ParquetSink(f"memory://{uuid4().hex}", name=f"{name}-out")
-        return hf.CallbackSink(Recorder(self.rng, self.settings.callback_errors), name=f"{name}-out")
+        return hf.CallbackSink(
+            Recorder(self.runtime, self.rng, settings.callback_errors, settings.callback_s), name=f"{name}-out"
+        )
 
     def _program(self) -> Program:
         job = self.job(self.settings.lives[-1])
@@ -160,16 +167,17 @@ class World:
 
     # --- lives --------------------------------------------------------------------------------------------------------
 
-    def storm(self, share: float = 1.0) -> None:
+    def storm(self) -> None:
         around = self.settings.around
-        weather = self._stormy
-        self.store.weather = Weather(weather.faults * share, weather.delay_s, weather.slow, weather.late_s)
+        self._is_stormy = True
+        self.store.weather = self._stormy
         self.network.delay_s = around.network_delay_s
-        self.network.lost, self.network.doubled = around.lost * share, around.doubled * share
+        self.network.lost, self.network.doubled = around.lost, around.doubled
 
     def calm(self) -> None:
         """From now on nothing goes wrong any more; what was late arrives in its time."""
         weather = self._stormy
+        self._is_stormy = False
         self.store.weather = Weather(0.0, weather.delay_s, 0.0, weather.late_s)
         self.network.lost = self.network.doubled = 0.0
         for started in self.starts:
@@ -199,6 +207,8 @@ class World:
 
         try:
             started.query = start_on(job, trigger, self.store, clock, cluster)
+            if started.unwanted:
+                started.query.stop()
             if not started.life.to_end:
                 self.runtime.sleep(self.settings.rows_over_s - self.runtime.now_s)
                 started.query.processAllAvailable()
@@ -208,6 +218,7 @@ class World:
             query = started.query
             started.error = error if query is None else query._master.error
             self.runtime.note("ended", f"{type(error).__name__}: {error}")
+            self.judge(started)
         else:
             self.runtime.note("ended")
         started.over = True
@@ -227,10 +238,25 @@ class World:
         self.run_until(lambda: not started.process.alive, "an orderly end")
 
     def settle(self, started: Started) -> bool:
-        """All is calm, and what was late has arrived; False where that ended the JobMaster: it was a takeover."""
+        """All is calm, JobMasters of before have ended, and what was late has arrived.
+
+        False where this one is not the last: somebody had still to take over.
+        """
         self.calm()
-        self.run_until(lambda: started.over or not self.store.late_under_way, "late requests")
-        return not started.over
+        others = [each for each in self.starts if each is not started]
+        for each in others:
+            self._dismiss(each)
+        late = set(self.store.under_way)
+        self.run_until(lambda: not any(each.process.alive for each in others), "the end of earlier JobMasters")
+        self.run_until(lambda: not late & self.store.under_way, "late requests")
+        return not started.over and not self._replaced(started)
+
+    def _dismiss(self, started: Started) -> None:
+        """It ends in an orderly way, as soon as it can."""
+        started.unwanted = True
+        started.process.resume()
+        if started.process.alive and started.query is not None:
+            self.runtime.spawn(started.query.stop, "stop", started.process)
 
     def finish(self, started: Started) -> None:
         """An orderly end, once everything there is was processed and published."""
@@ -245,24 +271,11 @@ class World:
         self.run_until(lambda: not started.process.alive, "an orderly end")
 
     def bury(self) -> None:
-        """End what still stands or runs, see whether it ended as it was to, and let everything late arrive."""
-        for started in self.starts:
-            started.process.resume()
-        masters = [started.process for started in self.starts]
-        ended = lambda: not any(each.alive for each in masters)  # noqa: E731
-        patience_s = self.runtime.now_s + 10.0
-        self.run_until(lambda: ended() or self.runtime.now_s > patience_s, "time")
-        for started in self.starts:
-            if started.process.alive and started.query is not None:
-                self.runtime.spawn(started.query.stop, "stop", started.process)
-        self.run_until(ended, "the end of all JobMasters")
+        """Let everything late arrive."""
         self.run_until(lambda: not self.store.under_way, "late requests")
-        for started in self.starts:
-            self.judge(started)
 
     def sweep(self) -> None:
         """Take over once more, and clean up after all epochs."""
-        done: list[bool] = []
 
         def clean() -> None:
             store = RetryingStore(self.store)
@@ -270,10 +283,13 @@ class World:
             observed = cleaning.observe(store)
             assert observed is not None
             carry_out(store, cleaning.plan(store, observed))
-            done.append(True)
 
-        self.runtime.spawn(clean, "clean", self.runtime.process("cleaner"))
-        self.run_until(lambda: done, "a sweep")
+        self.complete(clean, self.runtime.process("cleaner"))
+
+    def complete(self, call: Callable[[], None], process: Process) -> None:
+        """Run it to its end, in a process."""
+        fiber = self.runtime.spawn(call, "call", process)
+        self.run_until(lambda: fiber.done, "the end of a call")
 
     def judge(self, started: Started) -> None:
         """Whether it was to end as it did."""
@@ -282,14 +298,18 @@ class World:
         error = started.error
         around = self.settings.around
         passing: tuple[type[Exception], ...] = ()
-        if around.faults or around.lost or started.disturbed:
+        if self._is_stormy and (around.faults or around.lost or started.disturbed):
             passing = (errors.StorageError, errors.CheckpointFailed, errors.TaskManagerLost)
-        if len(self.starts) > 1:
-            # Replaced, or overtaken by what an earlier one had sent before it died.
+        if self._replaced(started):
             passing = (*passing, errors.StorageError, errors.Fenced, errors.PublishFailed, errors.TaskManagerLost)
         text = f"{type(error).__name__}: {error}"
         unexpected = not isinstance(error, passing) and "TaskManagers keep ending" not in text
         assert not unexpected, f"{started.process.name} ended with {text}"
+
+    def _replaced(self, started: Started) -> bool:
+        """Whether a later takeover is in the journal."""
+        epoch = 0 if started.cluster is None else started.cluster.place.epoch
+        return any(other > epoch for other in self._takeovers)
 
     # --- failpoints ---------------------------------------------------------------------------------------------------
 
@@ -342,13 +362,21 @@ class World:
         if not isinstance(parsed, names.JournalName) or parsed.number <= self._newest:
             return
         record = decode_record(name, data)
-        if isinstance(record, CheckpointRecord):
-            frozen = self.store.frozen()
-            self._newest = parsed.number
-            self._needed = oracle.needed_by(frozen, parsed.number, record)
-            self.records += 1
-            if self.records % STATE_CHECKED_EVERY == self.settings.seed % STATE_CHECKED_EVERY:
-                self.check_state(frozen, record)
+        if not isinstance(record, CheckpointRecord):
+            self._takeovers.append(record.epoch)
+        else:
+            self._recorded(parsed.number, record)
+
+    def _recorded(self, number: int, record: CheckpointRecord) -> None:
+        frozen = self.store.frozen()
+        self._newest = number
+        try:
+            self._needed = oracle.needed_by(frozen, number, record)
+        except errors.StorageError as error:
+            raise AssertionError(f"record {number} was written, but needs what is not there: {error}") from error
+        self.records += 1
+        if self.records % STATE_CHECKED_EVERY == self.settings.seed % STATE_CHECKED_EVERY:
+            self.runtime.spawn(partial(self.check_state, frozen, record), "check", self.observer)
 
     def deleting(self, name: str) -> None:
         """An object goes: no restart may need it."""

@@ -1,0 +1,176 @@
+"""Rules of Holdfast's, each broken in one place: what a simulation is for is to find out."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest import mock
+
+import msgspec
+
+from holdfast.changelog import handles
+from holdfast.changelog.ownership import Ownership
+from holdfast.changelog.writer import ChangelogWriter
+from holdfast.checkpoint import events
+from holdfast.checkpoint.coordinator import Coordinator
+from holdfast.checkpoint.publication import Publication
+from holdfast.checkpoint.registry import ObjectRegistry, PendingHolder
+from holdfast.errors import StorageError
+from holdfast.jobmaster.control import Control
+from holdfast.journal import rules
+from holdfast.materialize.base import Base
+from holdfast.materialize.keyed_state import KeyedState
+
+Mutation = Callable[[], AbstractContextManager[Any]]
+
+
+def _deletes_on_abort() -> AbstractContextManager[Any]:
+    before = Coordinator._abort
+
+    def abort(self: Coordinator, pending: Any, *arguments: Any, **named: Any) -> None:
+        names = self._registry.names(PendingHolder(pending.checkpoint_id))
+        before(self, pending, *arguments, **named)
+        if names:
+            self._commands.append(events.DeleteObjects(sorted(names)))
+
+    return mock.patch.object(Coordinator, "_abort", abort)
+
+
+def _uses_a_base_too_early() -> AbstractContextManager[Any]:
+    def persist(self: KeyedState, pending: Any) -> Any:
+        pending.base = max((self._current, *self._provisional), key=lambda each: each.batch)
+        return self._log.persist(pending.batch, min(pending.base.sqn, self._log.next_sqn()))
+
+    return mock.patch.object(KeyedState, "_persist", persist)
+
+
+def _narrows_wrongly() -> AbstractContextManager[Any]:
+    before = handles._narrowed
+
+    def narrowed(ranges: Any, start: int, stop: int) -> Any:
+        """Of a range that begins within the handle's, the first key group is lost."""
+        return [
+            msgspec.structs.replace(each, key_group_start=each.key_group_start + (start > 0))
+            for each in before(ranges, start, stop)
+        ]
+
+    return mock.patch.object(handles, "_narrowed", narrowed)
+
+
+def _forgets_what_logs_hold() -> AbstractContextManager[Any]:
+    return mock.patch.object(Coordinator, "_update_held", lambda self, event: None)
+
+
+def _truncates_before_a_checkpoint_uses_the_base() -> AbstractContextManager[Any]:
+    before = KeyedState._materialized
+
+    def materialized(self: KeyedState, batch: int, began_s: float, future: Any) -> None:
+        before(self, batch, began_s, future)
+        if future.exception() is None and not self._closed:
+            self._log.truncate(future.result().sqn)
+
+    return mock.patch.object(KeyedState, "_materialized", materialized)
+
+
+def _believes_a_refusal() -> AbstractContextManager[Any]:
+    def read_back(store: Any, number: int, own: Any) -> rules.Outcome:
+        return rules.Outcome.TAKEN
+
+    return mock.patch("holdfast.journal.fence._read_back", read_back)
+
+
+def _gives_up_a_record_that_may_be_written() -> AbstractContextManager[Any]:
+    before = Control._store_and_record
+
+    def store_and_record(self: Control, command: Any) -> None:
+        self._append = self._journal.append  # type: ignore[method-assign]
+        try:
+            before(self, command)
+        except StorageError as error:
+            self._journal._sent = None
+            self.post(events.RecordFailed(command.checkpoint_id, str(error), {}))
+
+    @contextmanager
+    def both() -> Iterator[None]:
+        with (
+            mock.patch.object(Control, "_store_and_record", store_and_record),
+            mock.patch.dict("holdfast.journal.journal.Journal.__init__.__kwdefaults__", {"attempts_max": 1}),
+        ):
+            yield
+
+    return both()
+
+
+def _publishes_under_the_number_of_the_record_that_carries() -> AbstractContextManager[Any]:
+    before = Control._record
+
+    def record(self: Control, command: Any, stored: Any) -> Any:
+        made = before(self, command, stored)
+        number = self._journal.next_number
+        groups = {
+            sink: [msgspec.structs.replace(each, number=number) for each in refs] for sink, refs in made.groups.items()
+        }
+        return msgspec.structs.replace(made, groups=groups)
+
+    return mock.patch.object(Control, "_record", record)
+
+
+def _forgets_a_restored_log() -> AbstractContextManager[Any]:
+    before = KeyedState.restored
+
+    def restored(self: KeyedState, *arguments: Any, **named: Any) -> None:
+        before(self, *arguments, **named)
+        found = self._current
+        self._current = Base(found.sqn, found.batch, found.materialized, (), found.files)
+
+    return mock.patch.object(KeyedState, "restored", restored)
+
+
+def _deletes_what_was_acknowledged() -> AbstractContextManager[Any]:
+    return mock.patch.object(Ownership, "acknowledge", lambda self, names: None)
+
+
+def _does_not_look_at_late_uploads_again() -> AbstractContextManager[Any]:
+    return mock.patch("holdfast.changelog.janitor.Janitor.look_again", lambda self: None)
+
+
+def _lets_a_released_object_go_at_once() -> AbstractContextManager[Any]:
+    before = ObjectRegistry.release
+
+    def release(self: ObjectRegistry, holder: Any) -> None:
+        names = sorted(self.names(holder))
+        before(self, holder)
+        for name in names:
+            if name in self._owned and not isinstance(holder, PendingHolder):
+                self._deletable[name] = 0.0
+
+    return mock.patch.object(ObjectRegistry, "release", release)
+
+
+def _drops_what_is_unpublished() -> AbstractContextManager[Any]:
+    return mock.patch.object(Publication, "unpublished", lambda self: {})
+
+
+def _uploads_nothing_again_after_a_failure() -> AbstractContextManager[Any]:
+    def reset(self: ChangelogWriter) -> None:
+        with self._lock:
+            self._entries = [each for each in self._entries if getattr(each, "error", None) is None]
+
+    return mock.patch.object(ChangelogWriter, "reset", reset)
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "an aborted checkpoint deletes its objects": _deletes_on_abort,
+    "a checkpoint uses a materialization past its cut": _uses_a_base_too_early,
+    "handles are narrowed wrongly": _narrows_wrongly,
+    "what logs hold is not noted": _forgets_what_logs_hold,
+    "a log is truncated before a checkpoint uses the base": _truncates_before_a_checkpoint_uses_the_base,
+    "a false refusal is believed": _believes_a_refusal,
+    "a record that may be written is given up": _gives_up_a_record_that_may_be_written,
+    "a group is published under a later number": _publishes_under_the_number_of_the_record_that_carries,
+    "a restored log is forgotten": _forgets_a_restored_log,
+    "a TaskManager deletes what it acknowledged": _deletes_what_was_acknowledged,
+    "a late upload is not looked for again": _does_not_look_at_late_uploads_again,
+    "objects go although others hold them": _lets_a_released_object_go_at_once,
+    "records drop what is not published yet": _drops_what_is_unpublished,
+    "changes whose upload failed are lost": _uploads_nothing_again_after_a_failure,
+}

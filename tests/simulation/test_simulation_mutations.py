@@ -1,0 +1,40 @@
+"""The simulation finds what it is for: with a rule broken on purpose, some seed fails."""
+
+import contextlib
+import io
+
+import pytest
+from simulation_mutations import MUTATIONS
+from simulation_run import simulate
+
+SEEDS = 500
+RARE = {
+    "a checkpoint uses a materialization past its cut",
+    "a group is published under a later number",
+    "changes whose upload failed are lost",
+    "records drop what is not published yet",
+}
+"""Those that take more than a few seeds."""
+
+
+def found_by(name: str) -> int | None:
+    """The first seed that fails."""
+    for seed in range(SEEDS):
+        try:
+            with MUTATIONS[name](), contextlib.redirect_stdout(io.StringIO()):
+                simulate(seed)
+        except Exception as error:
+            print(f"{name}: seed {seed}: {type(error).__name__}: {error}")
+            return seed
+    return None
+
+
+@pytest.mark.parametrize("name", sorted(MUTATIONS.keys() - RARE))
+def test_a_broken_rule_is_found(name: str) -> None:
+    assert found_by(name) is not None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(RARE))
+def test_a_broken_rule_that_seldom_matters_is_found(name: str) -> None:
+    assert found_by(name) is not None
