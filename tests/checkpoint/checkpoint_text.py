@@ -77,6 +77,8 @@ class Scenario:
                 return ev.BatchCommitted(BatchNumber(batch), position, "idle" not in plain, staged)
             case "request":
                 return ev.TriggerRequested(plain[0])
+            case "close":
+                return ev.CloseRequested(plain[0])
             case "failover":
                 return ev.FailoverBegan(" ".join(plain))
             case "superseded":

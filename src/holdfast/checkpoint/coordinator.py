@@ -60,6 +60,7 @@ class Coordinator:
         self._held_order: dict[LogHolder, tuple[int, int]] = {}
         self._last_id = CheckpointId(0)
         self._requests: list[str] = []
+        self._close_requests: list[str] = []
         self._sent: ev.StoreAndRecord | None = None
         self._pending = PendingCheckpoints()
         self._failures = FailureManager()
@@ -73,6 +74,7 @@ class Coordinator:
             ev.Tick: self._on_tick,
             ev.ConfigChanged: self._on_config_changed,
             ev.TriggerRequested: self._on_trigger_requested,
+            ev.CloseRequested: self._on_close_requested,
             ev.CommitBegan: self._on_commit_began,
             ev.BatchCommitted: self._on_batch_committed,
             ev.Acknowledged: self._on_acknowledged,
@@ -168,6 +170,9 @@ class Coordinator:
 
     def _on_trigger_requested(self, event: ev.TriggerRequested) -> None:
         self._requests.append(event.request_id)
+
+    def _on_close_requested(self, event: ev.CloseRequested) -> None:
+        self._close_requests.append(event.request_id)
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
@@ -367,6 +372,7 @@ class Coordinator:
         if self._phase is Phase.RUNNING and not self._failover_ordered and not self._committing:
             self._serve_requests()
             self._serve_policy()
+        self._serve_close_requests()
         if quiet:
             self._record()
         self._commands += self._publication.planning(self._config.unpublished_max)
@@ -394,6 +400,20 @@ class Coordinator:
         else:
             return
         self._requests = []
+
+    def _serve_close_requests(self) -> None:
+        """Cut once more where the newest record, of the last batch, holds nothing but what is published."""
+        if not self._close_requests:
+            return
+        recorded, last = self._ledger.recorded, self._ledger.last
+        may_cut = self._phase is Phase.RUNNING and not self._failover_ordered and not len(self._pending)
+        same_cut = last is not None and last.batch == recorded and self._config.changelog
+        all_published = bool(self._records.groups_of_newest) and not self._publication.unpublished()
+        if may_cut and same_cut and all_published:
+            self._cut(self._close_requests)
+        else:
+            self._resolve(self._close_requests)
+        self._close_requests = []
 
     def _serve_policy(self) -> None:
         """Cut if the policy's trigger is due; it stays due until there is progress, a free place and the pause over."""

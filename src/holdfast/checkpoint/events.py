@@ -122,6 +122,17 @@ class CommitBegan:
 
 
 @dataclass(frozen=True, slots=True)
+class CloseRequested:
+    """The job is about to end in order; answered by one `Resolve`, soon.
+
+    If the newest record is of the last batch, and holds groups which are all published by now, another checkpoint of
+    the same cut is taken, whose record holds none: else the next start would publish them once more.
+    """
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class BatchCommitted:
     """Every TaskManager answered the commit of `batch`.
 
@@ -280,6 +291,7 @@ Event = (
     | Tick
     | ConfigChanged
     | TriggerRequested
+    | CloseRequested
     | CommitBegan
     | BatchCommitted
     | Acknowledged
@@ -325,7 +337,7 @@ class NotifyAborted:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Answer a `TriggerRequested`: everything committed before it is recorded, or the checkpoint failed.
+    """Answer a `TriggerRequested` or a `CloseRequested`: what it asked for is recorded, or the checkpoint failed.
 
     `number`: the newest record then; None also when nothing was ever to record. `failure`: None when all is well.
     `soft`: it was declined softly, and may be asked for again.

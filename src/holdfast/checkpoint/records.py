@@ -31,6 +31,12 @@ class RetainedRecords:
     def newest(self) -> JournalNumber | None:
         return next(reversed(self._records), None)
 
+    @property
+    def groups_of_newest(self) -> frozenset[GroupKey]:
+        """What the record that a restart begins from names."""
+        newest = self.newest
+        return frozenset() if newest is None else self._records[newest].groups
+
     def written(self, number: JournalNumber, groups: frozenset[GroupKey]) -> None:
         """A record was found or written; numbers grow."""
         self._records[number] = _Record(groups)

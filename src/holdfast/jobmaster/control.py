@@ -12,6 +12,7 @@ import contextlib
 import logging
 import queue
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,12 +27,13 @@ from holdfast.clock import Clock
 from holdfast.errors import CheckpointFailed, Fenced, HoldfastError, PublishFailed, StorageError
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.jobmaster.checkpoint_stats import CheckpointStats, Watch
+from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.jobmaster.publisher import Publisher
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.jobmaster.waiters import when_done
 from holdfast.journal.codec import encode_committables
 from holdfast.journal.journal import Journal
-from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity
+from holdfast.journal.records import CheckpointRecord
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.protocol import Acknowledgement, Decline, TaskManagerGateway
@@ -40,16 +42,6 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.02
 RESOLVE_PAUSE_S = 0.5
-
-
-@dataclass(frozen=True)
-class JobFacts:
-    """What every record of this job repeats."""
-
-    epoch: int
-    operators: dict[str, OperatorIdentity]
-    parallelism: int
-    max_parallelism: int
 
 
 @dataclass
@@ -129,11 +121,18 @@ class Control:
     def post(self, event: Event) -> None:
         self._events.put(event)
 
-    def request_checkpoint(self, request_id: str) -> "Future[JournalNumber | None]":
+    def request_checkpoint(self) -> "Future[JournalNumber | None]":
         """A checkpoint of everything committed so far; the future fails with `CheckpointFailed`."""
+        return self._request(events.TriggerRequested(uuid.uuid4().hex))
+
+    def request_close(self) -> "Future[JournalNumber | None]":
+        """The job is about to end: a last record, if that keeps output from being published again. Fails alike."""
+        return self._request(events.CloseRequested(uuid.uuid4().hex))
+
+    def _request(self, event: events.TriggerRequested | events.CloseRequested) -> "Future[JournalNumber | None]":
         promise: Future[JournalNumber | None] = Future()
-        self._requests.checkpoints[request_id] = promise
-        self.post(events.TriggerRequested(request_id))
+        self._requests.checkpoints[event.request_id] = promise
+        self.post(event)
         if self._closing.is_set():
             self._fail_requests()
         return promise
@@ -402,7 +401,7 @@ class Control:
         except (StorageError, OSError) as error:
             self.post(events.RecordFailed(checkpoint_id, str(error), stored))
             return
-        record = self._record(command, stored)
+        record = self._facts.record(command, stored, self._journal.next_number)
         try:
             number = self._append(record)
         except Fenced as error:
@@ -426,28 +425,6 @@ class Control:
                 log.warning("checkpoint %d: %s", record.checkpoint_id, error)
                 if self._closing.wait(RESOLVE_PAUSE_S):
                     raise
-
-    def _record(self, command: events.StoreAndRecord, stored: Mapping[str, str]) -> CheckpointRecord:
-        groups = {
-            sink: [GroupRef(group.number, group.object) for group in refs] for sink, refs in command.carried.items()
-        }
-        for sink, name in stored.items():
-            groups.setdefault(sink, []).append(GroupRef(self._journal.next_number, name))
-        return CheckpointRecord(
-            epoch=self._facts.epoch,
-            checkpoint_id=command.checkpoint_id,
-            batch=command.batch,
-            run=command.run,
-            batch_time_us=command.position.batch_time_us,
-            offsets={source: dict(offsets) for source, offsets in command.position.offsets.items()},
-            source_objects=dict(command.position.source_objects),
-            manifests=command.manifests,
-            groups={sink: refs for sink, refs in groups.items() if refs},
-            operators=self._facts.operators,
-            parallelism=self._facts.parallelism,
-            max_parallelism=self._facts.max_parallelism,
-            watermarks=dict(command.position.watermarks),
-        )
 
     def _expire(self, command: events.ExpireRecords) -> None:
         numbers = frozenset(command.numbers)

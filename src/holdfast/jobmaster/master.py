@@ -9,9 +9,9 @@ One thread, the batch loop, owns positions and run numbers; checkpoints live in 
 
 import logging
 import threading
-import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 
 from holdfast import errors, failpoints
 from holdfast.checkpoint import events
@@ -24,10 +24,11 @@ from holdfast.ids import BatchNumber, JournalNumber
 from holdfast.jobmaster.batches import BatchOutcome
 from holdfast.jobmaster.checkpoint_stats import CheckpointStats
 from holdfast.jobmaster.cluster import Cluster
-from holdfast.jobmaster.control import Control, JobFacts, Listeners
+from holdfast.jobmaster.control import Control, Listeners
 from holdfast.jobmaster.deployer import LOSS_NOTICE_S, Deployer, StartedJob, base_objects
 from holdfast.jobmaster.identity import identities
 from holdfast.jobmaster.janitor import Janitor
+from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.jobmaster.planner import Planner
 from holdfast.jobmaster.progress import Progress
 from holdfast.jobmaster.publisher import Publisher
@@ -50,6 +51,8 @@ log = logging.getLogger(__name__)
 BATCH_ATTEMPTS_MAX = 3
 FAILOVERS_MAX = 10
 """In a row, without a batch committed in between."""
+CLOSE_S_MAX = 5.0
+"""How long `stop` waits for a last record; without it some output is published once more by the next start."""
 IDLE_S_MIN = 0.01
 IDLE_S_MAX = 0.05
 
@@ -123,6 +126,8 @@ class JobMaster:
 
     def stop(self, timeout_s: float | None = None) -> None:
         """Undo the batch in flight and end; work since the last checkpoint is repeated at the next start."""
+        if self.active and not self._stopping.is_set():
+            wait_for([self._control.request_close()], CLOSE_S_MAX)
         self._stopping.set()
         self._wake.set()
         self._deployer.cancel()
@@ -195,12 +200,12 @@ class JobMaster:
         assert isinstance(trigger, AvailableNow)
         deadline_s = None if trigger.timeout_s is None else self._clock.monotonic() + trigger.timeout_s
         while True:
-            promise = self._control.request_checkpoint(uuid.uuid4().hex)
+            promise = self._control.request_checkpoint()
             if not self._await(promise.done):
                 return False
             error = promise.exception()
             if error is None:
-                return self._await(self._control.published)
+                return self._await(self._control.published) and self._await(self._control.request_close().done)
             if not isinstance(error, errors.CheckpointFailed) or not error.soft:
                 log.warning("the final checkpoint failed, trying again: %s", error)
             if deadline_s is not None and self._clock.monotonic() > deadline_s:
@@ -374,7 +379,7 @@ class JobMaster:
         return self._task_managers.routes()
 
     def trigger_checkpoint(self) -> "Future[JournalNumber | None]":
-        return self._control.request_checkpoint(uuid.uuid4().hex)
+        return self._control.request_checkpoint()
 
     def update(self, checkpoint: CheckpointConfig) -> None:
         found = self._settings.checkpoint.changelog

@@ -1,0 +1,41 @@
+"""What every record of a job repeats, and the records made from that and a checkpoint's own part."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.checkpoint.events import StoreAndRecord
+from holdfast.ids import JournalNumber
+from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """Fixed for one start of a job."""
+
+    epoch: int
+    operators: dict[str, OperatorIdentity]
+    parallelism: int
+    max_parallelism: int
+
+    def record(self, command: StoreAndRecord, stored: Mapping[str, str], number: JournalNumber) -> CheckpointRecord:
+        """The record of a checkpoint, to be put at `number`; `stored`: by sink, where its new committables are."""
+        groups = {
+            sink: [GroupRef(group.number, group.object) for group in refs] for sink, refs in command.carried.items()
+        }
+        for sink, name in stored.items():
+            groups.setdefault(sink, []).append(GroupRef(number, name))
+        return CheckpointRecord(
+            epoch=self.epoch,
+            checkpoint_id=command.checkpoint_id,
+            batch=command.batch,
+            run=command.run,
+            batch_time_us=command.position.batch_time_us,
+            offsets={source: dict(offsets) for source, offsets in command.position.offsets.items()},
+            source_objects=dict(command.position.source_objects),
+            manifests=command.manifests,
+            groups={sink: refs for sink, refs in groups.items() if refs},
+            operators=self.operators,
+            parallelism=self.parallelism,
+            max_parallelism=self.max_parallelism,
+            watermarks=dict(command.position.watermarks),
+        )

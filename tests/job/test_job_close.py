@@ -1,0 +1,88 @@
+"""What was published before a job ended in order is not published again by its next start."""
+
+import pytest
+from job_kit import Feed, new_job, new_storage, pairs, script, store_of, until
+
+import holdfast as hf
+from holdfast.maintenance.verify import verify
+from holdfast.testing import run, start
+
+ROWS = pairs((1, 10), (2, 20), (1, 30))
+
+
+class Calls:
+    """A callback's."""
+
+    def __init__(self, failing: bool = False) -> None:
+        self.failing = failing
+        self.numbers: list[int] = []
+
+    def __call__(self, table: object, number: int) -> None:
+        if self.failing:
+            raise ConnectionError("not now")
+        self.numbers.append(number)
+
+
+def scripted(storage: str, calls: Calls) -> hf.Job:
+    job = new_job(storage)
+    job.read(script(ROWS, ROWS, name="rows")).key_by("k").aggregate(n=hf.count(), name="counts").write(
+        hf.CallbackSink(calls, name="out")
+    )
+    return job
+
+
+def test_a_job_that_processed_all_there_was_leaves_nothing_to_publish_again() -> None:
+    storage, calls = new_storage(), Calls()
+    run(scripted(storage, calls))
+    assert len(calls.numbers) == 1
+    for _ in range(2):
+        run(scripted(storage, calls))
+    assert len(calls.numbers) == 1
+    assert verify(store_of(scripted(storage, calls))).ok
+
+
+@pytest.mark.parametrize("state", [hf.HashMapState(), hf.RocksDBState()], ids=["memory", "rocksdb"])
+def test_nor_does_one_that_was_stopped_with_nothing_left_to_record(state: hf.HashMapState | hf.RocksDBState) -> None:
+    storage, calls, feed = new_storage(), Calls(), Feed(name="feed")
+    for starts in range(1, 4):
+        job = new_job(storage, state=state)
+        job.read(feed).key_by("k").aggregate(n=hf.count(), name="counts").write(hf.CallbackSink(calls, name="out"))
+        query = start(job, hf.processing_time())
+        feed.put(ROWS)
+        query.processAllAvailable()
+        (operator,) = query.lastProgress["stateOperators"]
+        assert operator["numRowsTotal"] == 2
+        query.stop()
+        assert query.exception() is None
+        assert len(calls.numbers) == len(set(calls.numbers)) == starts
+
+
+def test_what_is_not_published_at_the_end_is_published_by_the_next_start() -> None:
+    storage, calls, feed = new_storage(), Calls(failing=True), Feed(name="feed")
+    job = new_job(storage)
+    job.read(feed).write(hf.CallbackSink(calls, name="out"))
+    query = start(job, hf.processing_time())
+    feed.put(ROWS)
+    until(lambda: query.lastProgress is not None)
+    query.trigger_checkpoint(30)
+    query.stop()
+    calls.failing = False
+    job = new_job(storage)
+    job.read(feed).write(hf.CallbackSink(calls, name="out"))
+    query = start(job, hf.processing_time())
+    until(lambda: len(calls.numbers) == 1)
+    query.stop()
+
+
+def test_what_no_checkpoint_holds_is_not_recorded_by_the_end() -> None:
+    storage, calls, feed = new_storage(), Calls(), Feed(name="feed")
+    job = new_job(storage)
+    job.read(feed).write(hf.CallbackSink(calls, name="out"))
+    query = start(job, hf.processing_time())
+    feed.put(ROWS)
+    query.processAllAvailable()
+    recorded = len(query.checkpoints)
+    feed.put(ROWS)
+    until(lambda: query.totals.rows == 6)
+    query.stop()
+    assert len(query.checkpoints) == recorded and len(calls.numbers) == 1
