@@ -9,7 +9,7 @@ BENCH :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-pure test-spark test-kill test-long simulate check format \
-        bench-count bench-latency bench-state bench-functions bench-uploads freeze clean
+        bench-count bench-latency bench-state bench-functions bench-uploads bench-checkpoints freeze clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -64,6 +64,9 @@ bench-functions: setup  ## A user's function alone, by row or by batch
 
 bench-uploads: setup  ## The tail of upload latencies, with and without hedging, in manual time, as one JSON line
 	@$(RUN) python -m benchmarks.uploads --json $(BENCH)
+
+bench-checkpoints: setup  ## Checkpoints of large state with and without a changelog (BENCH="--state-mb 1200 …")
+	@$(RUN) python -m benchmarks.checkpoints $(BENCH)
 
 freeze: setup  ## Print what is installed, as constraints.txt holds it
 	@.venv/bin/python -m pip list --format=freeze --exclude-editable --exclude pip

@@ -45,7 +45,7 @@ class MaterializationPolicy:
     log_ratio_max: float | None = None
     log_bytes_min: int = 8 * 1024 * 1024
     interval_s: float = 600.0
-    pause_ratio: float = 2.0
+    pause_ratio: float = 1.0
     failures_max: int = 3
     retry_delay_s: float = 1.0
 

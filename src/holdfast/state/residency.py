@@ -44,6 +44,10 @@ class BaseStore(Protocol):
         """Keys from `start` on and their records, in order of the keys, `rows_max` at a time."""
         ...
 
+    def flush(self) -> None:
+        """Write out what is in memory, so that `checkpoint` takes little time. By any thread."""
+        ...
+
     def checkpoint(self) -> Path:
         """A folder with files that hold its state as of now; whoever asked for it deletes it."""
         ...

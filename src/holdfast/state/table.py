@@ -362,6 +362,8 @@ class StateTable:
 
         Rows that the base store has are not read: its files stand for them.
         """
+        if self._residency is not None:
+            self._residency.base.flush()
         with self._lock:
             in_flight = None if self._transaction is None else self._transaction.old_rows()
             used, files = self._rows.index.slots_used, None
