@@ -7,6 +7,7 @@ multi-get touch few blocks. Does not know rows, nor what is dirty.
 
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 from pathlib import Path
@@ -17,6 +18,7 @@ from rocksdict import (
     BlockBasedOptions,
     Cache,
     Checkpoint,
+    DataBlockIndexType,
     DBCompressionType,
     Options,
     Rdict,
@@ -29,6 +31,9 @@ WRITE_BUFFER_BYTES = 32 * 1024 * 1024
 WRITE_BUFFERS_MAX = 3
 BLOCK_CACHE_BYTES = 64 * 1024 * 1024
 BLOOM_BITS = 10
+MEMTABLE_BLOOM_SHARE = 0.1
+READ_KEYS = 256
+"""So many are read at a time: what RocksDB found for them is still in the processor's cache when it is copied."""
 SCAN_ROWS = 65_536
 
 
@@ -60,16 +65,15 @@ class RocksDBBase:
         return int(tables) + int(self._cache.get_usage())
 
     def read(self, keys: list[bytes]) -> list[bytes | None]:
-        found: list[bytes | None] = self._db.get(keys)
+        found: list[bytes | None] = []
+        for start in range(0, len(keys), READ_KEYS):
+            found += self._db.get(keys[start : start + READ_KEYS])
         return found
 
     def write(self, keys: list[bytes], records: list[bytes], deleted: list[bytes]) -> None:
         batch = WriteBatch(raw_mode=True)
-        put, delete = batch.put, batch.delete
-        for key, record in zip(keys, records, strict=True):
-            put(key, record)
-        for key in deleted:
-            delete(key)
+        deque(map(batch.put, keys, records), maxlen=0)
+        deque(map(batch.delete, deleted), maxlen=0)
         self._db.write(batch, self._unlogged)
         self.is_empty = False
 
@@ -125,6 +129,7 @@ def _options(cache: Any) -> Any:
     table = BlockBasedOptions()
     table.set_block_cache(cache)
     table.set_bloom_filter(BLOOM_BITS, False)
+    table.set_data_block_index_type(DataBlockIndexType.binary_and_hash())
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_block_based_table_factory(table)
@@ -132,6 +137,8 @@ def _options(cache: Any) -> Any:
     options.set_bottommost_compression_type(DBCompressionType.lz4())
     options.set_write_buffer_size(WRITE_BUFFER_BYTES)
     options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
+    options.set_memtable_whole_key_filtering(True)
+    options.set_memtable_prefix_bloom_ratio(MEMTABLE_BLOOM_SHARE)
     options.set_keep_log_file_num(1)
     # Blocks are read out of the system's page cache, which saves a copy: 3.6 instead of 6 µs for a row of 1 kB.
     options.set_allow_mmap_reads(True)
