@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +108,10 @@ class State:
 
     def materialized(self) -> TableHandle:
         """The whole table is stored; the checkpoint that uses it."""
+        begun = self.uploader.metrics().get("completedMaterialization", 0)
         self.put(np.arange(1), materialize=True)
-        wait([self.uploader.in_background(lambda: None)])
+        while self.uploader.metrics().get("completedMaterialization", 0) == begun:
+            time.sleep(0.01)
         return self.checkpoint()
 
     def checkpoint(self) -> TableHandle:
@@ -147,7 +148,7 @@ def measure(options: argparse.Namespace, backend: str, folder: Path) -> dict[str
     state = State(options, BACKENDS[backend], folder)
     throttled = ThrottledStore(state.store, BYTES_PER_S, LATENCY_S)
     state.fill()
-    state.restore(state.materialized(), state.store)
+    state.materialized()
     state.update(options.log_mb * 1_000_000)
     on = state.checkpoint()
     figures: dict[str, Any] = {

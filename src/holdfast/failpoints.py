@@ -34,6 +34,7 @@ KNOWN: Mapping[str, str] = {
     "taskmanager.register.before": "it serves, and nobody knows it",
     "taskmanager.deploy.before": "the old deployment is gone, nothing is restored",
     "taskmanager.deploy.table": "one table is restored",
+    "taskmanager.rewind.between": "some tables went back in memory, others did not",
     "taskmanager.deploy.after": "all is restored; not answered",
     "taskmanager.receive": "a stream begins",
     "taskmanager.process.before": "a batch was begun",

@@ -136,6 +136,36 @@ def test_losses_with_nothing_committed_in_between_restore_the_same_checkpoint_ea
     job.check()
 
 
+def test_a_survivor_goes_back_in_memory_and_only_the_replacement_reads(job):
+    query = job.start(2)
+    job.work(query)
+    survivor = job.hosted()[0]
+    job.feed.put({"k": k, "v": 1} for k in range(90))  # committed, in no checkpoint
+    until(lambda: query.totals.rows == len(job.feed.rows))
+    job.kill(1)
+    job.work(query)
+    kept, replaced = job.hosted()
+    assert kept is survivor and not kept.recovery.fetched.objects
+    assert replaced.recovery.fetched.objects
+    query.stop()
+    job.check()
+
+
+def test_a_survivor_that_cannot_go_back_in_memory_restores(tmp_path):
+    job = Job(tmp_path, hf.HashMapState(), LOG_ALONE)
+    query = job.start(2)
+    job.work(query)
+    survivor = job.hosted()[0]
+    failpoints.arm("taskmanager.rewind.between", "raise:HoldfastError")
+    job.kill(1)
+    until(lambda: len(query.restarts) == 1 and len(job.hosted()) == 2)
+    failpoints.disarm()
+    job.work(query)
+    assert all(each is not survivor and each.recovery.fetched.objects for each in job.hosted())
+    query.stop()
+    job.check()
+
+
 def copied(job: Job) -> bool:
     """Each TaskManager has copies of all that the last checkpoint names."""
     return all(each.copies is not None and each.copies.names() >= set(each.held()) for each in job.hosted())

@@ -26,7 +26,7 @@ from holdfast.journal.records import CheckpointRecord
 from holdfast.recovery.restore import load_manifests
 from holdfast.settings import CheckpointConfig, QueryTrigger
 from holdfast.storage.store import ObjectStore
-from holdfast.taskmanager.protocol import ChangelogSettings, ExchangeRoutes
+from holdfast.taskmanager.protocol import BaseCheckpoint, ChangelogSettings, ExchangeRoutes
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +134,7 @@ class Deployer:
 
     def _host(self, base: CheckpointRecord | None, live: dict[int, int], first_batch: int) -> None:
         job, manifests = self._job, self._manifests(base)
+        checkpoint = None if base is None else BaseCheckpoint(base.epoch, base.checkpoint_id, base.batch)
         self._task_managers.on_all(
             lambda index, gateway: gateway.deploy(
                 deployment_for(
@@ -148,6 +149,7 @@ class Deployer:
                     self._run,
                     first_batch,
                     job.settings.changelog,
+                    checkpoint,
                 )
             )
         )

@@ -6,7 +6,7 @@ from holdfast.changelog.handles import Manifest, TableHandle
 from holdfast.graph.keygroups import key_group_range
 from holdfast.graph.program import Program
 from holdfast.recovery.restore import select
-from holdfast.taskmanager.protocol import ChangelogSettings, Deployment, SubtaskDeployment
+from holdfast.taskmanager.protocol import BaseCheckpoint, ChangelogSettings, Deployment, SubtaskDeployment
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ def deployment_for(
     run: int,
     first_batch: int,
     changelog: ChangelogSettings,
+    base: BaseCheckpoint | None,
 ) -> Deployment:
     """What one TaskManager hosts from now on."""
     handles = [handle for manifest in manifests for handle in manifest.tables]
@@ -52,6 +53,7 @@ def deployment_for(
         subtasks=[_subtask(name, subtask, layout, program, handles) for name in program.operators for subtask in own],
         first_batch=first_batch,
         changelog=changelog,
+        base=base,
     )
 
 

@@ -58,8 +58,12 @@ def select(
 
 def ranges_of(handles: Iterable[TableHandle], key_group_start: int, key_group_stop: int) -> list[Range]:
     """What `restore_table` reads for these key groups, in its order."""
-    own = [handle.narrow(key_group_start, key_group_stop) for handle in handles]
-    return [each for handle in own for each in (*handle.materialized, *handle.log)]
+    ranges: list[Range] = []
+    for handle in handles:
+        own = handle.narrow(key_group_start, key_group_stop)
+        ranges += own.materialized
+        ranges += own.log
+    return ranges
 
 
 def restore_table(

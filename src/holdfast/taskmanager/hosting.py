@@ -6,13 +6,16 @@ once for all subtasks. The program comes from the authenticated JobMaster: the o
 
 import itertools
 import logging
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 import cloudpickle
+import msgspec
 import pyarrow as pa
 
+from holdfast.changelog.handles import TableHandle
 from holdfast.changelog.janitor import Janitor
 from holdfast.changelog.retries import RetryPolicy
 from holdfast.changelog.uploader import Uploader
@@ -29,7 +32,7 @@ from holdfast.state.backends import tables_of
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.checkpoints import Answers, CheckpointWork
-from holdfast.taskmanager.protocol import Deployment, JobMasterGateway, SubtaskDeployment
+from holdfast.taskmanager.protocol import BaseCheckpoint, Deployment, JobMasterGateway, SubtaskDeployment
 from holdfast.taskmanager.subtask import Subtask
 
 _log = logging.getLogger(__name__)
@@ -65,7 +68,11 @@ class Hosted:
     subtasks: dict[tuple[str, int], Subtask]
     uploader: Uploader
     checkpoints: CheckpointWork
+    deployment: Deployment
     copies: LocalCopies | None = None
+    _cuts: dict[int, int] = field(default_factory=dict)
+    """The batch of each checkpoint that was cut here, from the last completed one on."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     recovery: Recovery = field(default_factory=Recovery)
 
     def of_level(self, level: int) -> list[Subtask]:
@@ -83,8 +90,47 @@ class Hosted:
         """Objects that live logs and materializations hold."""
         return [name for each in self.subtasks.values() for name in each.held()]
 
+    def rewinds_to(self, deployment: Deployment, committed: int) -> int | None:
+        """The batch to go back to in memory for that deployment; None where its base is no state that this one had.
+
+        `committed` is the last batch of this one: numbers are not used again.
+        """
+        was, base = self.deployment, deployment.base
+        if _layout(deployment) != _layout(was) or deployment.first_batch <= committed:
+            return None
+        if (base, deployment.subtasks) == (was.base, was.subtasks):
+            return was.first_batch - 1
+        with self._lock:
+            return None if base is None or base.epoch != was.epoch else self._cuts.get(base.checkpoint_id)
+
+    def rewind(self, to_batch: int, base: BaseCheckpoint | None, clock: Clock) -> None:
+        """All subtasks go back to after that batch, the last one of the base, which is completed.
+
+        Raises
+        ------
+        HoldfastError
+            Undo does not reach back so far; some subtasks may have gone back.
+        """
+        begun_s = clock.monotonic()
+        if base is not None and base != self.deployment.base:
+            self.completed(base.checkpoint_id)
+        for each in self.subtasks.values():
+            each.rewind(to_batch)
+        with self._lock:
+            self._cuts = {number: batch for number, batch in self._cuts.items() if batch <= to_batch}
+        self.recovery = Recovery(duration_s=clock.monotonic() - begun_s)
+
+    def cut(self, checkpoint_id: int, batch: int) -> list[Future[TableHandle]]:
+        """Start to persist the state of all subtasks as of `batch`."""
+        handles = [future for each in self.subtasks.values() for future in each.checkpoint(checkpoint_id, batch)]
+        with self._lock:
+            self._cuts[checkpoint_id] = batch
+        return handles
+
     def completed(self, checkpoint_id: int) -> None:
         """The checkpoint was recorded: logs are truncated, and local copies that nothing refers to any more go."""
+        with self._lock:
+            self._cuts = {number: batch for number, batch in self._cuts.items() if number >= checkpoint_id}
         known = set() if self.copies is None else self.copies.names()
         for each in self.subtasks.values():
             each.completed(checkpoint_id)
@@ -129,7 +175,7 @@ def host(
     uploader = _uploader(deployment, store, janitor, copies)
     retrying = RetryingStore(store)
     checkpoints = CheckpointWork(deployment, retrying, uploader, job_master, answers)
-    hosted = Hosted(program, {}, uploader, checkpoints, copies)
+    hosted = Hosted(program, {}, uploader, checkpoints, deployment, copies)
     begun_s = clock.monotonic()
     if copies is not None:
         copies.refresh()
@@ -151,6 +197,12 @@ def host(
     if hosted.recovery.fetched.objects:
         _log.info("TaskManager %d restored its subtasks: %s", deployment.task_manager, hosted.recovery)
     return hosted
+
+
+def _layout(deployment: Deployment) -> Deployment:
+    """What of a deployment stays the same over those of one start of a job."""
+    subtasks = [msgspec.structs.replace(each, restore=[]) for each in deployment.subtasks]
+    return msgspec.structs.replace(deployment, run=0, first_batch=0, base=None, subtasks=subtasks)
 
 
 def _ranges(deployment: Deployment) -> Iterator[Range]:

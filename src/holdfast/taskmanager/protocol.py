@@ -44,6 +44,14 @@ class ChangelogSettings(msgspec.Struct, frozen=True):
     """False: checkpoints store the tables themselves."""
 
 
+class BaseCheckpoint(msgspec.Struct, frozen=True):
+    """The checkpoint that a deployment starts from: its id within its epoch, and the last batch of it."""
+
+    epoch: int
+    checkpoint_id: int
+    batch: int
+
+
 class Deployment(msgspec.Struct, frozen=True):
     """Everything a TaskManager needs to (re)start its subtasks; replaces whatever it hosted before."""
 
@@ -59,6 +67,8 @@ class Deployment(msgspec.Struct, frozen=True):
     subtasks: list[SubtaskDeployment]
     first_batch: int = 0
     """Batches below it belong to an earlier deployment."""
+    base: BaseCheckpoint | None = None
+    """None: from the beginning."""
     changelog: ChangelogSettings = ChangelogSettings()
 
 
@@ -206,7 +216,11 @@ class TaskManagerGateway(Protocol):
     """What the JobMaster asks of a TaskManager. Raises `TaskManagerLost` where it cannot be reached."""
 
     def deploy(self, deployment: Deployment) -> None:
-        """Drop what is hosted, build the subtasks, restore them. Blocks until they can process."""
+        """Host the subtasks as of the base. Blocks until they can process.
+
+        Where they are hosted already and can go back that far in memory they do so; else what is hosted is dropped,
+        and they are built and restored.
+        """
         ...
 
     def process(self, request: ProcessRequest) -> ProcessResult:

@@ -134,6 +134,21 @@ class Subtask:
             raise TaskManagerLost(self._broken) from error
         self._in_batch = False
 
+    def rewind(self, to_batch: int) -> None:
+        """Back to the state after a batch that is in a completed checkpoint; the one in flight is undone as well.
+
+        Raises
+        ------
+        HoldfastError
+            It could not be done: some tables may have gone back, so that the subtask is of no use.
+        """
+        self._check()
+        self.undo()
+        for state in self._states.values():
+            state.rewind(to_batch)
+            hit("taskmanager.rewind.between")
+        self._committed = to_batch
+
     def checkpoint(self, checkpoint_id: int, batch: int) -> list[Future[TableHandle]]:
         """Start to persist the state as of `batch`, committed before."""
         self._check()

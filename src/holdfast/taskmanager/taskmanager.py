@@ -13,6 +13,7 @@ Invariants
 - Nothing in the store is deleted here; input and output live until `release`, `abort` or `deploy`.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -44,6 +45,8 @@ from holdfast.taskmanager.protocol import (
 )
 from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.subtask import Subtask
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -101,6 +104,9 @@ class TaskManager:
         self._see(deployment.run, "deploy")
         with self._work:
             self._see(deployment.run, "deploy")
+            if self._rewound(deployment):
+                hit("taskmanager.deploy.after")
+                return
             self._undeploy(discard=True)
             hit("taskmanager.deploy.before")
             self._pool = ThreadPoolExecutor(max(1, len(deployment.subtasks)), thread_name_prefix="subtask")
@@ -223,7 +229,7 @@ class TaskManager:
         begun_s = time.monotonic()
         hit("taskmanager.cut.before")
         try:
-            handles = [future for each in hosted.subtasks.values() for future in each.checkpoint(checkpoint_id, batch)]
+            handles = hosted.cut(checkpoint_id, batch)
         except Exception as error:
             hosted.checkpoints.decline(checkpoint_id, error)
             return
@@ -281,6 +287,25 @@ class TaskManager:
                 self._copies.close(delete=self.stopped.is_set())
 
     # Inside.
+
+    def _rewound(self, deployment: Deployment) -> bool:
+        """Whether what is hosted could go back in memory to the base of a deployment, and is that deployment now."""
+        hosted = self._hosted
+        to_batch = None if hosted is None else hosted.rewinds_to(deployment, self._committed)
+        if hosted is None or to_batch is None:
+            return False
+        try:
+            hosted.rewind(to_batch, deployment.base, self._clock)
+        except HoldfastError as error:
+            _log.info("TaskManager %d cannot go back in memory, and restores its state: %s", self.index, error)
+            return False
+        with self._numbers:
+            self._in_flight = None
+            self._committed = self._released = deployment.first_batch - 1
+        self._inputs.release_all()
+        self._outputs.release_all()
+        _log.info("TaskManager %d went back to after batch %d in memory", self.index, to_batch)
+        return True
 
     @property
     def _identity(self) -> tuple[str, int, int]:
