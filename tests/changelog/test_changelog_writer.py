@@ -302,6 +302,43 @@ def test_an_object_that_arrives_late_is_deleted_also_when_the_uploader_is_closed
     wait_until(lambda: harness.uploader.metrics()["uploadQueueSize"] == 0 and harness.names() == [])
 
 
+def test_an_object_that_arrives_late_stays_when_the_job_master_is_gone(harness: Harness):
+    harness.gate.opened.clear()
+    harness.writer.append(0, change("a"))
+    future = harness.writer.persist(0)
+    wait_until(lambda: len(harness.gate.puts) == 1)
+    harness.uploader.close(discard=False)
+    harness.writer.close()
+    harness.gate.opened.set()
+    [piece] = future.result(30)
+    assert harness.names() == [piece.object]
+
+
+def test_a_put_that_hangs_is_overtaken_by_the_next_one_on_a_thread_of_its_own(harness: Harness):
+    uploader = Uploader(harness.store, 1, 6, uploads_max=1, retries=RetryPolicy.fixed(2, timeout="50ms"))
+    writer = ChangelogWriter(LOG, uploader, merge_changes)
+    for batch in range(20):  # a twentieth may be hedged
+        writer.append(batch, change("a"))
+        writer.persist(batch).result(30)
+    hanging, released = iter([True]), threading.Event()
+    inner_put = harness.inner.put
+
+    def put(name: str, data: bytes) -> None:
+        if next(hanging, False):
+            released.wait(30)
+        inner_put(name, data)
+
+    harness.inner.put = put  # type: ignore[method-assign]
+    harness.gate.puts.clear()
+    writer.append(20, change("b"))
+    [piece] = writer.persist(20, 20).result(30)
+    lost, won = harness.gate.puts
+    assert won == piece.object
+    released.set()
+    wait_until(lambda: uploader.metrics()["queuedDeletes"] == 0 and lost not in harness.names())
+    uploader.close()
+
+
 def test_nothing_is_deleted_when_the_job_master_is_gone(harness: Harness):
     harness.writer.append(0, change("a"))
     [piece] = harness.writer.persist(0).result(30)
