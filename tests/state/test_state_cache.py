@@ -1,6 +1,8 @@
 """What stays in memory over a base store: limits, order, what is written back when, and what is counted."""
 
 import random
+import subprocess
+import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -231,6 +233,32 @@ def test_rocksdb_folders_are_fresh_and_gone_after_close(tmp_path: Path) -> None:
         table.close()
         table.close()
     assert list(folder.iterdir()) == []
+
+
+def test_folders_of_dead_processes_are_deleted_at_start_and_no_others(tmp_path: Path) -> None:
+    code = """if True:
+        import os, sys
+        from holdfast.state.base_rocksdb import RocksDBBase
+        base = RocksDBBase(sys.argv[1])
+        base.write([b"k"], [b"v"], [])
+        print(base.folder, flush=True)
+        sys.stdin.read()
+        os.kill(os.getpid(), 9)
+    """
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None and other.stdout is not None
+        theirs = Path(other.stdout.readline().strip())
+        (tmp_path / "something else").mkdir()
+        mine = RocksDBBase(str(tmp_path))
+        assert theirs.exists()
+        other.stdin.close()
+        other.wait()
+    assert theirs.exists()
+    another = RocksDBBase(str(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == {"something else", mine.folder.name, another.folder.name}
+    mine.close()
+    another.close()
 
 
 def test_rocksdb_keeps_what_it_was_given_over_flushes(tmp_path: Path) -> None:

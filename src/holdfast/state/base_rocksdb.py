@@ -1,12 +1,15 @@
 """The base store of `RocksDBState`: RocksDB in a folder of its own, by way of rocksdict, with raw bytes.
 
 No write-ahead log: the changelog is the log. So what the folder holds after a crash belongs to no checkpoint, and
-each store makes a fresh folder and deletes it when it is closed. Keys come sorted by key group, which makes a
-multi-get touch few blocks. Does not know rows, nor what is dirty.
+each store makes a fresh folder, which is deleted when it is closed, or by a later one where its process died. Keys come
+sorted by key group, which makes a multi-get touch few blocks. Does not know rows, nor what is dirty.
 """
 
 import shutil
+<<<<<<< HEAD
+=======
 import tempfile
+>>>>>>> base
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
@@ -27,6 +30,9 @@ from rocksdict import (
     WriteOptions,
 )
 
+from holdfast.state.own_folder import OwnFolder
+
+FOLDER_PREFIX = "holdfast-state-"
 WRITE_BUFFER_BYTES = 32 * 1024 * 1024
 WRITE_BUFFERS_MAX = 3
 BLOCK_CACHE_BYTES = 64 * 1024 * 1024
@@ -47,9 +53,8 @@ class RocksDBBase:
     """
 
     def __init__(self, local_dir: str | None = None) -> None:
-        if local_dir is not None:
-            Path(local_dir).mkdir(parents=True, exist_ok=True)
-        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-state-", dir=local_dir))
+        self._own = OwnFolder(FOLDER_PREFIX, local_dir)
+        self.folder = self._own.path
         self.is_empty = True
         self._cache = Cache(BLOCK_CACHE_BYTES)
         self._db: Any = Rdict(str(self.folder / "db"), _options(self._cache))
@@ -103,7 +108,7 @@ class RocksDBBase:
         db, self._db = self._db, None
         if db is not None:
             db.close()
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._own.close()
 
 
 def scan_folder(folder: Path, start: bytes, stop: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
