@@ -70,6 +70,8 @@ class Scenario:
             case "deploy":
                 live = {int(tm): Incarnation(int(number)) for tm, number in (word.split(":") for word in plain)}
                 return ev.TaskManagersChanged(RunNumber(int(named["run"])), live)
+            case "commit-begins":
+                return ev.CommitBegan()
             case "commit":
                 batch = int(plain[0])
                 staged = {sink: [one.encode() for one in each.split(",")] for sink, each in named.items()}

@@ -48,6 +48,13 @@ def test_staged_output_is_progress_even_if_no_source_moved() -> None:
     assert running.step("commit 1 idle out=x")[0] == "Cut 1 batch=1 run=1 to nobody"
 
 
+def test_from_the_announcement_of_a_commit_until_it_is_done_there_is_no_cut() -> None:
+    running = scenario("trigger=every:1s", "deploy run=1 0:1", "commit 1", "commit-begins")
+    assert running.step("tick 5") == []
+    assert running.step("request a") == []
+    assert running.step("commit 2") == ["Cut 1 batch=2 run=1 to 0:1"]
+
+
 def test_an_acknowledgement_of_another_cut_does_not_count() -> None:
     running = scenario("trigger=every:1s", "deploy run=1 0:1", "commit 1", "tick 1")
     assert running.step("ack 1 tm=0:1 batch=9") == ["DeleteObjects manifest-1-0"]

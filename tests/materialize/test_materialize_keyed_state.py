@@ -373,3 +373,25 @@ def test_after_a_materialization_that_took_long_the_next_one_waits_as_long():
     subtask.materialized(2)
     assert subtask.metric("startedMaterialization") == 2
     subtask.uploader.close()
+
+
+def test_gauges_tell_the_sizes_of_tables_and_logs_and_what_of_them_is_new():
+    subtask = make(log_handles_max=2)
+    subtask.run(*range(50))
+    first = subtask.checkpoint(1)
+    assert subtask.keyed.sizes.gauges() == {
+        "lastFullSizeOfNonMaterialization": first.stored_bytes(),
+        "lastIncSizeOfNonMaterialization": first.stored_bytes(),
+    }
+    subtask.run(1)
+    second = subtask.checkpoint(2)
+    gauges = subtask.keyed.sizes.gauges()
+    assert gauges["lastFullSizeOfNonMaterialization"] == second.stored_bytes()
+    assert gauges["lastIncSizeOfNonMaterialization"] == second.log[1].length
+    subtask.run(2)
+    subtask.materialized(1)
+    table = sum(part.length for part in subtask.checkpoint(3).materialized)
+    gauges = subtask.keyed.sizes.gauges()
+    assert gauges["lastFullSizeOfMaterialization"] == gauges["lastIncSizeOfMaterialization"] == table
+    assert gauges["lastDurationOfMaterialization"] == 0.0
+    subtask.uploader.close()

@@ -146,7 +146,7 @@ class Uploader:
         """Back-pressure: returns once `available` is done. On no thread of this uploader's."""
         self._scheduler.result(self.available())
 
-    def put_shared(self, data: bytes, file: Path | None = None) -> str:
+    def put_shared(self, data: bytes | memoryview, file: Path | None = None) -> str:
         """Store a materialized object, and wait for it; returns its name, with one user.
 
         Comes after the logs: it waits until they do not wait themselves. `file`, where there is one, holds the end of

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -37,7 +38,7 @@ UNLOGGED_LANES = 4
 ROW_COUNTS_MAX = 1000
 """Batches that cuts may lag behind: handles of older ones do not say how many rows the table has."""
 
-Changes = pa.RecordBatch | DeferredChanges
+Changes: TypeAlias = pa.RecordBatch | DeferredChanges
 
 
 @dataclass(eq=False)
