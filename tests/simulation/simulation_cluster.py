@@ -201,6 +201,7 @@ class SimulatedCluster:
             bind_host="",
             storage_url=self.store.url,
             local_dir=self.config.local_dir,
+            local_copies_bytes_max=self.config.local_copies_bytes_max,
             memory_bytes=self.config.memory_bytes,
             heartbeat_interval_s=2.0,
         )

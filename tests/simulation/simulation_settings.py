@@ -22,7 +22,8 @@ class Event:
     action: str
     """crash: the process that is there; kill: a TaskManager; master: the JobMaster; replace: it stands still, a next
     one takes over, and it goes on; still: the process that is there stands still for a while; stop: orderly;
-    fail: the next step of a batch or checkpoint that can; checkpoint: one is asked for."""
+    fail: the next step of a batch or checkpoint that can; checkpoint: one is asked for; failover: the job goes back to
+    its newest checkpoint."""
     task_manager: int = 0
     at: str | None = None
 
@@ -49,6 +50,7 @@ class Life:
     changelog: bool
     cache_entries: int | None
     """None: no RocksDB."""
+    local_recovery: bool
     events: tuple[Event, ...]
 
 
@@ -146,6 +148,7 @@ def _life(rng: random.Random, rows: int, fate: str | None, strike: str | None, l
     events = [
         Event(_moment(rng), rng.choice(actions), rng.randrange(task_managers)) for _ in range(rng.choice([0, 1, 2, 3]))
     ]
+    events += [Event(rng.randint(30, 250), "failover") for _ in range(rng.choice([0, 0, 1, 3]))]
     if fate is not None:
         events.append(Event(_moment(rng), fate))
     if strike is not None:
@@ -166,7 +169,8 @@ def _life(rng: random.Random, rows: int, fate: str | None, strike: str | None, l
         upload_attempts_max=rng.choice([1, 3, 5]),
         upload_timeout_s=rng.choice([None, 0.03, 1.0]),
         changelog=rng.random() < 0.85,
-        cache_entries=None,
+        cache_entries=rng.choice([0, 3]) if rng.random() < 0.1 else None,
+        local_recovery=rng.random() < 0.2,
         events=tuple(sorted(events, key=lambda event: event.hit)),
     )
 

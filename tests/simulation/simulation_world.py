@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 from uuid import uuid4
@@ -95,7 +96,8 @@ class Started:
 class World:
     """One seed's processes, store and sinks, over all lives of its job. `simulating` makes one."""
 
-    def __init__(self, settings: Settings, runtime: Runtime) -> None:
+    def __init__(self, settings: Settings, runtime: Runtime, local_dir: str) -> None:
+        self.local_dir = local_dir
         around = settings.around
         self.settings = settings
         self.runtime = runtime
@@ -140,6 +142,8 @@ class World:
             max_parallelism=MAX_PARALLELISM,
             task_managers=life.task_managers,
             max_rows_per_batch=life.rows_per_batch,
+            state=hf.HashMapState() if life.cache_entries is None else hf.RocksDBState(life.cache_entries),
+            task_manager=hf.TaskManagerConfig(local_dir=self.local_dir, local_recovery=life.local_recovery),
             checkpoint=hf.CheckpointConfig(
                 trigger=hf.every(life.checkpoint_every_s),
                 timeout=life.checkpoint_timeout_s,
@@ -201,7 +205,14 @@ class World:
 
         def cluster(program: Program, store: Any, place: Any, gateway: Any) -> SimulatedCluster:
             started.cluster = SimulatedCluster(
-                self.network, program, store, place, gateway, clock, job.task_manager, started.process
+                self.network,
+                program,
+                store,
+                place,
+                gateway,
+                clock,
+                job.task_manager,
+                started.process,
             )
             return started.cluster
 
@@ -350,6 +361,8 @@ class World:
                 started.to_fail += 1
             case "checkpoint" if started.query is not None:
                 started.query._master.trigger_checkpoint()
+            case "failover" if started.query is not None:
+                started.query._master._ask_failover("asked for")
             case "stop" if started.query is not None:
                 started.fate = "stop"
                 self.runtime.spawn(started.query.stop, "stop", started.process)
@@ -402,7 +415,7 @@ def simulating(settings: Settings) -> Iterator[World]:
         stack.enter_context(mock.patch("holdfast.sinks.staging.INLINE_BYTES_MAX", settings.inline_bytes_max))
         stack.enter_context(_logged_errors(runtime))
         stack.enter_context(running(runtime, settings.seed))
-        world = World(settings, runtime)
+        world = World(settings, runtime, stack.enter_context(TemporaryDirectory(prefix="holdfast-simulated-")))
         failpoints.listen(world.hit)
         stack.callback(failpoints.listen, None)
         yield world
