@@ -6,10 +6,6 @@ sorted by key group, which makes a multi-get touch few blocks. Does not know row
 """
 
 import shutil
-<<<<<<< HEAD
-=======
-import tempfile
->>>>>>> base
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
