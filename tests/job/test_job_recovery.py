@@ -4,11 +4,15 @@ State is in memory or in RocksDB; what is restored comes from the log alone, or 
 upon them; from the storage, or from copies on the local disk.
 """
 
+import os
 import random
+import subprocess
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from job_kit import Feed, new_job, new_storage, newest, until
 
@@ -248,3 +252,55 @@ def test_copies_go_when_no_checkpoint_needs_them_and_are_bounded_where_none_comp
         until(lambda hosted=hosted, needed=needed: len(hosted.copies.names() - needed) <= 4)
     query.stop()
     job.check()
+
+
+def counted(folder: Path, rows: int) -> hf.Job:
+    """The same job in this process and in one that is killed."""
+    job = new_job(
+        (folder / "storage").as_uri(),
+        state=hf.RocksDBState(cache_max_entries=20),
+        parallelism=2,
+        max_rows_per_batch=500,
+        task_manager=hf.TaskManagerConfig(local_dir=str(folder / "local"), local_recovery=True),
+    )
+    numbers = job.read(hf.SequenceSource(rows=rows, name="numbers")).map_batches(modulo, "k BIGINT")
+    numbers.key_by("k").aggregate(n=hf.count(), name="counts").write(hf.NoopSink(name="out"))
+    return job
+
+
+def modulo(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.record_batch({"k": pa.array(rows.column(0).to_numpy() % 70)})
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from test_job_recovery import counted
+import holdfast as hf
+from holdfast.testing import start
+clusters = []
+query = start(counted(Path(sys.argv[1]), 3000), hf.processing_time("0s"), on_cluster=clusters.append)
+query.processAllAvailable()
+[hosted] = [each.task_manager._hosted for each in clusters[0]._hosted.values()]
+while not hosted.copies.names() >= set(hosted.held()):
+    pass
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.kill
+def test_a_process_started_after_a_kill_9_restores_from_the_copies_of_the_dead_one(tmp_path):
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path)], env={**os.environ, "PYTHONPATH": paths}, timeout=100
+    )
+    assert ended.returncode == -9
+    clusters: list[LocalCluster] = []
+    query = start(counted(tmp_path, 4000), hf.available_now(), on_cluster=clusters.append)
+    [hosted] = [each.task_manager._hosted for each in clusters[0]._hosted.values()]
+    assert hosted is not None
+    fetched = hosted.recovery.fetched
+    assert fetched.objects and fetched.bytes_from_local and not fetched.bytes_from_store
+    query.awaitTermination()
+    assert query.totals.rows == 1000
+    assert not list((tmp_path / "local").rglob("holdfast-copies*"))
