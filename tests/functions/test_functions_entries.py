@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import SettingsError, UserFunctionError
+from holdfast.functions import process_operator
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult
 from holdfast.functions.process import BatchFunction, Context, ProcessFunction, ProcessSpec
 from holdfast.functions.states import ListState, MapState, ReducingState, ValueState
@@ -149,7 +150,11 @@ def some_rows(chance: random.Random) -> list[Row]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_lists_and_maps_are_those_of_a_plain_dict_over_batches_undo_and_restore(seed: int, tables: NewTable) -> None:
+def test_lists_and_maps_are_those_of_a_plain_dict_over_batches_undo_and_restore(
+    seed: int, tables: NewTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_operator, "SLICE_ROWS", 4)
+    monkeypatch.setattr(process_operator, "CAREFUL_BATCHES", 2)
     print("seed", seed)
     chance = random.Random(seed)
     operator, model = operator_of(Script(), tables, "dead_letter"), Model()

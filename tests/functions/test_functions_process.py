@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import HoldfastError, JobRefused, SettingsError, UserFunctionError
+from holdfast.functions import process_operator
 from holdfast.functions.operator import BatchContext, Operator, OperatorResult
 from holdfast.functions.process import Context, ProcessFunction, ProcessSpec, check_function
 from holdfast.functions.states import AggregatingState, ReducingState, ValueState
@@ -353,6 +354,26 @@ def test_a_row_set_aside_leaves_no_trace_in_state_or_output() -> None:
     assert result.bad[0].operator == "visits"
     [row] = operator.tables["state"].snapshot().to_pylist()
     assert (row["k"], row["n"]) == ("a", 2)
+
+
+def test_a_bad_row_in_a_later_slice_changes_nothing_of_the_rows_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_operator, "SLICE_ROWS", 2)
+
+    class Counted(ProcessFunction):
+        n = ValueState(pa.int64(), default=0)
+
+        def process(self, row: Any, ctx: Context) -> Iterator[tuple[int]]:
+            self.n.update(self.n.value() + 1)
+            if row.v == -1:
+                raise ValueError("bad")
+            yield (self.n.value(),)
+
+    operator = operator_of(Counted(), pa.schema([("n", pa.int64())]), bad_records="dead_letter")
+    for first, values in ((1, [1, 1, 1, -1, 1, 1]), (6, [1, 1]), (8, [-1]), (8, [1])):
+        result = run(operator, [("a", value) for value in values])
+        good = len([value for value in values if value != -1])
+        assert rows_of(result) == [{"n": first + number} for number in range(good)]
+        assert len(result.bad) == len(values) - good
 
 
 def test_each_subtask_has_a_copy_of_the_instance() -> None:

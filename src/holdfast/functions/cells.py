@@ -82,9 +82,9 @@ class Cells:
         return some
 
     def save(self, slots: list[int]) -> Any:
-        """What `put_back` takes to undo all that happens to these slots from now on."""
-        kept, times = self.kept, self._times
-        return [kept[slot] for slot in slots], [times[slot] for slot in slots if times]
+        """What `put_back` takes to undo all that happens to these slots, which may repeat, from now on."""
+        times = self._times
+        return list(map(self.kept.__getitem__, slots)), list(map(times.__getitem__, slots)) if times else []
 
     def put_back(self, slots: list[int], saved: Any) -> None:
         self.kept.update(zip(slots, saved[0], strict=True))

@@ -41,7 +41,11 @@ def yielded(produced: Any) -> Iterable[Any]:
 
 
 class RowFitter:
-    """Yielded dicts and tuples against a schema."""
+    """Yielded dicts and tuples against a schema.
+
+    `shape` gives a row's values in schema order, themselves unchecked. It is a closure over what it needs, and not a
+    method: it is what a row costs.
+    """
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -50,16 +54,22 @@ class RowFitter:
         self._fits = [fit_for(field.type, field.nullable) for field in schema]
         self._plain = [_plain_classes(field) for field in schema]
         names = self._names
-        self._take: Any = itemgetter(*names) if self._width > 1 else lambda item: (item[names[0]],)
+        take: Any = itemgetter(*names) if self._width > 1 else lambda item: (item[names[0]],)
+        width, other = self._width, self._shape_other
 
-    def shape(self, item: Any) -> Row:
-        """The values in schema order, themselves unchecked."""
-        if type(item) is dict and len(item) == self._width:
+        def shape(item: Any) -> Row:
+            if type(item) is not dict or len(item) != width:
+                return other(item)
             try:
-                values: Row = self._take(item)
+                values: Row = take(item)
                 return values
             except KeyError:
-                raise OutputMismatch(_wrong_columns(item, self._names)) from None
+                raise OutputMismatch(_wrong_columns(item, names)) from None
+
+        self.shape = shape
+
+    def _shape_other(self, item: Any) -> Row:
+        """What is no dict of the right size."""
         if isinstance(item, tuple):
             if len(item) == self._width:
                 return item
@@ -73,6 +83,11 @@ class RowFitter:
             f"output row: found {item!r:.200} ({type(item).__name__}), expected a dict or a tuple with the columns "
             f"{', '.join(self._names)}; yield each row"
         )
+
+    def fitted(self, row: Row) -> Row:
+        """A row from `shape` with its values checked: `batch` takes it."""
+        checked = zip(self._names, self._fits, row, strict=True)
+        return [_fitted(name, fit, (value,))[0] for name, fit, value in checked]
 
     def batch(self, rows: list[Row]) -> pa.RecordBatch:
         """Rows from `shape`, one or more, as a record batch; values are checked here. Errors have the row."""

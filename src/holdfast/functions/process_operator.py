@@ -6,8 +6,9 @@
                                  remove some of what has expired (`sweeping`)
 
 Invariants: rows are processed in the order of arrival; the table is written only after the last row; with dead
-letters, a row whose call failed leaves no trace in cells or output. To find it costs the others nothing: the slice it
-is in is undone and taken again row by row. Does not own the transaction around it.
+letters, a row whose call failed leaves no trace in cells or output. While none fails, that costs nothing: the first one
+has the batch taken again from its beginning, carefully; then and for some batches to come, cells are saved before each
+slice, and a slice with such a row is undone and taken row by row. Does not own the transaction around it.
 """
 
 from bisect import bisect_right
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 SLICE_ROWS = 1 << 13
 """Rows that are Python objects at one time."""
+CAREFUL_BATCHES = 100
+"""With dead letters, so many batches are taken carefully after one that had a bad row."""
 TIMERS = "timers"
 """The name of the timers' table."""
 
@@ -67,6 +70,7 @@ class ProcessOperator(Operator):
             self.tables[TIMERS] = self._timers.table
             context.timers = self._timers.service
         self._loaded = 0
+        self._careful = 0
         self._fitter = RowFitter(spec.schema)
         self._process_row = self._with_timestamp() if spec.event_time else self._function.process
         self._row_of = named_tuples("Row", spec.input_schema.names)
@@ -78,27 +82,47 @@ class ProcessOperator(Operator):
         self._clock.now_us = context.batch_time_us
         self._context.watermark = None if context.watermark_us is None else to_datetime(context.watermark_us)
         timers: Timers | None = None
-        first_row = 0
         if self._timers is not None:
             self._timers.begin()
         try:
-            for _, rows in inputs:
-                for start in range(0, rows.num_rows, SLICE_ROWS):
-                    part = rows.slice(start, SLICE_ROWS)
-                    self._run(part, self._look_up(part).tolist(), first_row + start, context, result)
-                first_row += rows.num_rows
+            self._take_rows(inputs, context, result)
             if self._timers is not None:
                 self._fire(self._timers, context, result)
                 timers = self._timers.store()
             self._store()
             timers = with_sweep(timers, self._sweeper.sweep())
         finally:
-            self._loaded = 0
-            for cells in self._cells:
-                cells.reset()
-            if self._timers is not None:
-                self._timers.reset()
+            self._forget()
         return replace(result, timers=timers)
+
+    def _take_rows(
+        self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext, result: OperatorResult
+    ) -> None:
+        """All rows of the batch; from the beginning again where the first one fails that may."""
+        first_row, self._careful = 0, max(0, self._careful - 1)
+        try:
+            for _, rows in inputs:
+                for start in range(0, rows.num_rows, SLICE_ROWS):
+                    part = rows.slice(start, SLICE_ROWS)
+                    self._run(part, self._look_up(part).tolist(), first_row + start, context, result)
+                first_row += rows.num_rows
+        except UserFunctionError:
+            if self._spec.bad_records == "fail":
+                raise
+            self._forget()
+            result.output.clear()
+            self._careful = CAREFUL_BATCHES + 1
+            self._take_rows(inputs, context, result)
+        if result.bad:
+            self._careful = CAREFUL_BATCHES
+
+    def _forget(self) -> None:
+        """What cells and timers have of the batch."""
+        self._loaded = 0
+        for cells in self._cells:
+            cells.reset()
+        if self._timers is not None:
+            self._timers.reset()
 
     def _look_up(self, rows: pa.RecordBatch) -> IntArray:
         """The slots of rows' keys, their states loaded."""
@@ -178,16 +202,15 @@ class ProcessOperator(Operator):
     def _run(
         self, part: pa.RecordBatch, slots: list[int], first_row: int, context: BatchContext, result: OperatorResult
     ) -> None:
-        """One slice. With dead letters, one that fails anywhere is undone and taken again row by row."""
-        if self._spec.bad_records == "fail":
+        """One slice. One that fails anywhere, if that is reckoned with, is undone and taken again row by row."""
+        if not self._careful:
             self._take_all(part, slots, first_row, context, result)
             return
-        distinct = list(set(slots))
-        saved = self._save(distinct)
+        saved = self._save(slots)
         try:
             self._take_all(part, slots, first_row, context, result)
         except UserFunctionError:
-            self._put_back(distinct, saved)
+            self._put_back(slots, saved)
             self._take_each(part, slots, first_row, context, result)
 
     def _calls(self, part: pa.RecordBatch, slots: list[int]) -> Iterable[tuple[int, Any, Any]]:
@@ -236,21 +259,19 @@ class ProcessOperator(Operator):
     ) -> None:
         """Row by row; one that fails is set apart, without a trace in cells or output."""
         cursor, ctx = self._cursor, self._context
-        batches: list[pa.RecordBatch] = []
+        fitter, rows = self._fitter, list[Row]()
         for number, (slot, row, key) in enumerate(self._calls(part, slots)):
             cursor.slot, ctx.key = slot, key
             saved = self._save([slot])
             try:
-                out = [self._fitter.shape(item) for item in yielded(self._process_row(row, ctx))]
-                if out:
-                    batches.append(self._fitter.batch(out))
+                rows += [fitter.fitted(fitter.shape(item)) for item in yielded(self._process_row(row, ctx))]
             except Exception as error:  # user code may raise anything
                 self._put_back([slot], saved)
                 values = part.slice(number, 1).to_pylist()[0]
                 reason = str(self._error(part, number, first_row, context, error))
                 result.bad.append(bad_row(self._spec.name, where_of(context, first_row + number), reason, values))
-        if batches:
-            result.output.append(pa.concat_batches(batches))
+        if rows:
+            result.output.append(fitter.batch(rows))
 
     def _error(
         self, part: pa.RecordBatch, number: int, first_row: int, context: BatchContext, error: Exception
