@@ -6,6 +6,7 @@ Cache limits are small, and keys collide on purpose, so that every batch evicts 
 import itertools
 import shutil
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from holdfast.errors import CorruptObject, HoldfastError
 from holdfast.settings import HashMapState, RocksDBState, StateBackend
-from holdfast.state import hashing
+from holdfast.state import capture, hashing
 from holdfast.state.backends import new_table
 from holdfast.state.base_rocksdb import scan_folder
 from holdfast.state.table import Captured, StateTable, merge_changes
@@ -73,7 +74,8 @@ class TableAgainstDict(RuleBasedStateMachine):
         self.new_rows = st.tuples(st.none() | st.integers(-2, 2), st.none() | st.sampled_from(cells))
         self.backend = backend
         self.folder = tempfile.mkdtemp()
-        self.hash_bytes = hashing.hash_bytes
+        self.hash_bytes, self.piece_rows = hashing.hash_bytes, capture.PIECE_ROWS
+        capture.PIECE_ROWS = 3
         if kind.endswith("one hash"):
             hashing.hash_bytes = lambda offsets, data: np.full(len(offsets) - 1, 12345, np.uint64)
         self.table, self.replica = self.new(), StateTable(self.schema, self.values, 128)
@@ -83,13 +85,13 @@ class TableAgainstDict(RuleBasedStateMachine):
         self.deferred: dict[int, StateTable | pa.RecordBatch] = {}
         self.cut = 0
         self.rows_after: dict[int, dict[Any, Row]] = {0: {}}
-        self.captured: tuple[Captured, dict[Any, Row]] | None = None
+        self.captured: tuple[Captured, Iterator[pa.RecordBatch], dict[Any, Row]] | None = None
         self.batch = 0
         self.committed: dict[int, dict[Any, Row]] = {0: {}}
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
-            hashing.hash_bytes = self.hash_bytes
+            hashing.hash_bytes, capture.PIECE_ROWS = self.hash_bytes, self.piece_rows
             self.table.close()
             shutil.rmtree(self.folder)
 
@@ -223,25 +225,37 @@ class TableAgainstDict(RuleBasedStateMachine):
         assert self.contents(self.replica) == self.rows_after[self.cut]
         assert len(self.replica) == len(self.rows_after[self.cut])
 
-    @precondition(lambda self: not self.table.in_batch and self.captured is None)
+    @precondition(lambda self: self.captured is None)
     @rule()
     def begin_to_materialize(self) -> None:
-        self.captured = self.table.capture(), dict(self.rows)
+        """Maybe with a batch in flight: it is the state after the last commit."""
+        captured = self.table.capture()
+        self.captured = captured, captured.rows(), dict(self.committed[max(self.committed)])
+        self.pieces: list[pa.RecordBatch] = []
+
+    @precondition(lambda self: self.captured is not None)
+    @rule()
+    def read_a_piece(self) -> None:
+        assert self.captured is not None
+        self.pieces += itertools.islice(self.captured[1], 1)
 
     @precondition(lambda self: self.captured is not None)
     @rule(backend=st.sampled_from(BACKENDS), split=st.integers(0, 128))
     def restore_what_was_materialized(self, backend: StateBackend, split: int) -> None:
         """Maybe batches, rewinds and evictions later: it holds the rows of its boundary."""
         assert self.captured is not None
-        captured, rows = self.captured
+        captured, pieces, rows = self.captured
         self.captured = None
+        self.pieces += pieces
+        groups = [group for piece in self.pieces for group in piece.column(0).to_pylist()]
+        assert groups == sorted(groups)
         table = new_table(backend, self.folder, self.schema, self.values, 128)
         if captured.files is not None:
             edges = (0, split, 128)
             for start, stop in itertools.pairwise(group.to_bytes(2, "big") for group in edges):
                 table.load(self.table.stored_schema(), scan_folder(captured.files, start, stop))
             shutil.rmtree(captured.files)
-        for piece in captured.rows():
+        for piece in self.pieces:
             table.apply(piece, 0, 128)
         captured.close()
         assert captured.count == len(rows)
