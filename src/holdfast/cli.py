@@ -16,7 +16,15 @@ from typing import Annotated
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 
 from holdfast.errors import HoldfastError
@@ -55,7 +63,7 @@ def verify(storage: Storage, option: Options = None, json: Json = False) -> None
     """Read everything that the retained checkpoints refer to, and say what is wrong. Writes nothing."""
     with _told():
         store = _open(storage, option)
-        with _progress() as bar:
+        with _progress(DownloadColumn(), TransferSpeedColumn()) as bar:
             task = bar.add_task("reading", total=None)
             report = verify_storage(store, lambda done, total: bar.update(task, completed=done, total=total))
         if json:
@@ -78,11 +86,18 @@ def gc(
     """
     with _told():
         store = _open(storage, option)
-        observed = observe(store)
-        if observed is None:
-            raise HoldfastError(f"{store.url}: there is no journal: is this the storage of a job?")
-        plan = plan_cleaning(store, observed)
-        deleted = 0 if dry_run else carry_out(store, plan)
+        with _progress(TextColumn("{task.completed}/{task.total}")) as bar:
+            task = bar.add_task("listing", total=None)
+            observed = observe(store)
+            if observed is None:
+                raise HoldfastError(f"{store.url}: there is no journal: is this the storage of a job?")
+            plan = plan_cleaning(store, observed)
+            bar.update(task, description="deleting")
+            deleted = 0
+            if not dry_run:
+                deleted = carry_out(
+                    store, plan, progress=lambda done, total: bar.update(task, completed=done, total=total)
+                )
         if json:
             _print_json(_plan_as_json(plan, int(observed.taken.epoch), dry_run, deleted))
         else:
@@ -119,9 +134,9 @@ def _open(storage: str, options: list[str] | None) -> ObjectStore:
     return RetryingStore(open_store(url, given, make=False))
 
 
-def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    return Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+def _progress(*amounts: ProgressColumn) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def _print_report(report: Report) -> None:

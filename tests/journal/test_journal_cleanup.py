@@ -176,6 +176,14 @@ def test_records_that_expire_while_they_are_read_are_passed_over() -> None:
     assert sorted(seen.older_records) == [1, 3]
 
 
+def test_cleaning_up_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.journal.cleanup.DELETE_BATCH", 3)
+    job = Abandoned()
+    told: list[tuple[int, int]] = []
+    assert carry_out(job.store, job.plan(), progress=lambda done, total: told.append((done, total))) == 8
+    assert told == [(0, 8), (3, 8), (6, 8)]
+
+
 def test_cleaning_up_stops_when_told() -> None:
     job = Abandoned()
     before = job.left()

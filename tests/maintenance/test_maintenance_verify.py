@@ -211,3 +211,17 @@ def test_a_folder_of_something_else_is_no_storage(tmp_path: Path) -> None:
 
 def test_an_option_without_a_value_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
     assert holdfast("verify", tmp_path, "-o", "aws_region").exit_code == 2
+
+
+@pytest.mark.parametrize("as_environment", [False, True])
+def test_options_of_the_storage_come_from_flags_or_the_environment(as_environment: bool) -> None:
+    """A store that refuses the connection says which endpoint it was asked at."""
+    options = ["aws_endpoint=http://127.0.0.1:1", "allow_http=true", "aws_region=x", "aws_access_key_id=an-id"]
+    options.append("aws_secret_access_key=not-to-be-shown")
+    if as_environment:
+        result = holdfast("verify", "s3://bucket/job", env={"HOLDFAST_STORAGE_OPTIONS": " ".join(options)})
+    else:
+        result = holdfast("verify", "s3://bucket/job", *[word for each in options for word in ("-o", each)])
+    assert result.exit_code == 1 and result.stdout == ""
+    assert "127.0.0.1:1" in result.stderr and "the connection was refused" in result.stderr
+    assert "not-to-be-shown" not in result.stderr

@@ -121,8 +121,15 @@ def needed_objects(
     return needed
 
 
-def carry_out(store: ObjectStore, plan: CleanupPlan, stopped: Callable[[], bool] = lambda: False) -> int:
+def carry_out(
+    store: ObjectStore,
+    plan: CleanupPlan,
+    stopped: Callable[[], bool] = lambda: False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> int:
     """Delete what the plan says, in its order, until `stopped`; returns how many objects and records were deleted.
+
+    `progress` is told how many of how many are gone.
 
     Raises `StorageError`; what is left is found again by the next takeover.
     """
@@ -130,6 +137,7 @@ def carry_out(store: ObjectStore, plan: CleanupPlan, stopped: Callable[[], bool]
     for start in range(0, len(wanted), DELETE_BATCH):
         if stopped():
             return start
+        progress(start, len(wanted))
         store.delete(wanted[start : start + DELETE_BATCH])
     return len(wanted)
 
