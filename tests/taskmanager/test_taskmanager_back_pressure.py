@@ -1,0 +1,79 @@
+"""A batch waits for room in upload, and for nothing else that is going on."""
+
+import threading
+
+import msgspec
+import pytest
+from taskmanager_world import HOOKS, World, until
+
+from holdfast.errors import StaleCall
+from holdfast.storage.store import open_store
+from holdfast.taskmanager.protocol import ChangelogSettings
+from holdfast.testing.stores import Fault, FaultyStore
+
+
+class Held:
+    """Uploads of logs wait until they are let go; `order` notes what happened."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.order: list[str] = []
+
+    def __call__(self, operation: str, name: str) -> Fault | None:
+        if operation == "put" and name.startswith("dstl/"):
+            assert self.opened.wait(30)
+            self.order.append("stored")
+        return None
+
+
+@pytest.fixture
+def held():
+    held = Held()
+    HOOKS.before = lambda context: held.order.append(f"processed {context.batch}")
+    yield held
+    held.opened.set()
+    HOOKS.before = lambda context: None
+
+
+@pytest.fixture
+def world(tmp_path, held):
+    store = FaultyStore(open_store(f"file://{tmp_path}/store"), held)
+    world = World(tmp_path, parallelism=1, store=store)
+    small = ChangelogSettings(persist_delay_s=0.0, in_flight_bytes_max=1, attempt_timeout_s=None)
+    world.task_manager.deploy(msgspec.structs.replace(world.deployment(), changelog=small))
+    yield world
+    held.opened.set()
+    world.task_manager.close()
+
+
+def test_past_the_bound_in_flight_the_next_batch_begins_only_when_something_was_stored(world, held):
+    world.batch(0, 1, 2, 3)
+    world.task_manager.cut(1, 1, 0)
+    until(lambda: world.task_manager.metrics()["uploadBackPressured"] == 1)
+    processing = threading.Thread(target=world.process, args=(1, world.send(1, 1, 2, 3)))
+    processing.start()
+    held.opened.set()
+    processing.join(30)
+    assert held.order == ["processed 0", "stored", "processed 1"]
+    assert world.task_manager.metrics()["uploadBackPressured"] == 0
+
+
+def test_a_batch_that_waits_for_room_is_given_up_when_the_run_ends_or_the_task_manager_is_deployed_anew(world, held):
+    world.batch(0, 1, 2, 3)
+    world.task_manager.cut(1, 1, 0)
+    until(lambda: world.task_manager.metrics()["uploadBackPressured"] == 1)
+    streams = world.send(1, 1, 2, 3)
+    refused: list[BaseException] = []
+
+    def process() -> None:
+        with pytest.raises(StaleCall) as refusal:
+            world.process(1, streams)
+        refused.append(refusal.value)
+
+    processing = threading.Thread(target=process)
+    processing.start()
+    world.task_manager.abort(2)
+    world.task_manager.deploy(world.deployment(run=3))
+    processing.join(30)
+    assert len(refused) == 1
+    assert held.order == ["processed 0"]
