@@ -51,6 +51,26 @@ def rows_of(batches: list[pa.RecordBatch]) -> list[dict]:
     return [row for batch in batches for row in batch.to_pylist()]
 
 
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_rows_that_compression_does_not_make_smaller_are_stored_as_they_are(codec):
+    schema = stored_schema(pa.schema([("k", pa.int64())]), pa.schema([("v", pa.binary())]))
+    rng = random.Random(5)
+
+    def stored_size(value) -> tuple[int, int]:
+        columns = [[i // 25 for i in range(400)], [False] * 400, list(range(400)), [value(i) for i in range(400)]]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        blocks = list(encode_blocks([rows], 0, 16, codec, 100_000))
+        found = [pa.ipc.open_stream(block.data).read_all() for block in blocks]
+        assert pa.concat_tables(found).to_pylist() == rows.to_pylist()
+        return sum(block.data.size for block in blocks), rows.nbytes
+
+    stored_bytes, plain_bytes = stored_size(lambda i: rng.randbytes(1000))
+    assert plain_bytes <= stored_bytes < 1.05 * plain_bytes
+    stored_bytes, plain_bytes = stored_size(lambda i: bytes([i % 7]) * 1000)
+    assert stored_bytes < 0.2 * plain_bytes
+
+
 def test_a_piece_gives_back_its_change_sets_in_order_and_its_schema():
     sets = [ChangeSet(i, i + 1, i, i + 1, some_changes(i, 20)) for i in range(3)]
     data, [piece] = stored(list(encode_pieces(LOG, sets)))

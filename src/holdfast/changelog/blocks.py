@@ -1,6 +1,6 @@
 """Blocks: rows of a contiguous range of key groups, as one compressed Arrow IPC stream.
 
-    block := Arrow IPC stream: schema, one record batch for each change set, end of stream
+    block := Arrow IPC stream: schema, one record batch for each change set, end of stream; compressed or not
 
 What logs and materialized tables have in common. Blocks of one log cover contiguous, disjoint ranges of key
 groups, so that a reader of few key groups decompresses few blocks; within a block, rows of a change set are
@@ -28,6 +28,10 @@ BLOCK_BYTES = 1024 * 1024
 """Uncompressed target. Large enough that a schema in each costs nothing, small enough to skip and to split."""
 
 Codec = Literal["lz4", "zstd"]
+
+SAMPLE_BYTES = 32 * 1024
+SHRINKS_TO = 0.9
+"""Rows of which a sample is not made smaller than that are stored as they are: reading and writing them is cheaper."""
 
 
 _LENGTH_OFFSET = 12
@@ -79,8 +83,9 @@ def encode_blocks(
 ) -> Iterator[Block]:
     """Divide rows sorted by key group into blocks that together cover `[key_group_start, key_group_stop)`.
 
-    Lazily: a block is made when it is asked for. A single key group is never divided. With `merge` the change
-    sets become one, block by block: few keys at a time fit into the processor's caches.
+    Compressed where a sample says that it helps. Lazily: a block is made when it is asked for. A single key group is
+    never divided. With `merge` the change sets become one, block by block: few keys at a time fit into the processor's
+    caches.
 
     Raises
     ------
@@ -90,6 +95,7 @@ def encode_blocks(
     groups = [_key_groups(rows, key_group_start, key_group_stop) for rows in change_sets]
     edges = _edges(change_sets, groups, key_group_start, key_group_stop, target_bytes)
     cuts = [np.searchsorted(each, edges) for each in groups]
+    compression = codec if _shrinks(change_sets, codec) else None
     for index, (start, stop) in enumerate(pairwise(edges)):
         slices = [
             rows.slice(int(cut[index]), int(cut[index + 1] - cut[index]))
@@ -98,7 +104,7 @@ def encode_blocks(
         if merge is not None:
             filled = [rows for rows in slices if rows.num_rows]
             slices = [merge(filled)] if len(filled) > 1 else filled or slices[:1]
-        yield _encode(slices, int(start), int(stop), codec)
+        yield _encode(slices, int(start), int(stop), compression)
 
 
 def decode_block(what: str, entry: BlockEntry, data: memoryview, batches: int) -> list[pa.RecordBatch]:
@@ -182,9 +188,20 @@ def _edges(
     return np.concatenate(([start], inner, [stop])).astype(np.int64)
 
 
-def _encode(slices: Sequence[pa.RecordBatch], start: int, stop: int, codec: Codec) -> Block:
+def _shrinks(change_sets: Sequence[pa.RecordBatch], codec: Codec) -> bool:
+    """Whether it is worth while to compress these rows, by some of them."""
+    rows = max(change_sets, key=lambda each: each.num_rows)
+    count = rows.num_rows * SAMPLE_BYTES // max(1, rows.nbytes)
+    if count >= rows.num_rows or not count:
+        return True
+    sample = rows.slice(rows.num_rows // 2, count).serialize()
+    packed = pa.compress(sample, codec="lz4_raw" if codec == "lz4" else codec)
+    return bool(packed.size < SHRINKS_TO * sample.size)
+
+
+def _encode(slices: Sequence[pa.RecordBatch], start: int, stop: int, compression: Codec | None) -> Block:
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=True)
+    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=True)
     with pa.ipc.new_stream(sink, slices[0].schema, options=options) as writer:
         for rows in slices:
             writer.write_batch(rows)
