@@ -65,7 +65,7 @@ class Network:
             self.runtime.wake(waiter)
 
         def deliver() -> None:
-            if target.alive:
+            if target.alive and not target.deaf:
                 self.runtime.spawn(serve, what, target)
             else:
                 answered()
@@ -209,10 +209,9 @@ class SimulatedCluster:
         task_manager = TaskManager(settings, self.store, job_master, self.clock)
         remote = RemoteTaskManager(self.network, process, task_manager)
         self.hosted[start.task_manager, start.incarnation] = Hosted(process, start, task_manager, remote)
-        try:
-            reason = _Membership(settings, task_manager, job_master, self.clock).keep("simulated")
-        finally:
-            task_manager.close()
+        reason = _Membership(settings, task_manager, job_master, self.clock).keep("simulated")
+        process.deaf = True
+        task_manager.close()
         self.network.runtime.note("ends", reason)
         self.network.runtime.sleep(self.network.rng.uniform(0.0, 1.0))
         process.kill()

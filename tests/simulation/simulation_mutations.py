@@ -16,6 +16,7 @@ from holdfast.checkpoint.publication import Publication
 from holdfast.checkpoint.registry import ObjectRegistry, PendingHolder
 from holdfast.errors import StorageError
 from holdfast.jobmaster.control import Control
+from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.journal import rules
 from holdfast.materialize.base import Base
 from holdfast.materialize.keyed_state import KeyedState
@@ -63,10 +64,10 @@ def _forgets_what_logs_hold() -> AbstractContextManager[Any]:
 def _truncates_before_a_checkpoint_uses_the_base() -> AbstractContextManager[Any]:
     before = KeyedState._materialized
 
-    def materialized(self: KeyedState, batch: int, began_s: float, future: Any) -> None:
-        before(self, batch, began_s, future)
-        if future.exception() is None and not self._closed:
-            self._log.truncate(future.result().sqn)
+    def materialized(self: KeyedState, *arguments: Any) -> None:
+        before(self, *arguments)
+        if self._provisional and not self._closed:
+            self._log.truncate(self._provisional[-1].sqn)
 
     return mock.patch.object(KeyedState, "_materialized", materialized)
 
@@ -101,17 +102,16 @@ def _gives_up_a_record_that_may_be_written() -> AbstractContextManager[Any]:
 
 
 def _publishes_under_the_number_of_the_record_that_carries() -> AbstractContextManager[Any]:
-    before = Control._record
+    before = JobFacts.record
 
-    def record(self: Control, command: Any, stored: Any) -> Any:
-        made = before(self, command, stored)
-        number = self._journal.next_number
+    def record(self: JobFacts, command: Any, stored: Any, number: Any) -> Any:
+        made = before(self, command, stored, number)
         groups = {
             sink: [msgspec.structs.replace(each, number=number) for each in refs] for sink, refs in made.groups.items()
         }
         return msgspec.structs.replace(made, groups=groups)
 
-    return mock.patch.object(Control, "_record", record)
+    return mock.patch.object(JobFacts, "record", record)
 
 
 def _forgets_a_restored_log() -> AbstractContextManager[Any]:
@@ -158,6 +158,25 @@ def _uploads_nothing_again_after_a_failure() -> AbstractContextManager[Any]:
     return mock.patch.object(ChangelogWriter, "reset", reset)
 
 
+def _rewinds_the_table_alone() -> AbstractContextManager[Any]:
+    return mock.patch.object(ChangelogWriter, "rewind", lambda self, to_batch: None)
+
+
+def _keeps_a_base_that_was_undone() -> AbstractContextManager[Any]:
+    before = KeyedState.rewind
+
+    def rewind(self: KeyedState, to_batch: int) -> None:
+        kept = list(self._provisional)
+        before(self, to_batch)
+        self._provisional = kept
+
+    return mock.patch.object(KeyedState, "rewind", rewind)
+
+
+def _forgets_the_losers_of_hedging() -> AbstractContextManager[Any]:
+    return mock.patch("holdfast.changelog.janitor.Janitor.suspect", lambda self, name: None)
+
+
 MUTATIONS: dict[str, Mutation] = {
     "an aborted checkpoint deletes its objects": _deletes_on_abort,
     "a checkpoint uses a materialization past its cut": _uses_a_base_too_early,
@@ -172,5 +191,8 @@ MUTATIONS: dict[str, Mutation] = {
     "a late upload is not looked for again": _does_not_look_at_late_uploads_again,
     "objects go although others hold them": _lets_a_released_object_go_at_once,
     "records drop what is not published yet": _drops_what_is_unpublished,
+    "a rewind forgets the log": _rewinds_the_table_alone,
+    "a rewind keeps a materialization of what was undone": _keeps_a_base_that_was_undone,
+    "uploads that were reported as failed are forgotten": _forgets_the_losers_of_hedging,
     "changes whose upload failed are lost": _uploads_nothing_again_after_a_failure,
 }

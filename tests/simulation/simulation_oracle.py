@@ -67,9 +67,9 @@ def newest_checkpoint(store: ObjectStore) -> tuple[int, CheckpointRecord] | None
     return None
 
 
-def needed_by(store: ObjectStore, number: int, record: CheckpointRecord) -> set[str]:
+def needed_by(store: ObjectStore, record: CheckpointRecord) -> set[str]:
     """Every object that a restart from the record needs; read, so that a missing one is an error."""
-    needed = {names.journal(number), *record.objects()}
+    needed = set(record.objects())
     for name in record.manifests:
         for table in decode_manifest(name, store.get(name)).tables:
             needed.update(table.objects())
@@ -83,9 +83,9 @@ def needed_by(store: ObjectStore, number: int, record: CheckpointRecord) -> set[
 
 
 def referenced(store: ObjectStore) -> set[str]:
-    """Every object that the newest checkpoint needs."""
+    """The newest checkpoint, and every object that it needs."""
     newest = newest_checkpoint(store)
-    return set() if newest is None else needed_by(store, *newest)
+    return set() if newest is None else {names.journal(newest[0]), *needed_by(store, newest[1])}
 
 
 def unreferenced(store: ObjectStore) -> set[str]:

@@ -46,6 +46,8 @@ class Process:
         self.name = name
         self.alive = True
         self.paused = False
+        self.deaf = False
+        """Takes no more calls."""
         self.fibers: dict[Fiber, None] = {}
         self.on_death: list[Callable[[], None]] = []
         self._runtime = runtime

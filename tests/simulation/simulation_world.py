@@ -113,7 +113,8 @@ class World:
         self.restored = 0
         self._newest = 0
         self._takeovers: list[int] = []
-        self._needed: set[str] = set()
+        self._needed: dict[int, set[str]] = {}
+        """By the number of each record in the journal."""
         self.observer = runtime.process("observer")
         self._is_stormy = False
         self._stormy = Weather(around.faults, around.delay_s, around.slow, around.late_s)
@@ -384,7 +385,7 @@ class World:
         frozen = self.store.frozen()
         self._newest = number
         try:
-            self._needed = oracle.needed_by(frozen, number, record)
+            self._needed[number] = oracle.needed_by(frozen, record)
         except errors.StorageError as error:
             raise AssertionError(f"record {number} was written, but needs what is not there: {error}") from error
         self.records += 1
@@ -392,8 +393,13 @@ class World:
             self.runtime.spawn(partial(self.check_state, frozen, record), "check", self.observer)
 
     def deleting(self, name: str) -> None:
-        """An object goes: no restart may need it."""
-        assert name not in self._needed, f"{name} is deleted, but record {self._newest} needs it"
+        """An object goes: no record may need it. Records go before what they name, and never the newest."""
+        parsed = names.parse(name)
+        if isinstance(parsed, names.JournalName):
+            assert parsed.number != self._newest, f"{name}, the newest checkpoint, is deleted"
+            self._needed.pop(parsed.number, None)
+        for number, needed in self._needed.items():
+            assert name not in needed, f"{name} is deleted, but record {number} needs it"
 
     def check_state(self, store: Any, record: CheckpointRecord) -> None:
         """What a restart would restore is what the input says."""
