@@ -89,6 +89,7 @@ def test_windows_are_exactly_once_though_a_task_manager_is_killed(spark, tmp_pat
     seed = random.randrange(1_000_000)
     print("seed", seed)
     files, folder, sink = random_files(random.Random(seed)), tmp_path / "in", hf.MemorySink()
+    folder.mkdir()
     job = new_job(spark, tmp_path, parallelism=3, task_managers=2, checkpoint=OFTEN, state=state)
     stream = job.read(hf.FileSource(f"{folder}/*.parquet", schema="k BIGINT, at TIMESTAMP"))
     keyed = stream.with_watermark("at", f"{DELAY_S}s").key_by("k")
