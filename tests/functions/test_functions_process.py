@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -130,40 +130,6 @@ def test_reducing_and_aggregating_states_take_one_value_after_the_other() -> Non
     result = run(operator, [("a", 3), ("a", 5), ("a", 1), ("a", None)])
     assert [tuple(row.values()) for row in rows_of(result)] == [(3, 3.0), (5, 4.0), (5, 3.0), (None, None)]
     assert rows_of(run(operator, [("a", 4)])) == [{"most": 4, "mean": 4.0}]
-
-
-STORED: list[tuple[pa.DataType | None, Any]] = [
-    (pa.int8(), -128),
-    (pa.float32(), 1.5),
-    (pa.bool_(), False),
-    (pa.string(), "é"),
-    (pa.binary(), b"\x00"),
-    (pa.date32(), date(2013, 1, 2)),
-    (pa.timestamp("us", tz="UTC"), datetime(2013, 1, 2, 3, 4, 5, 6, tzinfo=UTC)),
-    (pa.decimal128(10, 2), Decimal("1.50")),
-    (pa.list_(pa.int64()), [1, None]),
-    (pa.struct([("x", pa.int64()), ("y", pa.list_(pa.string()))]), {"x": 1, "y": ["a"]}),
-    (pa.map_(pa.string(), pa.int64()), [("a", 1)]),
-    (None, {"any": [1, 2.5, None, b"x", {"deep": True}], 3: "three"}),
-]
-
-
-@pytest.mark.parametrize(("kind", "value"), STORED, ids=lambda part: str(part)[:30])
-def test_a_value_of_each_type_is_read_as_it_was_put_also_after_a_restore(kind: pa.DataType | None, value: Any) -> None:
-    class Keep(ProcessFunction):
-        kept = ValueState(kind)
-
-        def process(self, row: Any, ctx: Context) -> None:
-            if row.v == 1:
-                assert self.kept.value() is None
-                self.kept.update(value)
-            assert self.kept.value() == value
-
-    operator, restored = operator_of(Keep()), operator_of(Keep())
-    run(operator, [("a", 1), ("a", 2)])
-    run(operator, [("a", 3)])
-    restored.tables["state"].apply(operator.tables["state"].snapshot(), 0, 128)
-    run(restored, [("a", 4)])
 
 
 @pytest.mark.parametrize("kind", [None, pa.list_(pa.int64())], ids=str)
