@@ -13,6 +13,7 @@ from holdfast import failpoints
 NOT_HERE = {"taskmanager.register.before": "where processes register over the network: see test_kills_processes"}
 PROVOKED = {
     "jobmaster.failover": ("taskmanager.process.after", "raise:TaskManagerLost@4"),
+    "taskmanager.rewind.between": ("taskmanager.process.after", "raise:TaskManagerLost@4"),
     "taskmanager.abort": ("jobmaster.process.after", "raise:StorageError@4"),
 }
 """What it takes besides to come by a failpoint."""
