@@ -69,7 +69,7 @@ class State:
         self.clock = ManualClock()
         self.uploader = Uploader(self.store, 1, 1, copies=self.copies)
         self.table = self.new_table()
-        policy = MaterializationPolicy(interval_s=1.0, log_handles_max=1 << 30, log_ratio_max=1e9)
+        policy = MaterializationPolicy(interval_s=1.0, log_handles_max=1 << 30, log_bytes_min=1 << 60)
         self.keyed = KeyedState("bench", "state", self.table, 0, GROUPS, self.uploader, policy, self.clock)
         self.rng = np.random.default_rng(1)
         self.batch = -1
