@@ -378,6 +378,8 @@ class World:
         record = decode_record(name, data)
         if not isinstance(record, CheckpointRecord):
             self._takeovers.append(record.epoch)
+            # Its JobMaster knows of its base alone; what is below is for the clean-up, whenever it comes to that.
+            self._needed = {number: each for number, each in self._needed.items() if number == self._newest}
         else:
             self._recorded(parsed.number, record)
 
