@@ -70,9 +70,9 @@ def job_of_every_kind(folder: Path, **settings: Any) -> hf.Job:
     return job
 
 
-def run_every_kind(folder: Path, checkpoints: int = 5) -> None:
+def run_every_kind(folder: Path, checkpoints: int = 5, **settings: Any) -> None:
     """A storage whose newest checkpoint names logs, both kinds of parts, chunks, and what is still to be published."""
-    job = job_of_every_kind(folder)
+    job = job_of_every_kind(folder, **settings)
     for number in range(checkpoints):
         write_files(folder / "in", 1, seed=number)
         if number == 0:

@@ -69,6 +69,19 @@ def test_a_whole_storage_is_well_and_is_left_as_it_is(storage: Path) -> None:
     assert stored(storage) == before
 
 
+@pytest.mark.parametrize("changelog", [True, False], ids=["changelog", "no changelog"])
+@pytest.mark.parametrize("state", [hf.HashMapState(), hf.RocksDBState()], ids=["memory", "rocksdb"])
+def test_what_every_backend_stores_is_read(
+    state: hf.HashMapState | hf.RocksDBState, changelog: bool, tmp_path: Path
+) -> None:
+    config = hf.CheckpointConfig(trigger=hf.manual(), log_handles_max=2, changelog=changelog)
+    run_every_kind(tmp_path, 3, state=state, checkpoint=config)
+    report = verify(open_store((tmp_path / "storage").as_uri()))
+    assert report.ok, report.problems
+    kind = "changelog objects" if changelog else "materialized objects"
+    assert report.read[kind].objects > 0
+
+
 def test_what_people_read_is_a_table_and_a_verdict(storage: Path) -> None:
     result = holdfast("verify", storage.as_uri())
     assert result.exit_code == 0
