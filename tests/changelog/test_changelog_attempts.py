@@ -1,12 +1,19 @@
 """Retries and hedging of uploads (behaviour 8), and what becomes of attempts that nobody waits for any more."""
 
+import itertools
+import random
+
 import pytest
 from changelog_world import World, change
+from obstore.store import MemoryStore
 
 from holdfast.changelog.hedging import EXTRA_REQUESTS_RATIO_MAX, TIMEOUT_S_MIN, Hedging
-from holdfast.changelog.janitor import AGAIN_S, FAILED_AGAIN_S
+from holdfast.changelog.janitor import AGAIN_S, FAILED_AGAIN_S, Janitor
+from holdfast.changelog.puts import Puts
 from holdfast.changelog.retries import RetryPolicy
 from holdfast.errors import SettingsError, StorageError
+from holdfast.storage.obstore_store import ObstoreStore
+from holdfast.testing.scheduler import ManualScheduler
 from holdfast.testing.stores import Fault
 
 HEDGING = RetryPolicy.fixed(3, timeout="1s", next_attempt_delay="500ms")
@@ -176,6 +183,26 @@ def test_extra_requests_are_a_twentieth_however_slow_the_store_becomes():
         world.writer.append(batch, change("a"))
         world.persisted(batch)
     assert 200 < world.metric("totalAttemptsPerUpload#sum") <= 200 * (1 + EXTRA_REQUESTS_RATIO_MAX)
+
+
+def test_hedging_spares_nearly_all_uploads_the_slowest_answers_and_stays_within_its_budget():
+    rng = random.Random(7)
+    uploads = 3000
+    slow: list[int] = []
+    for policy in (RetryPolicy.fixed(timeout=None), HEDGING):
+        scheduler = ManualScheduler(lambda lane: 4.0 if rng.random() < 0.01 else rng.uniform(0.2, 0.8))
+        store = ObstoreStore("memory://", MemoryStore())
+        puts = Puts(policy, scheduler, Janitor(store))
+        names = (f"object {number}" for number in itertools.count())
+        took_s = []
+        for _ in range(uploads):
+            begun_s = scheduler.monotonic()
+            scheduler.result(puts.put(lambda name: None, names.__next__, 5_000_000, "upload"))
+            took_s.append(scheduler.monotonic() - begun_s)
+        slow.append(sum(each > 2.0 for each in took_s))
+    assert slow[0] > uploads / 200
+    assert slow[1] <= slow[0] / 10
+    assert puts.metrics()["totalAttemptsPerUpload#sum"] <= uploads * (1 + EXTRA_REQUESTS_RATIO_MAX)
 
 
 def test_the_time_out_is_one_second_plus_the_size_over_the_measured_rate_until_enough_is_known():

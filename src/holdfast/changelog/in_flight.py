@@ -77,7 +77,8 @@ class InFlight:
 
     def close(self) -> None:
         """From now on nobody waits."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
         self._change()
 
     def metrics(self) -> dict[str, float]:
