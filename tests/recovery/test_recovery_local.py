@@ -161,6 +161,18 @@ def test_copies_of_another_task_manager_of_the_job_are_used_and_taken_over(tmp_p
     other.close(delete=True)
 
 
+def test_what_a_predecessor_wrote_in_its_last_moment_is_found_too(tmp_path: Path, copies: LocalCopies) -> None:
+    early, late = name(), name()
+    copies.keep(early, b"some changes")
+    successor = LocalCopies(str(tmp_path), JOB, 0, 1000)
+    copies.keep(late, b"more")
+    assert of(successor, late) is None
+    successor.refresh()
+    assert (of(successor, early), of(successor, late)) == (b"some changes", b"more")
+    assert successor.size_bytes == 16
+    successor.close(delete=False)
+
+
 def test_nothing_is_kept_after_the_end_and_an_ordinary_end_deletes_the_folder(tmp_path: Path) -> None:
     copies = LocalCopies(str(tmp_path), JOB, 0, 1000)
     copies.keep(name(), b"some changes")

@@ -116,7 +116,9 @@ class LocalCopies:
             return set(self._entries)
 
     def refresh(self) -> None:
-        """Look for copies that other TaskManagers of the job have on this machine."""
+        """Look for copies that others have made: TaskManagers of the job here, and predecessors of this one."""
+        for name, entry in _scan(self._folder):
+            self._add(name, entry)
         others: dict[str, _Entry] = {}
         for folder in self._job.glob("tm-*"):
             if folder != self._folder:
