@@ -79,6 +79,8 @@ class Residency:
         self._slots_go = slots_go
         self._recency = Recency(rows.capacity) if entries_max else None
         self.dirty: Bools = np.zeros(rows.capacity, np.bool_)
+        self._sorted: tuple[Integers, Integers, list[bytes]] | None = None
+        """Slots of the batch in flight, and their stored keys."""
 
     @property
     def memory_bytes(self) -> int:
@@ -143,13 +145,13 @@ class Residency:
     def enforce(self) -> None:
         """Rows leave until the limit holds: at a batch boundary, all rows being present."""
         surplus = len(self._rows) - self.entries_max
-        if surplus <= 0:
-            return
-        leaving = self._rows.live() if self._recency is None else self._recency.pop_oldest(surplus)
-        self._slots_go(leaving)
-        self._write(leaving[kernels.gather(self.dirty, leaving)], leaving[:0])
-        kernels.fill(self.dirty, leaving, False)
-        self._rows.remove(leaving)
+        if surplus > 0:
+            leaving = self._rows.live() if self._recency is None else self._recency.pop_oldest(surplus)
+            self._slots_go(leaving)
+            self._write(leaving[kernels.gather(self.dirty, leaving)], leaving[:0])
+            kernels.fill(self.dirty, leaving, False)
+            self._rows.remove(leaving)
+        self._sorted = None
 
     def renumber(self, live: Integers) -> None:
         """Rows move: the i-th of `live`, which are all, to slot i."""
@@ -165,7 +167,7 @@ class Residency:
             self._recency.grow(self._rows.capacity)
 
     def _read(self, slots: Integers) -> None:
-        order, keys = self._rows.index.stored_keys(slots, self._max_parallelism)
+        order, keys = self._stored_keys(slots)
         slots = slots[order]
         read = self.base.read(keys)
         records = [record for record in read if record is not None]
@@ -175,10 +177,19 @@ class Residency:
             column.scatter(slots, values, valid)
         kernels.fill(self._rows.present, slots, True)
 
+    def _stored_keys(self, slots: Integers) -> tuple[Integers, list[bytes]]:
+        """As the index gives them: without a cache the rows that a batch read are often those that it writes."""
+        if self._sorted is not None and np.array_equal(self._sorted[0], slots):
+            return self._sorted[1:]
+        order, keys = self._rows.index.stored_keys(slots, self._max_parallelism)
+        if self._recency is None:
+            self._sorted = slots, order, keys
+        return order, keys
+
     def _write(self, slots: Integers, deleted: Integers) -> None:
         if not len(slots) and (not len(deleted) or self.base.is_empty):
             return
-        order, keys = self._rows.index.stored_keys(slots, self._max_parallelism)
+        order, keys = self._stored_keys(slots)
         slots = slots[order]
         _, gone = self._rows.index.stored_keys(deleted, self._max_parallelism)
         records = self.codec.encode(len(slots), [column.gather(slots) for column in self._rows.columns])
