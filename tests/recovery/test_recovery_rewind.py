@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -266,3 +267,8 @@ class StateAgainstModel(RuleBasedStateMachine):
 
 TestStateAgainstModel = StateAgainstModel.TestCase
 TestStateAgainstModel.settings = settings(max_examples=12, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.long
+class TestStateAgainstModelAtLength(StateAgainstModel.TestCase):  # type: ignore[misc]
+    settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
