@@ -1,8 +1,8 @@
 """The index: from keys to slots (row numbers of a table), exact, growing and shrinking.
 
 A slot stays with its key until the key is removed; then it is free and may be given to another key.
-It grows and shrinks without a stall: entries are poured into the larger or smaller table some at a time, before each
-look-up, while keys are found in either (`index_kernels`); arrays by slot grow where they lie (`growing`).
+It grows without a stall: entries are poured into a larger table some at a time, before each look-up, while keys are
+found in either (`index_kernels`); arrays by slot grow where they lie (`growing`). It shrinks by `compact`, at once.
 Two kinds: `IntegerIndex` holds the keys themselves, `BytesIndex` their hashes, and their bytes in an arena.
 Does not own values, transactions, or what the stamps mean.
 """
