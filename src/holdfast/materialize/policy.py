@@ -5,7 +5,7 @@
 Materializing bounds what a handle names (`log_handles_max`), what the log takes beside the table
 (`log_ratio_max`) and how old the log can get (`interval_s`). Where it stores only what is new, it costs about as much
 as the log that it replaces, so it may come often; where it stores the whole table, it may not. Either way it leaves
-the store, and the processors, to others most of the time: that bound comes before the others (`pause_ratio`).
+the store, and the processors, to others now and then: that bound comes before the others (`pause_ratio`).
 Nothing new in the log: never.
 """
 
@@ -45,7 +45,7 @@ class MaterializationPolicy:
     log_ratio_max: float | None = None
     log_bytes_min: int = 8 * 1024 * 1024
     interval_s: float = 600.0
-    pause_ratio: float = 1.0
+    pause_ratio: float = 0.5
     failures_max: int = 3
     retry_delay_s: float = 1.0
 
