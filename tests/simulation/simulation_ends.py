@@ -1,6 +1,7 @@
-"""What a simulated job has at its ends: a source that is fed, the target of a sink, and the clocks of its machines."""
+"""The ends of a simulated job: a source that is fed, a function, the target of a sink, the clocks of its machines."""
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +58,27 @@ class _FedEnumerator(SequenceEnumerator):
         assert self._fed.feed is not None
         rows = self._fed.feed.rows()
         return {split: self._fed.length(int(split), rows) for split in self._fed.split_names}
+
+
+class Marks(hf.ProcessFunction):
+    """State that comes and goes with each row, the same in whatever order rows come."""
+
+    BUCKETS = 4
+    odd = hf.ValueState(pa.int64())
+    seen = hf.MapState(pa.int64(), pa.int64())
+
+    def process(self, row: Any, ctx: Any) -> Iterable[tuple[int]]:
+        if self.odd.value() is None:
+            self.odd.update(1)
+        else:
+            self.odd.clear()
+        bucket = row.value % self.BUCKETS
+        count = (self.seen.get(bucket) or 0) + 1
+        if count == 3:
+            self.seen.remove(bucket)
+        else:
+            self.seen.put(bucket, count)
+        return ()
 
 
 class SimulatedClock:

@@ -2,7 +2,7 @@
 
 import io
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -27,12 +27,16 @@ def first(rows: int, splits: int) -> dict[str, int]:
     return {str(split): len(range(split, rows, splits)) for split in range(splits)}
 
 
+def values(positions: Mapping[str, Any]) -> Iterator[int]:
+    """All numbers before those positions."""
+    splits = len(positions)
+    for split, position in positions.items():
+        yield from (int(split) + index * splits for index in range(position))
+
+
 def counts(positions: Mapping[str, Any], keys: int) -> Counter[int]:
     """How often each key occurs before those positions."""
-    splits = len(positions)
-    return Counter(
-        (int(split) + index * splits) % keys for split, position in positions.items() for index in range(position)
-    )
+    return Counter(value % keys for value in values(positions))
 
 
 def levels(found: Counter[int]) -> Counter[int]:
@@ -110,16 +114,29 @@ def restored(
     store: ObjectStore, record: CheckpointRecord, program: Program, operator: str, key: str, value: str
 ) -> dict[int, int]:
     """One value of each key, as a restart from that record would restore it."""
+    tables = restored_tables(store, record, program, operator)
+    return {row[key]: row[value] for rows in tables.values() for row in rows}
+
+
+def restored_tables(store: ObjectStore, record: CheckpointRecord, program: Program, operator: str) -> dict[str, Rows]:
+    """All rows of an operator's tables, as a restart from that record would restore them."""
     manifests = load_manifests(store, record.manifests)
     handles = [table for manifest in manifests for table in manifest.tables]
     made = program.operators[operator].create(0, 0, MAX_PARALLELISM, MAX_PARALLELISM)
-    found: dict[int, int] = {}
+    found: dict[str, Rows] = {}
     with ObjectCache(store) as fetch:
         for name, table in made.tables.items():
             restore_table(table, select(handles, operator, name, 0, MAX_PARALLELISM), fetch, 0, MAX_PARALLELISM)
-            found = {row[key]: row[value] for row in table.snapshot().to_pylist()}
+            found[name] = table.snapshot().to_pylist()
     made.close()
     return found
+
+
+def marks(positions: Mapping[str, Any], keys: int, buckets: int) -> tuple[set[int], dict[tuple[int, int], int]]:
+    """What `Marks` keeps: keys that were seen an odd number of times, and entries of (key, bucket) by threes."""
+    odd = {key for key, count in counts(positions, keys).items() if count % 2}
+    entries = Counter((value % keys, value % buckets) for value in values(positions))
+    return odd, {place: count % 3 for place, count in entries.items() if count % 3}
 
 
 def parquet_rows(url: str) -> Rows:

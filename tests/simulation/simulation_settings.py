@@ -82,6 +82,8 @@ class Settings:
     emit: str
     chained: bool
     passed_through: bool
+    marked: bool
+    """With an operator whose entries come and go."""
     sinks: dict[str, str]
     inline_bytes_max: int
     callback_errors: float
@@ -104,12 +106,13 @@ def draw(seed: int) -> Settings:
     return Settings(
         seed=seed,
         rows=rows,
-        rows_over_s=rng.choice([0.0, 1.0, 4.0]),
+        rows_over_s=rng.choice([0.0, 1.0, 3.0]),
         splits=rng.choice([1, 1, 2, 3]),
         keys=rng.choice([1, 7, 60]),
         emit=rng.choice(["every", "changes"]),
-        chained=rng.random() < 0.2,
-        passed_through=rng.random() < 0.2,
+        chained=rng.random() < 0.15,
+        passed_through=rng.random() < 0.15,
+        marked=rng.random() < 0.15,
         sinks=sinks,
         inline_bytes_max=inline_bytes_max,
         callback_errors=rng.choice([0.0, 0.3]),
@@ -142,7 +145,7 @@ def _lives(rng: random.Random, rows: int, strike: str) -> Sequence[Life]:
 
 
 def _life(rng: random.Random, rows: int, fate: str | None, strike: str | None, last: bool) -> Life:
-    parallelism = rng.choice([1, 1, 2, 2, 3, 4])
+    parallelism = rng.choice([1, 1, 2, 2, 3])
     task_managers = rng.randint(1, min(3, parallelism))
     actions = ["kill", "crash", "still", "fail", "fail", "checkpoint"]
     events = [
@@ -157,7 +160,7 @@ def _life(rng: random.Random, rows: int, fate: str | None, strike: str | None, l
         parallelism=parallelism,
         task_managers=task_managers,
         rows_per_batch=max(5, rows // rng.choice([2, 4, 8])),
-        batch_every_s=rng.choice([0.0, 0.4, 1.0]),
+        batch_every_s=rng.choice([0.0, 0.3, 0.6, 1.0]),
         to_end=not last and rng.random() < 0.3,
         checkpoint_every_s=rng.choice([0.2, 0.5, 2.0]),
         checkpoint_timeout_s=rng.choice([0.5, 3.0, 600.0]),

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import simulation_oracle as oracle
 from simulation_cluster import Network, SimulatedCluster
-from simulation_ends import FedSource, Feed, Recorder, SimulatedClock
+from simulation_ends import FedSource, Feed, Marks, Recorder, SimulatedClock
 from simulation_kit import KEYED, MAX_PARALLELISM, keyed
 from simulation_oracle import LEVELS
 from simulation_patches import simulated
@@ -166,6 +166,8 @@ class World:
         if settings.chained:
             levelled = counts.map_batches(_levelled, LEVELLED).key_by("level")
             levelled.aggregate(emit=settings.emit, name="levels", n=hf.count()).write(self.sinks["levels"])  # type: ignore[arg-type]
+        if settings.marked:
+            with_keys.key_by("k").process(Marks(), "k BIGINT", name="marks").write(hf.NoopSink(name="marks-out"))
         if settings.passed_through:
             numbers.write(self.sinks["raw"])
         return job
@@ -412,6 +414,12 @@ class World:
         if self.settings.chained:
             found = oracle.restored(store, record, self.program, "levels", "level", "n.count")
             assert found == dict(oracle.levels(counts)), f"state of levels at batch {record.batch}"
+        if self.settings.marked:
+            tables = oracle.restored_tables(store, record, self.program, "marks")
+            odd = {row["k"] for row in tables["state"] if row["odd"] is not None}
+            entries = {(row["k"], row["__map_key"]): row["__value"] for row in tables["seen.entries"]}
+            wanted = oracle.marks(record.offsets["numbers"], self.settings.keys, Marks.BUCKETS)
+            assert (odd, entries) == wanted, f"state of marks at batch {record.batch}"
 
 
 @contextmanager

@@ -304,3 +304,17 @@ def test_an_entry_of_two_longs_takes_at_most_64_bytes_in_a_large_table() -> None
             table.commit()
         if len(table) >= 300_000:
             assert table.memory_bytes / len(table) <= 64
+
+
+def test_a_row_that_came_back_to_what_it_was_is_in_the_changes_of_several_batches() -> None:
+    """They may be replayed upon a materialization of the batch in between."""
+    table = StateTable(KEY, COUNT, 128)
+    batch(table, 1, {1: 10, 2: 20})
+    table.collect(1)
+    for number, value in ((2, 11), (3, 10)):
+        table.begin(number)
+        put(table, {1: value})
+        assert table.defer_changes() is table
+        table.commit()
+    changes = [row for part in table.collect(3) for row in part.to_pylist()]
+    assert [(row["k"], row["n"]) for row in changes] == [(1, 10)]

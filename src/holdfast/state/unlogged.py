@@ -78,7 +78,7 @@ class Unlogged:
             timeline = Timeline(self._rows, later if in_flight is None else [*later, in_flight])
             for index in reversed(range(len(later) + (in_flight is not None))):
                 timeline.back_before(index)
-            changes.append(self._changes(timeline, first_of_each(parts, self._rows.capacity)))
+            changes.append(self._net(timeline, parts))
         return changes
 
     def resolve(self) -> None:
@@ -106,14 +106,18 @@ class Unlogged:
         found = {*self._waiting, *self._history.by_slot}
         return sorted((each for each in found if each.batch >= from_batch), key=lambda each: each.batch)
 
+    def _net(self, timeline: Timeline, parts: Sequence[OldRows]) -> pa.RecordBatch:
+        """The changes of neighbouring batches as one.
+
+        Of several batches every row that they touched, whether it came back to what it was or not: what this is
+        replayed upon may be a table as of a batch between them.
+        """
+        if len(parts) == 1:
+            return self._changes(timeline, parts[0])
+        slots = np.concatenate([each.slots for each in parts])
+        touched = kernels.first_rows(slots, np.zeros(self._rows.capacity, np.bool_))
+        return self._stored(timeline.copy(slots[touched]))
+
     def _changes(self, timeline: Timeline, old: OldRows) -> pa.RecordBatch:
         now = timeline.copy(old.slots)
         return self._stored(now.only(self._rows.different(now, old)))
-
-
-def first_of_each(parts: Sequence[OldRows], capacity: int) -> OldRows:
-    """Of old rows, oldest first: those of each slot that were saved first."""
-    if len(parts) == 1:
-        return parts[0]
-    rows = concatenated(parts)
-    return rows.take(kernels.first_rows(rows.slots, np.zeros(capacity, np.bool_)))
