@@ -401,4 +401,4 @@ def test_a_callback_that_raises_ends_the_query_and_gets_the_same_rows_again():
 def test_state_that_outgrows_its_memory_ends_the_query_with_advice():
     job = new_job(task_manager=hf.TaskManagerConfig(memory="1MB"))
     job.read(hf.SequenceSource(100_000)).key_by("value").aggregate(n=hf.count()).write(hf.MemorySink())
-    ends_with(job, hf.StateTooLarge, r"TaskManager 0: its state tables take [\d,]+ bytes.*TaskManagerConfig\(memory=")
+    ends_with(job, hf.StateTooLarge, r"TaskManager 0: its state takes [\d,]+ bytes.*TaskManagerConfig\(memory=")
