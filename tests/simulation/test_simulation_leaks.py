@@ -18,7 +18,6 @@ from holdfast.testing import Abort, Fault, FaultyStore, TestSource, run, start
 from holdfast.testing.local import LocalCluster
 
 PATIENCE_S = 20.0
-STARTS = 200
 
 
 def until(condition: Callable[[], object], what: Callable[[], object]) -> None:
@@ -140,11 +139,12 @@ def test_a_store_that_never_answers_again_does_not_keep_threads_after_the_end(st
         census.check()
 
 
-def test_two_hundred_starts_leave_as_many_threads_and_open_files_as_one(storage: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("starts", [50, pytest.param(200, marks=pytest.mark.long)])
+def test_many_starts_leave_as_many_threads_and_open_files_as_one(storage: str, tmp_path: Path, starts: int) -> None:
     run(counting(storage, tmp_path / "spill"))
     census, files = Census(), open_files()
     memory = open_store(f"memory://leaks/{uuid4().hex}")
-    for number in range(STARTS):
+    for number in range(starts):
         query = start(counting(memory.url, tmp_path / "spill", rows=20 * number), hf.available_now(), store=memory)
         assert query.awaitTermination(PATIENCE_S)
     census.check()
