@@ -190,7 +190,7 @@ def test_all_kinds_of_states_are_on_spark_as_they_are_in_process(spark, tmp_path
     job = new_job(spark, tmp_path, parallelism=3, task_managers=2, state=state, max_rows_per_batch=60)
     found = build(job, hf.FileSource(f"{tmp_path}/in/*.parquet"))
     run(job)
-    in_process = hf.Job(None, name="same", storage="memory://same")
+    in_process = hf.Job(None, name="same", storage=f"memory://{tmp_path.name}")
     expected = build(in_process, TestSource([rows], "k BIGINT, v BIGINT"))
     run_in_process(in_process)
     assert tuples(found[0]) == tuples(expected[0])
