@@ -11,11 +11,8 @@ SEEDS = 500
 QUICK = {
     "a false refusal is believed",
     "a group is published under a later number",
-    "a late upload is not looked for again",
-    "a log is truncated before a checkpoint uses the base",
     "a TaskManager deletes what it acknowledged",
     "an aborted checkpoint deletes its objects",
-    "changes whose upload failed are lost",
     "objects go although others hold them",
     "records drop what is not published yet",
 }
