@@ -325,13 +325,14 @@ def test_checkpoints_taken_while_batches_commit_hold_exactly_their_cut():
     subtask.uploader.close()
 
 
-def test_ten_thousand_checkpoints_take_no_more_than_a_thousand():
+@pytest.mark.parametrize("checkpoints", [2_000, pytest.param(10_000, marks=pytest.mark.long)])
+def test_many_thousand_checkpoints_take_no_more_than_a_thousand(checkpoints: int):
     """Objects, bytes and handles, with a registry that deletes what neither a record names nor a log holds."""
     subtask = make(log_handles_max=16, interval_s=1e9)
     known: set[str] = set()
     largest = {"objects": 0, "bytes": 0, "handles": 0}
     at_a_thousand: dict[str, int] = {}
-    for number in range(10_000):
+    for number in range(checkpoints):
         subtask.run(number % 8, (number * 7) % 8)
         subtask.materialized(int(subtask.metric("startedMaterialization")))
         handle = subtask.keyed.checkpoint(number, number).result(30)
@@ -348,7 +349,7 @@ def test_ten_thousand_checkpoints_take_no_more_than_a_thousand():
         if number == 999:
             at_a_thousand, largest = largest, dict.fromkeys(largest, 0)
     print(at_a_thousand, largest)
-    assert subtask.restored(handle) == subtask.expected[9999]
+    assert subtask.restored(handle) == subtask.expected[checkpoints - 1]
     for what, bound in at_a_thousand.items():
         assert largest[what] <= 1.2 * bound, what
     subtask.uploader.close()
