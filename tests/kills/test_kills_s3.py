@@ -15,7 +15,7 @@ from holdfast.maintenance.verify import verify
 from holdfast.storage import names
 from holdfast.storage.store import open_store
 
-pytestmark = [pytest.mark.kill, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(300)]
 
 BUCKET = "holdfast-kills"
 KILLS = {"taskmanager.commit.between": 3, "jobmaster.record.after": 2}
