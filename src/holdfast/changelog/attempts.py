@@ -127,6 +127,8 @@ class Upload:
 
     def _ended(self, attempt: _Attempt, future: Future[None]) -> None:
         attempt.cancel_timeout()
+        # Timer and attempt name each other: as a cycle they would keep the object's bytes until a garbage collection.
+        attempt.cancel_timeout = lambda: None
         error = future.exception()
         if error is None:
             self._hedging.attempt_succeeded(self._size_bytes, self._scheduler.monotonic() - attempt.begun_s)
