@@ -18,9 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 import holdfast as hf
+from holdfast.clock import SystemClock
 from holdfast.functions.operator import BatchContext, Operator
 from holdfast.functions.process import ProcessSpec
-from holdfast.taskmanager.main import seldom_collecting
+from holdfast.taskmanager.garbage import GarbageCollection
 
 BATCH_ROWS = 100_000
 INPUT = pa.schema([("k", pa.int64()), ("v", pa.int64())])
@@ -69,7 +70,7 @@ def measure(kind: str, keys: int, rows: int, bad_records: Any) -> dict[str, Any]
     for number, batch in enumerate([*warm, warm[0]]):
         take(operator, number, batch)
     count = max(1, rows // BATCH_ROWS)
-    with seldom_collecting():
+    with GarbageCollection(SystemClock()):
         seconds = [
             take(operator, len(warm) + 1 + number, batch_of(drawn.integers(0, keys, BATCH_ROWS)))
             for number in range(count)

@@ -1,5 +1,6 @@
 """Retries and hedging of uploads (behaviour 8), and what becomes of attempts that nobody waits for any more."""
 
+import gc
 import itertools
 import random
 
@@ -7,6 +8,7 @@ import pytest
 from changelog_world import World, change
 from obstore.store import MemoryStore
 
+from holdfast.changelog.attempts import Upload
 from holdfast.changelog.hedging import EXTRA_REQUESTS_RATIO_MAX, TIMEOUT_S_MIN, Hedging
 from holdfast.changelog.janitor import AGAIN_S, FAILED_AGAIN_S, Janitor
 from holdfast.changelog.puts import Puts
@@ -258,3 +260,17 @@ def test_a_retry_policy_that_makes_no_sense_is_refused_by_field_and_value(wrong,
 def test_a_retry_policy_shows_how_it_is_made():
     assert repr(RetryPolicy.none()) == "RetryPolicy.none()"
     assert eval(repr(RetryPolicy.fixed(5)), {"RetryPolicy": RetryPolicy}) == RetryPolicy.fixed(5)
+
+
+def test_an_upload_that_ended_is_let_go_with_its_bytes_without_a_search_for_garbage():
+    world = World(HEDGING)
+    saved(world)
+    gc.collect()
+    gc.disable()
+    try:
+        world.writer.append(100, change("a"))
+        world.persisted(100)
+        world.scheduler.advance(10.0)
+        assert not [each for each in gc.get_objects() if isinstance(each, Upload)]
+    finally:
+        gc.enable()

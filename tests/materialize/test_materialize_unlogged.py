@@ -1,5 +1,7 @@
 """The durable side of a table without a changelog: each checkpoint is a materialization at its cut."""
 
+import gc
+import weakref
 from concurrent.futures import Future
 
 import pytest
@@ -7,6 +9,7 @@ from materialize_kit import Unlogged, wait_until
 
 from holdfast.changelog.handles import FILE, TableHandle
 from holdfast.errors import CheckpointFailed, StorageError
+from holdfast.materialize import materializer, snapshot
 from holdfast.settings import HashMapState, RocksDBState
 
 BACKENDS = [HashMapState(), RocksDBState(), RocksDBState(cache_max_entries=10)]
@@ -118,3 +121,21 @@ def test_a_rewind_gives_up_what_was_cut_later_and_the_next_cut_is_of_what_is_lef
         table.cut(8, batch=1)
     table.run(range(5))
     assert table.restored(table.checkpoint()) == {key: 2 if key < 5 else 1 for key in range(10)}
+
+
+def test_rows_that_were_stored_are_let_go_without_a_search_for_garbage(table, monkeypatch):
+    stored = []
+
+    def encode_part(log, rows, *where):
+        stored.append(weakref.ref(rows))
+        return snapshot.encode_part(log, rows, *where)
+
+    monkeypatch.setattr(materializer, "encode_part", encode_part)
+    gc.disable()
+    try:
+        for _ in range(3):
+            table.run(range(5))
+            table.checkpoint()
+        wait_until(lambda: not [rows for each in stored if (rows := each()) is not None])
+    finally:
+        gc.enable()

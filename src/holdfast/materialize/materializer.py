@@ -187,6 +187,8 @@ class Materialization:
         self._captured.close()
         if self._captured.files is not None:
             shutil.rmtree(self._captured.files, ignore_errors=True)
+        # The last turn names this object and holds rows: as a cycle they would wait for a garbage collection.
+        self._turns = iter(())
         parts = [self._parts[index] for index in sorted(self._parts)]
         if self._error is None and not self.cancelled.is_set():
             self._uploader.release(part.object for name, part in self._known.items() if name not in self._files)

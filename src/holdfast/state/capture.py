@@ -115,6 +115,7 @@ class Captured:
         with self._lock:
             self._closed = True
             self._wanted = self._wanted[:0]
+            self._number_of = self._number_of[:0]
             self._saved = []
             self._unlisted = []
 

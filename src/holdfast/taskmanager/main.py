@@ -7,15 +7,13 @@
 Ending deletes what is on the local disk, and nothing in the store.
 """
 
-import gc
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError
 from holdfast.failpoints import hit
 from holdfast.storage.store import ObjectStore, open_store
+from holdfast.taskmanager.garbage import GarbageCollection
 from holdfast.taskmanager.jobmaster_client import JobMasterClient
 from holdfast.taskmanager.remote import address
 from holdfast.taskmanager.server import TaskManagerServer
@@ -27,8 +25,6 @@ __all__ = ["TaskManagerSettings", "run_task_manager"]
 _log = logging.getLogger(__name__)
 
 REFUSED_IN_A_ROW_MAX = 2
-COLLECT_AFTER = (100_000, 20, 20)
-"""Allocations (net) before the youngest generation is looked through; such runs before the next older one is."""
 
 
 def run_task_manager(
@@ -52,8 +48,8 @@ def run_task_manager(
         server = TaskManagerServer(task_manager, settings.secret, settings.bind_host, settings.port_range)
         try:
             reachable_at = address(settings.advertised_host or settings.bind_host, server.port)
-            with seldom_collecting():
-                reason = _Membership(settings, task_manager, job_master, clock).keep(reachable_at)
+            with GarbageCollection(clock) as garbage:
+                reason = _Membership(settings, task_manager, job_master, clock, garbage).keep(reachable_at)
         finally:
             server.close()
     finally:
@@ -63,31 +59,22 @@ def run_task_manager(
     return reason
 
 
-@contextmanager
-def seldom_collecting() -> Iterator[None]:
-    """Python looks for cyclic garbage after many more allocations than usual, in this process.
-
-    User functions make a few small objects a row, which reference counts free: looking through them took a third of
-    a `ProcessFunction`'s time.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(*COLLECT_AFTER)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
 class _Membership:
     """Registration and heartbeats; says when and why to end."""
 
     def __init__(
-        self, settings: TaskManagerSettings, task_manager: TaskManager, job_master: JobMasterClient, clock: Clock
+        self,
+        settings: TaskManagerSettings,
+        task_manager: TaskManager,
+        job_master: JobMasterClient,
+        clock: Clock,
+        garbage: GarbageCollection,
     ) -> None:
         self._settings = settings
         self._task_manager = task_manager
         self._job_master = job_master
         self._clock = clock
+        self._garbage = garbage
         self._answered_s = clock.monotonic()
         self._refused = 0
 
@@ -110,6 +97,7 @@ class _Membership:
                 gone = self._gone(error)
                 if gone is not None:
                     return gone
+            self._garbage.tick()
             self._task_manager.stopped.wait(self._settings.heartbeat_interval_s)
         return "stopped"
 

@@ -1,0 +1,26 @@
+"""Cyclic garbage goes by time, however few objects it consists of; Python's own search is as before afterwards."""
+
+import gc
+import weakref
+
+from holdfast.taskmanager.garbage import COLLECT_AFTER, PAUSE_S_MIN, GarbageCollection
+from holdfast.clock import ManualClock
+
+
+class Knot:
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_a_cycle_is_let_go_when_it_is_time_and_the_threshold_is_back_in_the_end():
+    usual, clock = gc.get_threshold(), ManualClock()
+    with GarbageCollection(clock) as garbage:
+        assert gc.get_threshold() == COLLECT_AFTER
+        knot = weakref.ref(Knot())
+        garbage.tick()
+        assert knot() is not None
+        clock.advance(PAUSE_S_MIN)
+        garbage.tick()
+        assert knot() is None
+    assert gc.get_threshold() == usual
+    assert gc.get_freeze_count() == 0
