@@ -3,8 +3,8 @@
 import gc
 import weakref
 
-from holdfast.taskmanager.garbage import COLLECT_AFTER, PAUSE_S_MIN, GarbageCollection
 from holdfast.clock import ManualClock
+from holdfast.taskmanager.garbage import COLLECT_AFTER, PAUSE_S_MIN, GarbageCollection
 
 
 class Knot:
