@@ -22,7 +22,7 @@ from holdfast.jobmaster.start import Gateway, Place
 from holdfast.settings import TaskManagerConfig
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
-from holdfast.taskmanager.main import _Membership
+from holdfast.taskmanager.main import Membership
 from holdfast.taskmanager.protocol import ExchangeRoute
 from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.taskmanager import TaskManager
@@ -209,7 +209,7 @@ class SimulatedCluster:
         task_manager = TaskManager(settings, self.store, job_master, self.clock)
         remote = RemoteTaskManager(self.network, process, task_manager)
         self.hosted[start.task_manager, start.incarnation] = Hosted(process, start, task_manager, remote)
-        reason = _Membership(settings, task_manager, job_master, self.clock).keep("simulated")
+        reason = Membership(settings, task_manager, job_master, self.clock, lambda: None).keep("simulated")
         process.deaf = True
         task_manager.close()
         self.network.runtime.note("ends", reason)

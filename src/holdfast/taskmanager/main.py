@@ -8,6 +8,7 @@ Ending deletes what is on the local disk, and nothing in the store.
 """
 
 import logging
+from collections.abc import Callable
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError
@@ -19,8 +20,6 @@ from holdfast.taskmanager.remote import address
 from holdfast.taskmanager.server import TaskManagerServer
 from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.taskmanager import TaskManager
-
-__all__ = ["TaskManagerSettings", "run_task_manager"]
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +48,7 @@ def run_task_manager(
         try:
             reachable_at = address(settings.advertised_host or settings.bind_host, server.port)
             with GarbageCollection(clock) as garbage:
-                reason = _Membership(settings, task_manager, job_master, clock, garbage).keep(reachable_at)
+                reason = Membership(settings, task_manager, job_master, clock, garbage.tick).keep(reachable_at)
         finally:
             server.close()
     finally:
@@ -59,8 +58,8 @@ def run_task_manager(
     return reason
 
 
-class _Membership:
-    """Registration and heartbeats; says when and why to end."""
+class Membership:
+    """Registration and heartbeats; says when and why to end. `upkeep` is called between any two of them."""
 
     def __init__(
         self,
@@ -68,13 +67,13 @@ class _Membership:
         task_manager: TaskManager,
         job_master: JobMasterClient,
         clock: Clock,
-        garbage: GarbageCollection,
+        upkeep: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._task_manager = task_manager
         self._job_master = job_master
         self._clock = clock
-        self._garbage = garbage
+        self._upkeep = upkeep
         self._answered_s = clock.monotonic()
         self._refused = 0
 
@@ -97,7 +96,7 @@ class _Membership:
                 gone = self._gone(error)
                 if gone is not None:
                     return gone
-            self._garbage.tick()
+            self._upkeep()
             self._task_manager.stopped.wait(self._settings.heartbeat_interval_s)
         return "stopped"
 
