@@ -62,7 +62,7 @@ def is_pickle(data: bytes) -> bool:
     for first in range(min(len(data), 64)):
         try:
             opcodes = [opcode.name for opcode, _, _ in pickletools.genops(data[first:])]
-        except ValueError:
+        except (ValueError, DeprecationWarning):  # its reader warns of escapes in what is no text
             continue
         if len(opcodes) > 3:
             return True
