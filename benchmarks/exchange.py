@@ -123,7 +123,6 @@ def deployment(parallelism: int, spec: AggregateSpec) -> Deployment:
         task_manager=0,
         incarnation=1,
         program=cloudpickle.dumps(Program({}, (), {"count": spec}, {"count": 1}, {}, {}, {})),
-        parallelism=parallelism,
         max_parallelism=max_parallelism,
         subtasks=[SubtaskDeployment("count", subtask, *ranges[subtask]) for subtask in range(parallelism)],
     )

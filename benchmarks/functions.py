@@ -60,7 +60,7 @@ def take(operator: Operator, batch: int, rows: pa.RecordBatch) -> tuple[float, f
 
 def measure(kind: str, keys: int, rows: int, bad_records: Any) -> dict[str, Any]:
     function: Any = Count() if kind == "process" else BatchCount()
-    operator = ProcessSpec("count", ("k",), INPUT, function, OUTPUT, bad_records).create(0, 0, 128, 128)
+    operator = ProcessSpec("count", ("k",), INPUT, function, OUTPUT, bad_records).create(0, 128)
     drawn = np.random.default_rng(0)
 
     def batch_of(numbers: Any) -> pa.RecordBatch:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.functions.aggregates import Aggregate, AggregateSpec, BadRecords
+from holdfast.functions.aggregates import Aggregate, AggregateSpec, BadRecords, check_aggregates
 from holdfast.functions.process import BatchFunction, ProcessFunction, ProcessSpec
 from holdfast.graph.build import Declarations, OperatorDeclaration, Path, SinkDeclaration, TransformDeclaration
 from holdfast.graph.program import MapBatches, OperatorOrigin, SourceOrigin
@@ -294,13 +294,7 @@ class KeyedStream:
         Output: the key columns, then the aggregates in keyword order. `emit="changes"`: one row per key touched in
         a batch, at its end; `"every"`: one row per input row, with the running values.
         """
-        for keyword, aggregate in aggregates.items():
-            if not isinstance(aggregate, Aggregate):
-                raise SettingsError(
-                    f"aggregate({keyword}={aggregate!r}): expected count(), sum(column), min, max, mean, first or last"
-                )
-        if not aggregates or emit not in ("changes", "every"):
-            raise SettingsError(f"aggregate(emit={emit!r}) takes emit='changes' or 'every' and at least one aggregate")
+        check_aggregates(aggregates, emit)
         bad_records: BadRecords = "fail" if self._job.dead_letters is None else "dead_letter"
         combine = self._job.combine
 

@@ -17,6 +17,9 @@ import pyarrow as pa
 
 from holdfast.errors import SettingsError
 
+CHANGE_TYPE = "_change_type"
+"""The reserved column that says what a row of change data is: insert, update_preimage, update_postimage or delete."""
+
 _PLAIN: dict[str, pa.DataType] = {
     "tinyint": pa.int8(),
     "byte": pa.int8(),

@@ -155,6 +155,8 @@ def show(command: ev.Command) -> str:
             for sink, staged in command.committables.items():
                 parts.append(f"new {sink}={b','.join(staged).decode()}")
             return " ".join(parts)
+        case ev.RecordAgain():
+            return f"RecordAgain {command.checkpoint_id} number={command.number}"
         case ev.NotifyCompleted():
             return f"NotifyCompleted {command.checkpoint_id} number={command.number} batch={command.batch}"
         case ev.NotifyAborted():

@@ -7,6 +7,7 @@ exactly once, in order, under one number; and when all is quiet nothing is left 
 import heapq
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 from checkpoint_world_model import Manifest, Record, TaskManager
 
@@ -16,6 +17,7 @@ from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, 
 from holdfast.settings import CheckpointConfig, every, manual
 
 SINKS = ("a", "b")
+CLOSE = "close-"
 
 
 class World:
@@ -64,6 +66,12 @@ class World:
             self.request()
             self.run_for(15)
         self.check_published_exactly_once()
+        self.check_nothing_is_left()
+        self.close()
+        self.run_for(15)
+        newest = self.newest()
+        record = self.journal[newest] if newest is not None else None
+        assert record is None or not record.groups, "what is published would be published again"
         self.check_nothing_is_left()
 
     def run_for(self, seconds: float) -> None:
@@ -134,11 +142,19 @@ class World:
             self.kill(self.random.choice(list(self.task_managers)))
         elif dice < 0.18 and self.faulty:
             self.request()
+        elif dice < 0.21 and self.faulty:
+            self.close()
 
     def request(self) -> None:
         name = f"request-{len(self.requests)}"
         self.requests[name] = False
         self.tell(ev.TriggerRequested(name))
+
+    def close(self) -> None:
+        """An orderly end is asked for; it may still not come to that."""
+        name = f"{CLOSE}{len(self.requests)}"
+        self.requests[name] = False
+        self.tell(ev.CloseRequested(name))
 
     def commit(self, run: int) -> None:
         """One more batch, whose output per sink is the range of offsets it covers."""
@@ -302,6 +318,10 @@ class World:
                 assert self.sent is None, "two records at once"
                 self.sent = command.checkpoint_id
                 self.soon(lambda: self.record(command))
+            case ev.RecordAgain():
+                assert self.sent is None, "two records at once"
+                self.sent = command.checkpoint_id
+                self.soon(lambda: self.record_again(command))
             case ev.NotifyCompleted():
                 self.completed += 1
                 del self.needed[command.checkpoint_id]
@@ -313,7 +333,8 @@ class World:
             case ev.Resolve():
                 assert not self.requests[command.request_id], "a request is answered once"
                 self.requests[command.request_id] = True
-                assert command.failure is not None or command.number == self.newest()
+                closing = command.request_id.startswith(CLOSE)
+                assert closing or command.failure is not None or command.number == self.newest()
             case ev.Failover():
                 self.soon(lambda: self.fail_over(command.reason))
             case ev.RestoreFrom():
@@ -369,6 +390,13 @@ class World:
         assert len(manifests) == self.task_manager_count
         self.journal[number] = Record(command.checkpoint_id, manifests, groups, offset)
         self.soon(lambda: self.answer(ev.RecordWritten(command.checkpoint_id, JournalNumber(number), stored)))
+
+    def record_again(self, command: ev.RecordAgain) -> None:
+        record = self.journal[command.number]
+        assert record is not None and command.number == self.newest()
+        number = max(self.journal) + 1
+        self.journal[number] = replace(record, checkpoint_id=command.checkpoint_id, groups={})
+        self.soon(lambda: self.answer(ev.RecordWritten(command.checkpoint_id, JournalNumber(number), {})))
 
     def answer(self, event: ev.RecordWritten | ev.RecordFailed) -> None:
         self.sent = None

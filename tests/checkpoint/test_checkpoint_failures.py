@@ -26,7 +26,7 @@ def test_ids_at_or_below_the_last_success_do_not_count() -> None:
     failures.completed(CheckpointId(5))
     failures.failed(CheckpointId(4))
     failures.failed(CheckpointId(5))
-    assert failures.failed_in_a_row == 0
+    assert failures.verdict(0, CheckpointConfig()) is None
 
 
 def test_a_success_starts_the_count_anew() -> None:
@@ -34,7 +34,8 @@ def test_a_success_starts_the_count_anew() -> None:
     failures.failed(CheckpointId(1))
     failures.completed(CheckpointId(2))
     failures.failed(CheckpointId(3))
-    assert failures.failed_in_a_row == 1
+    assert failures.verdict(0, CheckpointConfig(tolerable_failed_checkpoints=1)) is None
+    assert "1 checkpoints failed" in str(failures.verdict(0, CheckpointConfig()))
 
 
 def test_no_success_within_the_time_limit_counts_whatever_the_reason() -> None:

@@ -1,10 +1,11 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from exchange_kit import divided
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.exchange.partition import divide, null_keys, without
+from holdfast.exchange.partition import null_keys, without
 from holdfast.graph.keygroups import key_group_range
 from holdfast.state.keys import encode_keys, key_groups
 
@@ -35,7 +36,7 @@ def rows_of_many_types(keys: list[int]) -> pa.RecordBatch:
 )
 def test_every_row_goes_to_the_subtask_that_owns_its_key_group_and_order_is_kept(keys, parallelism, offset):
     rows = rows_of_many_types(keys).slice(offset)
-    parts = divide(rows, ["key"], parallelism, MAX_PARALLELISM)
+    parts = divided(rows, ["key"], parallelism, MAX_PARALLELISM)
     assert [subtask for subtask, _ in parts] == sorted({subtask for subtask, _ in parts})
     groups = key_groups(encode_keys(rows, ["key"]), MAX_PARALLELISM)
     for subtask in range(parallelism):
@@ -47,21 +48,21 @@ def test_every_row_goes_to_the_subtask_that_owns_its_key_group_and_order_is_kept
 
 def test_one_subtask_gets_the_rows_themselves_without_a_copy():
     rows = rows_of_many_types([3, 1, 2])
-    [(subtask, part)] = divide(rows, ["key"], 1, MAX_PARALLELISM)
+    [(subtask, part)] = divided(rows, ["key"], 1, MAX_PARALLELISM)
     assert subtask == 0
     assert part.column("key").buffers()[1].address == rows.column("key").buffers()[1].address
 
 
 def test_a_batch_whose_rows_all_belong_to_one_subtask_is_not_copied():
     rows = rows_of_many_types([5] * 10)
-    [(_, part)] = divide(rows, ["key"], 4, MAX_PARALLELISM)
+    [(_, part)] = divided(rows, ["key"], 4, MAX_PARALLELISM)
     assert part.column("key").buffers()[1].address == rows.column("key").buffers()[1].address
 
 
 def test_composite_keys_go_where_the_state_looks_for_them():
     rows = pa.record_batch({"a": ["x", "y", "x", "z"] * 50, "b": list(range(200))})
     groups = key_groups(encode_keys(rows, ["a", "b"]), MAX_PARALLELISM)
-    for subtask, part in divide(rows, ["a", "b"], 3, MAX_PARALLELISM):
+    for subtask, part in divided(rows, ["a", "b"], 3, MAX_PARALLELISM):
         start, stop = key_group_range(subtask, 3, MAX_PARALLELISM)
         assert part.column("b").to_pylist() == np.flatnonzero((groups >= start) & (groups < stop)).tolist()
 

@@ -1,10 +1,10 @@
 import pyarrow as pa
 import pytest
+from exchange_kit import divided
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.exchange import sender as module
-from holdfast.exchange.partition import divide
 from holdfast.exchange.sender import Sender, UnitAttempt
 from holdfast.graph.program import OperatorTarget
 from holdfast.taskmanager.digest import fold
@@ -68,7 +68,7 @@ def test_each_subtask_gets_its_rows_in_order_from_its_own_task_manager_and_the_t
             assert len(sender.send(TARGET, sent[-1])) == 0
         streams = sender.finish()
     whole = pa.concat_batches(sent) if sent else rows([])
-    expected = {(owners[subtask], subtask): part for subtask, part in divide(whole, ["k"], len(owners), 128)}
+    expected = {(owners[subtask], subtask): part for subtask, part in divided(whole, ["k"], len(owners), 128)}
     assert {key: pa.concat_batches(pieces) for key, pieces in sender.arrived.items()} == expected
     claimed = {(stream.task_manager, total.subtask): total for stream in streams for total in stream.totals}
     assert claimed == {

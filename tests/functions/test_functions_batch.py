@@ -20,7 +20,7 @@ Rows = list[tuple[Any, Any]]
 
 
 def operator_of(function: Any, bad_records: Any = "fail", schema: pa.Schema = OUTPUT) -> Operator:
-    return ProcessSpec("visits", ("k",), INPUT, function, schema, bad_records).create(2, 0, 128, 128)
+    return ProcessSpec("visits", ("k",), INPUT, function, schema, bad_records).create(2, 128)
 
 
 def run(operator: Operator, *chunks: Rows) -> OperatorResult:

@@ -108,7 +108,7 @@ def test_combined_rows_give_the_same_output_and_state_as_the_rows_themselves(
 ) -> None:
     keys, kind, batches = history
     with_combining, without = spec_of(keys, kind), spec_of(keys, kind, combine=False)
-    combined, plain = with_combining.create(0, 0, 128, 128), without.create(0, 0, 128, 128)
+    combined, plain = with_combining.create(0, 128), without.create(0, 128)
     for senders in batches:
         found, expected = (
             take(combined, sent(with_combining, senders)),
@@ -176,7 +176,7 @@ def test_rows_are_asked_for_exactly_where_one_of_them_overflows_a_sum_or_could(
 ) -> None:
     kind, batches = history
     with_combining, without = spec_of("int64", kind), spec_of("int64", kind, combine=False)
-    combined, plain = with_combining.create(0, 0, 128, 128), without.create(0, 0, 128, 128)
+    combined, plain = with_combining.create(0, 128), without.create(0, 128)
     for senders in batches:
         overflows, asked, expected = False, False, None
         try:
@@ -204,7 +204,7 @@ def test_rows_are_asked_for_exactly_where_one_of_them_overflows_a_sum_or_could(
 
 def test_a_sum_that_fits_again_at_the_end_but_not_between_asks_for_the_rows() -> None:
     spec = spec_of("int64", pa.int64())
-    operator = spec.create(0, 0, 128, 128)
+    operator = spec.create(0, 128)
     take(operator, sent(spec, [[[((0,), 2**62)] * 1]]))
     high: Rows = [((0,), value) for value in (2**62, 1, -(2**62), -1)]
     with pytest.raises(RowsNeeded, match="'sums'"):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from functions_kit import end
 
 from holdfast.errors import SettingsError, UserFunctionError
 from holdfast.functions import process_operator
@@ -35,7 +36,7 @@ def tables(request: pytest.FixtureRequest, tmp_path: Path) -> NewTable:
 
 def operator_of(function: Any, tables: NewTable = StateTable, bad_records: Any = "fail") -> Operator:
     spec = ProcessSpec("carts", ("k",), INPUT, function, OUTPUT, bad_records)
-    return spec.create(0, 0, 128, 128, tables)
+    return spec.create(0, 128, tables)
 
 
 def begin(operator: Operator, rows: list[Row], second: int = 0) -> OperatorResult:
@@ -43,15 +44,6 @@ def begin(operator: Operator, rows: list[Row], second: int = 0) -> OperatorResul
         table.begin(1)
     batch = pa.RecordBatch.from_pylist([dict(zip(INPUT.names, row, strict=True)) for row in rows], INPUT)
     return operator.process([(0, batch)], BatchContext(1, second * 1_000_000, "carts", 0))
-
-
-def end(operator: Operator, *, undo: bool = False) -> None:
-    for table in operator.tables.values():
-        if undo:
-            table.undo()
-        else:
-            table.changes()
-            table.commit()
 
 
 def run(operator: Operator, rows: list[Row], second: int = 0) -> list[Any]:

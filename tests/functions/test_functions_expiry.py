@@ -35,7 +35,7 @@ class Running:
     def __init__(self, function: Any, tables: NewTable) -> None:
         self._spec = ProcessSpec("ageing", ("k",), INPUT, function, OUTPUT)
         self._new_table = tables
-        self.operator: Operator = self._spec.create(0, 0, 128, 128, tables)
+        self.operator: Operator = self._spec.create(0, 128, tables)
         self.batch = 0
 
     def begin(self, rows: list[Row], second: int) -> OperatorResult:
@@ -63,7 +63,7 @@ class Running:
             table.rewind(to_batch)
 
     def restart(self) -> None:
-        before, self.operator = self.operator, self._spec.create(0, 0, 128, 128, self._new_table)
+        before, self.operator = self.operator, self._spec.create(0, 128, self._new_table)
         for name, table in before.tables.items():
             self.operator.tables[name].apply(table.snapshot(), 0, 128)
             table.close()

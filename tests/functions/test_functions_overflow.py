@@ -22,7 +22,7 @@ Row = tuple[int, int | None, int | None, Decimal | None]
 
 def operator_of(emit: str, bad_records: str, **aggregates: hf.Aggregate) -> Operator:
     spec = hf.AggregateSpec("totals", ("k",), SCHEMA, aggregates, emit, bad_records)  # type: ignore[arg-type]
-    return spec.create(0, 0, 128, 128)
+    return spec.create(0, 128)
 
 
 def run(operator: Operator, chunks: list[list[Row]]) -> OperatorResult:

@@ -29,7 +29,7 @@ def spec_of(function: Any, schema: pa.Schema = OUTPUT, bad_records: Any = "fail"
 
 
 def operator_of(function: Any, schema: pa.Schema = OUTPUT, bad_records: Any = "fail") -> Operator:
-    return spec_of(function, schema, bad_records).create(2, 0, 128, 128)
+    return spec_of(function, schema, bad_records).create(2, 128)
 
 
 def run(operator: Operator, *chunks: Rows) -> OperatorResult:
@@ -213,7 +213,7 @@ def test_the_key_of_several_columns_is_a_named_tuple() -> None:
             yield f"{ctx.key.v}/{ctx.key.k}", row.v
 
     spec = ProcessSpec("visits", ("v", "k"), INPUT, KeyNames(), OUTPUT)
-    assert rows_of(run(spec.create(0, 0, 128, 128), [("a", 5)])) == [{"k": "5/a", "n": 5}]
+    assert rows_of(run(spec.create(0, 128), [("a", 5)])) == [{"k": "5/a", "n": 5}]
 
 
 def test_columns_whose_names_python_does_not_allow_are_reached_by_position() -> None:
@@ -222,7 +222,7 @@ def test_columns_whose_names_python_does_not_allow_are_reached_by_position() -> 
             yield row.k, row._1 + row[1]
 
     schema = pa.schema([("k", pa.string()), ("a-b", pa.int64())])
-    operator = ProcessSpec("visits", ("k",), schema, Odd(), OUTPUT).create(0, 0, 128, 128)
+    operator = ProcessSpec("visits", ("k",), schema, Odd(), OUTPUT).create(0, 128)
     operator.tables["state"].begin(0)
     result = operator.process([(0, pa.RecordBatch.from_pylist([{"k": "a", "a-b": 2}], schema))], CONTEXT)
     assert rows_of(result) == [{"k": "a", "n": 4}]
@@ -356,7 +356,7 @@ def test_each_subtask_has_a_copy_of_the_instance() -> None:
 
     function = Own()
     spec = spec_of(function)
-    first, second = spec.create(0, 0, 64, 128), spec.create(1, 64, 128, 128)
+    first, second = spec.create(0, 128), spec.create(1, 128)
     assert rows_of(run(first, [("a", 1), ("a", 1)])) == [{"k": "('open', 0, None, None)", "n": n} for n in (2, 3)]
     assert rows_of(run(second, [("a", 1)])) == [{"k": "('open', 1, None, None)", "n": 2}]
     assert function.seen == []
@@ -467,5 +467,5 @@ def test_specs_that_do_not_fit_their_input_are_refused() -> None:
 
 
 def test_a_spec_travels_to_a_task_with_its_function() -> None:
-    operator = cloudpickle.loads(cloudpickle.dumps(spec_of(Count()))).create(0, 0, 128, 128)
+    operator = cloudpickle.loads(cloudpickle.dumps(spec_of(Count()))).create(0, 128)
     assert rows_of(run(operator, [("a", 1)])) == [{"k": "a", "n": 1}]

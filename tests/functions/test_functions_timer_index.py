@@ -98,7 +98,7 @@ def test_timers_fire_as_the_models_over_undo_rewind_and_restart(
     seed = random.randrange(1_000_000)
     print("seed", seed)
     chance = random.Random(seed)
-    operator, timers, now, watermark = SPEC.create(0, 0, 128, 128, tables), set[Timer](), 1, 0
+    operator, timers, now, watermark = SPEC.create(0, 128, tables), set[Timer](), 1, 0
     after: dict[int, set[Timer]] = {0: set()}
     for batch in range(1, 60):
         now += chance.choice([0, 0, 1, 2, 4])
@@ -131,7 +131,7 @@ def test_timers_fire_as_the_models_over_undo_rewind_and_restart(
             timers = after[to]
             after = {number: found for number, found in after.items() if number <= to}
         elif chance.random() < 0.1:
-            old, operator = operator, SPEC.create(0, 0, 128, 128, tables)
+            old, operator = operator, SPEC.create(0, 128, tables)
             for name, table in old.tables.items():
                 operator.tables[name].apply(table.snapshot(), 0, 128)
                 table.close()
@@ -142,7 +142,7 @@ def test_timers_fire_as_the_models_over_undo_rewind_and_restart(
 
 def test_timers_lie_in_the_backend_and_the_index_holds_times_and_keys(tmp_path: Path) -> None:
     count = 20_000
-    operator = SPEC.create(0, 0, 128, 128, tables_of(RocksDBState(), str(tmp_path)))
+    operator = SPEC.create(0, 128, tables_of(RocksDBState(), str(tmp_path)))
     begin(operator, 1, [(f"{n:08}", "register_event_time", 2 * n) for n in range(count)], 0, None)
     commit(operator)
     assert len(operator.tables["timers"]) == count
@@ -160,7 +160,7 @@ def test_timers_lie_in_the_backend_and_the_index_holds_times_and_keys(tmp_path: 
 
 def test_deleted_timers_do_not_pile_up(tables: NewTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timers_module, "DELETED_LEAST", 20)
-    operator = SPEC.create(0, 0, 128, 128, tables)
+    operator = SPEC.create(0, 128, tables)
     for batch in range(1, 300):
         rows = [("a", "delete_event_time", 1_000_000 + batch - 1), ("a", "register_event_time", 1_000_000 + batch)]
         begin(operator, batch, rows, 0, 10)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from functions_kit import end
 
 from holdfast.errors import SettingsError, UserFunctionError
 from holdfast.functions.operator import BatchContext, Operator, OperatorResult, Timers
@@ -47,7 +48,7 @@ class Script(ProcessFunction):
 
 def operator_of(function: Any = None, bad_records: Any = "fail", event_time: str | None = None) -> Operator:
     spec = ProcessSpec("bells", ("k",), INPUT, function or Script(), OUTPUT, bad_records, event_time)
-    return spec.create(0, 0, 128, 128)
+    return spec.create(0, 128)
 
 
 def begin(operator: Operator, rows: list[Row], now: int = 0, watermark: int | None = None) -> OperatorResult:
@@ -57,15 +58,6 @@ def begin(operator: Operator, rows: list[Row], now: int = 0, watermark: int | No
     watermark_us = None if watermark is None else watermark * 1_000_000
     context = BatchContext(1, now * 1_000_000, "bells", 0, watermark_us)
     return operator.process([(0, pa.RecordBatch.from_pylist(named, INPUT))], context)
-
-
-def end(operator: Operator, *, undo: bool = False) -> None:
-    for table in operator.tables.values():
-        if undo:
-            table.undo()
-        else:
-            table.changes()
-            table.commit()
 
 
 def run(operator: Operator, rows: list[Row], now: int = 0, watermark: int | None = None) -> list[tuple[Any, ...]]:

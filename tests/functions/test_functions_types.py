@@ -1,6 +1,6 @@
 """Every type in every kind of state, by row and by batch, on every backend."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -74,7 +74,7 @@ def as_read(kind: pa.DataType | None, values: list[Any]) -> list[Any]:
 
 def run(function: Any, keys: list[int], operator: Operator | None, tables: NewTable) -> tuple[Operator, list[str]]:
     """One batch, on an operator that is new or restored from another one."""
-    made = ProcessSpec("types", ("k",), INPUT, function, OUTPUT).create(0, 0, 128, 128, tables)
+    made = ProcessSpec("types", ("k",), INPUT, function, OUTPUT).create(0, 128, tables)
     if operator is not None:
         for name, table in operator.tables.items():
             made.tables[name].apply(table.snapshot(), 0, 128)
@@ -86,6 +86,19 @@ def run(function: Any, keys: list[int], operator: Operator | None, tables: NewTa
     for table in made.tables.values():
         table.commit()
     return made, [row["seen"] for batch in result.output for row in batch.to_pylist()]
+
+
+def check_kept(function: Callable[[], Any], expected: list[str], tables: NewTable) -> None:
+    """One key a value: seen in the batch that writes them, and by an operator that was restored and only reads."""
+    keys, operator = list(range(len(expected))), None
+    for writes in (True, False):
+        made = function()
+        made.writes = writes
+        operator, seen = run(made, keys, operator, tables)
+        assert seen == expected
+    assert operator is not None
+    for table in operator.tables.values():
+        table.close()
 
 
 @pytest.mark.parametrize(("kind", "values"), TYPES, ids=IDS)
@@ -113,11 +126,6 @@ def test_by_row_what_was_put_comes_back_also_nulls_and_defaults(
             seen = self.value.value(), self.reduced.get(), self.gathered.get(), self.elements.get()
             yield {"seen": repr((*seen, self.entries.items(), self.entries.get(99), self.entries.contains(row.k)))}
 
-    def keep(writes: bool) -> Keep:
-        made = Keep()
-        made.writes = writes
-        return made
-
     expected = [
         repr(
             (
@@ -132,13 +140,7 @@ def test_by_row_what_was_put_comes_back_also_nulls_and_defaults(
         )
         for number, value in enumerate(both)
     ]
-    keys = list(range(len(both)))
-    operator, seen = run(keep(True), keys, None, tables)
-    assert seen == expected
-    operator, seen = run(keep(False), keys, operator, tables)
-    assert seen == expected
-    for table in operator.tables.values():
-        table.close()
+    check_kept(Keep, expected, tables)
 
 
 @pytest.mark.parametrize(("kind", "values"), TYPES, ids=IDS)
@@ -168,16 +170,5 @@ def test_by_batch_what_was_put_comes_back_also_nulls_and_defaults(
             seen = [repr(row) for row in zip(*lists, self.entries.contains(names).tolist(), strict=True)]
             return pa.record_batch([pa.array(seen)], schema=OUTPUT)
 
-    def keep(writes: bool) -> Keep:
-        made = Keep()
-        made.writes = writes
-        return made
-
     expected = [repr((values[0] if value is None else value, [value, value], value, values[0], True)) for value in both]
-    keys = list(range(len(both)))
-    operator, seen = run(keep(True), keys, None, tables)
-    assert seen == expected
-    operator, seen = run(keep(False), keys, operator, tables)
-    assert seen == expected
-    for table in operator.tables.values():
-        table.close()
+    check_kept(Keep, expected, tables)

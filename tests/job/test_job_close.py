@@ -1,5 +1,7 @@
 """What was published before a job ended in order is not published again by its next start."""
 
+from typing import Any
+
 import pytest
 from job_kit import Feed, new_job, new_storage, pairs, script, store_of, until
 
@@ -23,22 +25,50 @@ class Calls:
         self.numbers.append(number)
 
 
-def scripted(storage: str, calls: Calls) -> hf.Job:
-    job = new_job(storage)
+def scripted(storage: str, calls: Calls, **settings: Any) -> hf.Job:
+    job = new_job(storage, **settings)
     job.read(script(ROWS, ROWS, name="rows")).key_by("k").aggregate(n=hf.count(), name="counts").write(
         hf.CallbackSink(calls, name="out")
     )
     return job
 
 
-def test_a_job_that_processed_all_there_was_leaves_nothing_to_publish_again() -> None:
+@pytest.mark.parametrize("changelog", [True, False], ids=["changelog", "tables"])
+def test_a_job_that_processed_all_there_was_leaves_nothing_to_publish_again(changelog: bool) -> None:
     storage, calls = new_storage(), Calls()
-    run(scripted(storage, calls))
+    settings = {"checkpoint": hf.CheckpointConfig(changelog=changelog)}
+    run(scripted(storage, calls, **settings))
     assert len(calls.numbers) == 1
     for _ in range(2):
-        run(scripted(storage, calls))
+        run(scripted(storage, calls, **settings))
     assert len(calls.numbers) == 1
     assert verify(store_of(scripted(storage, calls))).ok
+
+
+def test_a_start_without_new_rows_publishes_what_a_failure_left_and_the_next_one_does_not() -> None:
+    storage, calls, feed = new_storage(), Calls(), Feed(name="feed")
+
+    def made() -> hf.Job:
+        job = new_job(storage)
+        job.read(feed).key_by("k").aggregate(n=hf.count(), name="counts").write(hf.CallbackSink(calls, name="out"))
+        return job
+
+    query = start(made(), hf.processing_time())
+    feed.put(ROWS)
+    query.processAllAvailable()
+    feed.put(["no row"])
+    with pytest.raises(hf.QueryFailed, match="is text"):
+        query.awaitTermination(30)
+    del feed.rows[len(ROWS) :]
+    (number,) = calls.numbers
+    for _ in range(3):
+        run(made())
+    assert calls.numbers == [number, number]
+    assert verify(store_of(made())).ok
+    feed.put(ROWS)
+    query = run(made())
+    assert query.lastProgress["stateOperators"][0]["numRowsTotal"] == 2
+    assert len(calls.numbers) == 3 and calls.numbers[-1] > number
 
 
 @pytest.mark.parametrize("state", [hf.HashMapState(), hf.RocksDBState()], ids=["memory", "rocksdb"])
@@ -86,3 +116,7 @@ def test_what_no_checkpoint_holds_is_not_recorded_by_the_end() -> None:
     until(lambda: query.totals.rows == 6)
     query.stop()
     assert len(query.checkpoints) == recorded and len(calls.numbers) == 1
+    job = new_job(storage)
+    job.read(feed).write(hf.CallbackSink(calls, name="out"))
+    run(job)
+    assert len(calls.numbers) == len(set(calls.numbers)) == 2

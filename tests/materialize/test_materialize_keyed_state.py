@@ -15,7 +15,8 @@ from holdfast.clock import ManualClock
 from holdfast.errors import CheckpointFailed, StorageError
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.policy import MaterializationPolicy
-from holdfast.recovery.restore import ObjectCache, restore_table
+from holdfast.recovery.downloads import ObjectCache
+from holdfast.recovery.restore import restore_table
 from holdfast.state.table import StateTable
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.stores import Fault, FaultyStore

@@ -16,7 +16,8 @@ from holdfast.errors import CorruptObject
 from holdfast.materialize.base_files import encode_heading, encode_lasting, lasting_files, read_files, read_files_head
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.policy import MaterializationPolicy
-from holdfast.recovery.restore import ObjectCache, restore_table
+from holdfast.recovery.downloads import ObjectCache
+from holdfast.recovery.restore import restore_table
 from holdfast.settings import HashMapState, RocksDBState, StateBackend
 from holdfast.state.backends import new_table
 from holdfast.state.table import StateTable

@@ -18,7 +18,8 @@ from holdfast.clock import ManualClock
 from holdfast.errors import CheckpointFailed, CorruptObject, HoldfastError, StorageError
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.policy import MaterializationPolicy
-from holdfast.recovery.restore import ObjectCache, restore_table, select
+from holdfast.recovery.downloads import ObjectCache
+from holdfast.recovery.restore import restore_table, select
 from holdfast.settings import HashMapState, RocksDBState, StateBackend
 from holdfast.state.backends import new_table
 from holdfast.state.keys import encode_keys, key_groups

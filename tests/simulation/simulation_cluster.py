@@ -9,24 +9,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from simulation_runtime import Process, Runtime
 
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, TaskManagerLost
+from holdfast.exchange.local import LocalLinks
 from holdfast.exchange.task import UnitResult, run_unit
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import Program
 from holdfast.jobmaster.cluster import LevelRun, StartTaskManager
-from holdfast.jobmaster.start import Gateway, Place
+from holdfast.jobmaster.start import Gateway, Place, task_manager_settings
 from holdfast.settings import TaskManagerConfig
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.main import Membership
 from holdfast.taskmanager.protocol import ExchangeRoute
-from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.taskmanager import TaskManager
-from holdfast.testing.local import _LocalLinks
 
 ATTEMPTS_MAX = 3
 """Of a task that was killed, as Spark's `spark.task.maxFailures`."""
@@ -191,18 +191,10 @@ class SimulatedCluster:
         runtime.spawn(partial(self._main, process, start), "main", process)
 
     def _main(self, process: Process, start: StartTaskManager) -> None:
-        settings = TaskManagerSettings(
-            job_id=self.place.job.job_id,
-            epoch=self.place.epoch,
+        settings = msgspec.structs.replace(
+            task_manager_settings(self.place, self.config, self.store.url),
             task_manager=start.task_manager,
             incarnation=start.incarnation,
-            job_master="",
-            secret=self.place.secret,
-            bind_host="",
-            storage_url=self.store.url,
-            local_dir=self.config.local_dir,
-            local_copies_bytes_max=self.config.local_copies_bytes_max,
-            memory_bytes=self.config.memory_bytes,
             heartbeat_interval_s=2.0,
         )
         job_master: Any = RemoteJobMaster(self.network, self.master, self.job_master)
@@ -256,7 +248,7 @@ class SimulatedCluster:
             process = runtime.process("task")
             tasks = self._tasks.setdefault(run.request.run, [])
             tasks.append(process)
-            links = _LocalLinks(run.routes, {index: each.remote for (index, _), each in sorted(self.hosted.items())})  # type: ignore[misc]
+            links = LocalLinks(run.routes, {index: each.remote for (index, _), each in sorted(self.hosted.items())})  # type: ignore[misc]
             body = partial(run_unit, unit, run.request, self.program, links, RetryingStore(self.store))
             lost = TaskManagerLost(f"run {run.request.run} was cancelled")
             try:

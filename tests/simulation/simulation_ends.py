@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+from simulation_invariants import require, require_equal
 from simulation_runtime import Runtime
 from simulation_threads import EPOCH_S
 
@@ -115,9 +116,9 @@ class Recorder:
             raise ConnectionError("the callback's target does not answer (injected)")
         rows = table.to_pylist()
         if number in self.seen:
-            assert self.seen[number] == rows, f"number {number} came again with other rows"
+            require_equal(rows, self.seen[number], f"number {number} came again")
             return
-        assert not self.seen or number > max(self.seen), f"number {number} came first after {max(self.seen)}"
+        require(number > max(self.seen, default=-1), f"number {number} came first after {max(self.seen, default=-1)}")
         self.seen[number] = rows
 
     def rows(self) -> list[dict[str, Any]]:

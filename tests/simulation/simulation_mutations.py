@@ -15,8 +15,8 @@ from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.publication import Publication
 from holdfast.checkpoint.registry import ObjectRegistry, PendingHolder
 from holdfast.errors import StorageError
-from holdfast.jobmaster.control import Control
 from holdfast.jobmaster.job_facts import JobFacts
+from holdfast.jobmaster.recorder import Recorder
 from holdfast.journal import rules
 from holdfast.materialize.base import Base
 from holdfast.materialize.keyed_state import KeyedState
@@ -80,20 +80,20 @@ def _believes_a_refusal() -> AbstractContextManager[Any]:
 
 
 def _gives_up_a_record_that_may_be_written() -> AbstractContextManager[Any]:
-    before = Control._store_and_record
+    before = Recorder.store_and_record
 
-    def store_and_record(self: Control, command: Any) -> None:
+    def store_and_record(self: Recorder, command: Any) -> None:
         self._append = self._journal.append  # type: ignore[method-assign]
         try:
             before(self, command)
         except StorageError as error:
             self._journal._sent = None
-            self.post(events.RecordFailed(command.checkpoint_id, str(error), {}))
+            self._post(events.RecordFailed(command.checkpoint_id, str(error), {}))
 
     @contextmanager
     def both() -> Iterator[None]:
         with (
-            mock.patch.object(Control, "_store_and_record", store_and_record),
+            mock.patch.object(Recorder, "store_and_record", store_and_record),
             mock.patch.dict("holdfast.journal.journal.Journal.__init__.__kwdefaults__", {"attempts_max": 1}),
         ):
             yield

@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow.parquet as pq
+from simulation_invariants import require, require_equal
 from simulation_kit import MAX_PARALLELISM
 
 from holdfast.graph.program import Program
 from holdfast.journal.codec import decode_committables
 from holdfast.journal.fence import journal_numbers, read_record
 from holdfast.journal.records import CheckpointRecord
+from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.manifests import decode_manifest, load_manifests
-from holdfast.recovery.restore import ObjectCache, restore_table, select
+from holdfast.recovery.restore import restore_table, select
 from holdfast.sinks.staging import staged_names
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore, open_store
@@ -50,7 +52,8 @@ def check_running(found: Rows, key: str, expected: Counter[int], ordered: bool) 
     for row in found:
         by_key.setdefault(row[key], []).append(row["n"])
     wanted = {each: list(range(1, count + 1)) for each, count in expected.items()}
-    assert {each: values if ordered else sorted(values) for each, values in by_key.items()} == wanted
+    found_counts = {each: values if ordered else sorted(values) for each, values in by_key.items()}
+    require_equal(found_counts, wanted, "running counts")
 
 
 def check_changes(found: Rows, key: str, expected: Counter[int], ordered: bool) -> None:
@@ -59,8 +62,8 @@ def check_changes(found: Rows, key: str, expected: Counter[int], ordered: bool) 
     for row in found:
         by_key.setdefault(row[key], []).append(row["n"])
     for values in by_key.values():
-        assert (values if ordered else sorted(values)) == sorted(set(values)), "a count came twice or went back"
-    assert {each: max(values) for each, values in by_key.items()} == dict(expected)
+        require((values if ordered else sorted(values)) == sorted(set(values)), "a count came twice or went back")
+    require_equal({each: max(values) for each, values in by_key.items()}, dict(expected), "last counts")
 
 
 def newest_checkpoint(store: ObjectStore) -> tuple[int, CheckpointRecord] | None:
@@ -122,7 +125,7 @@ def restored_tables(store: ObjectStore, record: CheckpointRecord, program: Progr
     """All rows of an operator's tables, as a restart from that record would restore them."""
     manifests = load_manifests(store, record.manifests)
     handles = [table for manifest in manifests for table in manifest.tables]
-    made = program.operators[operator].create(0, 0, MAX_PARALLELISM, MAX_PARALLELISM)
+    made = program.operators[operator].create(0, MAX_PARALLELISM)
     found: dict[str, Rows] = {}
     with ObjectCache(store) as fetch:
         for name, table in made.tables.items():

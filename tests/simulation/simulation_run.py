@@ -12,6 +12,8 @@ from collections.abc import Iterable
 
 import simulation_oracle as oracle
 from simulation_ends import Recorder
+from simulation_invariants import Broken, require_equal
+from simulation_runtime import Stalled
 from simulation_settings import Settings, draw
 from simulation_world import Started, World, simulating
 
@@ -54,11 +56,11 @@ def run_all(world: World) -> None:
     check_output(world)
     world.sweep()
     store = world.store.frozen()
-    assert not oracle.unreferenced(store), "after a sweep"
+    require_equal(oracle.unreferenced(store), set(), "what stays after a sweep")
     newest = oracle.newest_checkpoint(store)
     assert newest is not None
     world.complete(lambda: world.check_state(store, newest[1]), world.observer)
-    assert newest[1].offsets["numbers"] == oracle.first(world.feed.limit, world.settings.splits)
+    require_equal(newest[1].offsets["numbers"], oracle.first(world.feed.limit, world.settings.splits), "positions")
 
 
 def run_last(world: World) -> Started:
@@ -71,13 +73,16 @@ def run_last(world: World) -> Started:
         world.run_until(lambda started=started: started.over or started.idle, "the end of all rows")  # type: ignore[misc]
         if started.idle and world.settle(started):
             return started
-    raise AssertionError(f"the job did not come to its end in {LIVES_MAX} lives")
+    raise Broken(f"the job did not come to its end in {LIVES_MAX} lives")
 
 
 def check_nothing_stays(world: World, last: Started) -> None:
     """While it lives on, and rows go on coming, what is not needed at one moment is gone, or needed, at a later one."""
     observer = Observer(world, last)
-    world.run_until(lambda: observer.left == set(), lambda: f"an end of {sorted(observer.left or ())}", SWEEP_S)
+    try:
+        world.run_until(lambda: observer.left == set(), "an end of it", SWEEP_S)
+    except Stalled as stalled:
+        raise Broken(f"not needed, and never deleted: {sorted(observer.left or ())}; {stalled}") from stalled
 
 
 class Observer:
@@ -109,7 +114,7 @@ def check_output(world: World) -> None:
     if settings.chained:
         check(output(world, "levels"), "level", oracle.levels(expected), ordered(settings, "levels"))
     if settings.passed_through:
-        assert sorted(row["value"] for row in output(world, "raw")) == list(range(rows))
+        require_equal(sorted(row["value"] for row in output(world, "raw")), list(range(rows)), "rows passed through")
 
 
 def output(world: World, name: str) -> oracle.Rows:

@@ -19,6 +19,7 @@ import simulation_oracle as oracle
 from simulation_cluster import Network, SimulatedCluster
 from simulation_ends import FedSource, Feed, Marks, Recorder, SimulatedClock
 from simulation_files import locks_end_with_processes
+from simulation_invariants import Broken, require, require_equal
 from simulation_kit import KEYED, MAX_PARALLELISM, keyed
 from simulation_oracle import LEVELS
 from simulation_patches import simulated
@@ -132,7 +133,7 @@ class World:
 
     def _program(self) -> Program:
         job = self.job(self.settings.lives[-1])
-        return build_program(job.declared, lambda fn, schema: schema, None, {})
+        return build_program(job.declared, lambda fn, schema: schema, None)
 
     def job(self, life: Life) -> hf.Job:
         settings = self.settings
@@ -319,7 +320,7 @@ class World:
             passing = (*passing, errors.StorageError, errors.Fenced, errors.PublishFailed, errors.TaskManagerLost)
         text = f"{type(error).__name__}: {error}"
         unexpected = not isinstance(error, passing) and "TaskManagers keep ending" not in text
-        assert not unexpected, f"{started.process.name} ended with {text}"
+        require(not unexpected, f"{started.process.name} ended with {text}")
 
     def _replaced(self, started: Started) -> bool:
         """Whether a later takeover is in the journal."""
@@ -392,7 +393,7 @@ class World:
         try:
             self._needed[number] = oracle.needed_by(frozen, record)
         except errors.StorageError as error:
-            raise AssertionError(f"record {number} was written, but needs what is not there: {error}") from error
+            raise Broken(f"record {number} was written, but needs what is not there: {error}") from error
         self.records += 1
         if self.records % STATE_CHECKED_EVERY == self.settings.seed % STATE_CHECKED_EVERY:
             self.runtime.spawn(partial(self.check_state, frozen, record), "check", self.observer)
@@ -401,26 +402,26 @@ class World:
         """An object goes: no record may need it. Records go before what they name, and never the newest."""
         parsed = names.parse(name)
         if isinstance(parsed, names.JournalName):
-            assert parsed.number != self._newest, f"{name}, the newest checkpoint, is deleted"
+            require(parsed.number != self._newest, f"{name}, the newest checkpoint, is deleted")
             self._needed.pop(parsed.number, None)
         for number, needed in self._needed.items():
-            assert name not in needed, f"{name} is deleted, but record {number} needs it"
+            require(name not in needed, f"{name} is deleted, but record {number} needs it")
 
     def check_state(self, store: Any, record: CheckpointRecord) -> None:
         """What a restart would restore is what the input says."""
         self.restored += 1
         counts = oracle.counts(record.offsets["numbers"], self.settings.keys)
         found = oracle.restored(store, record, self.program, "counts", "k", "n.count")
-        assert found == dict(counts), f"state at batch {record.batch}"
+        require_equal(found, dict(counts), f"state at batch {record.batch}")
         if self.settings.chained:
             found = oracle.restored(store, record, self.program, "levels", "level", "n.count")
-            assert found == dict(oracle.levels(counts)), f"state of levels at batch {record.batch}"
+            require_equal(found, dict(oracle.levels(counts)), f"state of levels at batch {record.batch}")
         if self.settings.marked:
             tables = oracle.restored_tables(store, record, self.program, "marks")
             odd = {row["k"] for row in tables["state"] if row["odd"] is not None}
             entries = {(row["k"], row["__map_key"]): row["__value"] for row in tables["seen.entries"]}
             wanted = oracle.marks(record.offsets["numbers"], self.settings.keys, Marks.BUCKETS)
-            assert (odd, entries) == wanted, f"state of marks at batch {record.batch}"
+            require_equal((odd, entries), wanted, f"state of marks at batch {record.batch}")
 
 
 @contextmanager

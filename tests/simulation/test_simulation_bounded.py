@@ -56,7 +56,7 @@ class Figures:
     def note_restore(self, store: ObjectStore, job: hf.Job) -> None:
         begun_s = time.perf_counter()
         reads = CountedReads(store)
-        state = stored_state(reads, build_program(job.declared, _no_spark, None, {}), "counts", "k", "n.count")
+        state = stored_state(reads, build_program(job.declared, _no_spark, None), "counts", "k", "n.count")
         self.restore_s = min(self.restore_s, time.perf_counter() - begun_s)
         assert len(state) == KEYS
         self.restore_requests = max(self.restore_requests, len(reads.sizes))

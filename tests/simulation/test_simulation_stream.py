@@ -89,7 +89,7 @@ def check_recorded(store: ObjectStore, record: CheckpointRecord) -> None:
     """The state that was stored is that of the recorded batch."""
     rows = record.offsets["numbers"]["0"]
     assert isinstance(rows, int) and rows == record.batch * ROWS
-    program = build_program(counting(store).declared, lambda fn, schema: schema, None, {})
+    program = build_program(counting(store).declared, lambda fn, schema: schema, None)
     expected = {key: len(range(key, rows, KEYS)) for key in range(min(KEYS, rows))}
     assert stored_state(store, program, "counts", "k", "n.count") == expected
 

@@ -24,7 +24,7 @@ class Target:
         self.settings = {"keys": ("k",)} | settings if settings.get("mode") == "upsert" else settings
         self.store: ObjectStore = open_store(f"memory://{uuid4().hex}")
         self.sink = DeltaSink(folder.as_uri(), **self.settings)
-        self.sink.prepare(schema, SinkContext(JOB, name, self.store, self.store.url))
+        self.sink.prepare(schema, SinkContext(JOB, name, self.store))
 
     def stage(self, *found: dict[str, Any], unit: int = 0, schema: pa.Schema | None = None) -> list[bytes]:
         batch = pa.RecordBatch.from_pylist(list(found), schema=schema or self.schema)

@@ -51,7 +51,7 @@ class Bench:
     staged_in: list[ObjectStore]
 
     def __post_init__(self) -> None:
-        self.sink.prepare(SCHEMA, SinkContext(JOB, "out", self.store, self.store.url, ("k",)))
+        self.sink.prepare(SCHEMA, SinkContext(JOB, "out", self.store, ("k",)))
 
     @property
     def context(self) -> PublishContext:

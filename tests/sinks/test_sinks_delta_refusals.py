@@ -22,7 +22,7 @@ STREAM = pa.schema([("k", pa.int64()), ("v", pa.string())])
 def prepare(folder: Path, schema: pa.Schema = STREAM, **settings: Any) -> DeltaSink:
     sink = DeltaSink(folder.as_uri(), **settings)
     store = open_store(f"memory://{uuid4().hex}")
-    sink.prepare(schema, SinkContext(JOB, "out", store, store.url))
+    sink.prepare(schema, SinkContext(JOB, "out", store))
     return sink
 
 
@@ -234,6 +234,6 @@ def test_a_target_that_cannot_be_reached_is_refused_without_its_credentials(tmp_
     store = open_store(f"memory://{uuid4().hex}")
     for sink in (DeltaSink("s3://bucket/t", storage_options=options), ParquetSink("s3://bucket/t", (), options)):
         with pytest.raises(JobRefused, match="s3://bucket/t") as refused:
-            sink.prepare(STREAM, SinkContext(JOB, "out", store, store.url))
+            sink.prepare(STREAM, SinkContext(JOB, "out", store))
         assert "hidden" not in str(refused.value)
         assert "hidden" not in repr(sink)

@@ -149,7 +149,7 @@ def test_a_table_of_keys_alone_can_be_upserted(folder: Path) -> None:
 def test_the_key_by_columns_are_the_default_keys(folder: Path) -> None:
     store = open_store(f"memory://{uuid4().hex}")
     sink = DeltaSink(folder.as_uri(), mode="upsert")
-    sink.prepare(SCHEMA, SinkContext(JOB, "out", store, store.url, ("k",)))
+    sink.prepare(SCHEMA, SinkContext(JOB, "out", store, ("k",)))
     context = PublishContext(JOB, "out", store, SCHEMA, ("k",))
     for number, value in enumerate("ab"):
         batch = pa.RecordBatch.from_pylist([row(1, value)], schema=SCHEMA)

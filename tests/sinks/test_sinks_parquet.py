@@ -137,7 +137,7 @@ def test_a_stream_that_does_not_fit_is_refused(
 ) -> None:
     sink = ParquetSink(tmp_path.as_uri(), partition_by)
     with pytest.raises(JobRefused, match=f"sink 'out' cannot write to .*{named}"):
-        sink.prepare(schema, SinkContext(JOB, "out", store, store.url))
+        sink.prepare(schema, SinkContext(JOB, "out", store))
 
 
 def test_a_string_for_partition_by_is_refused_when_made() -> None:
@@ -146,7 +146,7 @@ def test_a_string_for_partition_by_is_refused_when_made() -> None:
 
 
 def test_preparing_leaves_nothing_behind(tmp_path: Path, store: ObjectStore) -> None:
-    ParquetSink(tmp_path.as_uri()).prepare(SCHEMA, SinkContext(JOB, "out", store, store.url))
+    ParquetSink(tmp_path.as_uri()).prepare(SCHEMA, SinkContext(JOB, "out", store))
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
 
 
@@ -156,7 +156,7 @@ def test_bad_rows_go_through_the_dead_letter_folder_like_any_output(tmp_path: Pa
         BadRow("flights", "file-2", "from 3", "not JSON", "\udcff{"),
     ]
     sink = DeadLetterSink(tmp_path.as_uri())
-    sink.prepare(DEAD_LETTER_SCHEMA, SinkContext(JOB, "dead-letters", store, store.url))
+    sink.prepare(DEAD_LETTER_SCHEMA, SinkContext(JOB, "dead-letters", store))
     staging = StageContext(JOB, "dead-letters", 1, 1, 1, 0, "a", store)
     group = sink.stage(iter([bad_rows_to_batch(bad)]), staging)
     assert published(tmp_path) == {}

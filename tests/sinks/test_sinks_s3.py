@@ -43,7 +43,7 @@ def test_a_delta_table_on_s3_takes_each_number_once(
     store = open_store("s3://bucket/job", options)
     keys = ("k",) if mode == "upsert" else None
     sink = DeltaSink(url, mode=mode, keys=keys, partition_by=("p",), storage_options=options)
-    sink.prepare(SCHEMA, SinkContext(JOB, "out", store, store.url))
+    sink.prepare(SCHEMA, SinkContext(JOB, "out", store))
     for number in range(3):
         found = [{"k": number, "p": ODD}, {"k": -1, "p": None}]
         batch = pa.RecordBatch.from_pylist(found, schema=SCHEMA)
@@ -61,7 +61,7 @@ def test_parquet_files_on_s3_are_published_under_hive_names(options: dict[str, s
     url = f"s3://bucket/{uuid4().hex}"
     store = open_store("s3://bucket/job", options)
     sink = ParquetSink(url, ("p",), options)
-    sink.prepare(SCHEMA, SinkContext(JOB, "out", store, store.url))
+    sink.prepare(SCHEMA, SinkContext(JOB, "out", store))
     batch = pa.RecordBatch.from_pylist([{"k": 1, "p": ODD}], schema=SCHEMA)
     group = sink.stage(iter([batch]), StageContext(JOB, "out", 1, 1, 1, 0, "a", store))
     sink.publish(1, group, PublishContext(JOB, "out", store, SCHEMA))

@@ -11,8 +11,8 @@ from test_spark_streams import numbers
 import holdfast as hf
 
 ACTIONS = [
-    *("deploy", "process", "commit", "abort", "release", "cut", "complete", "abort_checkpoint", "metrics"),
-    *("read_nonce", "stop", "register", "heartbeat", "acknowledge", "decline", "unknown"),
+    *("deploy", "process", "commit", "abort", "release", "cut", "complete", "abort_checkpoint"),
+    *("stop", "register", "heartbeat", "acknowledge", "decline", "unknown"),
 ]
 
 

@@ -128,15 +128,8 @@ class HookedSpec(OperatorSpec):
     def table_schemas(self) -> dict[str, TableSchema]:
         return self.inner.table_schemas()
 
-    def create(
-        self,
-        subtask: int,
-        key_group_start: int,
-        key_group_stop: int,
-        max_parallelism: int,
-        new_table: NewTable = StateTable,
-    ) -> Operator:
-        return _HookedOperator(self.inner.create(subtask, key_group_start, key_group_stop, max_parallelism, new_table))
+    def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
+        return _HookedOperator(self.inner.create(subtask, max_parallelism, new_table))
 
 
 def counting(name: str = "count") -> OperatorSpec:
@@ -189,7 +182,6 @@ class World:
             task_manager=0,
             incarnation=self.settings.incarnation,
             program=shipped or program(),
-            parallelism=self.parallelism,
             max_parallelism=MAX_PARALLELISM,
             subtasks=more.pop("subtasks", None) or self.subtasks(more.pop("restore", [])),
             changelog=ChangelogSettings(persist_delay_s=0.0),

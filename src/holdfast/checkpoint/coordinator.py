@@ -32,7 +32,7 @@ from holdfast.checkpoint.publication import Publication
 from holdfast.checkpoint.records import RetainedRecords
 from holdfast.checkpoint.registry import GroupHolder, LogHolder, ObjectRegistry, PendingHolder, RecordHolder
 from holdfast.errors import HoldfastError
-from holdfast.ids import BatchNumber, CheckpointId, Incarnation, RunNumber
+from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.settings import CheckpointConfig
 
 
@@ -62,6 +62,7 @@ class Coordinator:
         self._requests: list[str] = []
         self._close_requests: list[str] = []
         self._sent: ev.StoreAndRecord | None = None
+        self._again: ev.RecordAgain | None = None
         self._pending = PendingCheckpoints()
         self._failures = FailureManager()
         self._registry = ObjectRegistry()
@@ -135,8 +136,9 @@ class Coordinator:
             part.validate()
         sent = self._pending.unanswered
         assert (sent is None) == (self._sent is None), "what was sent is not what is unanswered"
+        assert sent is None or self._again is None, "two records are unanswered at once"
         assert self._phase is not Phase.DEPLOYING or not len(self._pending), "pending while deploying"
-        assert self._phase is not Phase.FAILING or sent is not None, "failing, but nothing to wait for"
+        assert self._phase is not Phase.FAILING or not self._quiet, "failing, but nothing to wait for"
         for holder in self._registry.holders():
             if isinstance(holder, PendingHolder):
                 assert self._pending.get(holder.checkpoint_id), f"{holder} outlived its checkpoint"
@@ -241,7 +243,7 @@ class Coordinator:
 
     def _choose_base(self) -> None:
         """Once no record is unanswered, the newest one is what the job goes back to."""
-        if self._phase is Phase.FAILING and self._pending.unanswered is None:
+        if self._phase is Phase.FAILING and self._quiet:
             self._phase = Phase.DEPLOYING
             self._drop_staged(self._ledger.drop())
             self._commands.append(ev.RestoreFrom(self._records.newest))
@@ -269,7 +271,15 @@ class Coordinator:
 
     # --- records ------------------------------------------------------------------------------------------------------
 
+    @property
+    def _quiet(self) -> bool:
+        """No record is unanswered."""
+        return self._pending.unanswered is None and self._again is None
+
     def _on_record_written(self, event: ev.RecordWritten) -> None:
+        if self._again is not None and self._again.checkpoint_id == event.checkpoint_id:
+            self._recorded_again(self._again, event.number)
+            return
         pending, sent = self._pending.unanswered, self._sent
         if pending is None or sent is None or pending.checkpoint_id != event.checkpoint_id:
             return
@@ -308,6 +318,15 @@ class Coordinator:
         self._registry.release(pending)
         self._registry.acknowledge(sorted(event.stored.values()))
         self._records.written(event.number, frozenset(groups))
+
+    def _recorded_again(self, again: ev.RecordAgain, number: JournalNumber) -> None:
+        """The new record holds what the old one does, but for its groups, which are published."""
+        self._again = None
+        groups = {group.object for _, group in self._publication.groups()}
+        self._registry.hold(RecordHolder(number), sorted(self._registry.names(RecordHolder(again.number)) - groups))
+        self._records.written(number, frozenset())
+        self._resolve_close_requests()
+        self._choose_base()
 
     def _on_record_failed(self, event: ev.RecordFailed) -> None:
         pending = self._pending.unanswered
@@ -361,7 +380,7 @@ class Coordinator:
     def _advance(self) -> None:
         """All that has become possible, in the order that `events.py` gives."""
         self._order_failover()
-        quiet = self._pending.unanswered is None
+        quiet = self._quiet
         if quiet and (numbers := self._records.expire(self._now_s)):
             self._commands.append(ev.ExpireRecords(numbers))
         self._commands += self._publication.publish(self._now_s)
@@ -373,7 +392,7 @@ class Coordinator:
             self._serve_requests()
             self._serve_policy()
         self._serve_close_requests()
-        if quiet:
+        if self._quiet:
             self._record()
         self._commands += self._publication.planning(self._config.unpublished_max)
 
@@ -402,18 +421,22 @@ class Coordinator:
         self._requests = []
 
     def _serve_close_requests(self) -> None:
-        """Cut once more where the newest record, of the last batch, holds nothing but what is published."""
-        if not self._close_requests:
+        """Record the newest checkpoint again where its record holds nothing but groups that are published."""
+        if not self._close_requests or self._again is not None:
             return
-        recorded, last = self._ledger.recorded, self._ledger.last
-        may_cut = self._phase is Phase.RUNNING and not self._failover_ordered and not len(self._pending)
-        same_cut = last is not None and last.batch == recorded and self._config.changelog
+        newest = self._records.newest
+        may_record = self._phase is Phase.RUNNING and not self._failover_ordered and self._quiet
         all_published = bool(self._records.groups_of_newest) and not self._publication.unpublished()
-        if may_cut and same_cut and all_published:
-            self._cut(self._close_requests)
+        if newest is not None and may_record and all_published:
+            self._last_id = CheckpointId(self._last_id + 1)
+            self._again = ev.RecordAgain(self._last_id, newest)
+            self._commands.append(self._again)
         else:
-            self._resolve(self._close_requests)
-        self._close_requests = []
+            self._resolve_close_requests()
+
+    def _resolve_close_requests(self) -> None:
+        requests, self._close_requests = self._close_requests, []
+        self._resolve(requests)
 
     def _serve_policy(self) -> None:
         """Cut if the policy's trigger is due; it stays due until there is progress, a free place and the pause over."""

@@ -14,13 +14,15 @@ it unless a line below says so (where order is needed for safety, an event comes
  4. Discard                of groups that are published and that no record names any more
  5. DeleteObjects          never of what a record, a pending checkpoint, an unpublished group or a live log names
  6. Cut                    the batch it names has been committed by everybody
- 7. StoreAndRecord         at most one unanswered at a time; while one is, no 2, 4, 5, 7 is given
+ 7. StoreAndRecord,        at most one unanswered at a time; while one is, no 2, 4, 5, 7 is given
+    RecordAgain
  8. PausePlanning, ResumePlanning
 
 Which event answers which command
 ---------------------------------
     Cut              Acknowledged | Declined from every TaskManager it names (silence is a time-out)
     StoreAndRecord   RecordWritten | RecordFailed | Superseded; no answer while that is unknown
+    RecordAgain      RecordWritten | Superseded; no answer while that is unknown
     ExpireRecords    RecordsExpired | ExpireFailed
     Publish          Published | PublicationFailed
     Discard          Discarded | DiscardFailed
@@ -125,8 +127,8 @@ class CommitBegan:
 class CloseRequested:
     """The job is about to end in order; answered by one `Resolve`, soon.
 
-    If the newest record is of the last batch, and holds groups which are all published by now, another checkpoint of
-    the same cut is taken, whose record holds none: else the next start would publish them once more.
+    If the newest record holds groups, all of which are published by now, its checkpoint is recorded again without them:
+    else the next start would publish them once more.
     """
 
     request_id: str
@@ -196,7 +198,7 @@ class TaskManagersChanged:
 
 @dataclass(frozen=True, slots=True)
 class ObjectsFound:
-    """A dead incarnation's folders were listed: these names have no other owner now."""
+    """What dead incarnations stored, or was stored for resolved checkpoints: these names have no other owner now."""
 
     names: frozenset[str]
 
@@ -432,6 +434,14 @@ class StoreAndRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordAgain:
+    """Append a record of the same checkpoint as `number`, with an id of its own and without groups."""
+
+    checkpoint_id: CheckpointId
+    number: JournalNumber
+
+
+@dataclass(frozen=True, slots=True)
 class Cut:
     """Have each TaskManager persist its state as of `batch`. With no TaskManagers the checkpoint is acknowledged."""
 
@@ -468,6 +478,7 @@ Command = (
     | Discard
     | DeleteObjects
     | StoreAndRecord
+    | RecordAgain
     | Cut
     | PausePlanning
     | ResumePlanning

@@ -16,10 +16,6 @@ class FailureManager:
         self._failed: set[CheckpointId] = set()
         self._trying_since_s: float | None = None
 
-    @property
-    def failed_in_a_row(self) -> int:
-        return len(self._failed)
-
     def triggered(self, now_s: float) -> None:
         """A checkpoint was begun."""
         if self._trying_since_s is None:

@@ -1,9 +1,10 @@
-"""Sending rows to TaskManagers in this process: what the testing kit runs jobs with. No threads, no network."""
+"""Rows to and from TaskManagers in this process: what the testing kit runs jobs with. No threads, no network."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
+from holdfast.errors import TaskManagerLost
 from holdfast.exchange.sender import Sender, UnitAttempt
 from holdfast.taskmanager.protocol import ExchangeRoutes, SectionRows, StreamTag
 from holdfast.taskmanager.taskmanager import TaskManager
@@ -29,3 +30,20 @@ class LocalSender(Sender):
 
     def _close(self) -> None:
         self._pending.clear()
+
+
+class LocalLinks:
+    """Implements `exchange.task.Links`."""
+
+    def __init__(self, routes: ExchangeRoutes, task_managers: Mapping[int, TaskManager]) -> None:
+        self._routes = routes
+        self._task_managers = task_managers
+
+    def open_sender(self, unit: UnitAttempt) -> LocalSender:
+        return LocalSender(self._routes, self._task_managers, unit)
+
+    def output(self, run: int, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
+        owner = self._routes.owners[subtask]
+        if owner not in self._task_managers:
+            raise TaskManagerLost(f"TaskManager {owner} is gone")
+        return self._task_managers[owner].output(run, batch, operator, subtask)

@@ -68,23 +68,6 @@ def arrange(
     return Division(_sorted(rows, place_of_row, bounds), bounds)
 
 
-def divide(
-    rows: pa.RecordBatch, key_columns: Sequence[str], parallelism: int, max_parallelism: int
-) -> list[tuple[int, pa.RecordBatch]]:
-    """The rows of each subtask that gets any, in order of subtasks; keys must have no nulls (`null_keys`).
-
-    Parts share memory: with one subtask they are `rows` itself.
-    """
-    place_of_group = places_of_groups(range(parallelism), max_parallelism)
-    division = arrange(rows, key_columns, place_of_group, parallelism)
-    starts, stops = division.bounds[:-1], division.bounds[1:]
-    return [
-        (subtask, division.rows.slice(start, stop - start))
-        for subtask, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True))
-        if stop > start
-    ]
-
-
 def _sorted(
     rows: pa.RecordBatch, place_of_row: npt.NDArray[np.uint16], bounds: npt.NDArray[np.int64]
 ) -> pa.RecordBatch:

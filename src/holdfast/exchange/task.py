@@ -23,11 +23,18 @@ from holdfast import errors
 from holdfast.exchange.combining import CombiningSender
 from holdfast.exchange.sender import Sender, UnitAttempt
 from holdfast.failpoints import hit
-from holdfast.functions.operator import Combiner
 from holdfast.graph.plan import Unit
-from holdfast.graph.program import DEAD_LETTERS as DEAD_LETTERS
-from holdfast.graph.program import Leg, MapBatches, OperatorOrigin, OperatorTarget, Program, SinkTarget, SourceOrigin
-from holdfast.sinks.base import Sink, StageContext
+from holdfast.graph.program import (
+    DEAD_LETTERS,
+    Leg,
+    MapBatches,
+    OperatorOrigin,
+    OperatorTarget,
+    Program,
+    SinkTarget,
+    SourceOrigin,
+)
+from holdfast.sinks.base import StageContext
 from holdfast.sinks.dead_letters import bad_rows_to_batch
 from holdfast.sources.base import BadRow, Position
 from holdfast.storage.store import ObjectStore
@@ -53,7 +60,6 @@ class LevelRequest(msgspec.Struct, frozen=True):
     run: int
     batch: int
     level: int
-    dead_letter: bool
     combine: bool = True
     """Whether rows may be combined on their way to an operator."""
 
@@ -86,15 +92,42 @@ class UnitResult(msgspec.Struct, frozen=True):
     """The newest event time of each split read, in microseconds, where the leg has a watermark."""
 
 
+@dataclass(frozen=True)
+class Work:
+    """One attempt at one unit, and what it is done with."""
+
+    unit: Unit
+    request: LevelRequest
+    program: Program
+    links: Links
+    store: ObjectStore
+    attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def leg(self) -> Leg:
+        return self.program.legs[self.unit.leg]
+
+    @property
+    def keeps_bad_rows(self) -> bool:
+        """As dead letters; otherwise they are errors."""
+        return self.program.dead_letters is not None
+
+    def failed(self, error: Exception, where: str = "") -> UnitResult:
+        """`where` as in `failure_of`."""
+        return UnitResult(self.unit.unit, self.unit.leg, self.attempt, failure=failure_of(error, where))
+
+    def stage_dead_letters(self, bad: list[BadRow]) -> list[bytes]:
+        return stage_dead_letters(bad, self.program, self.request, self.unit.unit, self.attempt, self.store)
+
+
 def run_unit(unit: Unit, request: LevelRequest, program: Program, links: Links, store: ObjectStore) -> UnitResult:
     """Work off one unit in this process; only for legs without a Spark step."""
-    leg = program.legs[unit.leg]
-    attempt = uuid.uuid4().hex
-    rows = UnitRows(unit, request, program, links)
+    work = Work(unit, request, program, links, store)
+    rows = UnitRows(work)
     try:
-        return deliver(apply_steps(rows, leg.steps, rows.where), unit, attempt, request, program, links, store, rows)
+        return deliver(apply_steps(rows, work.leg.steps, rows.where), work, rows)
     except Exception as error:
-        return UnitResult(unit.unit, unit.leg, attempt, failure=failure_of(error, rows.where()))
+        return work.failed(error, rows.where())
 
 
 def failure_of(error: Exception, where: str = "") -> Failure:
@@ -107,10 +140,7 @@ def failure_of(error: Exception, where: str = "") -> Failure:
 class UnitRows:
     """Iterates the rows of a unit before any step; knows where they come from, and collects what is malformed."""
 
-    unit: Unit
-    request: LevelRequest
-    program: Program
-    links: Links
+    work: Work
     count: int = 0
     bad: list[BadRow] = field(default_factory=list)
     split: str = ""
@@ -119,8 +149,8 @@ class UnitRows:
     event_times: dict[str, int] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        leg = self.program.legs[self.unit.leg]
-        rows = self._pulled(leg.origin) if isinstance(leg.origin, OperatorOrigin) else self._read(leg.origin)
+        origin = self.work.leg.origin
+        rows = self._pulled(origin) if isinstance(origin, OperatorOrigin) else self._read(origin)
         for batch in rows:
             self.count += batch.num_rows
             yield batch
@@ -132,9 +162,9 @@ class UnitRows:
         return f"output of {self.split!r}"
 
     def _read(self, origin: SourceOrigin) -> Iterator[pa.RecordBatch]:
-        source = self.program.sources[origin.source]
+        source = self.work.program.sources[origin.source]
         self.source = origin.source
-        for read in self.unit.reads:
+        for read in self.work.unit.reads:
             self.split = read.split
             for batch in source.read(read):
                 self.position = batch.position
@@ -144,7 +174,7 @@ class UnitRows:
                     yield batch.rows
 
     def _note_event_time(self, rows: pa.RecordBatch) -> None:
-        watermark = self.program.legs[self.unit.leg].watermark
+        watermark = self.work.leg.watermark
         if watermark is None:
             return
         times = rows.column(watermark.column)
@@ -154,7 +184,7 @@ class UnitRows:
             self.event_times[self.split] = max(newest_us, self.event_times.get(self.split, newest_us))
 
     def _collect_bad(self, bad: list[BadRow]) -> None:
-        if bad and not self.request.dead_letter:
+        if bad and not self.work.keeps_bad_rows:
             first = bad[0]
             raise errors.BadRecord(
                 f"source {self.source!r}, split {first.split!r}, position {first.position}: {first.reason}; "
@@ -163,10 +193,11 @@ class UnitRows:
         self.bad.extend(replace(row, source=self.source) for row in bad)
 
     def _pulled(self, origin: OperatorOrigin) -> Iterator[pa.RecordBatch]:
-        for subtask in self.unit.subtasks:
+        request = self.work.request
+        for subtask in self.work.unit.subtasks:
             self.split = f"{origin.operator}/{subtask}"
             self.position = None
-            yield from self.links.output(self.request.run, self.request.batch, origin.operator, subtask)
+            yield from self.work.links.output(request.run, request.batch, origin.operator, subtask)
 
 
 def apply_steps(
@@ -208,76 +239,60 @@ def _conform(part: object, step: MapBatches) -> pa.RecordBatch:
     return part.cast(step.schema)
 
 
-def deliver(
-    rows: Iterator[pa.RecordBatch],
-    unit: Unit,
-    attempt: str,
-    request: LevelRequest,
-    program: Program,
-    links: Links,
-    store: ObjectStore,
-    origin: UnitRows | None = None,
-) -> UnitResult:
+def deliver(rows: Iterator[pa.RecordBatch], work: Work, origin: UnitRows | None = None) -> UnitResult:
     """Take the rows of a unit to its leg's target. `origin` is known where the rows did not pass through Spark."""
-    leg = program.legs[unit.leg]
+    target = work.leg.target
     bad: list[BadRow] = origin.bad if origin else []
     sent: list[SentStream] = []
     committables: list[bytes] = []
-    if isinstance(leg.target, SinkTarget):
-        sink = program.sinks[leg.target.sink]
-        context = _stage_context(leg.target.sink, unit, attempt, request, store)
-        committables = sink.stage(rows, context)
+    if isinstance(target, SinkTarget):
+        context = _stage_context(target.sink, work.request, work.unit.unit, work.attempt, work.store)
+        committables = work.program.sinks[target.sink].stage(rows, context)
         hit("task.staged")
     else:
-        combiner = program.operators[leg.target.operator].combiner() if request.combine else None
-        sent = _send(rows, leg, leg.target, unit, attempt, request, links, combiner, origin, bad)
+        sent = _send(rows, work, target, origin, bad)
     return UnitResult(
-        unit=unit.unit,
-        leg=unit.leg,
-        attempt=attempt,
+        unit=work.unit.unit,
+        leg=work.unit.leg,
+        attempt=work.attempt,
         rows=origin.count if origin else 0,
         sent=sent,
         committables=committables,
-        dead_letters=stage_dead_letters(bad, program.dead_letters, unit, attempt, request, store),
+        dead_letters=work.stage_dead_letters(bad),
         bad_rows=len(bad),
         event_times=origin.event_times if origin else {},
     )
 
 
 def stage_dead_letters(
-    bad: list[BadRow], sink: Sink | None, unit: Unit, attempt: str, request: LevelRequest, store: ObjectStore
+    bad: list[BadRow], program: Program, request: LevelRequest, unit: int, attempt: str, store: ObjectStore
 ) -> list[bytes]:
     """Stage bad rows in the dead-letter folder, an ordinary sink."""
-    if not bad or sink is None:
+    if not bad or program.dead_letters is None:
         return []
-    return sink.stage(iter([bad_rows_to_batch(bad)]), _stage_context(DEAD_LETTERS, unit, attempt, request, store))
+    context = _stage_context(DEAD_LETTERS, request, unit, attempt, store)
+    return program.dead_letters.stage(iter([bad_rows_to_batch(bad)]), context)
 
 
-def _stage_context(sink: str, unit: Unit, attempt: str, request: LevelRequest, store: ObjectStore) -> StageContext:
+def _stage_context(sink: str, request: LevelRequest, unit: int, attempt: str, store: ObjectStore) -> StageContext:
     # Units are numbered within a level: the number that names files must not repeat within a batch.
-    number = request.level * 100_000 + unit.unit
+    number = request.level * 100_000 + unit
     return StageContext(request.job_id, sink, request.epoch, request.run, request.batch, number, attempt, store)
 
 
 def _send(
-    rows: Iterator[pa.RecordBatch],
-    leg: Leg,
-    target: OperatorTarget,
-    unit: Unit,
-    attempt: str,
-    request: LevelRequest,
-    links: Links,
-    combiner: Combiner | None,
-    origin: UnitRows | None,
-    bad: list[BadRow],
+    rows: Iterator[pa.RecordBatch], work: Work, target: OperatorTarget, origin: UnitRows | None, bad: list[BadRow]
 ) -> list[SentStream]:
-    sender = links.open_sender(UnitAttempt(request.run, request.batch, request.level, unit.unit, attempt))
+    request = work.request
+    combiner = work.program.operators[target.operator].combiner() if request.combine else None
+    attempt = UnitAttempt(request.run, request.batch, request.level, work.unit.unit, work.attempt)
+    sender = work.links.open_sender(attempt)
     combining = CombiningSender(sender, target, combiner)
     try:
         for batch in rows:
             nulls = combining.send(batch)
             if len(nulls):
-                _null_keys(batch, nulls, leg, target, unit, request, origin, bad)
+                bad += _null_keys(batch, nulls, work, target, origin)
         sent = combining.finish()
         hit("task.sent")
         return sent
@@ -289,28 +304,28 @@ def _send(
 def _null_keys(
     batch: pa.RecordBatch,
     nulls: npt.NDArray[np.int64],
-    leg: Leg,
+    work: Work,
     target: OperatorTarget,
-    unit: Unit,
-    request: LevelRequest,
     origin: UnitRows | None,
-    bad: list[BadRow],
-) -> None:
+) -> list[BadRow]:
     """Rows whose key is null: refused, or set apart."""
     reason = f"null in a key column ({', '.join(target.key_columns)}) of operator {target.operator!r}"
+    bad = []
     for index, row in zip(nulls.tolist(), batch.take(pa.array(nulls)).to_pylist(), strict=True):
-        source, split, position = _place(leg, unit, index, origin)
-        if not request.dead_letter:
+        source, split, position = _place(work, index, origin)
+        if not work.keeps_bad_rows:
             raise errors.BadRecord(
                 f"source {source!r}, split {split!r}, position {position}: {reason}; the row is {row}. "
                 "Filter such rows out, or keep them apart with Job(bad_records='dead_letter')"
             )
         payload = msgspec.json.encode(row, enc_hook=str).decode()
         bad.append(BadRow(source, split, position, reason, payload, target.operator))
+    return bad
 
 
-def _place(leg: Leg, unit: Unit, index: int, origin: UnitRows | None) -> tuple[str, str, str]:
+def _place(work: Work, index: int, origin: UnitRows | None) -> tuple[str, str, str]:
     """(source, split, position) of a row, as exactly as it is known: steps and Spark lose the position."""
+    leg, unit = work.leg, work.unit
     if isinstance(leg.origin, OperatorOrigin):
         return "", ", ".join(f"{leg.origin.operator}/{subtask}" for subtask in unit.subtasks), ""
     if origin is not None:

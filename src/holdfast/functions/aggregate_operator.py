@@ -10,7 +10,6 @@ Does not own the transaction around it (the caller begins, commits and undoes th
 (`aggregates.py`).
 """
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -33,7 +32,7 @@ from holdfast.functions.accumulators import (
 from holdfast.functions.checked_sums import CheckedSum, DecimalSum, IntegerSum, overflowing_rows, try_all
 from holdfast.functions.columns import IntArray, has_kernels
 from holdfast.functions.operator import COMBINED_INPUT, BatchContext, NewTable, Operator, OperatorResult
-from holdfast.sources.base import BadRow
+from holdfast.functions.running import bad_row, where_of
 from holdfast.state.table import StateTable
 
 if TYPE_CHECKING:
@@ -179,7 +178,7 @@ class AggregateOperator(Operator):
         for row, culprit in bad.items():
             values = chunk.rows.slice(row, 1).to_pylist()[0]
             key = {name: values[name] for name in self._spec.key_columns}
-            where = f"row {row_offset + row} of batch {context.batch}, subtask {context.subtask}"
+            where = where_of(context, row_offset + row)
             reason = (
                 f"operator {self._spec.name!r}: aggregate {culprit.bound.name!r} = {culprit.bound.aggregate} does not "
                 f"fit {culprit.type} any more for key {key} after adding {values[culprit.bound.aggregate.column or '']}"
@@ -187,5 +186,4 @@ class AggregateOperator(Operator):
             )
             if self._spec.bad_records == "fail":
                 raise BadRecord(f'{reason}; cast the column to decimal or double, or use bad_records="dead_letter"')
-            payload = json.dumps(values, default=str)
-            result.bad.append(BadRow("", "", where, reason, payload, operator=self._spec.name))
+            result.bad.append(bad_row(self._spec.name, where, reason, values))

@@ -190,7 +190,7 @@ def check_aggregates(aggregates: Mapping[str, Aggregate], emit: str) -> None:
     if emit not in ("changes", "every"):
         raise SettingsError(f"emit is {emit!r}; allowed are 'changes' and 'every'")
     if not aggregates:
-        raise SettingsError("aggregate() got no aggregates; give at least one, such as rows=hf.count()")
+        raise SettingsError("aggregate() got nothing to compute; give at least one aggregate, such as rows=hf.count()")
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, Aggregate):
             raise SettingsError(f"aggregate {name!r} is {aggregate!r}; expected one such as hf.count() or hf.sum('c')")
@@ -293,12 +293,5 @@ class AggregateSpec(OperatorSpec):
     def table_schemas(self) -> dict[str, TableSchema]:
         return {"state": TableSchema(self.key_schema, self.value_schema)}
 
-    def create(
-        self,
-        subtask: int,
-        key_group_start: int,
-        key_group_stop: int,
-        max_parallelism: int,
-        new_table: NewTable = StateTable,
-    ) -> Operator:
+    def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
         return AggregateOperator(self, max_parallelism, new_table)

@@ -19,7 +19,7 @@ from holdfast.functions.entries import Journal, Making, save_rows
 from holdfast.functions.expiry import BatchClock
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult
 from holdfast.functions.output import fit_batches
-from holdfast.functions.running import bad_row, batch_time, call_open, raised, where_of
+from holdfast.functions.running import bad_row, call_open, raised, where_of
 from holdfast.functions.sweeping import Sweeper, with_sweep
 from holdfast.functions.timers import to_datetime
 
@@ -49,7 +49,7 @@ class BatchOperator(Operator):
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(output=[])
-        self._context.batch_time = batch_time(context)
+        self._context.batch_time = to_datetime(context.batch_time_us)
         self._context.watermark = None if context.watermark_us is None else to_datetime(context.watermark_us)
         self._clock.now_us = context.batch_time_us
         first_row = 0

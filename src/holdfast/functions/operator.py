@@ -121,12 +121,5 @@ class OperatorSpec(ABC):
         """Schema of each table; known at `start()`, compared with what is stored."""
 
     @abstractmethod
-    def create(
-        self,
-        subtask: int,
-        key_group_start: int,
-        key_group_stop: int,
-        max_parallelism: int,
-        new_table: NewTable = StateTable,
-    ) -> Operator:
+    def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
         """A fresh instance with empty tables, made by `new_table`: the state backend decides where rows are."""

@@ -256,14 +256,7 @@ class ProcessSpec(OperatorSpec):
         """A subtask's own copy of the function."""
         return cloudpickle.loads(cloudpickle.dumps(self.function))
 
-    def create(
-        self,
-        subtask: int,
-        key_group_start: int,
-        key_group_stop: int,
-        max_parallelism: int,
-        new_table: NewTable = StateTable,
-    ) -> Operator:
+    def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
         context = Context(self.name, subtask)
         if isinstance(self.function, ProcessFunction):
             return ProcessOperator(self, context, max_parallelism, new_table)

@@ -29,7 +29,7 @@ from holdfast.functions.expiry import BatchClock
 from holdfast.functions.keyed_states import AnyCells, keyed
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, Timers
 from holdfast.functions.output import OutputMismatch, Row, RowFitter, yielded
-from holdfast.functions.running import bad_row, batch_time, call_open, named_tuples, raised, where_of
+from holdfast.functions.running import bad_row, call_open, named_tuples, raised, where_of
 from holdfast.functions.sweeping import Sweeper, with_sweep
 from holdfast.functions.timers import EVENT, PROCESSING, TimerTable, to_datetime
 
@@ -78,7 +78,7 @@ class ProcessOperator(Operator):
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(output=[])
-        self._context.batch_time = batch_time(context)
+        self._context.batch_time = to_datetime(context.batch_time_us)
         self._clock.now_us = context.batch_time_us
         self._context.watermark = None if context.watermark_us is None else to_datetime(context.watermark_us)
         timers: Timers | None = None

@@ -1,9 +1,8 @@
-"""What both function operators share: time, where a row stands, how errors and bad rows are worded."""
+"""What operators share: named tuples, where a row stands, how errors and bad rows are worded."""
 
 import json
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,17 +13,11 @@ from holdfast.sources.base import BadRow
 if TYPE_CHECKING:
     from holdfast.functions.process import Context, KeyedFunction
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 def named_tuples(name: str, fields: Sequence[str]) -> Callable[[Iterable[Any]], Any]:
     """A maker of named tuples; a field name that Python does not allow becomes `_<position>`."""
     made: Any = namedtuple(name, fields, rename=True)  # type: ignore[misc]
     return cast(Callable[[Iterable[Any]], Any], partial(tuple.__new__, made))
-
-
-def batch_time(context: BatchContext) -> datetime:
-    return _EPOCH + timedelta(microseconds=context.batch_time_us)
 
 
 def call_open(function: "KeyedFunction", context: "Context") -> None:

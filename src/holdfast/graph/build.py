@@ -23,12 +23,11 @@ from holdfast.graph.program import (
     Step,
     Transform,
 )
+from holdfast.schema import CHANGE_TYPE
 from holdfast.settings import IN_MEMORY, StateBackend
 from holdfast.sinks.base import Sink
 from holdfast.sources.base import Source
 from holdfast.watermarks import WatermarkSpec
-
-CHANGE_TYPE = "_change_type"
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,6 @@ class OperatorDeclaration:
     key_columns: tuple[str, ...]
     paths: tuple[Path, ...]
     specify: Callable[[str, tuple[str, ...], pa.Schema], OperatorSpec]
-    retracts: bool = False
-    """Whether it understands `_change_type`."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +96,12 @@ def build_program(
     declared: Declarations,
     analyse: AnalyseTransform,
     dead_letters: Sink | None,
-    tags: dict[str, str],
     state: StateBackend = IN_MEMORY,
 ) -> Program:
     """Resolve every schema and lay the legs. Raises `JobRefused`."""
     if not declared.sinks:
         raise JobRefused("the job writes nothing: give at least one stream a sink with .write(...)")
-    return replace(_Builder(declared, analyse).build(dead_letters, tags), state=state)
+    return replace(_Builder(declared, analyse).build(dead_letters), state=state)
 
 
 class _Builder:
@@ -118,7 +114,7 @@ class _Builder:
         self._watermarks: dict[str, WatermarkSpec] = {}
         self._operator_watermarks: dict[str, tuple[str, ...]] = {}
 
-    def build(self, dead_letters: Sink | None, tags: dict[str, str]) -> Program:
+    def build(self, dead_letters: Sink | None) -> Program:
         for name, source in self._declared.sources.items():
             self._schemas[SourceOrigin(name)] = source.schema()
         operators = {name: self._add_operator(declared) for name, declared in self._declared.operators.items()}
@@ -133,7 +129,6 @@ class _Builder:
             sink_schemas=sink_schemas,
             sink_keys={name: self._sink_keys(declared) for name, declared in self._declared.sinks.items()},
             dead_letters=dead_letters,
-            tags=tags,
             watermarks=self._watermarks,
             operator_watermarks=self._operator_watermarks,
         )
@@ -149,7 +144,7 @@ class _Builder:
                     f"operator {declared.name!r}: key column {column!r} is not among the columns of its input: "
                     f"{', '.join(schema.names)}"
                 )
-        if CHANGE_TYPE in schema.names and not declared.retracts:
+        if CHANGE_TYPE in schema.names:
             raise JobRefused(
                 f"operator {declared.name!r}: its input has the column {CHANGE_TYPE!r} of change data, which cannot be "
                 "aggregated without retraction; drop the column, or keep only inserts, before key_by"

@@ -108,7 +108,6 @@ class Program:
     sink_schemas: dict[str, pa.Schema]
     sink_keys: dict[str, tuple[str, ...]]
     dead_letters: Sink | None = None
-    tags: dict[str, str] = field(default_factory=dict)
     watermarks: dict[str, WatermarkSpec] = field(default_factory=dict)
     """By their keys."""
     operator_watermarks: dict[str, tuple[str, ...]] = field(default_factory=dict)

@@ -12,10 +12,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from holdfast import failpoints
-from holdfast.exchange.task import DEAD_LETTERS, LevelRequest, UnitResult, stage_dead_letters
+from holdfast.exchange.task import LevelRequest, UnitResult, stage_dead_letters
 from holdfast.functions.operator import Timers
 from holdfast.graph.plan import Plan, Unit
-from holdfast.graph.program import Leg, OperatorOrigin, OperatorTarget, Program, SinkTarget, SourceOrigin
+from holdfast.graph.program import (
+    DEAD_LETTERS,
+    Leg,
+    OperatorOrigin,
+    OperatorTarget,
+    Program,
+    SinkTarget,
+    SourceOrigin,
+)
 from holdfast.jobmaster.cluster import Cluster, LevelRun
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.sources.base import BadRow
@@ -74,7 +82,6 @@ class BatchRunner:
     task_managers: TaskManagers
     routes: ExchangeRoutes
     store: ObjectStore
-    dead_letter: bool
     combine: bool
     """Whether senders may combine rows."""
     before_commit: Callable[[], None]
@@ -124,7 +131,7 @@ class BatchRunner:
         if not units:
             return
         failpoints.hit("jobmaster.level.before")
-        request = LevelRequest(self.job_id, self.epoch, self.run, plan.batch, level, self.dead_letter, self.combine)
+        request = LevelRequest(self.job_id, self.epoch, self.run, plan.batch, level, self.combine)
         what = "push" if level == 0 else "pull"
         run = LevelRun(request, units, self.routes, f"batch {plan.batch}, {what} {level}")
         results = self.cluster.run_level(run)
@@ -185,8 +192,7 @@ class BatchRunner:
     def _stage_bad(self, plan: Plan, level: int, bad: list[BadRow], outcome: BatchOutcome) -> None:
         if not bad:
             return
-        request = LevelRequest(self.job_id, self.epoch, self.run, plan.batch, level, self.dead_letter)
-        unit = Unit(OPERATOR_UNIT, 0)
-        letters = stage_dead_letters(bad, self.program.dead_letters, unit, "jobmaster", request, self.store)
+        request = LevelRequest(self.job_id, self.epoch, self.run, plan.batch, level)
+        letters = stage_dead_letters(bad, self.program, request, OPERATOR_UNIT, "jobmaster", self.store)
         outcome.add(DEAD_LETTERS, letters)
         outcome.bad_rows += len(bad)

@@ -1,7 +1,7 @@
 """The control loop: one thread feeds events to the coordinator and starts the commands it answers with.
 
-    batch loop ─┐                         ┌─► records   (one thread: the journal)
-    TaskManagers├─► queue ─► coordinator ─┼─► deletions (one thread)
+    batch loop ─┐                         ┌─► records   (one thread: `recorder`)
+    TaskManagers├─► queue ─► coordinator ─┼─► deletions (one thread: `disposer`)
     clock ──────┘     ▲                   ├─► publication (one thread a sink)
                       └─── outcomes ◄─────┴─► calls to TaskManagers (one thread each, in order)
 
@@ -24,24 +24,23 @@ from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.events import Command, Event, Group, Position
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.clock import Clock
-from holdfast.errors import CheckpointFailed, Fenced, HoldfastError, PublishFailed, StorageError
+from holdfast.errors import CheckpointFailed, HoldfastError, PublishFailed
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.jobmaster.checkpoint_stats import CheckpointStats, Watch
+from holdfast.jobmaster.disposer import Disposer
 from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.jobmaster.publisher import Publisher
+from holdfast.jobmaster.recorder import Recorder
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.jobmaster.waiters import when_done
-from holdfast.journal.codec import encode_committables
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
-from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.protocol import Acknowledgement, Decline, TaskManagerGateway
 
 log = logging.getLogger(__name__)
 
 TICK_S = 0.02
-RESOLVE_PAUSE_S = 0.5
 
 
 @dataclass
@@ -60,7 +59,7 @@ class Listeners:
 
 @dataclass
 class _Requests:
-    """Promises: checkpoints that somebody waits for, publications that somebody waits for, the failover's base."""
+    """Promises: checkpoints that somebody waits for, and the failover's base."""
 
     checkpoints: dict[str, "Future[JournalNumber | None]"] = field(default_factory=dict)
     base: "Future[CheckpointRecord | None] | None" = None
@@ -81,16 +80,12 @@ class Control:
         listeners: Listeners,
     ) -> None:
         self._coordinator = coordinator
-        self._journal = journal
-        self._store = store
         self._task_managers = task_managers
         self._publishers = publishers
-        self._facts = facts
         self._clock = clock
         self._listeners = listeners
         self._events: queue.SimpleQueue[Event | Callable[[], None] | None] = queue.SimpleQueue()
         self._requests = _Requests()
-        self._records: dict[JournalNumber, CheckpointRecord] = {}
         self._watched: dict[int, Watch] = {}
         self._cutting: list[Future[None]] = []
         self._paused: set[str] = set()
@@ -98,6 +93,8 @@ class Control:
         self.unpublished = 0
         """Groups that sinks have still to publish, as of the last tick; to be shown, not to rely on."""
         self._closing = threading.Event()
+        self._recorder = Recorder(journal, store, facts, self.post, listeners.failed, self._closing)
+        self._disposer = Disposer(store, publishers, self.post)
         self._record_thread = ThreadPoolExecutor(1, "holdfast-records")
         self._delete_thread = ThreadPoolExecutor(1, "holdfast-deletions")
         self._call_threads = [ThreadPoolExecutor(1, f"holdfast-call-{n}") for n in range(task_managers.count)]
@@ -109,7 +106,7 @@ class Control:
         """The storage was taken over."""
         found = None
         if base is not None and base_number is not None:
-            self._records[base_number] = base
+            self._recorder.found(base_number, base)
             groups = {
                 sink: [Group(JournalNumber(ref.number), ref.object) for ref in refs]
                 for sink, refs in base.groups.items()
@@ -164,7 +161,7 @@ class Control:
 
     def check_not_fenced(self) -> None:
         """Before a restore: what the base needs may be gone if another JobMaster took over. Raises `Fenced`."""
-        self._record_thread.submit(self._journal.check).result()
+        self._record_thread.submit(self._recorder.check_not_fenced).result()
 
     def deployed(self, run: int, live: Mapping[int, int]) -> None:
         """Everything is deployed under `run`; what dead incarnations left is looked for, in case nobody owns it."""
@@ -188,7 +185,7 @@ class Control:
 
     def drop_staged(self, sink: str, committables: list[bytes]) -> None:
         """Delete staged files of a batch that was not committed."""
-        self._submit(self._delete_thread, self._drop_staged, sink, committables)
+        self._submit(self._delete_thread, self._disposer.drop_staged, sink, committables)
 
     def published(self) -> bool:
         """Whether every recorded group is published."""
@@ -286,7 +283,9 @@ class Control:
             case events.Cut():
                 self._cut(command)
             case events.StoreAndRecord():
-                self._submit(self._record_thread, self._store_and_record, command)
+                self._submit(self._record_thread, self._recorder.store_and_record, command)
+            case events.RecordAgain():
+                self._submit(self._record_thread, self._recorder.record_again, command)
             case events.NotifyCompleted():
                 self._notify_completed(command)
             case events.NotifyAborted():
@@ -295,22 +294,22 @@ class Control:
                 self._listeners.aborted(command.counted)
                 self._tell_all(lambda gateway: gateway.abort_checkpoint(self._run, command.checkpoint_id))
             case events.ExpireRecords():
-                self._submit(self._record_thread, self._expire, command)
+                self._submit(self._record_thread, self._recorder.expire, command)
             case events.Publish():
                 self._publishers[command.sink].publish(command, self.post)
             case events.Discard():
-                self._submit(self._delete_thread, self._discard, command)
+                self._submit(self._delete_thread, self._disposer.discard, command)
             case events.DropStaged():
-                self._submit(self._delete_thread, self._drop_staged, command.sink, command.committables)
+                self._submit(self._delete_thread, self._disposer.drop_staged, command.sink, command.committables)
             case events.DeleteObjects():
-                self._submit(self._delete_thread, self._delete, command)
+                self._submit(self._delete_thread, self._disposer.delete, command)
             case events.Resolve():
                 self._resolve(command)
             case events.Failover():
                 self._listeners.failover(command.reason)
             case events.RestoreFrom():
                 if self._requests.base is not None:
-                    self._requests.base.set_result(None if command.number is None else self._records[command.number])
+                    self._requests.base.set_result(self._recorder.record(command.number))
                     self._requests.base = None
             case events.FailQuery():
                 self._listeners.failed(
@@ -386,88 +385,3 @@ class Control:
             promise.set_result(command.number)
         else:
             promise.set_exception(CheckpointFailed(command.failure, soft=command.soft))
-
-    # --- on the record thread -----------------------------------------------------------------------------------------
-
-    def _store_and_record(self, command: events.StoreAndRecord) -> None:
-        stored: dict[str, str] = {}
-        checkpoint_id = command.checkpoint_id
-        try:
-            for sink, committables in command.committables.items():
-                stored[sink] = names.committables(self._facts.epoch, checkpoint_id, sink)
-                self._store.put(stored[sink], encode_committables(sink, committables))
-                failpoints.hit("jobmaster.record.stored")
-            failpoints.hit("jobmaster.record.before")
-        except (StorageError, OSError) as error:
-            self.post(events.RecordFailed(checkpoint_id, str(error), stored))
-            return
-        record = self._facts.record(command, stored, self._journal.next_number)
-        try:
-            number = self._append(record)
-        except Fenced as error:
-            self.post(events.Superseded())
-            self._listeners.failed(error)
-            return
-        failpoints.hit("jobmaster.record.after")
-
-        def note() -> None:
-            self._records[number] = record
-            self._handle(events.RecordWritten(checkpoint_id, number, stored))
-
-        self._events.put(note)
-
-    def _append(self, record: CheckpointRecord) -> JournalNumber:
-        """Until it is known what became of the record; a JobMaster that is closed leaves it to the next takeover."""
-        while True:
-            try:
-                return self._journal.resolve() if self._journal.unresolved else self._journal.append(record)
-            except StorageError as error:
-                log.warning("checkpoint %d: %s", record.checkpoint_id, error)
-                if self._closing.wait(RESOLVE_PAUSE_S):
-                    raise
-
-    def _expire(self, command: events.ExpireRecords) -> None:
-        numbers = frozenset(command.numbers)
-        failpoints.hit("jobmaster.expire.before")
-        try:
-            self._journal.expire(command.numbers)
-        except (StorageError, Fenced) as error:
-            log.warning("records %s could not be expired: %s", sorted(numbers), error)
-            self.post(events.ExpireFailed(numbers))
-            return
-        failpoints.hit("jobmaster.expire.after")
-
-        def note() -> None:
-            for number in numbers:
-                self._records.pop(number, None)
-            self._handle(events.RecordsExpired(numbers))
-
-        self._events.put(note)
-
-    # --- on the deletion thread ---------------------------------------------------------------------------------------
-
-    def _delete(self, command: events.DeleteObjects) -> None:
-        found = frozenset(command.names)
-        failpoints.hit("jobmaster.delete.before")
-        try:
-            self._store.delete(command.names)
-        except (StorageError, OSError) as error:
-            log.warning("%d objects could not be deleted: %s", len(found), error)
-            self.post(events.DeleteFailed(found))
-            return
-        self.post(events.ObjectsDeleted(found))
-
-    def _discard(self, command: events.Discard) -> None:
-        try:
-            self._publishers[command.sink].discard(command.object)
-        except (StorageError, OSError) as error:
-            log.warning("staged files of sink %r could not be deleted: %s", command.sink, error)
-            self.post(events.DiscardFailed(command.sink, command.number))
-            return
-        self.post(events.Discarded(command.sink, command.number))
-
-    def _drop_staged(self, sink: str, committables: list[bytes]) -> None:
-        try:
-            self._publishers[sink].drop(committables)
-        except (StorageError, OSError) as error:
-            log.warning("staged files of sink %r are left to the next takeover: %s", sink, error)

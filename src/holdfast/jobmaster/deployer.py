@@ -9,24 +9,22 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
-
 from holdfast import failpoints
-from holdfast.changelog.handles import Manifest
+from holdfast.changelog.handles import TableHandle
 from holdfast.errors import JobRefused, TaskManagerLost
 from holdfast.graph.program import Program
 from holdfast.jobmaster.batches import BatchRunner
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.control import Control
-from holdfast.jobmaster.deployment import Layout, deployment_for
+from holdfast.jobmaster.deployment import Layout, subtasks_of
 from holdfast.jobmaster.planner import BatchLimits
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.journal.codec import StoredJob
 from holdfast.journal.records import CheckpointRecord
-from holdfast.recovery.restore import load_manifests
+from holdfast.recovery.manifests import load_manifests
 from holdfast.settings import CheckpointConfig, QueryTrigger
 from holdfast.storage.store import ObjectStore
-from holdfast.taskmanager.protocol import BaseCheckpoint, ChangelogSettings, ExchangeRoutes
+from holdfast.taskmanager.protocol import BaseCheckpoint, ChangelogSettings, Deployment, ExchangeRoutes
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +40,6 @@ class MasterSettings:
     layout: Layout
     checkpoint: CheckpointConfig
     limits: BatchLimits
-    dead_letter: bool
     drop_state: tuple[str, ...]
     trigger: QueryTrigger
     metrics_port: int | None = None
@@ -133,36 +130,33 @@ class Deployer:
         self._control.deployed(self._run, live)
 
     def _host(self, base: CheckpointRecord | None, live: dict[int, int], first_batch: int) -> None:
-        job, manifests = self._job, self._manifests(base)
+        job, layout, handles = self._job, self._job.settings.layout, self._handles(base)
         checkpoint = None if base is None else BaseCheckpoint(base.epoch, base.checkpoint_id, base.batch)
-        self._task_managers.on_all(
-            lambda index, gateway: gateway.deploy(
-                deployment_for(
-                    index,
-                    live[index],
-                    job.settings.layout,
-                    job.program,
-                    job.shipped,
-                    manifests,
-                    job.stored.job_id,
-                    job.epoch,
-                    self._run,
-                    first_batch,
-                    job.settings.changelog,
-                    checkpoint,
-                )
-            )
-        )
 
-    def _manifests(self, base: CheckpointRecord | None) -> list[Manifest]:
+        def deployment(task_manager: int) -> Deployment:
+            return Deployment(
+                job_id=job.stored.job_id,
+                epoch=job.epoch,
+                run=self._run,
+                task_manager=task_manager,
+                incarnation=live[task_manager],
+                program=job.shipped,
+                max_parallelism=layout.max_parallelism,
+                subtasks=subtasks_of(task_manager, layout, job.program, handles),
+                first_batch=first_batch,
+                base=checkpoint,
+                changelog=job.settings.changelog,
+            )
+
+        self._task_managers.on_all(lambda index, gateway: gateway.deploy(deployment(index)))
+
+    def _handles(self, base: CheckpointRecord | None) -> list[TableHandle]:
         """Those of the base, without what the user gave up."""
         if base is None:
             return []
-        drop = set(self._job.settings.drop_state)
-        return [
-            msgspec.structs.replace(manifest, tables=[table for table in manifest.tables if table.operator not in drop])
-            for manifest in load_manifests(self._job.store, base.manifests)
-        ]
+        manifests = load_manifests(self._job.store, base.manifests)
+        drop = self._job.settings.drop_state
+        return [table for manifest in manifests for table in manifest.tables if table.operator not in drop]
 
     def next_run(self) -> None:
         """Undo the batch in flight; what still runs of it changes nothing any more. Raises `TaskManagerLost`."""
@@ -191,7 +185,6 @@ class Deployer:
             self._task_managers,
             ExchangeRoutes(job.stored.job_id, self._task_managers.routes(), layout.owners, layout.max_parallelism),
             job.store,
-            job.settings.dead_letter,
             self._combine,
             self._before_commit,
         )

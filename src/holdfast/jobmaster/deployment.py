@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from holdfast.changelog.handles import Manifest, TableHandle
+from holdfast.changelog.handles import TableHandle
 from holdfast.graph.keygroups import key_group_range
 from holdfast.graph.program import Program
 from holdfast.recovery.restore import select
-from holdfast.taskmanager.protocol import BaseCheckpoint, ChangelogSettings, Deployment, SubtaskDeployment
+from holdfast.taskmanager.protocol import SubtaskDeployment
 
 
 @dataclass(frozen=True)
@@ -24,37 +24,12 @@ class Layout:
         return [subtask * self.task_managers // self.parallelism for subtask in range(self.parallelism)]
 
 
-def deployment_for(
-    task_manager: int,
-    incarnation: int,
-    layout: Layout,
-    program: Program,
-    shipped: bytes,
-    manifests: list[Manifest],
-    job_id: str,
-    epoch: int,
-    run: int,
-    first_batch: int,
-    changelog: ChangelogSettings,
-    base: BaseCheckpoint | None,
-) -> Deployment:
-    """What one TaskManager hosts from now on."""
-    handles = [handle for manifest in manifests for handle in manifest.tables]
+def subtasks_of(
+    task_manager: int, layout: Layout, program: Program, handles: list[TableHandle]
+) -> list[SubtaskDeployment]:
+    """What one TaskManager hosts, with what of a checkpoint's `handles` each subtask is restored from."""
     own = [subtask for subtask, owner in enumerate(layout.owners) if owner == task_manager]
-    return Deployment(
-        job_id=job_id,
-        epoch=epoch,
-        run=run,
-        task_manager=task_manager,
-        incarnation=incarnation,
-        program=shipped,
-        parallelism=layout.parallelism,
-        max_parallelism=layout.max_parallelism,
-        subtasks=[_subtask(name, subtask, layout, program, handles) for name in program.operators for subtask in own],
-        first_batch=first_batch,
-        changelog=changelog,
-        base=base,
-    )
+    return [_subtask(operator, subtask, layout, program, handles) for operator in program.operators for subtask in own]
 
 
 def _subtask(

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from holdfast.checkpoint.events import StoreAndRecord
-from holdfast.ids import JournalNumber
+from holdfast.ids import CheckpointId, JournalNumber
 from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity
 
 
@@ -39,3 +41,7 @@ class JobFacts:
             max_parallelism=self.max_parallelism,
             watermarks=dict(command.position.watermarks),
         )
+
+    def again(self, record: CheckpointRecord, checkpoint_id: CheckpointId) -> CheckpointRecord:
+        """A record of the same checkpoint, perhaps of an older epoch, of which all is published."""
+        return msgspec.structs.replace(record, epoch=self.epoch, checkpoint_id=checkpoint_id, groups={}, nonce="")

@@ -18,8 +18,8 @@ from holdfast.checkpoint import events
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.events import Position
 from holdfast.clock import Clock
-from holdfast.exchange.task import DEAD_LETTERS
 from holdfast.graph.plan import Plan
+from holdfast.graph.program import DEAD_LETTERS
 from holdfast.ids import BatchNumber, JournalNumber
 from holdfast.jobmaster.batches import BatchOutcome
 from holdfast.jobmaster.checkpoint_stats import CheckpointStats
@@ -124,14 +124,14 @@ class JobMaster:
         """Called last when everything of this start ends."""
         self._on_close = call
 
-    def stop(self, timeout_s: float | None = None) -> None:
+    def stop(self) -> None:
         """Undo the batch in flight and end; work since the last checkpoint is repeated at the next start."""
         if self.active and not self._stopping.is_set():
             wait_for([self._control.request_close()], CLOSE_S_MAX)
         self._stopping.set()
         self._wake.set()
         self._deployer.cancel()
-        self._ended.wait(timeout_s)
+        self._ended.wait()
 
     def wait(self, timeout_s: float | None) -> bool:
         return self._ended.wait(timeout_s)
@@ -181,8 +181,10 @@ class JobMaster:
                 self._failover()
             self._tell_sources()
             ready = not self._paused and self._due()
-            latest = until or self._waiters.serve(self._planner.latest)
-            plan = self._planner.next(latest, to_end=until is not None) if ready else None
+            plan = None
+            if ready or self._waiters.somebody_waits():
+                latest = until or self._waiters.serve(self._planner.latest)
+                plan = self._planner.next(latest, to_end=until is not None) if ready else None
             if plan is not None:
                 self._last_started_s = self._clock.monotonic()
                 self._process(plan)

@@ -5,9 +5,13 @@ A batch's time is wall-clock time that never goes back, also over restarts. Its 
 batches committed before. A batch without rows is planned for timers that are due, and for expired state that is
 to be removed; after a restore one is planned anyway where an operator may have either, since only the restored state
 knows.
+
+Looking for new data may be much work (a folder of a hundred thousand files), so a source is looked at as often as that
+takes no more than a part of the time (`LOOK_SHARE`), and at once where somebody waits for what is there now.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from holdfast.checkpoint.events import Position
@@ -19,6 +23,11 @@ from holdfast.watermarks import Watermarks
 
 AllOffsets = dict[str, Offsets]
 
+LOOK_SHARE = 10
+"""Looking takes no more than one part in so many of the time,"""
+LOOK_PAUSE_S_MAX = 60.0
+"""unless that makes it wait for longer than this."""
+
 
 @dataclass(frozen=True)
 class BatchLimits:
@@ -26,6 +35,24 @@ class BatchLimits:
 
     rows_max: int
     bytes_max: int
+
+
+class _Look:
+    """What was found in a source when it was looked at last. `monotonic` is of the machine: it measures work."""
+
+    def __init__(self, enumerator: Enumerator, monotonic: Callable[[], float]) -> None:
+        self._enumerator = enumerator
+        self._monotonic = monotonic
+        self._found: Offsets | None = None
+        self._next_s = float("-inf")
+
+    def latest(self, fresh: bool) -> Offsets:
+        began_s = self._monotonic()
+        if self._found is None or fresh or began_s >= self._next_s:
+            self._found = self._enumerator.latest()
+            ended_s = self._monotonic()
+            self._next_s = ended_s + min(LOOK_PAUSE_S_MAX, LOOK_SHARE * (ended_s - began_s))
+        return self._found
 
 
 class Planner:
@@ -39,8 +66,10 @@ class Planner:
         clock: Clock,
         watermarks: Watermarks | None = None,
         timed: bool = False,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._enumerators = enumerators
+        self._looks = {name: _Look(enumerator, monotonic) for name, enumerator in enumerators.items()}
         self._limits = limits
         self._senders = senders
         self._clock = clock
@@ -73,9 +102,9 @@ class Planner:
         if base is not None:
             self._batch_time_us = max(self._batch_time_us, base.batch_time_us)
 
-    def latest(self) -> AllOffsets:
-        """Look for new data in every source."""
-        return {name: enumerator.latest() for name, enumerator in self._enumerators.items()}
+    def latest(self, fresh: bool = False) -> AllOffsets:
+        """What there is in every source, as of the last look; `fresh`: as of now."""
+        return {name: look.latest(fresh) for name, look in self._looks.items()}
 
     def next(self, until: AllOffsets, to_end: bool = False) -> Plan | None:
         """The next batch, not past `until`; None where there is nothing to do.

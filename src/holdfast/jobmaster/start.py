@@ -5,8 +5,7 @@
 Everything before the takeover leaves an older JobMaster on the same storage alone.
 """
 
-import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -21,13 +20,16 @@ from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.prometheus import JobCollector, MetricsServer
 from holdfast.jobmaster.server import JobMasterServer
 from holdfast.journal.codec import StoredJob
-from holdfast.journal.fence import journal_numbers, read_record, take_over
+from holdfast.journal.fence import journal_numbers, newest_checkpoint, read_record, take_over
 from holdfast.journal.job import open_job
-from holdfast.journal.records import CheckpointRecord
+from holdfast.journal.records import CheckpointRecord, Record
+from holdfast.settings import TaskManagerConfig
 from holdfast.sinks.base import SinkContext
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.protocol import Acknowledgement, Decline
+from holdfast.taskmanager.security import new_secret
+from holdfast.taskmanager.settings import TaskManagerSettings
 
 LOOPBACK = "127.0.0.1"
 
@@ -41,6 +43,28 @@ class Place:
     secret: str
     job_master: str
     """The JobMaster's Flight address; empty where TaskManagers are in this process."""
+
+
+def task_manager_settings(
+    place: Place, config: TaskManagerConfig, storage_url: str, storage_options: Mapping[str, str] | None = None
+) -> TaskManagerSettings:
+    """Those of all TaskManagers of a start; `task_manager` and `incarnation` are filled in when one is started."""
+    return TaskManagerSettings(
+        job_id=place.job.job_id,
+        epoch=place.epoch,
+        task_manager=-1,
+        incarnation=-1,
+        job_master=place.job_master,
+        secret=place.secret,
+        bind_host="",
+        storage_url=storage_url,
+        storage_options=dict(storage_options or {}),
+        advertised_host=config.advertised_host,
+        port_range=None if config.port_range == (0, 0) else config.port_range,
+        local_dir=config.local_dir,
+        memory_bytes=config.memory_bytes,
+        local_copies_bytes_max=config.local_copies_bytes_max,
+    )
 
 
 class Gateway:
@@ -66,9 +90,8 @@ class Gateway:
 class Start:
     """The parts of one start."""
 
-    settings: Callable[[StoredJob], MasterSettings]
+    settings: MasterSettings
     store: ObjectStore
-    storage_url: str
     program: Program
     shipped: bytes
     clock: Clock
@@ -91,7 +114,7 @@ def open_stored_job(store: ObjectStore, name: str, parallelism: int, max_paralle
 
 def start_job(start: Start, job: StoredJob) -> JobMaster:
     """Start; raises what keeps the job from running, having changed no state."""
-    settings = start.settings(job)
+    settings = start.settings
     check_keys(start.program)
     base = _newest_checkpoint(start.store)
     if base is not None:
@@ -119,7 +142,7 @@ def _take_over_and_start(
     if taken.base is not None:
         check_identity(taken.base, start.program, settings.drop_state)
         taken = taken._replace(base=without_dropped_output(taken.base, start.program))
-    secret = secrets.token_hex(32)
+    secret = new_secret()
     server = JobMasterServer(gateway, secret, start.host) if start.host is not None else None
     if server is not None:
         closing.callback(server.close)
@@ -145,21 +168,21 @@ def _serve_metrics(settings: MasterSettings, gateway: Gateway, host: str | None,
 
 def _newest_checkpoint(store: ObjectStore) -> CheckpointRecord | None:
     """A look before the takeover; what changes meanwhile is looked at again after it."""
-    for number in sorted(journal_numbers(store), reverse=True):
+
+    def read(number: int) -> Record | None:
         try:
-            record = read_record(store, number)
+            return read_record(store, number)
         except ObjectNotFound:
-            continue
-        if isinstance(record, CheckpointRecord):
-            return record
-    return None
+            return None
+
+    return newest_checkpoint(journal_numbers(store), read)[1]
 
 
 def _prepare_sinks(start: Start, job: StoredJob) -> None:
     program = start.program
     for name, sink in publishing(program).items():
         schema = DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else program.sink_schemas[name]
-        context = SinkContext(job.job_id, name, start.store, start.storage_url, program.sink_keys.get(name, ()))
+        context = SinkContext(job.job_id, name, start.store, program.sink_keys.get(name, ()))
         try:
             sink.prepare(schema, context)
         except (StorageError, OSError) as error:

@@ -132,11 +132,6 @@ class TaskManagers:
             log.warning("TaskManager %d, incarnation %d, ended: %s", task_manager, incarnation, reason)
             self._lost(task_manager, reason)
 
-    def complete(self) -> bool:
-        """Whether all serve."""
-        with self._changed:
-            return len(self._serving) == self.count
-
     def routes(self) -> list[ExchangeRoute]:
         """Those that serve, by index."""
         with self._changed:

@@ -37,11 +37,15 @@ class Waiters:
             self._waiting.append(waiter)
         return waiter.promise
 
-    def serve(self, look: Callable[[], AllOffsets]) -> AllOffsets:
-        """What `look` finds in the sources now: those who have asked before it looks are served with it."""
+    def somebody_waits(self) -> bool:
+        with self._lock:
+            return bool(self._waiting)
+
+    def serve(self, look: Callable[[bool], AllOffsets]) -> AllOffsets:
+        """What `look` says is in the sources; it looks anew (True) for those who have asked since the last call."""
         with self._lock:
             waiting = list(self._waiting)
-        latest = look()
+        latest = look(any(waiter.until is None for waiter in waiting))
         for waiter in waiting:
             self._serve(waiter, latest)
         return latest

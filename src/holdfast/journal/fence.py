@@ -7,6 +7,7 @@
 Owns nothing after it returns: the records that follow are `journal.Journal`'s.
 """
 
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -67,6 +68,17 @@ def read_record(store: ObjectStore, number: int) -> Record:
     return decode_record(name, store.get(name))
 
 
+def newest_checkpoint(
+    numbers: Collection[int], read: Callable[[int], Record | None]
+) -> tuple[JournalNumber, CheckpointRecord] | tuple[None, None]:
+    """The newest record of these that is a checkpoint's; `read` says None of one that is gone, where that may be."""
+    for number in rules.base_search_order(numbers, rules.number_for_put(numbers)):
+        record = read(number)
+        if isinstance(record, CheckpointRecord):
+            return JournalNumber(number), record
+    return None, None
+
+
 def settle(store: ObjectStore, number: int, own: Record, patience: Patience) -> rules.Outcome:
     """Put a record at a number, and find out what became of it: `WRITTEN` or `TAKEN`.
 
@@ -101,7 +113,7 @@ def _read_back(store: ObjectStore, number: int, own: Record) -> rules.Outcome:
 
 def _attempt(store: ObjectStore, patience: Patience) -> TakenOver | None:
     before = _listed(store, patience)
-    base_number, base = _find_base(store, before, patience)
+    base_number, base = newest_checkpoint(before, lambda each: _read_patiently(store, each, patience))
     number = rules.number_for_put(before)
     hit("journal.takeover.listed")
     if settle(store, number, Takeover(number, uuid4().hex), patience) is rules.Outcome.TAKEN:
@@ -118,16 +130,6 @@ def _listed(store: ObjectStore, patience: Patience) -> list[int]:
             return journal_numbers(store)
         except StorageError as error:
             patience.spend(f"{store.url}: the journal could not be listed", error)
-
-
-def _find_base(
-    store: ObjectStore, numbers: list[int], patience: Patience
-) -> tuple[JournalNumber | None, CheckpointRecord | None]:
-    for number in rules.base_search_order(numbers, rules.number_for_put(numbers)):
-        record = _read_patiently(store, number, patience)
-        if isinstance(record, CheckpointRecord):
-            return JournalNumber(number), record
-    return None, None
 
 
 def _read_patiently(store: ObjectStore, number: int, patience: Patience) -> Record:

@@ -13,11 +13,9 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.errors import ObjectNotFound, StorageError
-from holdfast.ids import Epoch, JournalNumber
-from holdfast.journal import rules
+from holdfast.ids import Epoch
 from holdfast.journal.cleanup import CleanupPlan, needed_objects, plan_cleanup, survey
-from holdfast.journal.fence import TakenOver, journal_numbers, read_record
-from holdfast.journal.records import CheckpointRecord
+from holdfast.journal.fence import TakenOver, journal_numbers, newest_checkpoint, read_record
 from holdfast.recovery.manifests import decode_manifest
 from holdfast.sinks.staging import staged_names
 from holdfast.storage.store import ObjectStore
@@ -74,7 +72,7 @@ def manifest_objects(name: str, data: bytes) -> list[str]:
 def _observe(store: ObjectStore, numbers: list[int], epoch: int | None, sinks: Collection[str] | None) -> Observed:
     # A takeover below other records never counted: only the highest number says which epoch lives.
     living = read_record(store, max(numbers)).epoch if epoch is None else epoch
-    number, base = _newest_checkpoint(store, numbers)
+    number, base = newest_checkpoint(numbers, lambda each: read_record(store, each))
     if base is not None and sinks is not None:
         kept = {sink: groups for sink, groups in base.groups.items() if sink in sinks}
         base = msgspec.structs.replace(base, groups=kept)
@@ -86,13 +84,3 @@ def _observe(store: ObjectStore, numbers: list[int], epoch: int | None, sinks: C
 
     needed = needed_objects(store, base, manifest_objects, staged)
     return Observed(TakenOver(Epoch(living), number, base), frozenset(needed), committables)
-
-
-def _newest_checkpoint(
-    store: ObjectStore, numbers: list[int]
-) -> tuple[JournalNumber, CheckpointRecord] | tuple[None, None]:
-    for number in rules.base_search_order(numbers, rules.number_for_put(numbers)):
-        record = read_record(store, number)
-        if isinstance(record, CheckpointRecord):
-            return JournalNumber(number), record
-    return None, None

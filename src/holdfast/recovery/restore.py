@@ -23,11 +23,8 @@ from holdfast.materialize.base_files import FilesDirectory, read_files, read_fil
 from holdfast.materialize.snapshot import read_part
 from holdfast.recovery.downloads import ObjectCache, Range
 from holdfast.recovery.local import Copy
-from holdfast.recovery.manifests import load_manifests
 from holdfast.state.base_rocksdb import scan_folder
 from holdfast.state.table import StateTable
-
-__all__ = ["ObjectCache", "load_manifests", "ranges_of", "restore_table", "select"]
 
 
 def select(

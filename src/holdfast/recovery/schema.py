@@ -12,6 +12,12 @@ from holdfast.errors import JobRefused
 from holdfast.state.changes import key_schema_of, value_schema_of
 from holdfast.state.widening import is_packed, shown_type, widens
 
+_PARTS = {"elements": "elements", "entries": "values", "order": "map keys"}
+"""What is in a table that a state has of its own, by the last part of the table's name."""
+
+_KINDS = {"elements": "a list", "entries": "a map"}
+"""The kind of state that has such a table."""
+
 
 def check_schema(stored: pa.Schema, declared: pa.Schema, operator: str, table: str) -> None:
     """Both are tables' stored schemas (`StateTable.stored_schema()`).
@@ -43,9 +49,8 @@ def check_schema(stored: pa.Schema, declared: pa.Schema, operator: str, table: s
 
 def _state_of(table: str) -> tuple[str | None, str]:
     """The state that has a table of its own, and what its values are there; None: that is the operator's own table."""
-    state, _, kind = table.rpartition(".")
-    parts = {"elements": "elements", "entries": "values", "order": "map keys"}
-    return (state, parts[kind]) if state and kind in parts else (None, "")
+    state, _, part = table.rpartition(".")
+    return (state, _PARTS[part]) if state and part in _PARTS else (None, "")
 
 
 def _refusal(operator: str, state: str, part: str, stored: str, declared: str, remedy: str) -> JobRefused:
@@ -77,12 +82,9 @@ def _kinds(tables: Mapping[str, pa.Schema]) -> dict[str, str]:
         state, _, part = table.rpartition(".")
         if not state:
             kinds.update({name: "a value" for name in value_schema_of(schema).names if "." not in name})
-        elif part in _OWN_TABLES:
-            kinds[state] = _OWN_TABLES[part]
+        elif part in _KINDS:
+            kinds[state] = _KINDS[part]
     return kinds
-
-
-_OWN_TABLES = {"elements": "a list", "entries": "a map"}
 
 
 def _fields(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:

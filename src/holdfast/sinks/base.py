@@ -27,7 +27,6 @@ class SinkContext:
     job_id: str
     sink: str
     store: ObjectStore
-    storage_url: str
     key_columns: tuple[str, ...] = ()
 
 

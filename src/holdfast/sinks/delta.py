@@ -21,10 +21,11 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from holdfast.errors import JobRefused, PublishFailed, SettingsError, StorageError
 from holdfast.failpoints import hit
+from holdfast.schema import CHANGE_TYPE
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
 from holdfast.sinks.delta_commit import Append, Upsert
 from holdfast.sinks.delta_files import empty_partitions_to_null, write_files
-from holdfast.sinks.delta_merge import CHANGE_TYPE, check_changes, data_schema
+from holdfast.sinks.delta_merge import check_changes, data_schema
 from holdfast.sinks.delta_schema import differences, missing_columns, stored_schema, unsupported
 from holdfast.sinks.partitions import partition_differences
 from holdfast.sinks.staging import (

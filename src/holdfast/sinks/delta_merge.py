@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
 
 from holdfast.errors import BadRecord
+from holdfast.schema import CHANGE_TYPE
 
-CHANGE_TYPE = "_change_type"
 UPSERTS = ("insert", "update_postimage")
 DELETE = "delete"
 IGNORED = "update_preimage"

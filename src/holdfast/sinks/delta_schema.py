@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from holdfast.schema import CHANGE_TYPE
+
 HARMLESS_FEATURES = frozenset(
     {
         "allowColumnDefaults",
@@ -32,7 +34,7 @@ HARMLESS_FEATURES = frozenset(
 )
 """Writer features that mean nothing for added files, or whose use by this very table is looked at below."""
 
-CHANGE_FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
+CHANGE_FEED_COLUMNS = (CHANGE_TYPE, "_commit_version", "_commit_timestamp")
 
 _COLUMN_RULES = {
     "delta.generationExpression": "is a generated column",

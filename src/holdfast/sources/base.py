@@ -7,7 +7,6 @@ A source never decides in a task what to read: a `SplitRead` fixes it, and readi
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -145,7 +144,3 @@ class Source(ABC):
     @abstractmethod
     def read(self, read: SplitRead) -> Iterator[SourceBatch]:
         """The rows of one read, in order, in Arrow batches of the declared schema. Runs in a task."""
-
-    def describe(self) -> dict[str, Any]:
-        """For progress reports; never credentials."""
-        return {"description": self.name or self.kind}

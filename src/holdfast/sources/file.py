@@ -114,9 +114,6 @@ class FileSource(Source):
             bad = [BadRow(source, read.split, one.position, one.reason, one.payload) for one in piece.bad]
             yield SourceBatch(piece.rows, piece.position, bad)
 
-    def describe(self) -> dict[str, Any]:
-        return {"description": f"FileSource[{self._path}]"}
-
     def __repr__(self) -> str:
         return f"FileSource({self._path!r}, name={self.name!r})"
 

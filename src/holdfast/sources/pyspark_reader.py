@@ -88,9 +88,6 @@ class DataSourceReaderSource(Source):
                 yield SourceBatch(batch, position, [reported] if reported else [])
                 position += batch.num_rows + (1 if bad else 0)
 
-    def describe(self) -> dict[str, Any]:
-        return {"description": f"DataSourceReaderSource[{type(self._reader).__name__}]"}
-
     def __repr__(self) -> str:
         return f"DataSourceReaderSource({type(self._reader).__name__}, name={self.name!r})"
 

@@ -7,7 +7,6 @@ a function of split and position alone; nothing is stored but positions.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -114,10 +113,6 @@ class SequenceSource(Source):
             values = np.arange(first, first + (rows - 1) * self.splits + 1, self.splits, dtype=np.int64)
             yield SourceBatch(pa.RecordBatch.from_arrays([pa.array(values)], schema=SCHEMA), position)
             position += rows
-
-    def describe(self) -> dict[str, Any]:
-        end = "no end" if self.rows is None and self.stop is None else str(self.end)
-        return {"description": f"SequenceSource[{self.start} to {end}, {self.splits} splits]"}
 
 
 class SequenceEnumerator(Enumerator):

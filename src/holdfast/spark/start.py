@@ -13,8 +13,7 @@ from holdfast.graph.program import Program
 from holdfast.jobmaster.deployer import MasterSettings
 from holdfast.jobmaster.deployment import Layout
 from holdfast.jobmaster.planner import BatchLimits
-from holdfast.jobmaster.start import Gateway, Place, Start, open_stored_job, start_job
-from holdfast.journal.codec import StoredJob
+from holdfast.jobmaster.start import Gateway, Place, Start, open_stored_job, start_job, task_manager_settings
 from holdfast.query import Query
 from holdfast.settings import QueryTrigger
 from holdfast.sources.dataframe import DataFrameSource
@@ -30,7 +29,6 @@ from holdfast.storage import names
 from holdfast.storage.reach import check_reachable
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
-from holdfast.taskmanager.settings import TaskManagerSettings
 
 if TYPE_CHECKING:
     from holdfast.job import Job
@@ -47,7 +45,7 @@ def start_on_spark(job: "Job", trigger: QueryTrigger) -> Query:
     _bind_sources(job, session)
     with shipped_by_value(job.ship_modules):
         program = build_program(
-            job.declared, lambda fn, schema: analyse_transform(session, fn, schema), job.dead_letters, {}, job.state
+            job.declared, lambda fn, schema: analyse_transform(session, fn, schema), job.dead_letters, job.state
         )
     layout = _layout(job, program, session)
     check_memory(session, job.task_manager, layout.task_managers)
@@ -57,18 +55,14 @@ def start_on_spark(job: "Job", trigger: QueryTrigger) -> Query:
     stored = open_stored_job(store, job.name, layout.parallelism, job.max_parallelism)
     layout = Layout(layout.parallelism, stored.max_parallelism, layout.task_managers)
 
-    def settings(_: StoredJob) -> MasterSettings:
-        limits = BatchLimits(job.max_rows_per_batch, job.max_bytes_per_batch)
-        dead_letter = job.dead_letters is not None
-        return MasterSettings(
-            job.name, layout, job.checkpoint, limits, dead_letter, job.drop_state, trigger, job.metrics_port
-        )
+    limits = BatchLimits(job.max_rows_per_batch, job.max_bytes_per_batch)
+    settings = MasterSettings(job.name, layout, job.checkpoint, limits, job.drop_state, trigger, job.metrics_port)
 
     def cluster(place: Place, _: Gateway) -> SparkCluster:
         senders = slots(session) - layout.task_managers
         return _cluster(job, session, program, shipped, place, senders)
 
-    start = Start(settings, store, job.storage, program, shipped, SystemClock(), cluster, driver_host(session))
+    start = Start(settings, store, program, shipped, SystemClock(), cluster, driver_host(session))
     return Query(start_job(start, stored), on_end=lambda: None)
 
 
@@ -130,20 +124,5 @@ def _cluster(
     job: "Job", session: SparkSession, program: Program, shipped: bytes, place: Place, senders: int
 ) -> SparkCluster:
     shipment = Shipment(place.job.job_id, shipped, job.storage, job.storage_options, place.secret)
-    task_manager = TaskManagerSettings(
-        job_id=place.job.job_id,
-        epoch=place.epoch,
-        task_manager=-1,
-        incarnation=-1,
-        job_master=place.job_master,
-        secret=place.secret,
-        bind_host="",
-        storage_url=job.storage,
-        storage_options=job.storage_options,
-        advertised_host=job.task_manager.advertised_host,
-        port_range=None if job.task_manager.port_range == (0, 0) else job.task_manager.port_range,
-        local_dir=job.task_manager.local_dir,
-        memory_bytes=job.task_manager.memory_bytes,
-        local_copies_bytes_max=job.task_manager.local_copies_bytes_max,
-    )
+    task_manager = task_manager_settings(place, job.task_manager, job.storage, job.storage_options)
     return SparkCluster(session, job.name, program, shipment, task_manager, senders, job.ship_modules)

@@ -5,7 +5,6 @@ Singletons (program, store, links) live as long as the worker process and are ma
 
 import gc
 import os
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,11 +19,11 @@ from holdfast.exchange.links import FlightLinks
 from holdfast.exchange.task import (
     UnitResult,
     UnitRows,
+    Work,
     apply_steps,
     deliver,
     failure_of,
     run_unit,
-    stage_dead_letters,
 )
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import MapBatches, Program
@@ -122,7 +121,8 @@ class ReadUnit:
         run = msgspec.msgpack.decode(self._run, type=LevelRun)
         unit = msgspec.msgpack.decode(self._units, type=list[Unit])[_partition()]
         links = FlightLinks(run.routes, worker.shipment.secret)
-        rows = UnitRows(unit, run.request, worker.program, links)
+        work = Work(unit, run.request, worker.program, links, worker.store)
+        rows = UnitRows(work)
         failure = None
         try:
             with links:
@@ -131,9 +131,7 @@ class ReadUnit:
             raise
         except Exception as error:
             failure = failure_of(error)
-        letters = stage_dead_letters(
-            rows.bad, worker.program.dead_letters, unit, uuid.uuid4().hex, run.request, worker.store
-        )
+        letters = work.stage_dead_letters(rows.bad)
         note = UnitResult(
             unit.unit, unit.leg, "", rows.count, [], [], letters, len(rows.bad), failure, rows.event_times
         )
@@ -168,14 +166,14 @@ class DeliverUnit:
             yield _encoded(UnitResult(-1, -1, "", failure=failure_of(JobRefused(_OTHER_PARTITIONS))))
             return
         unit = self._unit(units)
-        schema = worker.program.legs[unit.leg].schema
-        attempt = uuid.uuid4().hex
-        counted = _Counted(batches, schema)
+        links = FlightLinks(run.routes, worker.shipment.secret)
+        work = Work(unit, run.request, worker.program, links, worker.store)
+        counted = _Counted(batches, work.leg.schema)
         try:
-            with FlightLinks(run.routes, worker.shipment.secret) as links:
-                result = deliver(iter(counted), unit, attempt, run.request, worker.program, links, worker.store)
+            with links:
+                result = deliver(iter(counted), work)
         except Exception as error:
-            result = UnitResult(unit.unit, unit.leg, attempt, failure=failure_of(error))
+            result = work.failed(error)
         result = self._with_note(result, worker, run, unit, counted.rows)
         yield _encoded(result)
 

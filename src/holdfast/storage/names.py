@@ -32,7 +32,6 @@ SHARED = "shared/"
 SOURCES = "sources/"
 STAGING = "staging/"
 PROBES = "probes/"
-SAVEPOINTS = "savepoints/"
 EPOCH_FOLDERS = (MANIFESTS, CHANGELOG, SHARED, SOURCES, STAGING, PROBES)
 """What holds objects that belong to an epoch."""
 

@@ -52,13 +52,6 @@ class TaskManagerClient:
     def abort_checkpoint(self, run: int, checkpoint_id: int) -> None:
         self._call("abort_checkpoint", (run, checkpoint_id), type(None))
 
-    def metrics(self) -> dict[str, float]:
-        return self._call("metrics", (), dict[str, float])
-
-    def read_nonce(self, name: str) -> bytes:
-        """The object `name`, as that TaskManager reads it from the job's storage."""
-        return self._call("read_nonce", name, bytes)
-
     def stop(self) -> None:
         """Ask the TaskManager to end; it deletes nothing in the store."""
         self._call("stop", (), type(None))

@@ -245,9 +245,8 @@ def _restored(
         interval_s=settings.materialization_interval_s,
     )
     start, stop = subtask.key_group_start, subtask.key_group_stop
-    operator = program.operators[subtask.operator].create(
-        subtask.subtask, start, stop, deployment.max_parallelism, tables_of(program.state, local_dir)
-    )
+    new_table = tables_of(program.state, local_dir)
+    operator = program.operators[subtask.operator].create(subtask.subtask, deployment.max_parallelism, new_table)
     states: dict[str, KeyedState] = {}
     try:
         for name, table in operator.tables.items():

@@ -62,7 +62,6 @@ class Deployment(msgspec.Struct, frozen=True):
     incarnation: int
     program: bytes
     """`graph.program.Program`, cloudpickled; travels only, never stored."""
-    parallelism: int
     max_parallelism: int
     subtasks: list[SubtaskDeployment]
     first_batch: int = 0
@@ -228,7 +227,7 @@ class TaskManagerGateway(Protocol):
         ...
 
     def commit(self, run: int, batch: int) -> dict[str, float]:
-        """Idempotent: answered again for a batch already committed. Gives `metrics`, to save a call for them."""
+        """Idempotent: answered again for a batch already committed. Gives the metrics of now (`holdfast.metrics`)."""
         ...
 
     def abort(self, run: int) -> None:
@@ -249,10 +248,6 @@ class TaskManagerGateway(Protocol):
 
     def abort_checkpoint(self, run: int, checkpoint_id: int) -> None:
         """The checkpoint will not complete. Deletes nothing."""
-        ...
-
-    def metrics(self) -> dict[str, float]:
-        """Current gauges, counters and histograms by their known names, as `holdfast.metrics` says."""
         ...
 
 

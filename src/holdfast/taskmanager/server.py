@@ -109,7 +109,5 @@ def _actions(task_manager: TaskManager) -> dict[str, Callable[[bytes], Any]]:
         "cut": of_numbers(task_manager.cut),
         "complete": of_numbers(task_manager.complete),
         "abort_checkpoint": of_numbers(task_manager.abort_checkpoint),
-        "metrics": lambda body: task_manager.metrics(),
-        "read_nonce": lambda body: task_manager.read_nonce(_decode(body, type=str)),
         "stop": lambda body: task_manager.stop(),
     }

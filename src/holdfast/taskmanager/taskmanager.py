@@ -266,10 +266,6 @@ class TaskManager:
             "lastCommittedBatch": float(self._committed),
         }
 
-    def read_nonce(self, name: str) -> bytes:
-        """The object `name` as this process reads it: shows at `start()` whether all see the same storage."""
-        return self._store.get(name)
-
     def stop(self) -> None:
         """Ask whoever runs this TaskManager to end it."""
         self.stopped.set()

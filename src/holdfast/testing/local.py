@@ -1,21 +1,20 @@
 """A cluster inside this process: TaskManagers as objects, units of work one after the other. No Spark, no network."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import pyarrow as pa
+import msgspec
 
 from holdfast.clock import Clock
 from holdfast.errors import TaskManagerLost
-from holdfast.exchange.local import LocalSender
-from holdfast.exchange.sender import UnitAttempt
+from holdfast.exchange.local import LocalLinks
 from holdfast.exchange.task import UnitResult, run_unit
 from holdfast.graph.program import Program
 from holdfast.jobmaster.cluster import LevelRun, StartTaskManager
-from holdfast.jobmaster.start import Gateway, Place
+from holdfast.jobmaster.start import Gateway, Place, task_manager_settings
 from holdfast.settings import TaskManagerConfig
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
@@ -24,12 +23,10 @@ from holdfast.taskmanager.protocol import (
     Decline,
     Deployment,
     ExchangeRoute,
-    ExchangeRoutes,
     ProcessRequest,
     ProcessResult,
     TaskManagerGateway,
 )
-from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.taskmanager import TaskManager
 from holdfast.testing.stores import CutOffStore
 
@@ -73,9 +70,8 @@ class LocalCluster:
     ) -> None:
         self._program = program
         self._store = store
-        self._task_manager = task_manager
+        self._settings = task_manager_settings(place, task_manager, store.url)
         self._retrying = RetryingStore(store)
-        self._place = place
         self._gateway = gateway
         self._clock = clock
         self._lock = threading.Lock()
@@ -83,18 +79,8 @@ class LocalCluster:
         self._reaper = ThreadPoolExecutor(4, thread_name_prefix="holdfast-reaper")
 
     def start_task_manager(self, start: StartTaskManager) -> None:
-        settings = TaskManagerSettings(
-            job_id=self._place.job.job_id,
-            epoch=self._place.epoch,
-            task_manager=start.task_manager,
-            incarnation=start.incarnation,
-            job_master="",
-            secret=self._place.secret,
-            bind_host="",
-            storage_url=self._store.url,
-            local_dir=self._task_manager.local_dir,
-            memory_bytes=self._task_manager.memory_bytes,
-            local_copies_bytes_max=self._task_manager.local_copies_bytes_max,
+        settings = msgspec.structs.replace(
+            self._settings, task_manager=start.task_manager, incarnation=start.incarnation
         )
         store, job_master = CutOffStore(self._store), _Reachable(self._gateway)
         task_manager = TaskManager(settings, store, job_master, self._clock)
@@ -128,7 +114,7 @@ class LocalCluster:
     def run_level(self, run: LevelRun) -> list[UnitResult]:
         with self._lock:
             hosted = {index: each.task_manager for index, each in self._hosted.items()}
-        links = _LocalLinks(run.routes, hosted)
+        links = LocalLinks(run.routes, hosted)
         results = [run_unit(unit, run.request, self._program, links, self._retrying) for unit in run.units]
         if any(result.failure is not None and result.failure.kind == "Aborted" for result in results):
             for task_manager in hosted:
@@ -211,21 +197,3 @@ class _LocalGateway:
 
     def abort_checkpoint(self, run: int, checkpoint_id: int) -> None:
         self._call(lambda it: it.abort_checkpoint(run, checkpoint_id))
-
-    def metrics(self) -> dict[str, float]:
-        return self._call(lambda it: it.metrics())
-
-
-class _LocalLinks:
-    def __init__(self, routes: ExchangeRoutes, task_managers: Mapping[int, TaskManager]) -> None:
-        self._routes = routes
-        self._task_managers = task_managers
-
-    def open_sender(self, unit: UnitAttempt) -> LocalSender:
-        return LocalSender(self._routes, self._task_managers, unit)
-
-    def output(self, run: int, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
-        owner = self._routes.owners[subtask]
-        if owner not in self._task_managers:
-            raise TaskManagerLost(f"TaskManager {owner} is gone")
-        return self._task_managers[owner].output(run, batch, operator, subtask)

@@ -16,7 +16,6 @@ from holdfast.jobmaster.deployer import MasterSettings
 from holdfast.jobmaster.deployment import Layout
 from holdfast.jobmaster.planner import BatchLimits
 from holdfast.jobmaster.start import Gateway, Place, Start, open_stored_job, start_job
-from holdfast.journal.codec import StoredJob
 from holdfast.query import Query
 from holdfast.settings import QueryTrigger, available_now
 from holdfast.storage.reach import check_reachable
@@ -63,25 +62,21 @@ def start(
 def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, cluster: MakeCluster) -> Query:
     """Start a job on a cluster that `cluster` makes, once the storage is taken over; `plain` does not retry."""
     trigger = job.checked(trigger)
-    program = build_program(job.declared, _no_spark, job.dead_letters, {}, job.state)
+    program = build_program(job.declared, _no_spark, job.dead_letters, job.state)
     task_managers = job.task_managers if program.operators else 0
     parallelism = job.parallelism or max(1, task_managers)
     opened = RetryingStore(plain)
     stored = open_stored_job(opened, job.name, parallelism, job.max_parallelism)
     layout = Layout(parallelism, stored.max_parallelism, task_managers)
 
-    def settings(_: StoredJob) -> MasterSettings:
-        limits = BatchLimits(job.max_rows_per_batch, job.max_bytes_per_batch)
-        dead_letter = job.dead_letters is not None
-        return MasterSettings(
-            job.name, layout, job.checkpoint, limits, dead_letter, job.drop_state, trigger, job.metrics_port
-        )
+    limits = BatchLimits(job.max_rows_per_batch, job.max_bytes_per_batch)
+    settings = MasterSettings(job.name, layout, job.checkpoint, limits, job.drop_state, trigger, job.metrics_port)
 
     def made(place: Place, gateway: Gateway) -> Cluster:
         return cluster(program, plain, place, gateway)
 
     shipped = cloudpickle.dumps(program)
-    started = start_job(Start(settings, opened, job.storage, program, shipped, clock, made, None), stored)
+    started = start_job(Start(settings, opened, program, shipped, clock, made, None), stored)
     job.query = Query(started, on_end=lambda: None)
     return job.query
 

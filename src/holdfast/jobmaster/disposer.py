@@ -1,0 +1,53 @@
+"""Carries out what the coordinator says of objects and staged files that nobody needs: deletes them.
+
+Called on one thread. What could not be deleted is said so, and the coordinator gives it out again.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from holdfast import failpoints
+from holdfast.checkpoint import events
+from holdfast.checkpoint.events import Event
+from holdfast.errors import StorageError
+from holdfast.jobmaster.publisher import Publisher
+from holdfast.storage.store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+
+class Disposer:
+    """`post` takes what became of a command."""
+
+    def __init__(self, store: ObjectStore, publishers: Mapping[str, Publisher], post: Callable[[Event], None]) -> None:
+        self._store = store
+        self._publishers = publishers
+        self._post = post
+
+    def delete(self, command: events.DeleteObjects) -> None:
+        found = frozenset(command.names)
+        failpoints.hit("jobmaster.delete.before")
+        try:
+            self._store.delete(command.names)
+        except (StorageError, OSError) as error:
+            log.warning("%d objects could not be deleted: %s", len(found), error)
+            self._post(events.DeleteFailed(found))
+            return
+        self._post(events.ObjectsDeleted(found))
+
+    def discard(self, command: events.Discard) -> None:
+        """The staged files of a published group."""
+        try:
+            self._publishers[command.sink].discard(command.object)
+        except (StorageError, OSError) as error:
+            log.warning("staged files of sink %r could not be deleted: %s", command.sink, error)
+            self._post(events.DiscardFailed(command.sink, command.number))
+            return
+        self._post(events.Discarded(command.sink, command.number))
+
+    def drop_staged(self, sink: str, committables: list[bytes]) -> None:
+        """Staged files that no record ever held."""
+        try:
+            self._publishers[sink].drop(committables)
+        except (StorageError, OSError) as error:
+            log.warning("staged files of sink %r are left to the next sweep: %s", sink, error)

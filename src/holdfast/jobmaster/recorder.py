@@ -1,0 +1,115 @@
+"""Carries out what the coordinator says of records: stores committables, appends to the journal, expires.
+
+    StoreAndRecord ──► committables stored ──┬─► record put ──► RecordWritten
+    RecordAgain ──────────────│──────────────┘       └── another epoch's is there: Superseded
+                              └── failed: RecordFailed
+
+Invariants: called on one thread, the journal's, but for `record` and `found`; a record whose fate is not known is asked
+about until it is, and nothing else is written or deleted meanwhile. Decides nothing: what is answered are events.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from holdfast import failpoints
+from holdfast.checkpoint import events
+from holdfast.checkpoint.events import Event
+from holdfast.errors import Fenced, StorageError
+from holdfast.ids import CheckpointId, JournalNumber
+from holdfast.jobmaster.job_facts import JobFacts
+from holdfast.journal.codec import encode_committables
+from holdfast.journal.journal import Journal
+from holdfast.journal.records import CheckpointRecord
+from holdfast.storage import names
+from holdfast.storage.store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+RESOLVE_PAUSE_S = 0.5
+
+
+class Recorder:
+    """`post` takes what became of a command, `failed` the error that ends the query."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        store: ObjectStore,
+        facts: JobFacts,
+        post: Callable[[Event], None],
+        failed: Callable[[Exception], None],
+        closing: threading.Event,
+    ) -> None:
+        self._journal = journal
+        self._store = store
+        self._facts = facts
+        self._post = post
+        self._failed = failed
+        self._closing = closing
+        self._records: dict[JournalNumber, CheckpointRecord] = {}
+        """Those in the journal that a restart may go back to. An entry is there before its event is posted."""
+
+    def found(self, number: JournalNumber, record: CheckpointRecord) -> None:
+        """The record that this start begins from."""
+        self._records[number] = record
+
+    def record(self, number: JournalNumber | None) -> CheckpointRecord | None:
+        """Any thread: a record that the coordinator names; None for none."""
+        return None if number is None else self._records[number]
+
+    def check_not_fenced(self) -> None:
+        """Raises `Fenced`."""
+        self._journal.check()
+
+    def store_and_record(self, command: events.StoreAndRecord) -> None:
+        stored: dict[str, str] = {}
+        try:
+            for sink, committables in command.committables.items():
+                stored[sink] = names.committables(self._facts.epoch, command.checkpoint_id, sink)
+                self._store.put(stored[sink], encode_committables(sink, committables))
+                failpoints.hit("jobmaster.record.stored")
+            failpoints.hit("jobmaster.record.before")
+        except (StorageError, OSError) as error:
+            self._post(events.RecordFailed(command.checkpoint_id, str(error), stored))
+            return
+        self._put(self._facts.record(command, stored, self._journal.next_number), command.checkpoint_id, stored)
+
+    def record_again(self, command: events.RecordAgain) -> None:
+        record = self._facts.again(self._records[command.number], command.checkpoint_id)
+        self._put(record, command.checkpoint_id, {})
+
+    def _put(self, record: CheckpointRecord, checkpoint_id: CheckpointId, stored: dict[str, str]) -> None:
+        try:
+            number = self._append(record)
+        except Fenced as error:
+            self._post(events.Superseded())
+            self._failed(error)
+            return
+        failpoints.hit("jobmaster.record.after")
+        self._records[number] = record
+        self._post(events.RecordWritten(checkpoint_id, number, stored))
+
+    def _append(self, record: CheckpointRecord) -> JournalNumber:
+        """Until it is known what became of the record; a JobMaster that is closed leaves it to the next takeover."""
+        while True:
+            try:
+                return self._journal.resolve() if self._journal.unresolved else self._journal.append(record)
+            except StorageError as error:
+                log.warning("checkpoint %d: %s", record.checkpoint_id, error)
+                if self._closing.wait(RESOLVE_PAUSE_S):
+                    raise
+
+    def expire(self, command: events.ExpireRecords) -> None:
+        numbers = frozenset(command.numbers)
+        failpoints.hit("jobmaster.expire.before")
+        try:
+            self._journal.expire(command.numbers)
+        except (StorageError, Fenced) as error:
+            log.warning("records %s could not be expired: %s", sorted(numbers), error)
+            self._post(events.ExpireFailed(numbers))
+            return
+        failpoints.hit("jobmaster.expire.after")
+        for number in numbers:
+            self._records.pop(number, None)
+        self._post(events.RecordsExpired(numbers))

@@ -1,0 +1,79 @@
+"""How often sources are looked at for new data: work that grows with them does not take the batch loop's time."""
+
+from collections.abc import Mapping
+
+from holdfast.clock import ManualClock
+from holdfast.jobmaster.planner import LOOK_PAUSE_S_MAX, AllOffsets, BatchLimits, Planner
+from holdfast.jobmaster.waiters import Waiters
+from holdfast.sources.base import Enumerator, Offsets, SourcePlan
+
+
+class Slow(Enumerator):
+    """What it finds is when it was looked at last."""
+
+    def __init__(self, clock: ManualClock, look_s: float) -> None:
+        self._clock = clock
+        self._look_s = look_s
+        self.looks = 0
+
+    def initial(self) -> Offsets:
+        return {"0": 0}
+
+    def latest(self) -> Offsets:
+        self._clock.advance(self._look_s)
+        self.looks += 1
+        return {"0": self.looks}
+
+    def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
+        return SourcePlan(start, [])
+
+
+def planner(clock: ManualClock, sources: Mapping[str, Enumerator]) -> Planner:
+    made = Planner(sources, BatchLimits(1, 1), 1, ManualClock(), monotonic=clock.monotonic)
+    made.begin(None)
+    return made
+
+
+def test_a_source_that_takes_long_to_look_through_is_looked_at_for_a_tenth_of_the_time() -> None:
+    clock = ManualClock()
+    large, small = Slow(clock, 2.0), Slow(clock, 0.0)
+    planned = planner(clock, {"large": large, "small": small})
+    began_s = clock.monotonic()
+    for turn in range(1, 1001):
+        assert planned.latest() == {"large": {"0": large.looks}, "small": {"0": turn}}
+        clock.advance(0.1)
+    assert 2.0 * large.looks <= (clock.monotonic() - began_s) / 10 + 2.0
+    assert large.looks > 1
+
+
+def test_a_source_is_looked_at_now_and_then_however_long_it_takes() -> None:
+    clock = ManualClock()
+    huge = Slow(clock, 100.0)
+    planned = planner(clock, {"huge": huge})
+    for _ in range(2):
+        planned.latest()
+        clock.advance(LOOK_PAUSE_S_MAX)
+    assert huge.looks == 2
+
+
+def test_who_asks_for_all_that_is_there_is_served_with_a_look_that_began_after_that() -> None:
+    clock = ManualClock()
+    large = Slow(clock, 2.0)
+    planned = planner(clock, {"large": large})
+    reached: list[AllOffsets] = []
+
+    def note(until: AllOffsets) -> bool:
+        reached.append(until)
+        return False
+
+    waiters = Waiters(note, lambda: None, lambda: True)  # type: ignore[arg-type, return-value]
+    assert not waiters.somebody_waits()
+    waiters.serve(planned.latest)
+    waiters.serve(planned.latest)
+    assert large.looks == 1
+    waiters.add()
+    assert waiters.somebody_waits()
+    for _ in range(3):
+        waiters.serve(planned.latest)
+    assert large.looks == 2
+    assert reached == [{"large": {"0": 2}}] * 3
