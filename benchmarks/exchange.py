@@ -38,6 +38,7 @@ from holdfast.taskmanager.protocol import (
     ExchangeRoute,
     ExchangeRoutes,
     ProcessRequest,
+    Registration,
     SentStream,
     SubtaskDeployment,
 )
@@ -55,7 +56,7 @@ TARGET = OperatorTarget("count", 0, ("k",))
 
 
 class _NoJobMaster:
-    def register(self, task_manager: int, incarnation: int, address: str) -> bool:
+    def register(self, registration: Registration) -> bool:
         return True
 
     def heartbeat(self, task_manager: int, incarnation: int) -> bool:

@@ -11,6 +11,7 @@ from kills_pipelines import Shape, check
 from holdfast import failpoints
 from holdfast.exchange.task import UnitResult
 from holdfast.jobmaster.cluster import LevelRun, StartTaskManager
+from holdfast.taskmanager.protocol import Registration
 from holdfast.testing.local import LocalCluster
 
 SHAPES = [
@@ -88,7 +89,7 @@ class RetryingCluster(LocalCluster):
 
     def start_task_manager(self, start: StartTaskManager) -> None:
         super().start_task_manager(start)
-        again = self._gateway.register(start.task_manager, start.incarnation, "again")
+        again = self._gateway.register(Registration(start.task_manager, start.incarnation, "in process", "again"))
         RetryingCluster.refused += not again
 
 

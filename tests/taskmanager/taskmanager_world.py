@@ -29,6 +29,7 @@ from holdfast.taskmanager.protocol import (
     ExchangeRoutes,
     ProcessRequest,
     ProcessResult,
+    Registration,
     SentStream,
     SubtaskDeployment,
 )
@@ -63,12 +64,16 @@ class NotingJobMaster:
         self.calls = 0
         self.acknowledgements: list[Acknowledgement] = []
         self.declines: list[Decline] = []
-        self.registered: list[tuple[int, int, str]] = []
+        self.registered: list[Registration] = []
+        self.unanswered = 0
+        """So many registrations that came are left without an answer."""
         self.heartbeats = 0
         self.wanted = True
 
-    def register(self, task_manager: int, incarnation: int, address: str) -> bool:
-        self.registered.append((task_manager, incarnation, address))
+    def register(self, registration: Registration) -> bool:
+        self.registered.append(registration)
+        if len(self.registered) <= self.unanswered:
+            raise TimeoutError("the answer is lost")
         return self.wanted
 
     def heartbeat(self, task_manager: int, incarnation: int) -> bool:

@@ -23,7 +23,14 @@ from holdfast.jobmaster.server import JobMasterServer
 from holdfast.taskmanager import remote
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.jobmaster_client import JobMasterClient
-from holdfast.taskmanager.protocol import Acknowledgement, Decline, ExchangeRoute, OutputTicket, ProcessRequest
+from holdfast.taskmanager.protocol import (
+    Acknowledgement,
+    Decline,
+    ExchangeRoute,
+    OutputTicket,
+    ProcessRequest,
+    Registration,
+)
 from holdfast.taskmanager.remote import address
 from holdfast.taskmanager.security import SECRET_HEADER, SecretServerFactory, new_secret
 from holdfast.taskmanager.server import TaskManagerServer
@@ -271,12 +278,12 @@ def test_the_job_master_is_called_over_flight():
     job_master = NotingJobMaster()
     server = JobMasterServer(job_master, SECRET, "127.0.0.1")
     client = JobMasterClient(server.address, SECRET)
-    assert client.register(0, 1, "grpc://here:1") is True
+    assert client.register(Registration(0, 1, "grpc://here:1", "this")) is True
     assert client.heartbeat(0, 1) is True
     acknowledgement = Acknowledgement(1, 0, 1, 5, "manifest", ["manifest"], ["manifest"])
     assert client.acknowledge(acknowledgement) is True
     assert client.decline(Decline(2, 0, 1, "because")) is True
-    assert job_master.registered == [(0, 1, "grpc://here:1")]
+    assert job_master.registered == [Registration(0, 1, "grpc://here:1", "this")]
     assert (job_master.acknowledgements, job_master.declines) == ([acknowledgement], [Decline(2, 0, 1, "because")])
     job_master.wanted = False
     assert client.heartbeat(0, 1) is False

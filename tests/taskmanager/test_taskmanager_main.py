@@ -37,7 +37,7 @@ class Running:
 
     def client(self) -> TaskManagerClient:
         until(lambda: bool(self.job_master.registered))
-        return TaskManagerClient(ExchangeRoute(0, 1, self.job_master.registered[0][2]), SECRET)
+        return TaskManagerClient(ExchangeRoute(0, 1, self.job_master.registered[0].address), SECRET)
 
 
 @pytest.fixture
@@ -54,7 +54,19 @@ def test_it_registers_sends_heartbeats_serves_and_ends_when_told(running):
         client.abort(1)
         client.stop()
         assert running.reason() == "stopped"
-    assert [(index, incarnation) for index, incarnation, _ in running.job_master.registered] == [(0, 1)]
+    assert [(each.task_manager, each.incarnation) for each in running.job_master.registered] == [(0, 1)]
+
+
+def test_a_registration_whose_answer_was_lost_is_repeated_as_it_was(tmp_path):
+    job_master = NotingJobMaster()
+    job_master.unanswered = 2
+    running = Running(tmp_path, job_master)
+    until(lambda: job_master.heartbeats > 0)
+    assert len(job_master.registered) == 3
+    assert len(set(job_master.registered)) == 1
+    job_master.wanted = False
+    assert "does not want" in running.reason()
+    running.server.close()
 
 
 def test_it_ends_when_the_job_master_does_not_want_it(tmp_path):

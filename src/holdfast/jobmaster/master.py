@@ -43,7 +43,7 @@ from holdfast.settings import AvailableNow, CheckpointConfig, ProcessingTime
 from holdfast.sinks.base import PublishContext, Sink
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sources.base import EnumeratorContext
-from holdfast.taskmanager.protocol import Acknowledgement, Decline, ExchangeRoute
+from holdfast.taskmanager.protocol import Acknowledgement, Decline, ExchangeRoute, Registration
 from holdfast.watermarks import Watermarks
 
 log = logging.getLogger(__name__)
@@ -350,8 +350,8 @@ class JobMaster:
 
     # --- what others ask ----------------------------------------------------------------------------------------------
 
-    def register(self, task_manager: int, incarnation: int, address: str) -> bool:
-        return self._task_managers.register(task_manager, incarnation, address)
+    def register(self, registration: Registration) -> bool:
+        return self._task_managers.register(registration)
 
     def heartbeat(self, task_manager: int, incarnation: int) -> bool:
         return self._task_managers.heartbeat(task_manager, incarnation)

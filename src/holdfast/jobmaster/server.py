@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow.flight as flight
 
-from holdfast.taskmanager.protocol import Acknowledgement, Decline, JobMasterGateway
+from holdfast.taskmanager.protocol import Acknowledgement, Decline, JobMasterGateway, Registration
 from holdfast.taskmanager.remote import Call, address, bind, serving, shut_down
 from holdfast.taskmanager.security import SECRET_MIDDLEWARE, SecretServerFactory
 
@@ -51,7 +51,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
 
 def _handlers(gateway: JobMasterGateway) -> dict[str, Callable[[bytes], bool]]:
     return {
-        "register": lambda body: gateway.register(*_decode(body, type=tuple[int, int, str])),
+        "register": lambda body: gateway.register(_decode(body, type=Registration)),
         "heartbeat": lambda body: gateway.heartbeat(*_decode(body, type=tuple[int, int])),
         "acknowledge": lambda body: gateway.acknowledge(_decode(body, type=Acknowledgement)),
         "decline": lambda body: gateway.decline(_decode(body, type=Decline)),

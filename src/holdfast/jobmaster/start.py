@@ -27,7 +27,7 @@ from holdfast.settings import TaskManagerConfig
 from holdfast.sinks.base import SinkContext
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.storage.store import ObjectStore
-from holdfast.taskmanager.protocol import Acknowledgement, Decline
+from holdfast.taskmanager.protocol import Acknowledgement, Decline, Registration
 from holdfast.taskmanager.security import new_secret
 from holdfast.taskmanager.settings import TaskManagerSettings
 
@@ -73,8 +73,8 @@ class Gateway:
     def __init__(self) -> None:
         self.master: JobMaster | None = None
 
-    def register(self, task_manager: int, incarnation: int, address: str) -> bool:
-        return self.master is not None and self.master.register(task_manager, incarnation, address)
+    def register(self, registration: Registration) -> bool:
+        return self.master is not None and self.master.register(registration)
 
     def heartbeat(self, task_manager: int, incarnation: int) -> bool:
         return self.master is not None and self.master.heartbeat(task_manager, incarnation)

@@ -14,7 +14,7 @@ from typing import TypeVar
 from holdfast.clock import Clock
 from holdfast.errors import JobRefused, TaskManagerLost
 from holdfast.jobmaster.cluster import Cluster, StartTaskManager
-from holdfast.taskmanager.protocol import ExchangeRoute, TaskManagerGateway
+from holdfast.taskmanager.protocol import ExchangeRoute, Registration, TaskManagerGateway
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,7 @@ class TaskManagers:
         self._next_incarnation = 1
         self._started: dict[int, int] = {}
         self._serving: dict[int, ExchangeRoute] = {}
+        self._processes: dict[int, str] = {}
         self._gateways: dict[int, TaskManagerGateway] = {}
         self._heard_s: dict[int, float] = {}
         self._dead: list[int] = []
@@ -79,13 +80,17 @@ class TaskManagers:
     def _settled(self) -> bool:
         return len(self._started) < self.count or len(self._serving) == self.count
 
-    def register(self, task_manager: int, incarnation: int, address: str) -> bool:
-        """True for the incarnation that was started last and has not registered yet; False: end yourself."""
+    def register(self, registration: Registration) -> bool:
+        """True for the first process of the incarnation that was started last, however often; False: end yourself."""
+        task_manager, incarnation, address = registration.task_manager, registration.incarnation, registration.address
         with self._changed:
-            if self._started.get(task_manager) != incarnation or task_manager in self._serving:
+            if self._started.get(task_manager) != incarnation:
                 return False
+            if task_manager in self._serving:
+                return self._processes[task_manager] == registration.process
             route = ExchangeRoute(task_manager, incarnation, address)
             self._serving[task_manager] = route
+            self._processes[task_manager] = registration.process
             self._gateways[task_manager] = self._cluster.gateway(route)
             self._heard_s[task_manager] = self._clock.monotonic()
             self._ended.pop(task_manager, None)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pyarrow.flight as flight
 
-from holdfast.taskmanager.protocol import Acknowledgement, Decline
+from holdfast.taskmanager.protocol import Acknowledgement, Decline, Registration
 from holdfast.taskmanager.remote import Call, calling
 from holdfast.taskmanager.security import connect
 
@@ -22,8 +22,8 @@ class JobMasterClient:
         self._flight = connect(address, secret)
         self._options = flight.FlightCallOptions(timeout=call_timeout_s)
 
-    def register(self, task_manager: int, incarnation: int, address: str) -> bool:
-        return self._call("register", incarnation, (task_manager, incarnation, address))
+    def register(self, registration: Registration) -> bool:
+        return self._call("register", registration.incarnation, registration)
 
     def heartbeat(self, task_manager: int, incarnation: int) -> bool:
         return self._call("heartbeat", incarnation, (task_manager, incarnation))

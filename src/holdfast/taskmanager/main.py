@@ -8,6 +8,7 @@ Ending deletes what is on the local disk, and nothing in the store.
 """
 
 import logging
+import uuid
 from collections.abc import Callable
 
 from holdfast.clock import Clock, SystemClock
@@ -16,6 +17,7 @@ from holdfast.failpoints import hit
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.taskmanager.garbage import GarbageCollection
 from holdfast.taskmanager.jobmaster_client import JobMasterClient
+from holdfast.taskmanager.protocol import Registration
 from holdfast.taskmanager.remote import address
 from holdfast.taskmanager.server import TaskManagerServer
 from holdfast.taskmanager.settings import TaskManagerSettings
@@ -80,6 +82,7 @@ class Membership:
     def keep(self, reachable_at: str) -> str:
         """Blocks until the end; the reason for it."""
         index, incarnation = self._settings.task_manager, self._settings.incarnation
+        registration = Registration(index, incarnation, reachable_at, uuid.uuid4().hex)
         hit("taskmanager.register.before")
         registered = False
         while not self._task_manager.stopped.is_set():
@@ -87,7 +90,7 @@ class Membership:
                 if registered:
                     wanted = self._job_master.heartbeat(index, incarnation)
                 else:
-                    wanted = registered = self._job_master.register(index, incarnation, reachable_at)
+                    wanted = registered = self._job_master.register(registration)
                 if not wanted:
                     return "the JobMaster does not want this incarnation"
                 self._answered_s = self._clock.monotonic()

@@ -211,6 +211,19 @@ class Decline(msgspec.Struct, frozen=True):
     soft: bool = False
 
 
+class Registration(msgspec.Struct, frozen=True):
+    """A TaskManager serves. Repeated until answered.
+
+    `process` is the process's own: Spark may run a task again by itself, under the same incarnation and perhaps at the
+    same address, and what that one hosted is lost.
+    """
+
+    task_manager: int
+    incarnation: int
+    address: str
+    process: str
+
+
 class TaskManagerGateway(Protocol):
     """What the JobMaster asks of a TaskManager. Raises `TaskManagerLost` where it cannot be reached."""
 
@@ -254,7 +267,9 @@ class TaskManagerGateway(Protocol):
 class JobMasterGateway(Protocol):
     """What a TaskManager asks of the JobMaster. False / an exception means: not answered, repeat."""
 
-    def register(self, task_manager: int, incarnation: int, address: str) -> bool: ...
+    def register(self, registration: Registration) -> bool:
+        """False: this process is not wanted, end yourself and delete nothing. Idempotent."""
+        ...
 
     def heartbeat(self, task_manager: int, incarnation: int) -> bool:
         """False: you are not wanted any more, end yourself and delete nothing."""

@@ -25,6 +25,7 @@ from holdfast.taskmanager.protocol import (
     ExchangeRoute,
     ProcessRequest,
     ProcessResult,
+    Registration,
     TaskManagerGateway,
 )
 from holdfast.taskmanager.taskmanager import TaskManager
@@ -86,7 +87,7 @@ class LocalCluster:
         task_manager = TaskManager(settings, store, job_master, self._clock)
         with self._lock:
             self._hosted[start.task_manager] = _Hosted(start, store, job_master, task_manager)
-        self._gateway.register(start.task_manager, start.incarnation, "in process")
+        self._gateway.register(Registration(start.task_manager, start.incarnation, "in process", "this"))
 
     def end_task_manager(self, task_manager: int, incarnation: int) -> None:
         with self._lock:
@@ -141,8 +142,8 @@ class _Reachable:
         self._gateway = gateway
         self.cut = threading.Event()
 
-    def register(self, task_manager: int, incarnation: int, address: str) -> bool:
-        return not self.cut.is_set() and self._gateway.register(task_manager, incarnation, address)
+    def register(self, registration: Registration) -> bool:
+        return not self.cut.is_set() and self._gateway.register(registration)
 
     def heartbeat(self, task_manager: int, incarnation: int) -> bool:
         return not self.cut.is_set() and self._gateway.heartbeat(task_manager, incarnation)

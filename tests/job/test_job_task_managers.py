@@ -1,0 +1,56 @@
+"""Who may register as a TaskManager: one process of the incarnation that was started last."""
+
+from typing import Any
+
+from holdfast.clock import ManualClock
+from holdfast.jobmaster.cluster import StartTaskManager
+from holdfast.jobmaster.taskmanagers import TaskManagers
+from holdfast.taskmanager.protocol import Registration
+
+
+class NotingCluster:
+    """Starts nothing."""
+
+    senders = 1
+    heartbeats = False
+
+    def __init__(self) -> None:
+        self.started: list[StartTaskManager] = []
+
+    def start_task_manager(self, start: StartTaskManager) -> None:
+        self.started.append(start)
+
+    def gateway(self, route: object) -> Any:
+        return None
+
+
+def started() -> tuple[NotingCluster, TaskManagers]:
+    cluster: Any = NotingCluster()
+    made = TaskManagers(cluster, 1, ManualClock(), lambda task_manager, reason: None)
+    made.start_missing()
+    return cluster, made
+
+
+def test_a_registration_may_be_repeated_by_the_process_that_did_not_hear_the_answer() -> None:
+    _, managers = started()
+    registration = Registration(0, 1, "grpc://here:1", "first")
+    assert managers.register(registration)
+    assert managers.register(registration)
+    assert [route.incarnation for route in managers.routes()] == [1]
+
+
+def test_another_process_with_the_same_number_is_refused_even_at_the_same_address() -> None:
+    _, managers = started()
+    assert managers.register(Registration(0, 1, "grpc://here:1", "first"))
+    assert not managers.register(Registration(0, 1, "grpc://here:1", "second"))
+
+
+def test_an_incarnation_that_has_ended_is_refused_whoever_comes() -> None:
+    cluster, managers = started()
+    registration = Registration(0, 1, "grpc://here:1", "first")
+    assert managers.register(registration)
+    cluster.started[0].ended(0, 1, "killed")
+    assert not managers.register(registration)
+    managers.start_missing()
+    assert not managers.register(registration)
+    assert managers.register(Registration(0, 2, "grpc://here:1", "next"))
