@@ -14,6 +14,7 @@ TaskManager with its uploads, manifests and acknowledgements, and the object sto
     space_amplification     full_bytes_max / table_bytes
     stored_bytes_max        all state that lay in the store at any moment, also what is being replaced
     rows_per_s              updates committed; max_lag_s: by how much they were ever behind `--updates-per-s`
+    cpu_us_per_row          processor time of the whole process for one update, in microseconds
     recovery_s              from the loss of the TaskManager until all is restored, from a store with 100 MB/s and 20 ms
     recovery_local_s        the same with the local copies that recovery uses on the same machine
 """
@@ -32,8 +33,10 @@ from typing import Any
 import holdfast as hf
 from benchmarks.count import percentile
 from benchmarks.random_updates import Cycle, RandomUpdates, Values
+from holdfast.clock import SystemClock
 from holdfast.jobmaster.checkpoint_stats import CheckpointStats
 from holdfast.storage.store import ObjectStore, open_store
+from holdfast.taskmanager.garbage import GarbageCollection
 from holdfast.testing import ThrottledStore, start
 from holdfast.testing.local import LocalCluster
 
@@ -123,17 +126,22 @@ class Running:
         self.until(lambda: self.query.totals.rows >= self.keys, "all keys are put")
         self.query.trigger_checkpoint(PATIENCE_S)
 
-    def update(self, rate: float | None, seconds: float, warmup_s: float) -> tuple[float, float, list[CheckpointStats]]:
-        """Updates per second, how far they were behind at most in seconds, and the checkpoints, after a warm-up."""
+    def update(
+        self, rate: float | None, seconds: float, warmup_s: float
+    ) -> tuple[float, float, float, list[CheckpointStats]]:
+        """After a warm-up: updates a second, processor time of each in microseconds, how far they were behind at most
+        in seconds, and the checkpoints.
+        """
         self.source.cycle.begin(rate, self.query.totals.rows)
         time.sleep(warmup_s)
-        rows, began_s, lag_s = self.query.totals.rows, time.monotonic(), 0.0
+        rows, began_s, cpu_s, lag_s = self.query.totals.rows, time.monotonic(), time.process_time(), 0.0
         first = len(self.query.checkpoints)
         while time.monotonic() < began_s + seconds:
             time.sleep(STEP_S * 5)
             lag_s = max(lag_s, self.source.cycle.lag_s(self.query.totals.rows))
-        taken_s = time.monotonic() - began_s
-        return (self.query.totals.rows - rows) / taken_s, lag_s, self.query.checkpoints[first:]
+        taken_s, rows = time.monotonic() - began_s, self.query.totals.rows - rows
+        cpu_us = (time.process_time() - cpu_s) / max(1, rows) * 1e6
+        return rows / taken_s, cpu_us, lag_s, self.query.checkpoints[first:]
 
     def recover(self, local: bool) -> float:
         """Seconds from the loss of the TaskManager until its replacement has restored everything."""
@@ -161,7 +169,7 @@ def measure(options: argparse.Namespace, on: bool) -> dict[str, Any]:
         running.fill()
         filled_s = time.monotonic() - began_s
         with Stored(running.storage) as stored:
-            rows_per_s, lag_s, checkpoints = running.update(rate, options.seconds, options.warmup)
+            rows_per_s, cpu_us, lag_s, checkpoints = running.update(rate, options.seconds, options.warmup)
         figures = _figures(checkpoints)
         metrics = (running.query.lastProgress or {}).get("metrics", {})
         if options.recoveries:
@@ -177,6 +185,7 @@ def measure(options: argparse.Namespace, on: bool) -> dict[str, Any]:
         "seconds": options.seconds,
         **figures,
         "rows_per_s": round(rows_per_s),
+        "cpu_us_per_row": round(cpu_us, 1),
         "max_lag_s": round(lag_s, 2),
         "stored_bytes_max": stored.bytes_max,
         "data_bytes": running.keys * (VALUE_BYTES + 8),
@@ -237,7 +246,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> None:
     options = arguments(argv)
     modes = {"on": [True], "off": [False], "both": [True, False]}[options.changelog]
-    results = [measure(options, on) for on in modes]
+    with GarbageCollection(SystemClock()):  # as in a TaskManager's process
+        results = [measure(options, on) for on in modes]
     found = results[0] if len(results) == 1 else {**_named(results), "on_by_off": ratios(*results)}
     if not options.json:
         print(table(results), file=sys.stderr)

@@ -8,7 +8,6 @@ sorted by key group. Lengths and checksums of
 blocks stand in a directory in front of them, which is framed (`storage.framing`); what else it says is the caller's.
 """
 
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from holdfast.errors import CorruptObject
+from holdfast.storage import checksum
 from holdfast.storage.framing import HEADER_BYTES, unframe
 
 KEY_GROUP_COLUMN = "__key_group"
@@ -115,7 +115,7 @@ def decode_block(what: str, entry: BlockEntry, data: memoryview, batches: int) -
     CorruptObject
         The checksum differs, or the bytes are no such block; `what` names the object.
     """
-    if len(data) != entry.length or zlib.crc32(data) != entry.crc:
+    if len(data) != entry.length or checksum.crc32(data) != entry.crc:
         raise CorruptObject(
             f"{what}: the block of key groups {entry.key_group_start} to {entry.key_group_stop} is damaged "
             f"(expected {entry.length} bytes with checksum {entry.crc:#010x}, found {len(data)} bytes); "
@@ -206,4 +206,4 @@ def _encode(slices: Sequence[pa.RecordBatch], start: int, stop: int, compression
         for rows in slices:
             writer.write_batch(rows)
     data = sink.getvalue()
-    return Block(BlockEntry(start, stop, data.size, zlib.crc32(data)), data)
+    return Block(BlockEntry(start, stop, data.size, checksum.crc32(data)), data)

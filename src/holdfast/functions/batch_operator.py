@@ -15,31 +15,23 @@ from holdfast.errors import UserFunctionError
 from holdfast.functions import kernels
 from holdfast.functions.array_states import AnyArrayState, ArrayValueState, array_state
 from holdfast.functions.columns import IntArray
-from holdfast.functions.entries import Journal, Making, save_rows
-from holdfast.functions.expiry import BatchClock
-from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult
+from holdfast.functions.entries import Journal, save_rows
+from holdfast.functions.function_operator import FunctionOperator
+from holdfast.functions.operator import BatchContext, NewTable, OperatorResult
 from holdfast.functions.output import fit_batches
-from holdfast.functions.running import bad_row, call_open, raised, where_of
+from holdfast.functions.running import bad_row, raised, where_of
 from holdfast.functions.sweeping import Sweeper, with_sweep
-from holdfast.functions.timers import to_datetime
 
 if TYPE_CHECKING:
     from holdfast.functions.process import Context, ProcessSpec
 
 
-class BatchOperator(Operator):
+class BatchOperator(FunctionOperator):
     def __init__(self, spec: "ProcessSpec", context: "Context", max_parallelism: int, new_table: NewTable) -> None:
-        self._spec = spec
-        self._context = context
-        self._table = new_table(spec.key_schema, spec.value_schema, max_parallelism)
-        self.tables = {"state": self._table}
-        self._function = spec.copy_function()
-        call_open(self._function, context)
-        self._clock = BatchClock()
-        making = Making(max_parallelism, new_table, self._clock)
+        super().__init__(spec, context, max_parallelism, new_table)
         self._states: list[AnyArrayState] = []
         for name, declared in spec.states.items():
-            state = array_state(spec.name, name, declared, self._table, spec.key_schema, making)
+            state = array_state(spec.name, name, declared, self._table, spec.key_schema, self._making)
             self._states.append(state)
             self.tables.update(state.own_tables)
             self._function.__dict__[name] = state
@@ -49,18 +41,13 @@ class BatchOperator(Operator):
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(output=[])
-        self._context.batch_time = to_datetime(context.batch_time_us)
-        self._context.watermark = None if context.watermark_us is None else to_datetime(context.watermark_us)
-        self._clock.now_us = context.batch_time_us
+        self._begin(context)
         first_row = 0
         for _, rows in inputs:
             if rows.num_rows:
                 self._run(rows, self._table.lookup(rows), first_row, context, result)
             first_row += rows.num_rows
         return replace(result, timers=with_sweep(None, self._sweeper.sweep()))
-
-    def close(self) -> None:
-        self._function.close()
 
     def _run(
         self, rows: pa.RecordBatch, slots: IntArray, first_row: int, context: BatchContext, result: OperatorResult

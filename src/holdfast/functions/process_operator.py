@@ -24,12 +24,11 @@ import pyarrow as pa
 from holdfast.errors import UserFunctionError
 from holdfast.functions.cells import Cells, Cursor
 from holdfast.functions.columns import IntArray, python_values
-from holdfast.functions.entries import Making
-from holdfast.functions.expiry import BatchClock
+from holdfast.functions.function_operator import FunctionOperator
 from holdfast.functions.keyed_states import AnyCells, keyed
-from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, Timers
+from holdfast.functions.operator import BatchContext, NewTable, OperatorResult, Timers
 from holdfast.functions.output import OutputMismatch, Row, RowFitter, yielded
-from holdfast.functions.running import bad_row, call_open, named_tuples, raised, where_of
+from holdfast.functions.running import bad_row, named_tuples, raised, where_of
 from holdfast.functions.sweeping import Sweeper, with_sweep
 from holdfast.functions.timers import EVENT, PROCESSING, TimerTable, to_datetime
 
@@ -44,21 +43,14 @@ TIMERS = "timers"
 """The name of the timers' table."""
 
 
-class ProcessOperator(Operator):
+class ProcessOperator(FunctionOperator):
     def __init__(self, spec: "ProcessSpec", context: "Context", max_parallelism: int, new_table: NewTable) -> None:
-        self._spec = spec
-        self._context = context
-        self._table = new_table(spec.key_schema, spec.value_schema, max_parallelism)
-        self.tables = {"state": self._table}
-        self._function = spec.copy_function()
-        call_open(self._function, context)
+        super().__init__(spec, context, max_parallelism, new_table)
         self._cursor = Cursor()
-        self._clock = BatchClock()
         self._cells: list[AnyCells] = []
-        making = Making(max_parallelism, new_table, self._clock)
         undoable = spec.bad_records == "dead_letter"
         for name, declared in spec.states.items():
-            cells, state = keyed(spec.name, name, declared, self._cursor, undoable, spec.key_schema, making)
+            cells, state = keyed(spec.name, name, declared, self._cursor, undoable, spec.key_schema, self._making)
             self._cells.append(cells)
             self.tables.update(cells.tables)
             self._function.__dict__[name] = state
@@ -78,9 +70,7 @@ class ProcessOperator(Operator):
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(output=[])
-        self._context.batch_time = to_datetime(context.batch_time_us)
-        self._clock.now_us = context.batch_time_us
-        self._context.watermark = None if context.watermark_us is None else to_datetime(context.watermark_us)
+        self._begin(context)
         timers: Timers | None = None
         if self._timers is not None:
             self._timers.begin()
@@ -188,9 +178,6 @@ class ProcessOperator(Operator):
     @property
     def memory_bytes(self) -> int:
         return 0 if self._timers is None else self._timers.index_bytes
-
-    def close(self) -> None:
-        self._function.close()
 
     def _keys(self, columns: list[list[Any]]) -> Iterable[Any]:
         """`ctx.key` of each row: the value, or a named tuple of several."""

@@ -4,31 +4,16 @@ import json
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from holdfast.errors import UserFunctionError
 from holdfast.functions.operator import BatchContext
 from holdfast.sources.base import BadRow
-
-if TYPE_CHECKING:
-    from holdfast.functions.process import Context, KeyedFunction
 
 
 def named_tuples(name: str, fields: Sequence[str]) -> Callable[[Iterable[Any]], Any]:
     """A maker of named tuples; a field name that Python does not allow becomes `_<position>`."""
     made: Any = namedtuple(name, fields, rename=True)  # type: ignore[misc]
     return cast(Callable[[Iterable[Any]], Any], partial(tuple.__new__, made))
-
-
-def call_open(function: "KeyedFunction", context: "Context") -> None:
-    """`open`, before any row; its errors name operator and subtask."""
-    try:
-        function.open(context)
-    except Exception as error:  # user code may raise anything
-        raise UserFunctionError(
-            f"operator {context.operator!r}, subtask {context.subtask}: {type(function).__name__}.open() raised "
-            f"{type(error).__name__}: {error}"
-        ) from error
 
 
 def raised(operator: str, key: Mapping[str, Any] | None, where: str, error: Exception, method: str = "process") -> str:

@@ -3,7 +3,6 @@
 Each check takes the bytes of an object and raises `Wrong` where they are not what a checkpoint says they are.
 """
 
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from holdfast.materialize.base_files import read_files
 from holdfast.materialize.snapshot import read_part
 from holdfast.recovery.schema import check_schema
 from holdfast.sinks.staging import StagedRows, open_rows
+from holdfast.storage import checksum
 
 Key = tuple[object, ...]
 
@@ -83,9 +83,9 @@ def staged_check(kind: str, staged: StagedRows, name: str, referrer: str) -> Che
     what = f"{staged.rows} staged rows, named by {referrer}"
 
     def run(data: memoryview) -> None:
-        if len(data) != staged.size_bytes or zlib.crc32(data) != staged.crc32:
+        if len(data) != staged.size_bytes or checksum.crc32(data) != staged.crc32:
             raise Wrong(
-                f"{len(data):,} bytes with checksum {zlib.crc32(data):#010x}",
+                f"{len(data):,} bytes with checksum {checksum.crc32(data):#010x}",
                 f"{staged.size_bytes:,} bytes with checksum {staged.crc32:#010x}: {what}",
             )
         open_rows(bytes(data), staged, name).validate(full=True)

@@ -8,7 +8,6 @@ share one object, the first of a materialization; each of the others has one of 
 materialization names again. It does not own uploads, nor what the files mean (`state/base_rocksdb`).
 """
 
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from holdfast.changelog.blocks import read_framed_directory
 from holdfast.changelog.format import LogId
 from holdfast.changelog.handles import FILE, HEADING, MaterializedPart
 from holdfast.errors import CorruptObject
+from holdfast.storage import checksum
 from holdfast.storage.framing import frame, unframe
 
 FILES_MAGIC = b"HFBF"
@@ -109,7 +109,7 @@ def _checked(what: str, entries: Sequence[FileEntry], data: memoryview) -> Itera
     offset = 0
     for entry in entries:
         content = data[offset : offset + entry.length]
-        if zlib.crc32(content) != entry.crc or Path(entry.name).name != entry.name:
+        if checksum.crc32(content) != entry.crc or Path(entry.name).name != entry.name:
             raise CorruptObject(f"{what}: the file {entry.name!r} is damaged; restore the object from a copy")
         yield entry.name, content
         offset += entry.length
@@ -134,7 +134,7 @@ def _encode(
     for file, length in zip(files, lengths, strict=True):
         content = data[offset : offset + length]
         _read_into(file, content)
-        checksums.append(zlib.crc32(content))
+        checksums.append(checksum.crc32(content))
         offset += length
     head = head_of(checksums)
     stored = data[room - len(head) :]

@@ -22,14 +22,13 @@ import shutil
 import tempfile
 import threading
 import time
-import zlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 from uuid import uuid4
 
-from holdfast.storage import names
+from holdfast.storage import checksum, names
 
 _log = logging.getLogger(__name__)
 
@@ -135,7 +134,7 @@ class LocalCopies:
             room = length <= self._bytes_max if in_place_of_older else self._bytes + length <= self._bytes_max
             if not room or name in self._entries or names.parse(name) is None:
                 return
-        crc = zlib.crc32(data)
+        crc = checksum.crc32(data)
         stem = f"{name.replace('/', '.')}.{length}.{crc:08x}"
         entry = _Entry(self._folder, stem, length, crc, file is not None)
         try:
@@ -315,12 +314,12 @@ def _checked(entry: _Entry) -> Copy | None:
     """The copy, or None where it is not what was stored."""
     first, last = entry.paths()[0], entry.paths()[-1]
     head = first.read_bytes()
-    length, crc = len(head), zlib.crc32(head)
+    length, crc = len(head), checksum.crc32(head)
     if entry.linked:
         with last.open("rb") as body:
             while some := body.read(READ_BYTES):
                 length += len(some)
-                crc = zlib.crc32(some, crc)
+                crc = checksum.crc32(some, crc)
     if (length, crc) != (entry.length, entry.crc):
         return None
     return Copy(head, length, last if entry.linked else None)

@@ -12,7 +12,6 @@ partition is complete.
 """
 
 import hashlib
-import zlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -37,7 +36,7 @@ from holdfast.sinks.staging import (
     staged_name,
     transfer,
 )
-from holdfast.storage import names
+from holdfast.storage import checksum, names
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 
@@ -81,7 +80,7 @@ class ParquetSink(Sink):
                 name = "_" + staged_name(context, len(staged), ".parquet")
                 store.put(name, data)
                 hit("sink.staged")
-                one = StagedParquet(part.rows.num_rows, len(data), zlib.crc32(data), name, folder(part.values))
+                one = StagedParquet(part.rows.num_rows, len(data), checksum.crc32(data), name, folder(part.values))
                 staged.append(encode(one))
         return staged
 

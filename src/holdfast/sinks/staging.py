@@ -7,7 +7,6 @@ Owns neither when staged objects are deleted (the JobMaster asks for it) nor wha
 """
 
 import re
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -19,7 +18,7 @@ import pyarrow as pa
 from holdfast.errors import CorruptObject, ObjectNotFound, PublishFailed
 from holdfast.failpoints import hit
 from holdfast.sinks.base import PublishContext, StageContext
-from holdfast.storage import names
+from holdfast.storage import checksum, names
 from holdfast.storage.store import ObjectStore
 
 INLINE_BYTES_MAX = 8 * 1024
@@ -168,7 +167,7 @@ def stage_table(table: pa.Table, context: StageContext, index: int) -> StagedRow
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_table(table.combine_chunks())
     data = sink.getvalue().to_pybytes()
-    crc32 = zlib.crc32(data)
+    crc32 = checksum.crc32(data)
     if len(data) <= INLINE_BYTES_MAX:
         return StagedRows(table.num_rows, len(data), crc32, data=data)
     name = staged_name(context, index, ".arrow")
@@ -229,9 +228,9 @@ def fetch(store: ObjectStore, name: str, size_bytes: int, crc32: int, sink: str)
 
 def check(data: bytes, size_bytes: int, crc32: int, where: str) -> None:
     """Compare with what the committable says."""
-    if len(data) != size_bytes or zlib.crc32(data) != crc32:
+    if len(data) != size_bytes or checksum.crc32(data) != crc32:
         raise CorruptObject(
-            f"{where}: {len(data)} bytes with checksum {zlib.crc32(data):#010x}, expected {size_bytes} bytes with "
+            f"{where}: {len(data)} bytes with checksum {checksum.crc32(data):#010x}, expected {size_bytes} bytes with "
             f"checksum {crc32:#010x}; nothing of it was used"
         )
 

@@ -5,14 +5,7 @@ Py4J wraps the reason in pages of stack traces; here the gist is found again.
 
 import re
 
-from pyspark.errors import (
-    AnalysisException,
-    ArithmeticException,
-    ArrayIndexOutOfBoundsException,
-    DateTimeException,
-    NumberFormatException,
-    SparkRuntimeException,
-)
+from pyspark import errors as spark_errors
 
 from holdfast.errors import HoldfastError, UserFunctionError
 from holdfast.graph.program import Leg, OperatorOrigin, SinkTarget, Transform
@@ -20,12 +13,12 @@ from holdfast.graph.program import Leg, OperatorOrigin, SinkTarget, Transform
 _OWN = re.compile(r"^holdfast\.errors\.(\w+): (.*)$", re.MULTILINE)
 _RAISED_BY_SPARK_SQL = re.compile(r"(?:^|org\.apache\.spark\.Spark\w*Exception: )(\[[A-Z_.0-9]+\].*)")
 _BY_SPARK_SQL = (
-    AnalysisException,
-    ArithmeticException,
-    ArrayIndexOutOfBoundsException,
-    DateTimeException,
-    NumberFormatException,
-    SparkRuntimeException,
+    spark_errors.AnalysisException,
+    spark_errors.ArithmeticException,
+    spark_errors.ArrayIndexOutOfBoundsException,
+    spark_errors.DateTimeException,
+    spark_errors.NumberFormatException,
+    spark_errors.SparkRuntimeException,
 )
 _PYTHON_ERROR = re.compile(
     r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit|Iteration|Warning)): ?(.*)$", re.MULTILINE

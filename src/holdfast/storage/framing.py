@@ -13,9 +13,9 @@ A reader refuses what it does not know, and what is not exactly as it was writte
 """
 
 import struct
-import zlib
 
 from holdfast.errors import CorruptObject
+from holdfast.storage import checksum
 
 _HEADER = struct.Struct("<4sHHII")
 HEADER_BYTES = _HEADER.size
@@ -59,4 +59,4 @@ def unframe(name: str, data: bytes, magic: bytes, version: int) -> bytes:
 
 
 def _checksum(head: bytes, payload: bytes) -> int:
-    return zlib.crc32(payload, zlib.crc32(head[:8]))
+    return checksum.crc32(payload, checksum.crc32(head[:8]))
