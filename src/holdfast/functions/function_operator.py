@@ -1,0 +1,50 @@
+"""What a subtask has of a user's function, by row or by batch: its copy of it, its table, and the time of the batch.
+
+The states that stand in the place of the declared ones, and the calls, are those of `process_operator` and
+`batch_operator`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import UserFunctionError
+from holdfast.functions.entries import Making
+from holdfast.functions.expiry import BatchClock
+from holdfast.functions.operator import BatchContext, NewTable, Operator
+from holdfast.functions.timers import to_datetime
+
+if TYPE_CHECKING:
+    from holdfast.functions.process import Context, ProcessSpec
+
+
+class FunctionOperator(Operator):
+    """`_making` is what the tables of its states are made with."""
+
+    def __init__(self, spec: "ProcessSpec", context: "Context", max_parallelism: int, new_table: NewTable) -> None:
+        self._spec = spec
+        self._context = context
+        self._table = new_table(spec.key_schema, spec.value_schema, max_parallelism)
+        self.tables = {"state": self._table}
+        self._clock = BatchClock()
+        self._making = Making(max_parallelism, new_table, self._clock)
+        self._function: Any = spec.copy_function()
+        self._open()
+
+    def _open(self) -> None:
+        """Before any row; errors name operator and subtask."""
+        function, context = self._function, self._context
+        try:
+            function.open(context)
+        except Exception as error:  # user code may raise anything
+            raise UserFunctionError(
+                f"operator {context.operator!r}, subtask {context.subtask}: {type(function).__name__}.open() raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def _begin(self, batch: BatchContext) -> None:
+        """The function sees what the plan says of time."""
+        self._clock.now_us = batch.batch_time_us
+        self._context.batch_time = to_datetime(batch.batch_time_us)
+        self._context.watermark = None if batch.watermark_us is None else to_datetime(batch.watermark_us)
+
+    def close(self) -> None:
+        self._function.close()
