@@ -1,10 +1,13 @@
 """What the executors are asked before a job starts."""
 
+import re
+import sys
 from unittest import mock
 
 import pytest
 
 from holdfast.errors import JobRefused
+from holdfast.spark import probe as probing
 from holdfast.spark import start
 from holdfast.storage import names
 from holdfast.storage.store import open_store
@@ -41,3 +44,13 @@ def test_a_probe_that_is_there_and_cannot_be_read_is_refused_at_once():
         start._probe(JOB, mock.Mock(), b"", store)
     assert probe.call_count == 1
     assert not store.list(names.PROBES)
+
+
+def test_a_python_without_holdfast_is_named_with_its_place_and_the_remedy():
+    with mock.patch.dict(sys.modules, {"holdfast": None}):
+        found = probing._probe(b"", ("memory://probed", {}), ("probe", b""))
+    session = mock.MagicMock()
+    session.sparkContext.parallelize().mapPartitions().collect.return_value = [found]
+    told = re.escape(f"({sys.executable}) cannot import Holdfast") + ".* let PYSPARK_PYTHON name a Python that has it"
+    with pytest.raises(JobRefused, match=told):
+        probing.probe_executors(session, b"", ("memory://probed", {}), ("probe", b""), 1)

@@ -12,7 +12,7 @@ from holdfast.errors import JobRefused
 from holdfast.spark.session import described
 
 Finding = tuple[str, str, str, str, str]
-"""host, Python version, Holdfast's version ('' where missing), what failed to import, what failed in the storage"""
+"""host, Python and where it lies, Holdfast's version ('' where missing), what failed to import, what failed in the storage"""
 
 
 def probe_executors(
@@ -32,8 +32,9 @@ def probe_executors(
     for host, python, version, missing, unshared in sorted(set(found)):
         if not version:
             raise JobRefused(
-                f"executor on {host}: {python} cannot import Holdfast ({missing}). Install there "
-                f"holdfast=={holdfast.__version__}, or ship a virtual environment (spark.archives and PYSPARK_PYTHON)"
+                f"executor on {host}: {python} cannot import Holdfast ({missing}). Install holdfast=="
+                f"{holdfast.__version__} there; or let PYSPARK_PYTHON name a Python that has it, before the session "
+                "starts; or ship a virtual environment (spark.archives)"
             )
         if version != holdfast.__version__:
             raise JobRefused(
@@ -61,8 +62,9 @@ def _python_failed(text: str) -> str:
 def _probe(program: bytes, storage: tuple[str, dict[str, str]], nonce: tuple[str, bytes]) -> Any:
     import platform
     import socket
+    import sys
 
-    host, python = socket.gethostname(), f"Python {platform.python_version()}"
+    host, python = socket.gethostname(), f"Python {platform.python_version()} ({sys.executable})"
     try:
         import holdfast
     except ImportError as error:
