@@ -12,7 +12,7 @@ from holdfast.errors import JobRefused
 from holdfast.spark.session import described
 
 Finding = tuple[str, str, str, str, str]
-"""host, Python and where it lies, Holdfast's version ('' where missing), what failed to import, what failed in the storage"""
+"""host, Python and its place, Holdfast's version ('': missing), what failed to import, what failed in the storage"""
 
 
 def probe_executors(
