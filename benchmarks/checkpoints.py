@@ -37,6 +37,7 @@ from holdfast.clock import SystemClock
 from holdfast.jobmaster.checkpoint_stats import CheckpointStats
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.taskmanager.garbage import GarbageCollection
+from holdfast.taskmanager.malloc import keep_freed_memory
 from holdfast.testing import ThrottledStore, start
 from holdfast.testing.local import LocalCluster
 
@@ -245,8 +246,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 def main(argv: list[str]) -> None:
     options = arguments(argv)
+    keep_freed_memory()  # as a TaskManager's process does, and its garbage collection
     modes = {"on": [True], "off": [False], "both": [True, False]}[options.changelog]
-    with GarbageCollection(SystemClock()):  # as in a TaskManager's process
+    with GarbageCollection(SystemClock()):
         results = [measure(options, on) for on in modes]
     found = results[0] if len(results) == 1 else {**_named(results), "on_by_off": ratios(*results)}
     if not options.json:

@@ -17,6 +17,7 @@ from holdfast.failpoints import hit
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.taskmanager.garbage import GarbageCollection
 from holdfast.taskmanager.jobmaster_client import JobMasterClient
+from holdfast.taskmanager.malloc import keep_freed_memory
 from holdfast.taskmanager.protocol import Registration
 from holdfast.taskmanager.remote import address
 from holdfast.taskmanager.server import TaskManagerServer
@@ -40,6 +41,7 @@ def run_task_manager(
     HoldfastError
         If no port is free, or the storage cannot be opened.
     """
+    keep_freed_memory()
     clock = clock or SystemClock()
     job_master = JobMasterClient(settings.job_master, settings.secret)
     task_manager = TaskManager(
