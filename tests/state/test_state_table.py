@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.errors import BadRecord, JobRefused, UserFunctionError
 from holdfast.state import table as table_module
+from holdfast.state import unlogged
 from holdfast.state.table import StateTable, object_field
 
 KEY = pa.schema([("k", pa.int64())])
@@ -318,3 +319,24 @@ def test_a_row_that_came_back_to_what_it_was_is_in_the_changes_of_several_batche
         table.commit()
     changes = [row for part in table.collect(3) for row in part.to_pylist()]
     assert [(row["k"], row["n"]) for row in changes] == [(1, 10)]
+
+
+def test_what_waits_to_be_logged_is_bounded_beside_what_undo_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    undo_bytes_max, waiting_bytes_max = 4000, 3000
+    monkeypatch.setattr(unlogged, "WAITING_BYTES_MAX", waiting_bytes_max)
+    table = StateTable(KEY, COUNT, 128, undo_bytes_max=undo_bytes_max)
+    most = 0
+    for number in range(40):
+        table.begin(number)
+        put(table, dict.fromkeys(range(number, number + 20), number))
+        assert table.defer_changes() is table
+        table.commit()
+        most = max(most, table.undo_bytes)
+    assert undo_bytes_max < most <= undo_bytes_max + waiting_bytes_max
+    replayed = StateTable(KEY, COUNT, 128)
+    for changes in table.collect(30):
+        replayed.apply(changes, 0, 128)
+    assert contents(replayed) == {key: min(key, 30) for key in range(50)}
+    for changes in table.collect(39):
+        replayed.apply(changes, 0, 128)
+    assert contents(replayed) == contents(table)

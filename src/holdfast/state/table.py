@@ -120,8 +120,8 @@ class StateTable:
 
     @property
     def undo_bytes(self) -> int:
-        """What the rows saved by the batch in flight and by those before it take."""
-        return self.undo_in_flight_bytes + self._history.memory_bytes
+        """What the rows saved by the batch in flight and by those before it take, for undo and for the changelog."""
+        return self.undo_in_flight_bytes + max(self._history.memory_bytes, self._unlogged.memory_bytes)
 
     @property
     def undo_in_flight_bytes(self) -> int:

@@ -20,7 +20,7 @@ from holdfast.state.physical import Integers
 from holdfast.state.rows import OldRows, Rows, concatenated
 
 WAITING_BYTES_MAX = 256 * 1024 * 1024
-"""What waits may take; past it, it is read, as it is then without undo's old rows."""
+"""What waits may take beyond what undo holds, which is mostly the same; past it, it is read."""
 
 
 class Timeline:
@@ -58,21 +58,22 @@ class Unlogged:
         self._stored = stored
         self._waiting: list[Segment] = []
         self._read: list[tuple[int, pa.RecordBatch]] = []
+        self.memory_bytes = 0
+        """What waits takes. Of the batches that are there, undo and this hold the newest, so the larger is the sum."""
 
     def add(self, segment: Segment) -> None:
         """The segment of the batch that is committed now, which the history has too."""
-        if sum(each.memory_bytes for each in self._waiting) + segment.memory_bytes > WAITING_BYTES_MAX:
-            self._waiting.append(segment)
+        self._waiting.append(segment)
+        self.memory_bytes += segment.memory_bytes
+        if self.memory_bytes > self._history.memory_bytes + WAITING_BYTES_MAX:
             self.resolve()
-        else:
-            self._waiting.append(segment)
 
     def collect(self, up_to_batch: int, in_flight: OldRows | None) -> list[pa.RecordBatch]:
         """Takes out the changes of batches up to that one; `in_flight` was saved by the batch that is running."""
         changes = [rows for batch, rows in self._read if batch <= up_to_batch]
         self._read = [each for each in self._read if each[0] > up_to_batch]
         parts = [each.rows for each in self._waiting if each.batch <= up_to_batch]
-        self._waiting = [each for each in self._waiting if each.batch > up_to_batch]
+        self._keep([each for each in self._waiting if each.batch > up_to_batch])
         if parts:
             later = [each.rows for each in self._by_slot(up_to_batch + 1)]
             timeline = Timeline(self._rows, later if in_flight is None else [*later, in_flight])
@@ -94,12 +95,16 @@ class Unlogged:
             if len(segments) > 1:
                 timeline.back_before(index)
         self._read += reversed(read)
-        self._waiting = []
+        self._keep([])
 
     def rewind(self, to_batch: int) -> None:
         """Later batches never were."""
-        self._waiting = [each for each in self._waiting if each.batch <= to_batch]
+        self._keep([each for each in self._waiting if each.batch <= to_batch])
         self._read = [each for each in self._read if each[0] <= to_batch]
+
+    def _keep(self, waiting: list[Segment]) -> None:
+        self._waiting = waiting
+        self.memory_bytes = sum(each.memory_bytes for each in waiting)
 
     def _by_slot(self, from_batch: int) -> list[Segment]:
         """Segments of that batch and later ones, also such as undo had to give up."""
