@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from holdfast.changelog.handles import Manifest, TableHandle
 from holdfast.changelog.uploader import Uploader
-from holdfast.errors import HoldfastError
+from holdfast.errors import CheckpointFailed, HoldfastError
 from holdfast.failpoints import hit
 from holdfast.recovery.manifests import encode_manifest
 from holdfast.storage import names
@@ -110,6 +110,11 @@ class CheckpointWork:
     def _run(self, cut: Cut) -> None:
         try:
             acknowledgement = self._persist(cut)
+        except CheckpointFailed as error:
+            # It ended otherwise, or this TaskManager does: nothing went wrong here.
+            _log.info("checkpoint %d: TaskManager %d declines: %s", cut.checkpoint_id, self._task_manager, error)
+            self._decline(cut.checkpoint_id, error)
+            return
         except Exception as error:
             _log.warning("checkpoint %d: TaskManager %d declines", cut.checkpoint_id, self._task_manager, exc_info=True)
             self._decline(cut.checkpoint_id, error)
