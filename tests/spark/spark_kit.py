@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -55,3 +56,16 @@ def until(condition: Callable[[], bool], seconds: float = WAIT_S_MAX) -> None:
         if time.monotonic() > deadline_s:
             raise AssertionError("the condition did not come to hold")
         time.sleep(0.01)
+
+
+def kill_task_manager(query: hf.Query, number: int) -> None:
+    """SIGKILL to the worker that listens where that TaskManager is."""
+    port = int(query.taskManagers[number]["address"].rsplit(":", 1)[1])
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if any(each.laddr.port == port for each in process.net_connections("tcp") if each.status == "LISTEN"):
+                process.kill()
+                return
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    raise AssertionError(f"nobody listens on port {port}")

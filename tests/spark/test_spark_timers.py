@@ -5,10 +5,9 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pytest
-from spark_kit import new_job, run, tuples, until, write_rows
+from spark_kit import kill_task_manager, new_job, run, tuples, until, write_rows
 
 import holdfast as hf
 from holdfast.sinks.memory import MemorySink
@@ -69,19 +68,6 @@ def random_files(rng: random.Random) -> list[list[tuple[int, int]]]:
         [(rng.randrange(5), max(0, 8 * number + rng.randrange(-25, 8))) for _ in range(rng.randrange(1, 60))]
         for number in range(8)
     ]
-
-
-def kill_task_manager(query: hf.Query, number: int) -> None:
-    """SIGKILL to the worker that listens where that TaskManager is."""
-    port = int(query.taskManagers[number]["address"].rsplit(":", 1)[1])
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if any(each.laddr.port == port for each in process.net_connections("tcp") if each.status == "LISTEN"):
-                process.kill()
-                return
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    raise AssertionError(f"nobody listens on port {port}")
 
 
 @pytest.mark.parametrize("state", BACKENDS, ids=["hashmap", "rocksdb"])
