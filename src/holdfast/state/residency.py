@@ -131,11 +131,6 @@ class Residency:
         if self._recency is not None:
             self._recency.touch(slots)
 
-    def dirty_slots(self) -> Integers:
-        """Rows that the base does not have as they are."""
-        dirty: Integers = np.flatnonzero(self.dirty)
-        return dirty
-
     def removed(self, slots: Integers) -> None:
         """These are about to be taken out of memory."""
         kernels.fill(self.dirty, slots, False)
