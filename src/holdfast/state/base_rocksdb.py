@@ -33,7 +33,9 @@ WRITE_BUFFER_BYTES = 32 * 1024 * 1024
 WRITE_BUFFERS_MAX = 3
 BLOCK_CACHE_BYTES = 64 * 1024 * 1024
 BLOOM_BITS = 10
-MEMTABLE_BLOOM_SHARE = 0.1
+MEMTABLE_BLOOM_SHARE = 0.02
+"""About 12 bits for each of the smallest rows, as they fill a buffer; five times as many are no longer in the
+processor's cache."""
 READ_KEYS = 256
 """So many are read at a time: what RocksDB found for them is still in the processor's cache when it is copied."""
 SCAN_ROWS = 65_536
