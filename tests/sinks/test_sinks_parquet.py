@@ -1,6 +1,9 @@
 """The Parquet sink: names that repeat harmlessly, Hive partitions, what a takeover sweeps; dead letters."""
 
 import datetime
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -76,6 +79,30 @@ def test_two_sinks_share_a_folder_without_overwriting_each_other(tmp_path: Path,
     for name in ("one", "two"):
         sink.publish(3, stage(sink, store, {"k": 1, "p": name, "d": None}, name=name), context(store, name))
     assert sorted(ds.dataset(tmp_path).to_table().column("p").to_pylist()) == ["one", "two"]
+
+
+PUBLISH_AND_DIE = f"""
+import resource, signal, sys
+import pyarrow as pa
+from holdfast.sinks.base import PublishContext, StageContext
+from holdfast.sinks.parquet import ParquetSink
+from holdfast.storage.store import open_store
+
+rows = pa.record_batch({{"k": pa.array(range(100_000), pa.int64())}})
+sink, store = ParquetSink(sys.argv[1]), open_store("memory://job")
+group = sink.stage(iter([rows]), StageContext("{JOB}", "out", 1, 1, 1, 0, "attempt", store))
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+sink.publish(1, group, PublishContext("{JOB}", "out", store, rows.schema))
+"""
+
+
+def test_a_process_that_dies_while_it_writes_a_file_leaves_nothing_that_readers_take_for_rows(tmp_path: Path) -> None:
+    died = subprocess.run([sys.executable, "-c", PUBLISH_AND_DIE, tmp_path.as_uri()], timeout=60)
+    assert died.returncode == -signal.SIGXFSZ
+    left = [file.relative_to(tmp_path) for file in tmp_path.rglob("*") if file.is_file()]
+    assert left and all(any(part.startswith("_") for part in file.parts) for file in left)
+    assert ds.dataset(tmp_path).count_rows() == 0
 
 
 def test_partitions_are_read_back_by_hive_readers_also_odd_ones(

@@ -117,7 +117,7 @@ class ParquetSink(Sink):
         store.delete([name for name in dropped if name not in kept])
 
     def _open(self) -> ObjectStore:
-        return RetryingStore(open_store(self.url, self.storage_options))
+        return RetryingStore(open_store(self.url, self.storage_options, public=True))
 
 
 def _published_prefix(context: PublishContext, number: int) -> str:

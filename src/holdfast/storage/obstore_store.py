@@ -6,6 +6,7 @@ Invariants: obstore's own retries are off; a whole-object write is atomic; messa
 
 import re
 import threading
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -164,12 +165,26 @@ class FileStore(ObstoreStore):
         raise AssertionError("unreachable")
 
 
-def file_store(url: str, path: str, *, make: bool = True) -> ObjectStore:
-    """A store in a folder, which is made, or must be there."""
+class PublicFileStore(FileStore):
+    """A folder that others read as a table: they skip names that begin with `_`.
+
+    obstore writes to `<name>#1` before it renames that, which a process that dies meanwhile would leave for them.
+    """
+
+    def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
+        folder, slash, base = name.rpartition("/")
+        unfinished = f"{folder}{slash}_{base}.{uuid.uuid4().hex}"
+        super().put(unfinished, data)
+        self._do("put", name, lambda: obstore.rename(self._store, unfinished, name))
+
+
+def file_store(url: str, path: str, *, make: bool = True, public: bool = False) -> ObjectStore:
+    """A store in a folder, which is made, or must be there; `public`: others read it as a table."""
     if not make and not Path(path).is_dir():
         raise StorageError(f"storage {url}: there is no such folder")
+    kind = PublicFileStore if public else FileStore
     try:
-        return FileStore(url, LocalStore(path, mkdir=make, automatic_cleanup=True))
+        return kind(url, LocalStore(path, mkdir=make, automatic_cleanup=True))
     except (BaseError, OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise StorageError(f"storage {url}: the folder cannot be made or read: {reason}") from None

@@ -61,12 +61,15 @@ class ObjectStore(Protocol):
         ...
 
 
-def open_store(url: str, storage_options: Mapping[str, str] | None = None, *, make: bool = True) -> ObjectStore:
+def open_store(
+    url: str, storage_options: Mapping[str, str] | None = None, *, make: bool = True, public: bool = False
+) -> ObjectStore:
     """Open `file:///…`, `memory://…`, `s3://…`, `gs://…` or `az://…`.
 
     A `memory://` URL names one store shared within the process. `storage_options` are obstore's
     (`aws_access_key_id`, `aws_endpoint`, `allow_http`, `timeout`, …), never stored or logged.
     Does no I/O but making the folder of a `file://` URL; without `make` a folder that is not there is an error.
+    `public`: others read it as a table; a process that dies in a put leaves nothing that they would take for rows.
 
     Raises
     ------
@@ -88,7 +91,7 @@ def open_store(url: str, storage_options: Mapping[str, str] | None = None, *, ma
     if parts.scheme == "file":
         if parts.netloc or not parts.path.startswith("/"):
             raise SettingsError(f"storage {shown!r}: expected an absolute path: file:///folder")
-        return file_store(url, unquote(parts.path), make=make)
+        return file_store(url, unquote(parts.path), make=make, public=public)
     if not parts.netloc:
         raise SettingsError(f"storage {shown!r}: expected a bucket or account: {parts.scheme}://name/folder")
     return cloud_store(url, dict(storage_options or {}))
