@@ -74,6 +74,7 @@ def test_ten_checkpoints_a_second_for_ten_minutes_leave_small_records_and_a_shor
             until(lambda number=number: shown(query, "numberOfCompletedCheckpoints") == number)
             if number % LOOK_EVERY == 0:
                 (early if number <= CHECKPOINTS // 2 else late).look(store)
+        assert len(query.checkpoints) == CHECKPOINTS
     finally:
         query.stop()
     print(f"{CHECKPOINTS} checkpoints, {time.process_time() - begun_s:.0f} s of CPU; {early}; {late}")
@@ -83,7 +84,6 @@ def test_ten_checkpoints_a_second_for_ten_minutes_leave_small_records_and_a_shor
     objects_max = SUBTASKS * 2 * config.log_handles_max + 60
     assert max(early.objects, late.objects) <= objects_max < CHECKPOINTS / 10
     assert late.stored_bytes <= 2 * early.stored_bytes
-    assert len(query.checkpoints) == CHECKPOINTS
 
 
 def shown(query: hf.Query, metric: str) -> float:
