@@ -20,6 +20,7 @@ from holdfast.jobmaster.recorder import Recorder
 from holdfast.journal import rules
 from holdfast.materialize.base import Base
 from holdfast.materialize.keyed_state import KeyedState
+from holdfast.state.table import StateTable
 
 Mutation = Callable[[], AbstractContextManager[Any]]
 
@@ -158,8 +159,8 @@ def _uploads_nothing_again_after_a_failure() -> AbstractContextManager[Any]:
     return mock.patch.object(ChangelogWriter, "reset", reset)
 
 
-def _rewinds_the_table_alone() -> AbstractContextManager[Any]:
-    return mock.patch.object(ChangelogWriter, "rewind", lambda self, to_batch: None)
+def _rewinds_the_log_alone() -> AbstractContextManager[Any]:
+    return mock.patch.object(StateTable, "rewind", lambda self, to_batch: None)
 
 
 def _keeps_a_base_that_was_undone() -> AbstractContextManager[Any]:
@@ -191,7 +192,7 @@ MUTATIONS: dict[str, Mutation] = {
     "a late upload is not looked for again": _does_not_look_at_late_uploads_again,
     "objects go although others hold them": _lets_a_released_object_go_at_once,
     "records drop what is not published yet": _drops_what_is_unpublished,
-    "a rewind forgets the log": _rewinds_the_table_alone,
+    "a rewind forgets the table": _rewinds_the_log_alone,
     "a rewind keeps a materialization of what was undone": _keeps_a_base_that_was_undone,
     "uploads that were reported as failed are forgotten": _forgets_the_losers_of_hedging,
     "changes whose upload failed are lost": _uploads_nothing_again_after_a_failure,
