@@ -22,10 +22,9 @@ setup: .venv/set-up  ## Virtual environment, pinned packages, Java (the other ta
 demo: setup  ## 336,776 real flights through a job that is killed twice; compares the result with a direct computation
 	@$(RUN) python -m examples.flights
 
-# Three tiers: what is pure on both cores; then, side by side as each mostly waits, Spark in one shared session, and
-# real processes killed, one test after the other.
-test: test-pure  ## All tests but the long ones, in some twelve minutes on two cores
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync test-spark test-kill
+# Three tiers side by side: what is pure takes both cores, Spark's tests and real processes that are killed mostly wait.
+test: setup  ## All tests but the long ones, in some twelve minutes on two cores
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=line test-pure test-spark test-kill
 
 test-pure: setup  ## The tests without Spark
 	$(PYTEST) -n 2 --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long"
