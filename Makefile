@@ -24,7 +24,7 @@ demo: setup  ## 336,776 real flights through a job that is killed twice; compare
 
 # Three tiers side by side: what is pure takes both cores, Spark's tests and real processes that are killed mostly wait.
 test: setup  ## All tests but the long ones, in some twelve minutes on two cores
-	@$(MAKE) --no-print-directory --jobs 3 --output-sync=line test-pure test-spark test-kill
+	@$(MAKE) --no-print-directory --jobs 3 test-pure test-spark test-kill
 
 test-pure: setup  ## The tests without Spark
 	$(PYTEST) -n 2 --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long"
