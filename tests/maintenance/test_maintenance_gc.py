@@ -3,6 +3,7 @@
 from pathlib import Path
 from uuid import uuid4
 
+import msgspec
 import pytest
 from maintenance_kit import as_json, holdfast, job_of_every_kind, run_every_kind, stored
 
@@ -34,6 +35,13 @@ def left(store: ObjectStore, *epochs: int) -> list[str]:
     for name in found:
         store.put(name, b"x")
     return found
+
+
+def planned(store: ObjectStore) -> list[str]:
+    """The objects that would go."""
+    observed = observe(store)
+    assert observed is not None
+    return [info.name for info in plan(store, observed).deleted]
 
 
 def test_a_storage_that_a_dead_driver_left_is_cleaned_and_the_job_goes_on(tmp_path: Path) -> None:
@@ -98,6 +106,19 @@ def test_a_record_of_the_living_epoch_is_the_job_masters_to_expire(store: Object
     observed = observe(store)
     assert observed is not None
     assert plan(store, observed).expired == [older]
+
+
+def test_what_a_record_of_the_living_epoch_names_stays_until_the_record_goes(store: ObjectStore) -> None:
+    take_over(store)
+    named = left(store, 1)
+    taken = take_over(store)
+    journal = Journal(store, taken.epoch, taken.base_number)
+    epoch = int(taken.epoch)
+    before = journal.append(msgspec.structs.replace(record(epoch, 1), source_objects={"files": named}))
+    journal.append(record(epoch, 2))
+    assert planned(store) == []
+    journal.expire([before])
+    assert planned(store) == named
 
 
 class Subsuming(SlowStore):

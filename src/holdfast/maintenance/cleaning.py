@@ -3,19 +3,23 @@
     observe (I/O: journal, newest checkpoint, all it names) ──► plan (lists) ──► journal.cleanup.carry_out
 
 What is kept is what the newest checkpoint of the journal needs: later ones name nothing else of older epochs, since
-a job only ever lets go of what it restored from. Invariants: nothing of the living epoch is touched, nothing at all
-where something that the newest checkpoint names cannot be read.
+a job only ever lets go of what it restored from; and what earlier ones of the living epoch need, as long as they are
+there: records go before what they name, and those are its JobMaster's to delete.
+Invariants: nothing of the living epoch is touched, nothing at all where something that the newest checkpoint names
+cannot be read.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
 
-from holdfast.errors import ObjectNotFound, StorageError
+from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
 from holdfast.ids import Epoch
 from holdfast.journal.cleanup import CleanupPlan, needed_objects, plan_cleanup, survey
 from holdfast.journal.fence import TakenOver, journal_numbers, newest_checkpoint, read_record
+from holdfast.journal.records import CheckpointRecord
 from holdfast.recovery.manifests import decode_manifest
 from holdfast.sinks.staging import staged_names
 from holdfast.storage.store import ObjectStore
@@ -83,4 +87,16 @@ def _observe(store: ObjectStore, numbers: list[int], epoch: int | None, sinks: C
         return staged_names(found, sink)
 
     needed = needed_objects(store, base, manifest_objects, staged)
+    for record in _expiring(store, [each for each in numbers if number is not None and each < number], living):
+        with suppress(ObjectNotFound):  # it is gone meanwhile, and now what it names goes
+            needed |= needed_objects(store, record, manifest_objects, staged)
     return Observed(TakenOver(Epoch(living), number, base), frozenset(needed), committables)
+
+
+def _expiring(store: ObjectStore, numbers: Sequence[int], living: int) -> Iterator[CheckpointRecord]:
+    """Checkpoints of the living epoch that a newer one replaced and that are not deleted yet."""
+    for number in numbers:
+        with suppress(ObjectNotFound, CorruptObject):
+            record = read_record(store, number)
+            if isinstance(record, CheckpointRecord) and record.epoch == living:
+                yield record
