@@ -23,7 +23,7 @@ demo: setup  ## 336,776 real flights through a job that is killed twice; compare
 	@$(RUN) python -m examples.flights
 
 # Three tiers side by side: what is pure takes both cores, Spark's tests and real processes that are killed mostly wait.
-test: setup  ## All tests but the long ones, in some twelve minutes on two cores
+test: setup  ## All tests but the long ones, in some fifteen minutes on two cores
 	@$(MAKE) --no-print-directory --jobs 3 test-pure test-spark test-kill
 
 test-pure: setup  ## The tests without Spark
