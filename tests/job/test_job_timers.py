@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
-from job_kit import SOON, Feed, new_job, new_storage, script, tuples, until
+from job_kit import SOON, WAIT_S_MAX, Feed, new_job, new_storage, script, tuples, until
 
 import holdfast as hf
 from holdfast.clock import ManualClock
@@ -183,8 +183,7 @@ def test_expired_state_goes_though_nothing_comes_any_more_and_stays_gone_after_a
         clock.advance(25)
         until(lambda: state_rows(query) == 4 or clock.advance(0.01) is not None)
         assert clock.now() < 1000 + 60 + 2 * 15, "two rounds after it had expired"
-        before = query.checkpoints[-1]
-        until(lambda: query.checkpoints[-1] != before or query.exception() is not None)
+        query.trigger_checkpoint(timeout=WAIT_S_MAX)
     finally:
         query.stop()
     feed.put(events((0, 2), (1, 2)))
