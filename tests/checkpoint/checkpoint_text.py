@@ -162,6 +162,8 @@ def show(command: ev.Command) -> str:
         case ev.NotifyAborted():
             counted = "counted" if command.counted else "not counted"
             return f"NotifyAborted {command.checkpoint_id} ({counted}): {command.reason}"
+        case ev.CheckOwnership():
+            return "CheckOwnership"
         case ev.Resolve():
             soft = " (soft)" if command.soft else ""
             return f"Resolve {command.request_id} number={command.number} {command.failure or 'ok'}{soft}"

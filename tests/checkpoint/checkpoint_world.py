@@ -330,6 +330,8 @@ class World:
             case ev.NotifyAborted():
                 assert self.sent != command.checkpoint_id, "a checkpoint whose record was sent cannot be aborted"
                 del self.needed[command.checkpoint_id]
+            case ev.CheckOwnership():
+                pass  # there is nobody else
             case ev.Resolve():
                 assert not self.requests[command.request_id], "a request is answered once"
                 self.requests[command.request_id] = True

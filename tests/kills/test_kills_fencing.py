@@ -9,7 +9,7 @@ from test_kills_deaths import NOT_HERE, PROVOKED, shapes
 
 from holdfast import failpoints
 from holdfast.errors import Fenced, QueryFailed, StorageError
-from holdfast.journal.fence import journal_numbers, read_record
+from holdfast.journal.fence import journal_numbers, newest_checkpoint, read_record
 from holdfast.journal.records import Takeover
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing import Fault, FaultyStore
@@ -36,6 +36,12 @@ def epochs(store: ObjectStore) -> list[tuple[int, int]]:
 
 def takeovers(store: ObjectStore) -> list[int]:
     return [number for number in journal_numbers(store) if isinstance(read_record(store, number), Takeover)]
+
+
+def recorded_rows(store: ObjectStore) -> int:
+    """How many rows the newest checkpoint has."""
+    _, record = newest_checkpoint(journal_numbers(store), lambda number: read_record(store, number))
+    return 0 if record is None else sum(int(each) for of in record.offsets.values() for each in of.values())
 
 
 def held_at(point: str, shape: Shape, folder: Path) -> tuple[Driver, Pause]:
@@ -67,6 +73,17 @@ def test_one_that_stood_still_at_a_failpoint_while_another_took_over_changes_not
     more = shape.with_rows(shape.rows + 3 * shape.rows_per_batch)
     Driver(more, tmp_path).start().finish()
     check(more, tmp_path)
+
+
+def test_one_that_has_only_to_publish_notices_that_another_took_over_and_cleaned_up(tmp_path):
+    shape = Shape(rows=400, sink="parquet", interval_s=0.005)
+    first, pause = held_at("sink.parquet.copied", shape, tmp_path)
+    while recorded_rows(storage(tmp_path)) < shape.rows:
+        assert not first.ended, first.error
+    Driver(shape.with_rows(shape.rows + 3 * shape.rows_per_batch), tmp_path).start().finish()
+    pause.go_on()
+    first.join()
+    assert isinstance(first.error, QueryFailed) and isinstance(first.error.__cause__, Fenced)
 
 
 def test_one_that_has_to_restore_after_another_took_over_says_that_it_was_fenced(tmp_path):

@@ -223,6 +223,8 @@ class Coordinator:
         if counted:
             self._failures.failed(pending.checkpoint_id)
         self._commands.append(ev.NotifyAborted(pending.checkpoint_id, reason, counted))
+        if counted:
+            self._commands.append(ev.CheckOwnership())
         self._resolve(pending.requests, f"checkpoint {pending.checkpoint_id} failed: {reason}", soft)
 
     def _resolve(self, requests: list[str], failure: str | None = None, soft: bool = False) -> None:
@@ -357,6 +359,7 @@ class Coordinator:
     def _on_publication_failed(self, event: ev.PublicationFailed) -> None:
         if event.io:
             self._publication.failed(event.sink, event.number, self._now_s)
+            self._commands.append(ev.CheckOwnership())
         elif self._publication.refused(event.sink, event.number):
             self._commands.append(ev.FailQuery(event.sink, event.number, event.reason))
 

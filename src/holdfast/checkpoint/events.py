@@ -8,7 +8,8 @@ Order
 The commands of one answer come in this order, and are to be *started* in it; none waits for the one before
 it unless a line below says so (where order is needed for safety, an event comes in between):
 
- 1. what concludes: NotifyCompleted, NotifyAborted, Resolve, DropStaged, Failover, FailQuery, RestoreFrom
+ 1. what concludes: NotifyCompleted, NotifyAborted, CheckOwnership, Resolve, DropStaged, Failover, FailQuery,
+    RestoreFrom
  2. ExpireRecords          subsumed records. Their names are let go only after `RecordsExpired`
  3. Publish                at most one at a time for each sink, in order of numbers
  4. Discard                of groups that are published and that no record names any more
@@ -27,6 +28,7 @@ Which event answers which command
     Publish          Published | PublicationFailed
     Discard          Discarded | DiscardFailed
     DeleteObjects    ObjectsDeleted | DeleteFailed
+    CheckOwnership   Superseded; no answer where the storage is still one's own, or that cannot be told
     Failover         FailoverBegan, later TaskManagersChanged
     RestoreFrom      TaskManagersChanged, once everything is deployed again
 
@@ -338,6 +340,11 @@ class NotifyAborted:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckOwnership:
+    """Something failed as it does where another JobMaster has taken over and cleaned up: look in the journal."""
+
+
+@dataclass(frozen=True, slots=True)
 class Resolve:
     """Answer a `TriggerRequested` or a `CloseRequested`: what it asked for is recorded, or the checkpoint failed.
 
@@ -468,6 +475,7 @@ class ResumePlanning:
 Command = (
     NotifyCompleted
     | NotifyAborted
+    | CheckOwnership
     | Resolve
     | DropStaged
     | Failover

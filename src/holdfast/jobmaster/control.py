@@ -293,6 +293,8 @@ class Control:
                 self._watched.pop(command.checkpoint_id, None)
                 self._listeners.aborted(command.counted)
                 self._tell_all(lambda gateway: gateway.abort_checkpoint(self._run, command.checkpoint_id))
+            case events.CheckOwnership():
+                self._submit(self._record_thread, self._recorder.check_ownership)
             case events.ExpireRecords():
                 self._submit(self._record_thread, self._recorder.expire, command)
             case events.Publish():

@@ -62,6 +62,15 @@ class Recorder:
         """Raises `Fenced`."""
         self._journal.check()
 
+    def check_ownership(self) -> None:
+        """Whether another JobMaster has taken over, where nothing else may tell: no record may be to be put."""
+        try:
+            self._journal.check()
+        except Fenced as error:
+            self._superseded(error)
+        except StorageError as error:
+            log.info("it cannot be told whether another JobMaster took over: %s", error)
+
     def store_and_record(self, command: events.StoreAndRecord) -> None:
         stored: dict[str, str] = {}
         try:
@@ -83,12 +92,15 @@ class Recorder:
         try:
             number = self._append(record)
         except Fenced as error:
-            self._post(events.Superseded())
-            self._failed(error)
+            self._superseded(error)
             return
         failpoints.hit("jobmaster.record.after")
         self._records[number] = record
         self._post(events.RecordWritten(checkpoint_id, number, stored))
+
+    def _superseded(self, error: Fenced) -> None:
+        self._post(events.Superseded())
+        self._failed(error)
 
     def _append(self, record: CheckpointRecord) -> JournalNumber:
         """Until it is known what became of the record; a JobMaster that is closed leaves it to the next takeover."""
