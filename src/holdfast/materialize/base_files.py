@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from holdfast.changelog.blocks import read_framed_directory
 from holdfast.changelog.format import LogId
@@ -129,7 +130,7 @@ def _encode(
         return frame(FILES_MAGIC, VERSION, msgspec.msgpack.encode(directory))
 
     room = len(head_of([2**32 - 1] * len(files)))
-    data = memoryview(bytearray(room + sum(lengths)))
+    data = np.empty(room + sum(lengths), np.uint8).data  # a bytearray would be cleared, under the GIL
     checksums, offset = [], room
     for file, length in zip(files, lengths, strict=True):
         content = data[offset : offset + length]

@@ -116,7 +116,9 @@ class Column:
         """Gathered values as an Arrow array of the field's type; the array may share their memory."""
         if self.fixed_width:
             return fixed_array(values, valid, self.field.type)
-        objects = [value if ok else None for value, ok in zip(values.tolist(), valid.tolist(), strict=True)]
+        objects = values.tolist()
+        if not valid.all():
+            objects = [value if ok else None for value, ok in zip(objects, valid.tolist(), strict=True)]
         try:
             if self._msgpack:
                 encode = msgspec.msgpack.Encoder().encode

@@ -22,6 +22,10 @@ from holdfast.state.physical import Bools, Integers
 from holdfast.state.row_codec import RowCodec
 from holdfast.state.rows import OldRows, Rows
 
+PIECE_BYTES = 256 * 1024
+PIECE_ROWS_LEAST = 256
+"""Rows are read and written so many at a time that each step finds them in the processor's cache."""
+
 
 class BaseStore(Protocol):
     """Records by key, both bytes. Used by one thread, except `memory_bytes`."""
@@ -164,7 +168,10 @@ class Residency:
     def _read(self, slots: Integers) -> None:
         order, keys = self._stored_keys(slots)
         slots = slots[order]
-        read = self.base.read(keys)
+        for piece in self._pieces(len(slots)):
+            self._load(slots[piece], self.base.read(keys[piece]))
+
+    def _load(self, slots: Integers, read: list[bytes | None]) -> None:
         records = [record for record in read if record is not None]
         if len(records) < len(read):
             slots = slots[np.fromiter((record is not None for record in read), np.bool_, len(read))]
@@ -187,5 +194,13 @@ class Residency:
         order, keys = self._stored_keys(slots)
         slots = slots[order]
         _, gone = self._rows.index.stored_keys(deleted, self._max_parallelism)
-        records = self.codec.encode(len(slots), [column.gather(slots) for column in self._rows.columns])
-        self.base.write(keys, records, gone)
+        if gone:
+            self.base.write([], [], gone)
+        for piece in self._pieces(len(slots)):
+            some = slots[piece]
+            records = self.codec.encode(len(some), [column.gather(some) for column in self._rows.columns])
+            self.base.write(keys[piece], records, [])
+
+    def _pieces(self, count: int) -> Iterator[slice]:
+        rows = max(PIECE_ROWS_LEAST, int(PIECE_BYTES / (self.codec.head_bytes + self._rows.object_bytes)))
+        return (slice(start, start + rows) for start in range(0, count, rows))

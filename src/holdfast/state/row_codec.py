@@ -5,7 +5,7 @@ record := mark (1 byte); for each column: valid (1 byte); for each fixed-width c
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -23,6 +23,11 @@ class RowCodec:
         fixed = [(f"v{i}", column.values.dtype) for i, column in enumerate(columns) if column.fixed_width]
         self._head = np.dtype([("mark", np.uint8), ("valid", np.bool_, (len(columns),)), *fixed])
 
+    @property
+    def head_bytes(self) -> int:
+        """What a record takes without its objects."""
+        return self._head.itemsize
+
     def encode(self, count: int, columns: Sequence[tuple[Values, Bools]]) -> list[bytes]:
         """The records of `count` rows."""
         rows = np.zeros(count, self._head)
@@ -38,6 +43,8 @@ class RowCodec:
             for column, (values, valid) in zip(self._columns, columns, strict=True)
             if not column.fixed_width
         ]
+        if len(parts) == 1 and None not in parts[0]:
+            return _with_one(heads, cast(list[bytes], parts[0]))
         pack = msgspec.msgpack.Encoder().encode
         return [head + pack(objects) for head, objects in zip(heads, zip(*parts, strict=True), strict=True)]
 
@@ -53,11 +60,38 @@ class RowCodec:
         rows = np.frombuffer(b"".join(heads), self._head)
         objects: Iterator[Values] = iter(())
         if self._objects:
-            unpack = msgspec.msgpack.Decoder(list[bytes | None]).decode
-            tails = [unpack(memoryview(record)[size:]) for record in records]
-            parts = list(zip(*tails, strict=True)) or [()] * len(self._objects)
+            parts: Sequence[Sequence[bytes | None]]
+            if len(self._objects) == 1:
+                parts = [_only_ones(records, size)]
+            else:
+                unpack = msgspec.msgpack.Decoder(list[bytes | None]).decode
+                tails = [unpack(memoryview(record)[size:]) for record in records]
+                parts = list(zip(*tails, strict=True)) or [()] * len(self._objects)
             objects = (column.from_bytes(part) for column, part in zip(self._objects, parts, strict=True))
         return [
             (np.ascontiguousarray(rows[f"v{i}"]) if column.fixed_width else next(objects), rows["valid"][:, i].copy())
             for i, column in enumerate(self._columns)
         ]
+
+
+def _with_one(heads: Sequence[bytes], values: Sequence[bytes]) -> list[bytes]:
+    """Records with a single object, which is copied once: what msgpack puts in front of it follows from its length."""
+    pack = msgspec.msgpack.Encoder().encode
+    lengths = list(map(len, values))
+    before = {length: pack([bytes(length)])[: -length or None] for length in set(lengths)}
+    return list(map(b"".join, zip(heads, map(before.__getitem__, lengths), values, strict=True)))
+
+
+def _only_ones(records: Sequence[bytes], head: int) -> list[bytes | None]:
+    """The inverse of `_with_one`, null where there is no value: the length of a record tells where its value begins."""
+    lengths = list(map(len, records))
+    starts = {length: head + _bytes_before_one(length - head) for length in set(lengths)}
+    null = head + len(msgspec.msgpack.encode([None]))
+    return [
+        None if length == null else record[starts[length] :] for record, length in zip(records, lengths, strict=True)
+    ]
+
+
+def _bytes_before_one(stored: int) -> int:
+    """What a msgpack array of one binary value has before the value, of `stored` bytes in all."""
+    return 3 if stored < 3 + (1 << 8) else 4 if stored < 4 + (1 << 16) else 6

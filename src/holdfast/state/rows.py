@@ -62,7 +62,8 @@ class Rows:
         self.index = new_index(key_schema)
         self.columns = [Column(field, self.index.slot_capacity) for field in value_schema]
         self.present: Bools = np.zeros(self.index.slot_capacity, np.bool_)
-        self._object_bytes = 0.0
+        self.object_bytes = 0.0
+        """Of a row, on average, by a sample of the rows touched last."""
 
     def __len__(self) -> int:
         """Keys in the index, whether present or not."""
@@ -76,7 +77,7 @@ class Rows:
     def memory_bytes(self) -> int:
         """Objects are estimated from a sample."""
         arrays = self.index.memory_bytes + self.present.nbytes + sum(column.memory_bytes for column in self.columns)
-        return arrays + int(self._object_bytes * len(self.index))
+        return arrays + int(self.object_bytes * len(self.index))
 
     def lookup(self, keys: Keys, stamp: int) -> tuple[Integers, Integers]:
         """The slot of each key, unknown ones inserted as blank rows; the distinct slots not yet stamped so."""
@@ -167,7 +168,7 @@ class Rows:
     def estimate_objects(self, slots: Integers) -> None:
         sample = slots[:OBJECT_SAMPLE]
         if len(sample):
-            self._object_bytes = sum(c.object_bytes(sample) for c in self.columns if not c.fixed_width)
+            self.object_bytes = sum(c.object_bytes(sample) for c in self.columns if not c.fixed_width)
 
     def _grow(self, capacity: int) -> None:
         enlarge(self, "present", capacity)
