@@ -303,16 +303,22 @@ def remove(
     """Take the entries of `slots`, which must be there, out of the index; the slots go onto the free list."""
     capacity, old_capacity = np.uint64(len(entries) >> 1), np.uint64(len(old) >> 1)
     start, swept = np.uint64(control[SWEEP_START]), np.uint64(control[SWEPT])
-    for slot in slots:
-        mixed = mix(slot_tags[slot])
-        home = _scaled(mixed, old_capacity)
-        if old_capacity > _0 and _in_old(home, old_capacity, start, swept):
-            _take_out(slot, home, old, old_capacity)
-        else:
-            _take_out(slot, _scaled(mixed, capacity), entries, capacity)
-        free[control[FREE]] = slot
-        control[FREE] += 1
-        control[COUNT] -= 1
+    hashes = np.empty(_BLOCK, np.uint64)
+    for row in range(0, len(slots), _BLOCK):
+        block = min(_BLOCK, len(slots) - row)
+        for i in range(block):
+            hashes[i] = mix(slot_tags[np.uint64(slots[np.uint64(row + i)])])
+            prefetch(entries.ctypes.data + _scaled(hashes[i], capacity) * _16)
+        for i in range(block):
+            slot = slots[np.uint64(row + i)]
+            home = _scaled(hashes[i], old_capacity)
+            if old_capacity > _0 and _in_old(home, old_capacity, start, swept):
+                _take_out(slot, home, old, old_capacity)
+            else:
+                _take_out(slot, _scaled(hashes[i], capacity), entries, capacity)
+            free[control[FREE]] = slot
+            control[FREE] += 1
+            control[COUNT] -= 1
 
 
 @kernel
