@@ -88,20 +88,6 @@ def last_rows(slots: Integers, slot_count: int) -> Any:
 
 
 @kernel
-def first_rows(slots: Integers, seen: Bools) -> Any:
-    """Numbers of the rows whose slot no earlier row has; `seen` is False at all of them, and True afterwards."""
-    first = np.empty(len(slots), np.int64)
-    count = 0
-    for i in range(len(slots)):
-        slot = np.uint64(slots[i])
-        if not seen[slot]:
-            seen[slot] = True
-            first[count] = i
-            count += 1
-    return first[:count]
-
-
-@kernel
 def mark_different(values: Array, valid: Bools, old: Array, old_valid: Bools, different: Bools) -> None:
     """`mark_changed` for gathered values: set `different[i]` where the i-th ones are not equal. Bits are compared."""
     for i in range(len(values)):

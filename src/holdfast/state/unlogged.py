@@ -119,9 +119,11 @@ class Unlogged:
         """
         if len(parts) == 1:
             return self._changes(timeline, parts[0])
-        slots = np.concatenate([each.slots for each in parts])
-        touched = kernels.first_rows(slots, np.zeros(self._rows.capacity, np.bool_))
-        return self._stored(timeline.copy(slots[touched]))
+        touched = np.zeros(self._rows.capacity, np.bool_)
+        for each in parts:
+            kernels.fill(touched, each.slots, True)
+        # In order of slots: the table is read from one end to the other.
+        return self._stored(timeline.copy(np.flatnonzero(touched)))
 
     def _changes(self, timeline: Timeline, old: OldRows) -> pa.RecordBatch:
         now = timeline.copy(old.slots)
