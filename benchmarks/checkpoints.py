@@ -164,7 +164,11 @@ class Running:
 def measure(options: argparse.Namespace, on: bool) -> dict[str, Any]:
     """One run; its figures by name."""
     rate = None if options.updates_per_s == "max" else float(options.updates_per_s)
-    with tempfile.TemporaryDirectory(prefix="holdfast-checkpoints-", dir=options.folder) as name:
+    # The last put of a materialization may land while the folder is being deleted.
+    temporary = tempfile.TemporaryDirectory(
+        prefix="holdfast-checkpoints-", dir=options.folder, ignore_cleanup_errors=True
+    )
+    with temporary as name:
         began_s = time.monotonic()
         running = Running(options, on, Path(name))
         running.fill()
