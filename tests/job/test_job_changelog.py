@@ -7,6 +7,7 @@ from job_kit import Feed, new_job, new_storage, newest, pairs, script, store_of,
 import holdfast as hf
 from holdfast import failpoints
 from holdfast.changelog.handles import TableHandle
+from holdfast.journal.fence import journal_numbers, newest_checkpoint, read_record
 from holdfast.recovery.manifests import load_manifests
 from holdfast.testing import run, start
 
@@ -41,9 +42,11 @@ def summed(source, sink: hf.MemorySink, storage: str, on: bool, trigger: object 
 
 
 def handles(job: hf.Job) -> list[TableHandle]:
-    """Of all tables in the only checkpoint that is retained."""
+    """Of all tables in the newest checkpoint; those before it may be about to be deleted."""
     store = store_of(job)
-    manifests = load_manifests(store, [info.name for info in store.list("manifests/") if "/tm-" in info.name])
+    _, record = newest_checkpoint(journal_numbers(store), lambda number: read_record(store, number))
+    assert record is not None
+    manifests = load_manifests(store, record.manifests)
     return [table for manifest in manifests for table in manifest.tables]
 
 
