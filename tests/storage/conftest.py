@@ -1,6 +1,7 @@
 """Stores under test. The S3 protocol is spoken by moto's server, in this process."""
 
 import os
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -16,8 +17,17 @@ CREDENTIALS = {"aws_access_key_id": "an-access-key", "aws_secret_access_key": "a
 def s3_options() -> Iterator[dict[str, str]]:
     """A bucket called `BUCKET`, and the options to reach it."""
     import boto3
+    from moto.s3.responses import S3Response
     from moto.server import ThreadedMotoServer
 
+    put_object, one_at_a_time = S3Response.put_object, threading.Lock()
+
+    def put_atomically(response: S3Response) -> object:
+        # moto looks whether the object is there and then puts it, unlike S3 with other puts in between.
+        with one_at_a_time:
+            return put_object(response)
+
+    S3Response.put_object = put_atomically  # type: ignore[method-assign]
     proxies = {name: os.environ.pop(name) for name in list(os.environ) if name.lower() in ("http_proxy", "https_proxy")}
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
