@@ -1,12 +1,14 @@
 """The writer against a plain model: whatever is done in whatever order, a handle replays exactly its batches.
 
-The model keeps, for each batch that counts, the row that it wrote; a cut is right if replaying its pieces gives, for
-every key, the last value of the batches from its start up to the cut. At the end nothing is stored that nobody uses.
+The model keeps, for each batch that counts, the row that it wrote; a cut is right if replaying its pieces on a base
+made at the batch where it starts gives, for every key, the last value up to the cut. Changes are given to the writer at
+once, or wait where the table has them. At the end nothing is stored that nobody uses.
 """
 
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import pyarrow as pa
 from changelog_world import World, change
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -28,8 +30,24 @@ class Cut:
 
     batch: int
     from_sqn: int
+    base: dict[str, int]
     expected: dict[str, int]
     future: Future[list[LogPiece]]
+
+
+@dataclass
+class Waiting:
+    """Where deferred changes wait: one row of each batch."""
+
+    rows: list[tuple[int, pa.RecordBatch]] = field(default_factory=list)
+
+    def collect(self, up_to_batch: int) -> list[pa.RecordBatch]:
+        taken = [rows for batch, rows in self.rows if batch <= up_to_batch]
+        self.rows = [each for each in self.rows if each[0] > up_to_batch]
+        return taken or [change("").slice(1)]
+
+    def rewind(self, to_batch: int) -> None:
+        self.rows = [each for each in self.rows if each[0] <= to_batch]
 
 
 class WriterModel(RuleBasedStateMachine):
@@ -52,17 +70,22 @@ class WriterModel(RuleBasedStateMachine):
         self.sqns: set[int] = set()
         self.acknowledged: set[str] = set()
         self.closes = False
+        self.waiting: Waiting | None = None
 
-    @initialize(closes=st.booleans())
-    def ends(self, closes: bool) -> None:
-        """How: with a last cut, or by a close while things are under way."""
+    @initialize(closes=st.booleans(), deferred=st.booleans())
+    def kind(self, closes: bool, deferred: bool) -> None:
+        """It ends with a last cut, or by a close while things are under way."""
         self.closes = closes
+        self.waiting = Waiting() if deferred else None
 
     @rule(key=st.sampled_from(KEYS), empty=st.booleans())
     def append(self, key: str, empty: bool) -> None:
         self.batch += 1
         sqn = self.writer.next_sqn()
-        self.writer.append(self.batch, None if empty else change(key, self.batch))
+        rows = change(key, self.batch)
+        if not empty and self.waiting is not None:
+            self.waiting.rows.append((self.batch, rows))
+        self.writer.append(self.batch, None if empty else self.waiting or rows)
         if not empty:
             assert sqn not in self.sqns
             self.sqns.add(sqn)
@@ -75,13 +98,19 @@ class WriterModel(RuleBasedStateMachine):
             self.append(key, False)
 
     @precondition(lambda self: self.batch >= 0)
-    @rule(back=st.integers(0, 2))
-    def persist(self, back: int) -> None:
-        """A cut, also at a batch before the last one; from the truncation point on."""
+    @rule(back=st.integers(0, 2), base_back=st.integers(0, 6))
+    def persist(self, back: int, base_back: int) -> None:
+        """A cut, also at a batch before the last one; from a base on, which may have been made since the last cut."""
         batch = max(self.last_cut, self.batch - back, 0)
         self.last_cut = batch
-        expected = {key: value for at, sqn, key, value in self.rows if at <= batch and sqn >= self.truncated}
-        self.cuts.append(Cut(batch, self.truncated, expected, self.writer.persist(batch, self.truncated)))
+        start = self.sqn_after(batch - base_back)
+        base = {key: value for _, sqn, key, value in self.rows if sqn < start}
+        expected = {key: value for at, _, key, value in self.rows if at <= batch}
+        self.cuts.append(Cut(batch, start, base, expected, self.writer.persist(batch, start)))
+
+    def sqn_after(self, batch: int) -> int:
+        """Where a log begins on top of a base made at that batch, or at the newest one of a completed checkpoint."""
+        return max([self.truncated, *(sqn + 1 for at, sqn, _, _ in self.rows if at <= batch)])
 
     @rule(fault=st.sampled_from(FAULTS), attempts=st.integers(1, 2))
     def the_store_fails(self, fault: Fault, attempts: int) -> None:
@@ -106,10 +135,10 @@ class WriterModel(RuleBasedStateMachine):
         self.writer.reset()
 
     @precondition(lambda self: self.batch >= 0)
-    @rule(back=st.integers(0, 2), truncate=st.booleans())
-    def checkpoint(self, back: int, truncate: bool) -> None:
+    @rule(back=st.integers(0, 2), base_back=st.integers(0, 6), truncate=st.booleans())
+    def checkpoint(self, back: int, base_back: int, truncate: bool) -> None:
         """From the cut to the completed checkpoint, whatever the weather; maybe with a base at the cut."""
-        self.persist(back)
+        self.persist(back, base_back)
         self.world.scheduler.advance(60.0)
         self.every_cut_that_was_answered_replays_exactly_its_batches()
         self.confirm(truncate)
@@ -117,21 +146,25 @@ class WriterModel(RuleBasedStateMachine):
     @precondition(lambda self: self.cuts)
     @rule(truncate=st.booleans())
     def confirm(self, truncate: bool) -> None:
-        """The newest cut, where it was answered, is in an acknowledgement, and its checkpoint completes."""
+        """The newest cut, where it was answered, is in an acknowledgement; its checkpoint completes, with its base.
+
+        `truncate`: another follows at once, whose base was made at this cut.
+        """
         cut = self.cuts[-1]
         if not cut.future.done() or cut.future.exception():
             return
         self.acknowledged.update(piece.object for piece in cut.future.result())
         self.world.uploader.acknowledge(piece.object for piece in cut.future.result())
         self.confirmed = max(self.confirmed, cut.batch)
-        if truncate:
-            self.truncated = max([cut.from_sqn, *(sqn + 1 for at, sqn, _, _ in self.rows if at <= cut.batch)])
-            self.writer.truncate(self.truncated)
-            self.cuts = []
+        self.truncated = self.sqn_after(cut.batch) if truncate else cut.from_sqn
+        self.writer.truncate(self.truncated)
+        self.cuts = [each for each in self.cuts if each.from_sqn >= self.truncated]
 
     @rule()
     def rewind(self) -> None:
         """To the last completed checkpoint."""
+        if self.waiting is not None:
+            self.waiting.rewind(self.confirmed)
         self.writer.rewind(self.confirmed)
         self.rows = [row for row in self.rows if row[0] <= self.confirmed]
         self.last_cut = self.confirmed
@@ -145,7 +178,7 @@ class WriterModel(RuleBasedStateMachine):
             if cut.future.exception() is not None:
                 assert isinstance(cut.future.exception(), StorageError)
                 continue
-            found: dict[str, int] = {}
+            found = dict(cut.base)
             for rows in self.world.rows(cut.future.result()):
                 found.update(rows)
             assert found == cut.expected
@@ -159,7 +192,7 @@ class WriterModel(RuleBasedStateMachine):
         self.world.faults, self.world.took_s = [], []
         if not self.closes and self.batch >= 0:
             self.writer.reset()
-            self.persist(0)
+            self.persist(0, 6)
             scheduler.result(self.cuts[-1].future)
             self.every_cut_that_was_answered_replays_exactly_its_batches()
         self.world.store.land()

@@ -448,3 +448,16 @@ def test_deferred_changes_are_collected_up_to_the_cut_and_never_twice(harness: H
     pieces = writer.persist(4).result(30)
     assert spans(pieces) == [(0, 3), (3, 5)]
     assert harness.keys(pieces[1:]) == [["batch 3", "batch 4"]]
+
+
+def test_what_failed_is_stored_whole_where_a_base_was_made_in_the_midst_of_it(harness: Harness):
+    """Collected changes of several batches are one set: the base has some of them, the log has to have the others."""
+    writer, waiting = harness.writer, Waiting()
+    for batch in range(2):
+        writer.append(batch, waiting.committed(batch))
+    harness.gate.faults = [Fault.FAIL] * 3
+    assert writer.persist(1).exception(30) is not None
+    writer.reset()
+    assert writer.size(1).pending_sets == 1
+    pieces = writer.persist(1, from_sqn=1).result(30)
+    assert (spans(pieces), harness.keys(pieces)) == ([(1, 2)], [["batch 0", "batch 1"]])

@@ -245,6 +245,34 @@ def test_simulated_failures_never_lose_a_recorded_state_or_an_object_of_it(seed)
     assert recorded
 
 
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_rows_that_went_before_a_later_materialization_of_their_key_groups_stay_gone(backend):
+    """The files of the first materialization have them still, and stand for the other half of the key groups."""
+    store = memory()
+    job = Job(store, store, backends=[backend])
+    groups = key_groups(encode_keys(pa.record_batch({"k": pa.array(range(200), pa.int64())}), ["k"]), GROUPS)
+    upper = np.flatnonzero(groups >= GROUPS // 2).tolist()
+
+    def run_until_materialized(keys: list[int]) -> None:
+        while not any(part.object.startswith(f"shared/{job.epoch:012d}") for part in job.recorded[-1].materialized):
+            job.run(keys, [])
+            assert job.checkpoint()
+
+    job.start(1)
+    job.run(list(range(200)), [])
+    assert job.checkpoint()
+    run_until_materialized(list(range(200)))
+    job.start(2)
+    job.run([], upper[1:])
+    run_until_materialized(upper[:1])
+    for _ in range(2):
+        job.start(1)
+        assert job.totals() == job.model
+        job.run(upper[:1], [])
+        assert job.checkpoint()
+    job.stop()
+
+
 def handle(start: int, stop: int, table: str = "state") -> TableHandle:
     return TableHandle("op", table, start, stop, b"", [], [LogPiece("dstl/a", 0, 1, 0, 1, start, stop)])
 

@@ -119,8 +119,9 @@ class ChangelogWriter:
             start = self._check(up_to_batch, from_sqn)
             new: list[Range] = []
             if not any(each.range.error for each in wanted(self._ranges(), start, up_to_batch)):
+                # What was merged before it failed may begin before the base that the cut starts from.
                 new = self._open(
-                    lambda entry: entry.sqn_start >= start and entry.batch_stop <= up_to_batch + 1, merged=True
+                    lambda entry: entry.sqn_stop > start and entry.batch_stop <= up_to_batch + 1, merged=True
                 )
             needed = wanted(self._ranges(), start, up_to_batch)
             for each in needed:
@@ -177,7 +178,7 @@ class ChangelogWriter:
         """What a checkpoint that starts at `from_sqn` would name."""
         with self._lock:
             pieces = [p for each in self._ranges() if each.sqn_stop > from_sqn for p in each.pieces or ()]
-            pending = sum(not isinstance(entry, Range) and entry.sqn_start >= from_sqn for entry in self._entries)
+            pending = sum(not isinstance(entry, Range) and entry.sqn_stop > from_sqn for entry in self._entries)
             return LogSize(len(pieces), sum(piece.length for piece in pieces), pending)
 
     def held(self) -> list[str]:

@@ -160,7 +160,7 @@ class _Restoration:
             directories = list(self.fetch.ahead(parts, partial(self._lay_out, folder)))
             heading = directories[0]
             schema = pa.ipc.read_schema(pa.py_buffer(heading.schema))
-            rows = self._rows_with(heading)
+            rows = self._rows_with(parts[0], heading)
             if rows is not None and self.table.adopt(schema, folder):
                 self._rows_materialized = rows
                 return {
@@ -173,9 +173,14 @@ class _Restoration:
             self.table.load(schema, scan_folder(folder, *edges))
         return {}
 
-    def _rows_with(self, heading: FilesDirectory) -> int | None:
-        """How many rows the table has with these files; None: that is not known, or they hold others' rows, too."""
+    def _rows_with(self, part: MaterializedPart, heading: FilesDirectory) -> int | None:
+        """How many rows the table has with these files; None: that is not known, or they hold others' rows, too.
+
+        Those of key groups for which the handle names a later materialization are others'.
+        """
         covered = range(heading.key_group_start, heading.key_group_stop)
+        if range(part.key_group_start, part.key_group_stop) != covered:
+            return None
         own = range(self.handle.key_group_start, self.handle.key_group_stop)
         if covered == own:  # nothing of the handle comes from another materialization
             return heading.rows
