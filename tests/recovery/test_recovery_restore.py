@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -37,6 +38,15 @@ MEMORY = HashMapState()
 BACKENDS = (MEMORY, RocksDBState(), RocksDBState(cache_max_entries=7))
 
 
+@dataclass(eq=False)
+class Cut:
+    """A checkpoint that was begun."""
+
+    checkpoint_id: int
+    batch: int
+    handles: list[Future[TableHandle]]
+
+
 class Job:
     """Some subtasks of one counting operator, with a model of what they hold; no coordinator."""
 
@@ -54,22 +64,37 @@ class Job:
         self.epoch = 0
         self.batch = -1
         self.checkpoint_id = 0
-        self.model: Counter[int] = Counter()
+        self.models: dict[int, Counter[int]] = {}
+        """After each batch that counts, from the last completed checkpoint on."""
         self.recorded: list[TableHandle] = []
         self.recorded_model: Counter[int] = Counter()
         self.subtasks: list[Subtask] = []
+        self.cuts: list[Cut] = []
+        self.last_cut = -1
 
-    def start(self, parallelism: int) -> None:
+    @property
+    def model(self) -> Counter[int]:
+        return self.models[max(self.models)]
+
+    def start(self, parallelism: int, *, changelog: bool = True) -> None:
         """Recover the last recorded checkpoint with that many subtasks, as a new epoch."""
         self.stop()
         self.epoch += 1
+        self.changelog = changelog
         self.uploader = Uploader(self.store, self.epoch, 1, retries=RetryPolicy(self.attempts_max, 0.0))
-        self.model = Counter(self.recorded_model)
+        self.models = {self.batch: Counter(self.recorded_model)}
+        self.cuts, self.last_cut = [], self.batch
         edges = [-(-GROUPS * index // parallelism) for index in range(parallelism + 1)]
         with ObjectCache(self.inner) as cache:
             self.subtasks = [
                 Subtask(
-                    self.uploader, start, stop, self.recorded, cache, self.backends[self.epoch % len(self.backends)]
+                    self.uploader,
+                    start,
+                    stop,
+                    self.recorded,
+                    cache,
+                    self.backends[self.epoch % len(self.backends)],
+                    changelog,
                 )
                 for start, stop in pairwise(edges)
             ]
@@ -88,26 +113,51 @@ class Job:
         for subtask in self.subtasks:
             own = (groups >= subtask.start) & (groups < subtask.stop)
             subtask.run(self.batch, rows.filter(pa.array(own)), np.flatnonzero(own) >= len(keys))
-        self.model.update(keys)
+        model = Counter(self.model)
+        model.update(keys)
         for key in delete:
-            self.model.pop(key, None)
+            model.pop(key, None)
+        self.models[self.batch] = model
 
     def checkpoint(self, complete: bool = True) -> bool:
         """Whether it was recorded."""
+        return self.end(self.cut(max(self.models)), complete)
+
+    def cut(self, batch: int) -> Cut:
+        """Begin a checkpoint of the state after that batch; none of an earlier batch may follow."""
         self.checkpoint_id += 1
-        futures = [each.keyed.checkpoint(self.checkpoint_id, self.batch) for each in self.subtasks]
+        self.last_cut = batch
+        handles = [each.keyed.checkpoint(self.checkpoint_id, batch) for each in self.subtasks]
+        self.cuts.append(Cut(self.checkpoint_id, batch, handles))
+        return self.cuts[-1]
+
+    def end(self, cut: Cut, complete: bool) -> bool:
+        """Record it, if it is to complete and can; earlier ones are subsumed then."""
         try:
-            handles = [future.result(30) for future in futures]
+            handles = [future.result(30) for future in cut.handles]
             self.uploader.acknowledge(name for handle in handles for name in handle.objects())
         except (StorageError, CheckpointFailed):
             complete = False
-        for future in futures:
+        for future in cut.handles:
             future.exception(30)
         if complete:
-            self.recorded, self.recorded_model = handles, Counter(self.model)
+            self.recorded, self.recorded_model = handles, self.models[cut.batch]
+            self.models = {batch: model for batch, model in self.models.items() if batch >= cut.batch}
+            self.cuts = [each for each in self.cuts if each.checkpoint_id > cut.checkpoint_id]
+        else:
+            self.cuts.remove(cut)
         for each in self.subtasks:
-            (each.keyed.completed if complete else each.keyed.aborted)(self.checkpoint_id)
+            (each.keyed.completed if complete else each.keyed.aborted)(cut.checkpoint_id)
         return complete
+
+    def rewind(self) -> None:
+        """To the last recorded checkpoint, in memory; the others are given up."""
+        first = self.last_cut = min(self.models)
+        for each in self.subtasks:
+            each.keyed.rewind(first)
+        self.models = {first: self.models[first]}
+        for cut in list(self.cuts):
+            self.end(cut, complete=False)
 
     def totals(self) -> Counter[int]:
         rows = [row for each in self.subtasks for row in each.table.snapshot().to_pylist()]
@@ -129,6 +179,7 @@ class Subtask:
     handles: list[TableHandle]
     cache: ObjectCache
     backend: StateBackend
+    changelog: bool
     table: StateTable = field(init=False)
     keyed: KeyedState = field(init=False)
 
@@ -137,7 +188,15 @@ class Subtask:
         self.table = new_table(self.backend, None, KEYS, VALUES, GROUPS)
         files = restore_table(self.table, own, self.cache, self.start, self.stop)
         self.keyed = KeyedState(
-            "count", "state", self.table, self.start, self.stop, self.uploader, POLICY, ManualClock()
+            "count",
+            "state",
+            self.table,
+            self.start,
+            self.stop,
+            self.uploader,
+            POLICY,
+            ManualClock(),
+            changelog=self.changelog,
         )
         self.keyed.restored(own, files)
 
@@ -148,7 +207,7 @@ class Subtask:
             counts = self.table.column("n")
             counts.values[slot] = counts.values[slot] + 1 if self.table.present[slot] else 1
             counts.valid[slot] = self.table.present[slot] = not delete
-        changes = self.table.defer_changes()
+        changes = self.keyed.changes()
         self.table.commit()
         self.keyed.committed(batch, changes)
 
@@ -215,22 +274,28 @@ def test_a_missing_or_altered_object_is_an_error_that_names_it_and_never_wrong_s
 
 @pytest.mark.parametrize("seed", range(15))
 def test_simulated_failures_never_lose_a_recorded_state_or_an_object_of_it(seed):
-    """Requests that fail, lie or come late; aborted checkpoints; recoveries at any parallelism."""
+    """Requests that fail, lie or come late; checkpoints that overlap, lag and abort; rewinds, recoveries, rescaling."""
     print(f"seed {seed}")
     rng = random.Random(seed)
     inner = memory()
     store = FaultyStore(inner, seeded_faults(seed, rng.choice([0.0, 0.1, 0.4])))
     job = Job(store, inner, rng.choice([1, 3]), rng.choice([BACKENDS, BACKENDS[1:2], BACKENDS[2:]]))
     job.start(rng.randint(1, 4))
-    recorded = 0
-    for _ in range(60):
+    for _ in range(80):
         event = rng.random()
-        if event < 0.08:
-            job.start(rng.randint(1, 5))
+        if event < 0.06:
+            job.start(rng.randint(1, 5), changelog=rng.random() < 0.8)
             assert job.totals() == job.recorded_model
-        elif event < 0.4:
-            recorded += job.checkpoint(complete=rng.random() < 0.7)
+        elif event < 0.1:
+            job.rewind()
+            assert job.totals() == job.recorded_model
+        elif event < 0.3:
+            batches = [batch for batch in job.models if batch >= job.last_cut]
+            job.cut(rng.choice(batches[-3:]) if job.changelog else batches[-1])
         elif event < 0.45:
+            if job.cuts:
+                job.end(rng.choice(job.cuts), complete=rng.random() < 0.7)
+        elif event < 0.5:
             store.land()
         else:
             job.run([rng.randrange(50) for _ in range(20)], [rng.randrange(50) for _ in range(3)])
@@ -239,10 +304,11 @@ def test_simulated_failures_never_lose_a_recorded_state_or_an_object_of_it(seed)
         stored = {info.name for info in inner.list("")}
         assert held & job.held() <= stored
         assert job.referenced() <= stored
+    assert any(job.checkpoint() for _ in range(100))
+    expected = job.model
     job.start(3)
-    assert job.totals() == job.recorded_model
+    assert job.totals() == job.recorded_model == expected
     job.stop()
-    assert recorded
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)

@@ -150,7 +150,7 @@ class KeyIndex(ABC):
         """
         if not len(slots):
             return slots, []
-        by_tag = np.argsort(kernels.gather(self._tags, slots).view(np.uint64))
+        by_tag = kernels.argsort(kernels.gather(self._tags, slots).view(np.uint64))
         groups = self.key_groups(slots, max_parallelism)[by_tag]
         order, groups = kernels.sort_by_group(groups, max_parallelism, by_tag)
         heads = np.empty(len(slots), STORED_HEAD)

@@ -64,9 +64,9 @@ class Recency:
 
     def _look_for_oldest(self, count: int) -> bool:
         """Put at least `count` of the slots into order, if there are so many; whether there are any."""
-        slots = _oldest(self._last_use, count, OLDEST_SHARE)
+        slots = _oldest(self._last_use, self._touches, count, OLDEST_SHARE)
         use = kernels.gather(self._last_use, slots)
-        order = np.argsort(use)
+        order = kernels.argsort(use.view(np.uint64))
         self._oldest, self._oldest_use, self._next = slots[order], use[order], 0
         return len(slots) > 0
 
@@ -92,31 +92,27 @@ def _pop(oldest: Integers, use: Integers, start: int, last_use: Integers, popped
 
 
 @kernel
-def _oldest(last_use: Integers, count: int, share: int) -> Any:
+def _oldest(last_use: Integers, touches: int, count: int, share: int) -> Any:
     """The slots of the oldest uses, in any order: `count`, or one in `share` of all if that is more, or some more."""
-    first, last, in_use = 1 << 62, 0, 0
+    first = touches
     for use in last_use:
-        if use != 0:
-            in_use += 1
-            if use < first:
-                first = use
-            if use > last:
-                last = use
-    wanted = max(count, in_use // share)
-    width = max(last - first, 0) // BUCKETS + 1
+        first = min(first, use if use != 0 else touches)
+    shift = np.uint64(0)
+    while np.uint64(touches - first) >> shift >= BUCKETS:
+        shift += np.uint64(1)
     uses = np.zeros(BUCKETS, np.int64)
     for use in last_use:
         if use != 0:
-            uses[(use - first) // width] += 1
+            uses[np.uint64(use - first) >> shift] += 1
+    wanted = max(count, uses.sum() // share)
     found, bucket = 0, 0
     while bucket < BUCKETS and found < wanted:
         found += uses[bucket]
         bucket += 1
-    bound = first + bucket * width
-    slots = np.empty(found, np.int64)
+    bound = first + (bucket << np.int64(shift))
+    slots = np.empty(found + 1, np.int64)
     at = 0
     for slot in range(len(last_use)):
-        if last_use[slot] != 0 and last_use[slot] < bound:
-            slots[at] = slot
-            at += 1
-    return slots
+        slots[at] = slot  # without a branch, of which one in `share` would be mispredicted
+        at += last_use[slot] != 0 and last_use[slot] < bound
+    return slots[:found]
