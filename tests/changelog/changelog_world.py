@@ -26,6 +26,25 @@ def change(key: str, value: int = 1) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"__key_group": 0, "__deleted": False, "k": key, "n": value}], schema=SCHEMA)
 
 
+class Waiting:
+    """Where deferred changes wait: one row of each batch."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, pa.RecordBatch] = {}
+
+    def committed(self, batch: int, rows: pa.RecordBatch) -> "Waiting":
+        self.rows[batch] = rows
+        return self
+
+    def collect(self, up_to_batch: int) -> list[pa.RecordBatch]:
+        taken = [rows for batch, rows in self.rows.items() if batch <= up_to_batch]
+        self.rows = {batch: rows for batch, rows in self.rows.items() if batch > up_to_batch}
+        return taken or [change("").slice(1)]
+
+    def rewind(self, to_batch: int) -> None:
+        self.rows = {batch: rows for batch, rows in self.rows.items() if batch <= to_batch}
+
+
 def rows_of(store: ObjectStore, piece: LogPiece, log: LogId = LOG) -> list[tuple[str, int]]:
     """(key, value) of what a reader replays."""
     data = memoryview(store.get_range(piece.object, piece.offset, piece.length))

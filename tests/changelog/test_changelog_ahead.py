@@ -1,8 +1,7 @@
 """Uploads ahead of a cut (behaviour 1), and rewinds: of what is pending, uploading, stored, and across a boundary."""
 
 import pytest
-from changelog_world import World, change, spans
-from test_changelog_writer import Waiting
+from changelog_world import Waiting, World, change, spans
 
 from holdfast.changelog.format import LogId
 from holdfast.changelog.writer import ChangelogWriter
@@ -78,9 +77,9 @@ def test_changes_that_wait_in_their_table_are_not_uploaded_ahead():
     world = ahead(1)
     waiting = Waiting()
     for batch in range(5):
-        world.writer.append(batch, waiting.committed(batch))
+        world.writer.append(batch, waiting.committed(batch, change(str(batch))))
     world.scheduler.advance(10.0)
-    assert (world.puts, waiting.batches) == ([], [0, 1, 2, 3, 4])
+    assert (world.puts, list(waiting.rows)) == ([], [0, 1, 2, 3, 4])
 
 
 def test_a_rewind_drops_what_is_pending_past_the_cut_and_uses_no_sqn_twice():

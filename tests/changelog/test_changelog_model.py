@@ -6,10 +6,9 @@ once, or wait where the table has them. At the end nothing is stored that nobody
 """
 
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import pyarrow as pa
-from changelog_world import World, change
+from changelog_world import Waiting, World, change
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -33,21 +32,6 @@ class Cut:
     base: dict[str, int]
     expected: dict[str, int]
     future: Future[list[LogPiece]]
-
-
-@dataclass
-class Waiting:
-    """Where deferred changes wait: one row of each batch."""
-
-    rows: list[tuple[int, pa.RecordBatch]] = field(default_factory=list)
-
-    def collect(self, up_to_batch: int) -> list[pa.RecordBatch]:
-        taken = [rows for batch, rows in self.rows if batch <= up_to_batch]
-        self.rows = [each for each in self.rows if each[0] > up_to_batch]
-        return taken or [change("").slice(1)]
-
-    def rewind(self, to_batch: int) -> None:
-        self.rows = [each for each in self.rows if each[0] <= to_batch]
 
 
 class WriterModel(RuleBasedStateMachine):
@@ -83,10 +67,10 @@ class WriterModel(RuleBasedStateMachine):
         self.batch += 1
         sqn = self.writer.next_sqn()
         rows = change(key, self.batch)
-        if not empty and self.waiting is not None:
-            self.waiting.rows.append((self.batch, rows))
-        self.writer.append(self.batch, None if empty else self.waiting or rows)
-        if not empty:
+        if empty:
+            self.writer.append(self.batch, None)
+        else:
+            self.writer.append(self.batch, rows if self.waiting is None else self.waiting.committed(self.batch, rows))
             assert sqn not in self.sqns
             self.sqns.add(sqn)
             self.rows.append((self.batch, sqn, key, self.batch))

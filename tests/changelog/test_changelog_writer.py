@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
+from changelog_world import LOG, SCHEMA, Waiting, change, spans
 from obstore.store import MemoryStore
 
 from holdfast.changelog.format import LogId, read_piece
@@ -14,18 +15,12 @@ from holdfast.changelog.retries import RetryPolicy
 from holdfast.changelog.uploader import Uploader
 from holdfast.changelog.writer import ChangelogWriter
 from holdfast.errors import CheckpointFailed, SettingsError, StorageError
-from holdfast.state.table import merge_changes, stored_schema
+from holdfast.state.table import merge_changes
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.storage.store import ObjectStore
 from holdfast.testing.stores import Fault, FaultyStore
 
-SCHEMA = stored_schema(pa.schema([("k", pa.string())]), pa.schema([("n", pa.int64())]))
-LOG = LogId("op", "state", 0, 4)
 RETRIES = RetryPolicy.fixed(3, timeout=None, next_attempt_delay=0)
-
-
-def change(key: str, value: int = 1) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{"__key_group": 0, "__deleted": False, "k": key, "n": value}], schema=SCHEMA)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -81,10 +76,6 @@ def harness() -> Iterator[Harness]:
     yield harness
     harness.gate.opened.set()
     harness.uploader.close()
-
-
-def spans(pieces: list[LogPiece]) -> list[tuple[int, int]]:
-    return [(piece.sqn_start, piece.sqn_stop) for piece in pieces]
 
 
 def test_the_life_of_a_change_follows_the_worked_example_of_the_seed(harness: Harness):
@@ -416,32 +407,16 @@ def test_the_bound_in_flight_holds_uploads_back_until_others_are_stored(harness:
     uploader.close()
 
 
-class Waiting:
-    """Changes that wait elsewhere: one key a batch."""
-
-    def __init__(self) -> None:
-        self.batches: list[int] = []
-
-    def committed(self, batch: int) -> "Waiting":
-        self.batches.append(batch)
-        return self
-
-    def collect(self, up_to_batch: int) -> list[pa.RecordBatch]:
-        taken = [batch for batch in self.batches if batch <= up_to_batch]
-        self.batches = [batch for batch in self.batches if batch > up_to_batch]
-        return [change(f"batch {batch}") for batch in taken] or [change("").slice(1)]
-
-
 def test_deferred_changes_are_collected_up_to_the_cut_and_never_twice(harness: Harness):
     writer, waiting = harness.writer, Waiting()
     writer.append(0, change("at once"))
     for batch in range(1, 5):
-        writer.append(batch, waiting.committed(batch))
+        writer.append(batch, waiting.committed(batch, change(f"batch {batch}")))
     assert writer.size(0).pending_sets == 5
     harness.gate.faults = [Fault.FAIL] * 3
     with pytest.raises(StorageError):
         writer.persist(2).result(30)
-    assert waiting.batches == [3, 4]
+    assert list(waiting.rows) == [3, 4]
     writer.reset()
     pieces = writer.persist(2).result(30)
     assert (spans(pieces), harness.keys(pieces)) == ([(0, 3)], [["at once", "batch 1", "batch 2"]])
@@ -454,7 +429,7 @@ def test_what_failed_is_stored_whole_where_a_base_was_made_in_the_midst_of_it(ha
     """Collected changes of several batches are one set: the base has some of them, the log has to have the others."""
     writer, waiting = harness.writer, Waiting()
     for batch in range(2):
-        writer.append(batch, waiting.committed(batch))
+        writer.append(batch, waiting.committed(batch, change(f"batch {batch}")))
     harness.gate.faults = [Fault.FAIL] * 3
     assert writer.persist(1).exception(30) is not None
     writer.reset()
