@@ -114,7 +114,7 @@ class Running:
         keyed = job.read(self.source).key_by("k")
         keyed.process(Values(VALUE_BYTES), "k BIGINT", name="values").write(hf.NoopSink())
         self.clusters: list[LocalCluster] = []
-        self.query = start(job, hf.processing_time("0s"), store=self.store, on_cluster=self.clusters.append)
+        self.query = start(job, hf.processing_time(options.trigger), store=self.store, on_cluster=self.clusters.append)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
@@ -237,6 +237,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--updates-per-s", default="10000", help="a number, or max")
     parser.add_argument("--changelog", choices=["on", "off", "both"], default="both", help="both: one after the other")
     parser.add_argument("--interval", default="1s", help="of checkpoints")
+    parser.add_argument("--trigger", default="100ms", help="a batch so often, or as soon as the last one ended")
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--warmup", type=float, default=10.0, help="seconds of updates before those that count")
     parser.add_argument("--cache", type=int, default=20_000, help="rows that stay in memory")

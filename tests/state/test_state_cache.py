@@ -212,6 +212,33 @@ def test_a_recency_list_keeps_its_order_when_slots_are_renumbered() -> None:
     assert recency.pop_oldest(5).tolist() == [2]
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_recency_list_is_exact_whether_rows_leave_often_or_hardly_ever(seed: int) -> None:
+    random, slots = np.random.default_rng(seed), 300
+    recency, order, uses = Recency(slots), OrderedDict[int, None](), 0
+    leaving = (0.5, 0.01)[seed % 2]
+    for _ in range(600):
+        touched = random.integers(0, slots, random.integers(0, 80))
+        touched = touched[touched % 10 < random.integers(1, 11)]  # some are used more often than others
+        recency.touch(touched)
+        uses += len(touched)
+        for slot in touched.tolist():
+            order[slot] = None
+            order.move_to_end(slot)
+        if random.random() < 0.2 and order:
+            removed = random.choice(list(order), 2)
+            recency.remove(removed)
+            for slot in set(removed.tolist()):
+                del order[slot]
+        if random.random() < leaving:
+            count = int(random.integers(0, 60))
+            popped = [order.popitem(last=False)[0] for _ in range(min(count, len(order)))]
+            assert recency.pop_oldest(count).tolist() == popped
+    assert uses > 20 * slots
+    assert recency.pop_oldest(slots).tolist() == list(order)
+    assert recency.memory_bytes < 100 * slots
+
+
 def test_a_table_that_empties_and_fills_keeps_its_rows_when_they_move() -> None:
     table, base = cached(6_000)
     count(table, 1, list(range(6_000)))

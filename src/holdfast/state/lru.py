@@ -1,25 +1,28 @@
-"""Exact least-recently-used order of a table's slots, kept lazily: when each was used last, in one integer column.
+"""Exact least-recently-used order of a table's slots: when each was used last, and a log of uses once rows leave.
 
-    last_use[slot]   the number of the touch that used the slot last; 0: it is not in the order
-    oldest           the slots used longest ago when they were last looked for, in order, each with its last use then
+    last_use[slot]   the number of the slot's last use, from 1; 0: it is not in the order
+    log[n - 1]       the slot of use n; before `oldest` there is none that is in the order
 
-A touch is one store, nothing is linked. Only when rows must leave, a share of all slots is put into order; of those a
-slot whose last use is another one by now is passed over when its turn comes, and all others are newer than these, so
-the order is exact. Every row of a look-up touches its slot, in row order. Does not own which slots are in use.
+Until a row has to leave, a touch is one store. Then the log begins, with all slots in order, and a touch appends to
+it; a use that is no longer the slot's last one is passed over when its turn comes, so the order is exact. A full log
+is rewritten without such uses, or ends where no row has left since the last time. Nothing is linked; slots are sorted
+only where a log begins. Every row of a look-up touches its slot, in row order. Does not own which slots are in use.
 """
 
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from holdfast.state import kernels
 from holdfast.state.compiled import kernel
 from holdfast.state.growing import enlarge
 from holdfast.state.physical import Integers
 
-OLDEST_SHARE = 8
-"""One in this many slots is put into order at a time: each leaving row pays for looking at about so many."""
-BUCKETS = 1024
+Slots = npt.NDArray[np.int32]
+
+LOG_SHARE = 4
+"""The log has room for so many uses of each slot; more would make rewriting rarer."""
 
 
 class Recency:
@@ -27,92 +30,105 @@ class Recency:
 
     def __init__(self, capacity: int) -> None:
         self._last_use: Integers = np.zeros(capacity, np.int64)
-        self._touches = 0
-        self._oldest = self._oldest_use = np.empty(0, np.int64)
-        self._next = 0
+        self._uses = 0
+        self._log: Slots | None = None
+        self._oldest = 0
 
     @property
     def memory_bytes(self) -> int:
-        return self._last_use.nbytes + self._oldest.nbytes + self._oldest_use.nbytes
+        return self._last_use.nbytes + (0 if self._log is None else self._log.nbytes)
 
     def grow(self, capacity: int) -> None:
         enlarge(self, "_last_use", capacity)
 
     def touch(self, slots: Integers) -> None:
         """Each slot in turn becomes the newest."""
-        _touch(slots, self._last_use, self._touches)
-        self._touches += len(slots)
+        if self._log is not None and self._uses + len(slots) > len(self._log):
+            self._make_room(len(slots))
+        if self._log is None:
+            _touch(slots, self._last_use, self._uses)
+            self._uses += len(slots)
+        else:
+            self._uses = _touch_logged(slots, self._last_use, self._log, self._uses)
 
     def remove(self, slots: Integers) -> None:
         kernels.fill(self._last_use, slots, 0)
 
     def pop_oldest(self, count: int) -> Integers:
         """Takes out up to `count` slots, the oldest first."""
+        log = self._begin_log() if self._log is None else self._log
         popped = np.empty(count, np.int64)
-        taken = 0
-        while True:
-            taken, self._next = _pop(self._oldest, self._oldest_use, self._next, self._last_use, popped, taken)
-            if taken == count or not self._look_for_oldest(count - taken):
-                return popped[:taken]
+        taken, self._oldest = _pop(log, self._oldest, self._uses, self._last_use, popped)
+        return popped[:taken]
 
     def renumber(self, live: Integers, capacity: int) -> None:
         """The i-th of `live`, which are all slots in the order, becomes slot i."""
         self._last_use = kernels.gather(self._last_use, live)
         self.grow(capacity)
-        self._oldest = self._oldest_use = np.empty(0, np.int64)
-        self._next = 0
+        self._log = None
 
-    def _look_for_oldest(self, count: int) -> bool:
-        """Put at least `count` of the slots into order, if there are so many; whether there are any."""
-        slots = _oldest(self._last_use, self._touches, count, OLDEST_SHARE)
-        use = kernels.gather(self._last_use, slots)
-        order = kernels.argsort(use.view(np.uint64))
-        self._oldest, self._oldest_use, self._next = slots[order], use[order], 0
-        return len(slots) > 0
+    def _begin_log(self) -> Slots:
+        slots = np.flatnonzero(self._last_use)
+        slots = slots[kernels.argsort(kernels.gather(self._last_use, slots).view(np.uint64))]
+        self._log = np.empty(LOG_SHARE * len(slots), np.int32)
+        self._log[: len(slots)] = slots
+        self._last_use[slots] = np.arange(1, len(slots) + 1)
+        self._oldest, self._uses = 0, len(slots)
+        return self._log
+
+    def _make_room(self, uses: int) -> None:
+        assert self._log is not None
+        if self._oldest == 0:
+            self._log = None
+            return
+        self._uses = _rewrite(self._log, self._oldest, self._uses, self._last_use)
+        self._oldest = 0
+        if len(self._log) < LOG_SHARE * self._uses + uses:
+            enlarge(self, "_log", LOG_SHARE * self._uses + uses)
 
 
 @kernel
-def _touch(slots: Integers, last_use: Integers, touches: int) -> None:
+def _touch(slots: Integers, last_use: Integers, uses: int) -> None:
     for i in range(len(slots)):
-        last_use[np.uint64(slots[i])] = touches + i + 1
+        last_use[np.uint64(slots[i])] = uses + i + 1
 
 
 @kernel
-def _pop(oldest: Integers, use: Integers, start: int, last_use: Integers, popped: Integers, taken: int) -> Any:
-    """Move on through `oldest` until `popped` is full; how many are in it, and where to go on."""
-    at = start
-    while at < len(oldest) and taken < len(popped):
-        slot = np.uint64(oldest[at])
-        if last_use[slot] == use[at]:
-            popped[taken] = oldest[at]
+def _touch_logged(slots: Integers, last_use: Integers, log: Slots, uses: int) -> Any:
+    """Only a slot's last use among `slots` is logged. Returns how many uses there are now."""
+    for i in range(len(slots)):
+        last_use[np.uint64(slots[i])] = -i - 1
+    for i in range(len(slots)):
+        slot = np.uint64(slots[i])
+        if last_use[slot] == -i - 1:
+            log[uses] = slots[i]
+            uses += 1
+            last_use[slot] = uses
+    return uses
+
+
+@kernel
+def _pop(log: Slots, oldest: int, uses: int, last_use: Integers, popped: Integers) -> Any:
+    """Move on from `oldest` until `popped` is full; how many are in it, and where to go on."""
+    at, taken = oldest, 0
+    while at < uses and taken < len(popped):
+        slot = np.uint64(log[at])
+        at += 1
+        if last_use[slot] == at:
+            popped[taken] = log[at - 1]
             last_use[slot] = 0
             taken += 1
-        at += 1
     return taken, at
 
 
 @kernel
-def _oldest(last_use: Integers, touches: int, count: int, share: int) -> Any:
-    """The slots of the oldest uses, in any order: `count`, or one in `share` of all if that is more, or some more."""
-    first = touches
-    for use in last_use:
-        first = min(first, use if use != 0 else touches)
-    shift = np.uint64(0)
-    while np.uint64(touches - first) >> shift >= BUCKETS:
-        shift += np.uint64(1)
-    uses = np.zeros(BUCKETS, np.int64)
-    for use in last_use:
-        if use != 0:
-            uses[np.uint64(use - first) >> shift] += 1
-    wanted = max(count, uses.sum() // share)
-    found, bucket = 0, 0
-    while bucket < BUCKETS and found < wanted:
-        found += uses[bucket]
-        bucket += 1
-    bound = first + (bucket << np.int64(shift))
-    slots = np.empty(found + 1, np.int64)
-    at = 0
-    for slot in range(len(last_use)):
-        slots[at] = slot  # without a branch, of which one in `share` would be mispredicted
-        at += last_use[slot] != 0 and last_use[slot] < bound
-    return slots[:found]
+def _rewrite(log: Slots, oldest: int, uses: int, last_use: Integers) -> Any:
+    """Leave out uses that are not the last of their slots, and number the others anew; how many they are."""
+    kept = 0
+    for at in range(oldest, uses):
+        slot = np.uint64(log[at])
+        if last_use[slot] == at + 1:
+            log[kept] = log[at]
+            kept += 1
+            last_use[slot] = kept
+    return kept
