@@ -48,6 +48,8 @@ VALUE_BYTES = 1000
 NETWORK_BYTES_PER_S, NETWORK_LATENCY_S = 100e6, 0.02
 STEP_S = 0.02
 PATIENCE_S = 600.0
+SETTLE_S = 10.0
+"""Of updates before a loss."""
 
 
 class Switch:
@@ -147,8 +149,14 @@ class Running:
         cpu_us = (time.process_time() - cpu_s) / max(1, rows) * 1e6
         return rows / taken_s, cpu_us, lag_s, self.query.checkpoints[first:]
 
-    def recover(self, local: bool) -> float:
-        """Seconds from the loss of the TaskManager until its replacement has restored everything."""
+    def recover(self, local: bool, rate: float | None) -> float:
+        """Seconds from the loss of the TaskManager until its replacement has restored everything.
+
+        Updates go on for a while before it, without those that came while the job stood: a log is then as long as it
+        is at any moment.
+        """
+        self.source.cycle.begin(rate, self.query.totals.rows)
+        time.sleep(SETTLE_S)
         done = len(self.query.checkpoints)
         self.until(lambda: len(self.query.checkpoints) > done, "a checkpoint")
         before = len(self.query.restarts)
@@ -181,8 +189,8 @@ def measure(options: argparse.Namespace, on: bool) -> dict[str, Any]:
         figures = _figures(checkpoints)
         metrics = (running.query.lastProgress or {}).get("metrics", {})
         if options.recoveries:
-            local = [running.recover(True) for _ in range(options.recoveries)] if options.local_recovery else []
-            remote = [running.recover(False) for _ in range(options.recoveries)]
+            local = [running.recover(True, rate) for _ in range(options.recoveries)] if options.local_recovery else []
+            remote = [running.recover(False, rate) for _ in range(options.recoveries)]
             figures["recovery_s"] = round(statistics.median(remote), 2)
             figures["recovery_local_s"] = round(statistics.median(local), 2) if local else None
         running.query.stop()
