@@ -152,8 +152,8 @@ class Running:
     def recover(self, local: bool, rate: float | None) -> float:
         """Seconds from the loss of the TaskManager until its replacement has restored everything.
 
-        Updates go on for a while before it, without those that came while the job stood: a log is then as long as it
-        is at any moment.
+        Updates go on for a while before it, without those that came while the job stood, so that the log has its usual
+        length.
         """
         self.source.cycle.begin(rate, self.query.totals.rows)
         time.sleep(SETTLE_S)

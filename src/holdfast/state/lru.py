@@ -68,6 +68,7 @@ class Recency:
         self._log = None
 
     def _begin_log(self) -> Slots:
+        """All slots in order, numbered anew."""
         slots = np.flatnonzero(self._last_use)
         slots = slots[kernels.argsort(kernels.gather(self._last_use, slots).view(np.uint64))]
         self._log = np.empty(LOG_SHARE * len(slots), np.int32)
@@ -77,6 +78,7 @@ class Recency:
         return self._log
 
     def _make_room(self, uses: int) -> None:
+        """In the log, for so many uses; or it ends."""
         assert self._log is not None
         if self._oldest == 0:
             self._log = None
