@@ -13,6 +13,7 @@ from holdfast.changelog.hedging import EXTRA_REQUESTS_RATIO_MAX, TIMEOUT_S_MIN, 
 from holdfast.changelog.janitor import AGAIN_S, FAILED_AGAIN_S, Janitor
 from holdfast.changelog.puts import Puts
 from holdfast.changelog.retries import RetryPolicy
+from holdfast.changelog.uploader import LOGS, SHARED
 from holdfast.errors import SettingsError, StorageError
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.scheduler import ManualScheduler
@@ -205,6 +206,15 @@ def test_hedging_spares_nearly_all_uploads_the_slowest_answers_and_stays_within_
     assert slow[0] > uploads / 200
     assert slow[1] <= slow[0] / 10
     assert puts.metrics()["totalAttemptsPerUpload#sum"] <= uploads * (1 + EXTRA_REQUESTS_RATIO_MAX)
+
+
+def test_large_files_are_not_slow_for_taking_longer_than_pieces_of_logs():
+    scheduler = ManualScheduler(lambda lane: 0.01 if lane == LOGS else 0.5)
+    puts = Puts(HEDGING, scheduler, Janitor(ObstoreStore("memory://", MemoryStore())))
+    names = (f"object {number}" for number in itertools.count())
+    for lane, size_bytes in [(LOGS, 1_000_000)] * 200 + [(SHARED, 64_000_000)] * 10:
+        scheduler.result(puts.put(lambda name: None, names.__next__, size_bytes, lane))
+    assert puts.metrics()["totalAttemptsPerUpload#sum"] == 210
 
 
 def test_the_time_out_is_one_second_plus_the_size_over_the_measured_rate_until_enough_is_known():

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from holdfast.changelog.handles import LogPiece
 from holdfast.changelog.janitor import AGAIN_S
 from holdfast.changelog.retries import RetryPolicy
+from holdfast.changelog.uploader import LOGS
 from holdfast.errors import StorageError
 from holdfast.testing.stores import Fault
 
@@ -44,7 +45,7 @@ class WriterModel(RuleBasedStateMachine):
         self.world = World(policy, preempt_bytes_max=3 * row_bytes - 1, in_flight_bytes_max=4 * row_bytes)
         self.writer = self.world.writer
         for _ in range(100):
-            self.world.uploader._puts._hedging.upload_started()  # a budget for hedges, as after many uploads
+            self.world.uploader._puts._hedging[LOGS].upload_started()  # a budget for hedges, as after many uploads
         self.batch = -1
         self.rows: list[tuple[int, int, str, int]] = []
         self.cuts: list[Cut] = []

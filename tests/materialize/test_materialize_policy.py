@@ -1,8 +1,10 @@
 """When a table is materialized."""
 
+import pytest
+
 from holdfast.changelog.format import LogId
 from holdfast.changelog.writer import LogSize
-from holdfast.materialize.policy import MaterializationPolicy
+from holdfast.materialize.policy import LANES_MAX, MaterializationPolicy
 
 POLICY = MaterializationPolicy(log_handles_max=4, log_ratio_max=2.0, log_bytes_min=100, interval_s=60.0)
 
@@ -15,8 +17,9 @@ def due(
     now_s: float = 0.0,
     policy: MaterializationPolicy = POLICY,
     incremental: bool = False,
+    growth: float = 0.0,
 ) -> bool:
-    return policy.due(LogSize(pieces, stored_bytes, pending), table_bytes, incremental, now_s, next_s=60.0)
+    return policy.due(LogSize(pieces, stored_bytes, pending), table_bytes, incremental, now_s, 60.0, growth)
 
 
 def test_nothing_new_is_never_materialized():
@@ -35,6 +38,16 @@ def test_it_is_due_by_the_ratio_of_log_to_table_but_not_for_a_small_log():
     assert due(stored_bytes=401, table_bytes=200)
 
 
+def test_it_is_due_as_early_as_a_log_that_goes_on_growing_needs_to_keep_to_the_ratio():
+    assert not due(stored_bytes=100, table_bytes=100, growth=1.0)
+    assert due(stored_bytes=101, table_bytes=100, growth=1.0)
+
+
+def test_more_than_one_part_is_stored_at_a_time_only_where_materializations_follow_one_another():
+    assert POLICY.lanes(0.0) == POLICY.lanes(0.5) == 1
+    assert POLICY.lanes(0.6) == LANES_MAX
+
+
 def test_a_table_of_which_only_new_files_are_stored_is_due_earlier_than_one_that_is_stored_whole():
     policy = MaterializationPolicy(log_bytes_min=10)
     assert not due(stored_bytes=1000, table_bytes=1000, policy=policy)
@@ -44,7 +57,7 @@ def test_a_table_of_which_only_new_files_are_stored_is_due_earlier_than_one_that
 
 
 def test_a_materialization_that_took_long_is_followed_by_a_longer_pause_but_not_longer_than_the_interval():
-    assert POLICY.pause_s(0.5) == 0.25
+    assert POLICY.pause_s(0.5) == pytest.approx(0.1)
     assert POLICY.pause_s(1000.0) == 60.0
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.errors import ObjectExists, ObjectNotFound, StorageError
 from holdfast.storage import obstore_store
+from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing.stores import FaultyStore, SlowStore
@@ -114,7 +115,7 @@ def test_many_objects_are_deleted_and_listed(store: ObjectStore) -> None:
 
 
 def test_a_large_object_is_written_in_parts(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(obstore_store, "MULTIPART_BYTES_MIN", 6 * 1024 * 1024)
+    monkeypatch.setattr(ObstoreStore, "multipart_bytes_min", 6 * 1024 * 1024)
     monkeypatch.setattr(obstore_store, "MULTIPART_CHUNK_BYTES", 5 * 1024 * 1024)
     data = bytes(range(256)) * (11 * 1024 * 4)
     store.put("large", data)

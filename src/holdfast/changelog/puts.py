@@ -5,7 +5,7 @@ its own, at once and again. Takes a store that does not retry. It does not know 
 """
 
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
@@ -32,7 +32,8 @@ class Puts:
         self._policy = policy
         self._scheduler = scheduler
         self._janitor = janitor
-        self._hedging = Hedging(policy.timeout_s)
+        self._hedging: dict[str, Hedging] = defaultdict(lambda: Hedging(policy.timeout_s))
+        """Of each lane: what is slow for a piece of a log says nothing of a file that is a thousand times as large."""
         self._losers = Losers(self._landed, self._unknown)
         self._lock = threading.Lock()
         self._counters: Counter[str] = Counter(numberOfUploadRequests=0, numberOfUploadFailures=0, hedgedUploads=0)
@@ -50,13 +51,14 @@ class Puts:
         begun_s = self._scheduler.monotonic()
         with self._lock:
             self._counters["numberOfUploadRequests"] += 1
+            hedging = self._hedging[lane]
         Upload(
             write,
             new_name,
             size_bytes,
             lane,
             policy=self._policy,
-            hedging=self._hedging,
+            hedging=hedging,
             scheduler=self._scheduler,
             losers=self._losers,
             answered=lambda answer: self._answered(answer, size_bytes, begun_s, future),

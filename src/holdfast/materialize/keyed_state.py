@@ -89,8 +89,7 @@ class KeyedState:
         self._changelog = changelog
         self._schema = table.stored_schema().serialize().to_pybytes()
         self._log = ChangelogWriter(self._id, uploader, merge_changes)
-        lanes = 1 if changelog else UNLOGGED_LANES
-        self._materializer = Materializer(self._id, table, self._schema, uploader, self._known, lanes)
+        self._materializer = Materializer(self._id, table, self._schema, uploader, self._known)
         self._lock = threading.Lock()
         self._current = Base(0, BEFORE_ALL_BATCHES)
         self._provisional: list[Base] = []
@@ -106,6 +105,9 @@ class KeyedState:
         self.sizes = Sizes()
         self._next_s = self._policy.first_s(self._id, self._clock.monotonic())
         self._pause_ends_s = self._clock.monotonic()
+        self._captured_s = self._clock.monotonic()
+        self._took_s = 0.0
+        """From there to the end, the newest materialization."""
         self._failures = 0
         self._failed: BaseException | None = None
         self._closed = False
@@ -263,7 +265,12 @@ class KeyedState:
             return False
         newest = self._newest()
         size = newest.size(self._log.size(newest.sqn))
-        return self._policy.due(size, newest.stored_bytes, bool(newest.files), now_s, self._next_s)
+        incremental = bool(newest.files)
+        return self._policy.due(size, newest.stored_bytes, incremental, now_s, self._next_s, self._growth(now_s))
+
+    def _growth(self, now_s: float) -> float:
+        """Of the log during a materialization that begins now, if it takes as long as the last one, by its size."""
+        return self._took_s / (now_s - self._captured_s) if self._took_s else 0.0
 
     def _newest(self) -> Base:
         return self._provisional[-1] if self._provisional else self._current
@@ -278,8 +285,9 @@ class KeyedState:
         began_s = self._clock.monotonic()
         with self._lock:
             self._changed = False
+            lanes = self._policy.lanes(self._growth(began_s)) if self._changelog else UNLOGGED_LANES
         try:
-            made = self._materializer.start(self._log.next_sqn(), batch, partial(self._materialized, began_s))
+            made = self._materializer.start(self._log.next_sqn(), batch, lanes, partial(self._materialized, began_s))
         except BaseException:
             self._changed = True
             raise
@@ -299,7 +307,8 @@ class KeyedState:
         with self._lock:
             self._failures = 0
             self._next_s = now_s + self._policy.interval_s
-            self._pause_ends_s = now_s + self._policy.pause_s(now_s - began_s)
+            self._captured_s, self._took_s = began_s, now_s - began_s
+            self._pause_ends_s = now_s + self._policy.pause_s(self._took_s)
             wanted = not self._closed and not made.cancelled.is_set()
             if wanted and base.batch > self._current.batch:
                 self._provisional.append(base)

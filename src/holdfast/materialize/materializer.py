@@ -40,8 +40,6 @@ class Materializer:
     ----------
     known
         The files of the newest base, each retained for the caller.
-    lanes
-        So many parts are stored at a time.
     """
 
     def __init__(
@@ -51,22 +49,23 @@ class Materializer:
         schema: bytes,
         uploader: Uploader,
         known: Callable[[], Known],
-        lanes: int = 1,
     ) -> None:
         self._log = log
         self._table = table
         self._schema = schema
         self._uploader = uploader
         self._known = known
-        self._lanes = lanes
         self._lock = threading.Lock()
         self._waiting: deque[Materialization] = deque()
         """The first one is being stored."""
 
-    def start(self, sqn: int, batch: int, ended: Callable[["Materialization"], None]) -> "Materialization":
-        """Capture the table, which is as of `batch`; returns at once. `ended` is called before the next one starts."""
+    def start(self, sqn: int, batch: int, lanes: int, ended: Callable[["Materialization"], None]) -> "Materialization":
+        """Capture the table, which is as of `batch`, and store it, so many parts at a time; returns at once.
+
+        `ended` is called before the next one starts.
+        """
         captured = self._table.capture()
-        made = Materialization(self._log, self._schema, self._uploader, captured, self._known, sqn, batch)
+        made = Materialization(self._log, self._schema, self._uploader, captured, self._known, sqn, batch, lanes)
         made.base.add_done_callback(lambda _: ended(made))
         made.base.add_done_callback(lambda _: self._next())
         self._uploader.count(startedMaterialization=1)
@@ -74,7 +73,7 @@ class Materializer:
             self._waiting.append(made)
             first = len(self._waiting) == 1
         if first:
-            made.store(self._lanes)
+            made.store()
         return made
 
     def cancel(self, after_batch: int) -> None:
@@ -89,7 +88,7 @@ class Materializer:
             self._waiting.popleft()
             following = self._waiting[0] if self._waiting else None
         if following is not None:
-            following.store(self._lanes)
+            following.store()
 
 
 class Materialization:
@@ -104,6 +103,7 @@ class Materialization:
         known: Callable[[], Known],
         sqn: int,
         batch: int,
+        lanes: int,
     ) -> None:
         self.batch = batch
         self.base: Future[Base] = Future()
@@ -120,14 +120,13 @@ class Materialization:
         self._files: dict[str, MaterializedPart] = {}
         self._turns: Iterator[tuple[int, Store]] = iter(())
         self._error: BaseException | None = None
-        self._working = 0
+        self._lanes = self._working = lanes
 
-    def store(self, lanes: int) -> None:
+    def store(self) -> None:
         """Store the parts in the background."""
         self._known = self._newest()
         self._turns = enumerate(self._stores())
-        self._working = lanes
-        for _ in range(lanes):
+        for _ in range(self._lanes):
             try:
                 self._uploader.in_background(self._work)
             except RuntimeError:  # the uploader is closed

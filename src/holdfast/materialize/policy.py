@@ -18,6 +18,8 @@ from holdfast.changelog.writer import LogSize
 LOG_RATIO_INCREMENTAL = 0.09
 LOG_RATIO_WHOLE = 1.0
 """`log_ratio_max` where nothing else was set: for tables of which only new files are stored, and for others."""
+LANES_MAX = 2
+FAST_GROWTH = 0.5
 
 
 @dataclass(frozen=True)
@@ -45,15 +47,18 @@ class MaterializationPolicy:
     log_ratio_max: float | None = None
     log_bytes_min: int = 8 * 1024 * 1024
     interval_s: float = 600.0
-    pause_ratio: float = 0.5
+    pause_ratio: float = 0.2
     failures_max: int = 3
     retry_delay_s: float = 1.0
 
-    def due(self, log: LogSize, table_bytes: int, incremental: bool, now_s: float, next_s: float) -> bool:
+    def due(
+        self, log: LogSize, table_bytes: int, incremental: bool, now_s: float, next_s: float, growth: float = 0.0
+    ) -> bool:
         """Whether to materialize at this boundary, the pause being over.
 
         `log` is what came since the last boundary, `table_bytes` what the last materialization takes in the store,
-        `incremental` whether only what is new in it is stored.
+        `incremental` whether only what is new in it is stored. The log is needed until the materialization ends: by
+        then it will have grown by about `growth` times what it is.
         """
         if not log.pieces and not log.pending_sets:
             return False
@@ -63,12 +68,20 @@ class MaterializationPolicy:
         return (
             now_s >= next_s
             or log.pieces >= self.log_handles_max
-            or log.stored_bytes > max(self.log_bytes_min, ratio * table_bytes)
+            or log.stored_bytes * (1.0 + growth) > max(self.log_bytes_min, ratio * table_bytes)
         )
 
     def pause_s(self, took_s: float) -> float:
         """From the end of a materialization to the next one, at least."""
         return min(self.pause_ratio * took_s, self.interval_s)
+
+    def lanes(self, growth: float) -> int:
+        """So many parts are stored at a time, `growth` as for `due`.
+
+        One leaves checkpoints beside it their processor; more where the log grows so fast that materializations follow
+        one another: the longer they take, the longer the logs that have to be replayed.
+        """
+        return LANES_MAX if growth > FAST_GROWTH else 1
 
     def first_s(self, log: LogId, now_s: float) -> float:
         """When a subtask's first one is due: spread over the interval, the same for the same log each time."""

@@ -8,7 +8,6 @@ sorted by key group, which makes a multi-get touch few blocks. Does not know row
 import shutil
 from collections import deque
 from collections.abc import Iterable, Iterator
-from functools import cache
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from rocksdict import (
     Checkpoint,
     DataBlockIndexType,
     DBCompressionType,
-    Env,
     Options,
     Rdict,
     ReadOptions,
@@ -131,24 +129,12 @@ def _chunks(
         yield list(keys), list(records)
 
 
-@cache
-def _background() -> Any:
-    """The threads that merge files, of all stores of this process: batches go first where processors are short.
-
-    Merging that falls behind holds up writes, by RocksDB's own rules, and thereby gets its turn.
-    """
-    env = Env()
-    env.lower_thread_pool_cpu_priority()
-    return env
-
-
 def _options(blocks: Any) -> Any:
     table = BlockBasedOptions()
     table.set_block_cache(blocks)
     table.set_bloom_filter(BLOOM_BITS, False)
     table.set_data_block_index_type(DataBlockIndexType.binary_and_hash())
     options = Options(raw_mode=True)
-    options.set_env(_background())
     options.create_if_missing(True)
     options.set_block_based_table_factory(table)
     options.set_compression_type(DBCompressionType.none())

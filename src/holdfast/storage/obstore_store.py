@@ -4,6 +4,7 @@ Invariants: obstore's own retries are off; a whole-object write is atomic; messa
 (obstore's errors are not chained, since they may show a signed URL).
 """
 
+import math
 import re
 import threading
 import uuid
@@ -18,7 +19,6 @@ from obstore.store import LocalStore, MemoryStore, from_url
 from holdfast.errors import ObjectExists, ObjectNotFound, SettingsError, StorageError
 from holdfast.storage.store import ObjectInfo, ObjectStore
 
-MULTIPART_BYTES_MIN = 64 * 1024 * 1024
 MULTIPART_CHUNK_BYTES = 16 * 1024 * 1024
 CREATE_FOLDER_ATTEMPTS_MAX = 50
 CLIENT_OPTIONS = frozenset(
@@ -66,13 +66,15 @@ _shared_lock = threading.Lock()
 class ObstoreStore:
     """An `ObjectStore` over any store of obstore's."""
 
+    multipart_bytes_min: float = 64 * 1024 * 1024
+
     def __init__(self, url: str, store: Any, secrets: Sequence[str] = ()) -> None:
         self.url = url
         self._store = store
         self._secrets = tuple(secret for secret in secrets if secret)
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
-        large = len(data) >= MULTIPART_BYTES_MIN
+        large = len(data) >= self.multipart_bytes_min
         self._do(
             "put",
             name,
@@ -144,6 +146,9 @@ class ObstoreStore:
 
 class FileStore(ObstoreStore):
     """Files below a folder. Emptied folders are removed, which a concurrent put may run into; it then tries again."""
+
+    multipart_bytes_min = math.inf
+    """Parts would be written side by side by as many threads, and leave no processor to others."""
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
         self._in_folder(lambda: super(FileStore, self).put(name, data))
