@@ -1,10 +1,11 @@
 """Bounded: what a job stores, and what a restart reads, depends on its state and not on how long it has run."""
 
 import itertools
+import statistics
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -36,31 +37,28 @@ class CountedReads(SlowStore):
         return data
 
 
-@dataclass
 class Figures:
-    """The most of each that was seen in a window of checkpoints."""
+    """What was seen in a window of checkpoints."""
 
-    objects: int = 0
-    stored_bytes: int = 0
-    restore_requests: int = 0
-    restore_bytes: int = 0
-    registered: int = 0
-    restore_s: float = float("inf")
+    def __init__(self) -> None:
+        self._seen: defaultdict[str, list[float]] = defaultdict(list)
 
     def note_stored(self, store: ObjectStore, query: hf.Query) -> None:
         listing = store.list("")
-        self.objects = max(self.objects, len(listing))
-        self.stored_bytes = max(self.stored_bytes, sum(info.size for info in listing))
-        self.registered = max(self.registered, len(query._master._control._coordinator._registry))
+        self._seen["objects"].append(len(listing))
+        self._seen["stored bytes"].append(sum(info.size for info in listing))
+        self._seen["registered"].append(len(query._master._control._coordinator._registry))
 
     def note_restore(self, store: ObjectStore, job: hf.Job) -> None:
-        begun_s = time.perf_counter()
         reads = CountedReads(store)
         state = stored_state(reads, build_program(job.declared, _no_spark, None), "counts", "k", "n.count")
-        self.restore_s = min(self.restore_s, time.perf_counter() - begun_s)
         assert len(state) == KEYS
-        self.restore_requests = max(self.restore_requests, len(reads.sizes))
-        self.restore_bytes = max(self.restore_bytes, sum(reads.sizes))
+        self._seen["restore requests"].append(len(reads.sizes))
+        self._seen["restore bytes"].append(sum(reads.sizes))
+
+    def medians(self) -> dict[str, float]:
+        """Not the most: where the machine is busy a materialization is late now and then, and a log longer."""
+        return {name: statistics.median(values) for name, values in self._seen.items()}
 
 
 def _no_spark(fn: object, schema: pa.Schema) -> pa.Schema:
@@ -123,11 +121,8 @@ def test_many_thousand_checkpoints_store_no_more_than_one_thousand_did(late: int
     finally:
         permits.release(1000)
         query.stop()
-    early, last = windows[EARLY], windows[late]
-    print(f"{late} checkpoints in {time.perf_counter() - begun_s:.1f} s; the most around number {EARLY}: {early}")
-    print(f"the most around number {late}: {last}")
-    assert last.objects <= 1.2 * early.objects
-    assert last.stored_bytes <= 1.2 * early.stored_bytes
-    assert last.restore_requests <= 1.2 * early.restore_requests
-    assert last.restore_bytes <= 1.2 * early.restore_bytes
-    assert last.registered <= 1.2 * early.registered
+    early, last = windows[EARLY].medians(), windows[late].medians()
+    print(f"{late} checkpoints in {time.perf_counter() - begun_s:.1f} s; around number {EARLY}: {early}")
+    print(f"around number {late}: {last}")
+    assert len(early) == 5
+    assert {name: last[name] / early[name] for name in early if last[name] > 1.2 * early[name]} == {}
