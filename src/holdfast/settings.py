@@ -62,9 +62,10 @@ class CheckpointConfig:
         tables themselves (of RocksDB, files that are new), and a batch waits with its commit until they are captured.
         It can be switched at each start.
     log_handles_max, log_ratio_max, materialization_interval
-        With a changelog: a table is materialized when its log has that many pieces, or is larger than so many times
-        the stored table (None: 0.09 in RocksDB, of which only new files are stored, 1 in memory), or when the interval
-        is over; but not before a fifth of the time has passed that the one before took.
+        With a changelog: a table is materialized when its log has that many pieces, or will be larger than so many
+        times the stored table once that is done (None: 0.09 in RocksDB, of which only new files are stored, 1 in
+        memory), or when the interval is over; but not before a fifth of the time has passed that the one before
+        took.
     persist_delay, persist_size_threshold
         How long, and up to what size, requests to persist wait for others to share an object with.
     preemptive_persist_threshold

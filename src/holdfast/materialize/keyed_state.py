@@ -106,8 +106,8 @@ class KeyedState:
         self._next_s = self._policy.first_s(self._id, self._clock.monotonic())
         self._pause_ends_s = self._clock.monotonic()
         self._captured_s = self._clock.monotonic()
+        """When the newest materialization began."""
         self._took_s = 0.0
-        """From there to the end, the newest materialization."""
         self._failures = 0
         self._failed: BaseException | None = None
         self._closed = False

@@ -3,9 +3,9 @@
     log ─► due by its pieces, by its size beside the table's, or by time ─► not before the last one has been paid for
 
 Materializing bounds what a handle names (`log_handles_max`), what the log takes beside the table
-(`log_ratio_max`) and how old the log can get (`interval_s`). Where it stores only what is new, it costs about as much
-as the log that it replaces, so it may come often; where it stores the whole table, it may not. Either way it leaves
-the store, and the processors, to others now and then: that bound comes before the others (`pause_ratio`).
+(`log_ratio_max`) and how old the log can get (`interval_s`). Where it stores only what is new, it costs a few times
+the log that it replaces, so it may come often; where it stores the whole table, it may not. Either way it leaves the
+store, and the processors, to others now and then: that bound comes before the others (`pause_ratio`).
 Nothing new in the log: never.
 """
 
@@ -19,7 +19,9 @@ LOG_RATIO_INCREMENTAL = 0.09
 LOG_RATIO_WHOLE = 1.0
 """`log_ratio_max` where nothing else was set: for tables of which only new files are stored, and for others."""
 LANES_MAX = 2
+"""Parts of tables that a TaskManager stores at a time."""
 FAST_GROWTH = 0.5
+"""Of a log while its table is materialized, by its size: beyond it materializations follow one another."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class MaterializationPolicy:
     retry_delay_s: float = 1.0
 
     def due(
-        self, log: LogSize, table_bytes: int, incremental: bool, now_s: float, next_s: float, growth: float = 0.0
+        self, log: LogSize, table_bytes: int, incremental: bool, now_s: float, next_s: float, growth: float
     ) -> bool:
         """Whether to materialize at this boundary, the pause being over.
 
@@ -78,8 +80,8 @@ class MaterializationPolicy:
     def lanes(self, growth: float) -> int:
         """So many parts are stored at a time, `growth` as for `due`.
 
-        One leaves checkpoints beside it their processor; more where the log grows so fast that materializations follow
-        one another: the longer they take, the longer the logs that have to be replayed.
+        One leaves checkpoints beside it their processor. Where the log grows fast, more: what has to be replayed is as
+        long as materializations take.
         """
         return LANES_MAX if growth > FAST_GROWTH else 1
 
