@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import Counter
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,24 @@ def test_no_more_is_fetched_ahead_than_the_bound_and_waiting_for_an_object_fetch
             assert data == bytes([number]) * size
             assert cache.ahead_bytes <= (3 + 4 + 1) * size
         assert cache.ahead_bytes == 0
+    assert set(store.fetched.values()) == {1}
+
+
+class SlowToStart(ObjectCache):
+    """Leaves time between the choice of what is fetched ahead and its fetch."""
+
+    def _start(self, name: str) -> "Future[Copy]":
+        if threading.current_thread() is not threading.main_thread():
+            threading.Event().wait(0.01)
+        return super()._start(name)
+
+
+def test_what_is_replayed_while_it_is_chosen_to_be_fetched_ahead_is_fetched_once() -> None:
+    store = stored({f"o{i:02}": b"x" for i in range(20)})
+    ranges = [piece(f"o{i:02}") for i in range(20)]
+    with SlowToStart(store, ahead_bytes_max=1) as cache:  # type: ignore[arg-type]
+        cache.expect(ranges)
+        assert list(cache.ahead(ranges, part)) == [b"x"] * 20
     assert set(store.fetched.values()) == {1}
 
 

@@ -4,7 +4,9 @@ import socket
 from collections.abc import Iterator
 from uuid import uuid4
 
+import obstore
 import pytest
+from obstore.exceptions import GenericError
 
 import holdfast as hf
 from holdfast.errors import StorageError
@@ -60,6 +62,20 @@ def test_a_store_out_of_reach_is_given_up_with_the_reason(how: str, request: pyt
     with pytest.raises(StorageError, match=rf"s3://bucket/x.*\({reason}\).*check its URL") as caught:
         check_reachable("s3://bucket/x", options(endpoint, **shorter))
     assert CREDENTIALS["aws_secret_access_key"] not in str(caught.value)
+
+
+@pytest.mark.parametrize("timer", ['ConnectError("tcp connect error", Elapsed(()))', "TimedOut"])
+def test_whichever_of_two_timers_gives_up_a_connection_the_reason_is_the_same(
+    timer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = f"HttpError {{ kind: Timeout, source: hyper_util::client::legacy::Error(\n    Connect,\n    {timer}"
+
+    def fails(*_: object, **__: object) -> None:
+        raise GenericError(f"error sending request\n\nDebug source:\n{source}")
+
+    monkeypatch.setattr(obstore, "list", fails)
+    with pytest.raises(StorageError, match=r"\(no connection in time\)"):
+        open_store("s3://bucket/x", options("http://127.0.0.1:1")).list("journal/")
 
 
 def test_a_job_on_a_store_out_of_reach_is_not_started(silent: str) -> None:

@@ -66,7 +66,7 @@ class ObjectCache:
         self._store = store
         self._copies = copies
         self._ahead_bytes_max = ahead_bytes_max
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._objects: dict[str, Future[Copy]] = {}
         self._expected: Counter[str] = Counter()
         self._sizes: dict[str, int] = {}
@@ -107,7 +107,7 @@ class ObjectCache:
                 self._sizes[name] = max(self._sizes.get(name, 0), each.offset + each.length)
                 if isinstance(each, MaterializedPart) and each.kind == FILE:
                     self._files.add(name)
-        self._fetch_ahead()
+            self._fetch_ahead()
 
     def get(self, name: str) -> memoryview:
         """The whole object; waits for it. Raises `StorageError` where it cannot be read."""
@@ -183,16 +183,13 @@ class ObjectCache:
                 del self._expected[name]
                 self._objects.pop(name, None)
                 self._ahead_bytes -= self._sizes.pop(name)
-        self._fetch_ahead()
+                self._fetch_ahead()
 
     def _fetch_ahead(self) -> None:
-        while True:
-            with self._lock:
-                if not self._to_fetch or self._ahead_bytes >= self._ahead_bytes_max:
-                    return
-                name = self._to_fetch.popleft()
-                wanted = name in self._expected  # else somebody waited for it, and it is done
-            if wanted:
+        """Under the lock: what is still expected when it is looked at is also begun before it can be done."""
+        while self._to_fetch and self._ahead_bytes < self._ahead_bytes_max:
+            name = self._to_fetch.popleft()
+            if name in self._expected:  # else somebody waited for it, and it is done
                 self._start(name)
 
     def _start(self, name: str) -> "Future[Copy]":

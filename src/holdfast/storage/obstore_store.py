@@ -51,12 +51,13 @@ CONNECT_TIMEOUT = "3s"
 """Unless the options say otherwise: a store in reach answers in a fraction of it."""
 
 CONNECTION_REASONS = {
-    "dns error": "the host's name is not known",
-    "ConnectionRefused": "the connection was refused",
-    "ConnectError": "no connection in time",
-    "kind: Timeout": "no answer in time",
+    r"dns error": "the host's name is not known",
+    r"ConnectionRefused": "the connection was refused",
+    r"ConnectError|Connect,\s*TimedOut": "no connection in time",
+    r"kind: Timeout": "no answer in time",
 }
-"""What the HTTP client's own account of an error says, in words; its text says nothing of it. In order."""
+"""What the HTTP client's own account of an error says, in words; its text says nothing of it. In order. Two of its
+timers watch a connection, and either may be first."""
 
 T = TypeVar("T")
 _shared: dict[str, "ObstoreStore"] = {}
@@ -136,7 +137,7 @@ class ObstoreStore:
     def _redacted(self, error: BaseException) -> str:
         text, _, source = str(error).partition("\n\nDebug source")
         text = text.strip() or type(error).__name__
-        reason = next((words for marker, words in CONNECTION_REASONS.items() if marker in source), None)
+        reason = next((words for marker, words in CONNECTION_REASONS.items() if re.search(marker, source)), None)
         if reason is not None:
             text = f"{text} ({reason})"
         for secret in self._secrets:
