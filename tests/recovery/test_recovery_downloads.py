@@ -85,22 +85,32 @@ def test_no_more_is_fetched_ahead_than_the_bound_and_waiting_for_an_object_fetch
     assert set(store.fetched.values()) == {1}
 
 
-class SlowToStart(ObjectCache):
-    """Leaves time between the choice of what is fetched ahead and its fetch."""
+class PausedBeforeStart(ObjectCache):
+    """Gives others time between the choice of what is fetched ahead and the start of its fetch."""
+
+    def __init__(self, store: CountingStore) -> None:
+        super().__init__(store, ahead_bytes_max=1)  # type: ignore[arg-type]
+        self.chosen = threading.Event()
+        self.resumed = threading.Event()
 
     def _start(self, name: str) -> "Future[Copy]":
-        if threading.current_thread() is not threading.main_thread():
-            threading.Event().wait(0.01)
+        if threading.current_thread().name.startswith("holdfast-decode"):
+            self.chosen.set()
+            self.resumed.wait(0.2)
         return super()._start(name)
 
 
 def test_what_is_replayed_while_it_is_chosen_to_be_fetched_ahead_is_fetched_once() -> None:
-    store = stored({f"o{i:02}": b"x" for i in range(20)})
-    ranges = [piece(f"o{i:02}") for i in range(20)]
-    with SlowToStart(store, ahead_bytes_max=1) as cache:  # type: ignore[arg-type]
-        cache.expect(ranges)
-        assert list(cache.ahead(ranges, part)) == [b"x"] * 20
-    assert set(store.fetched.values()) == {1}
+    store = stored({"a": b"a", "b": b"b"})
+    with PausedBeforeStart(store) as cache:
+        cache.expect([piece("a"), piece("b")])
+        first = threading.Thread(target=lambda: list(cache.ahead([piece("a")], part)))
+        first.start()
+        assert cache.chosen.wait(WAIT_S)
+        assert list(cache.ahead([piece("b")], part)) == [b"b"]
+        cache.resumed.set()
+        first.join(WAIT_S)
+    assert store.fetched == {"a": 1, "b": 1}
 
 
 def test_an_error_reaches_whoever_replays_and_nobody_hangs() -> None:
