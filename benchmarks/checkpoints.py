@@ -50,6 +50,8 @@ STEP_S = 0.02
 PATIENCE_S = 600.0
 SETTLE_S = 10.0
 """Of updates before a loss."""
+COPIES_PASSES = 3
+"""Deleting all copies takes a while, in which new ones are made."""
 
 
 class Switch:
@@ -160,10 +162,11 @@ class Running:
         done = len(self.query.checkpoints)
         self.until(lambda: len(self.query.checkpoints) > done, "a checkpoint")
         before = len(self.query.restarts)
-        self.store.slow = True
-        if not local:
+        for _ in range(0 if local else COPIES_PASSES):
             for copies in self.local_dir.glob("holdfast-copies-*/*/tm-*/*.*"):
                 copies.unlink(missing_ok=True)
+        # At once before the loss: what is stored meanwhile would stand in line before what is restored.
+        self.store.slow = True
         began_s = time.monotonic()
         self.clusters[0].kill(0)
         self.until(lambda: len(self.query.restarts) > before, "a restart")

@@ -13,7 +13,8 @@ from obstore.store import MemoryStore
 from holdfast.changelog.handles import TableHandle
 from holdfast.changelog.retries import RetryPolicy
 from holdfast.changelog.uploader import Uploader
-from holdfast.materialize.keyed_state import UNLOGGED_LANES, KeyedState
+from holdfast.materialize.keyed_state import KeyedState
+from holdfast.materialize.policy import AWAITED
 from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.restore import restore_table
 from holdfast.settings import StateBackend
@@ -42,7 +43,7 @@ class Unlogged:
         self.open.set()
         self.acknowledged: set[str] = set()
         self.uploader = Uploader(
-            FaultyStore(self.inner, self._fault), 1, 1, retries=RetryPolicy.none(), materializations_max=UNLOGGED_LANES
+            FaultyStore(self.inner, self._fault), 1, 1, retries=RetryPolicy.none(), materializations_max=AWAITED.lanes
         )
         self.table = new_table(state, str(folder), KEYS, VALUES, GROUPS)
         self.keyed = KeyedState("count", "state", self.table, 0, GROUPS, self.uploader, changelog=False)

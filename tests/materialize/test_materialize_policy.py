@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.changelog.format import LogId
 from holdfast.changelog.writer import LogSize
-from holdfast.materialize.policy import LANES_MAX, MaterializationPolicy
+from holdfast.materialize.policy import HURRIED, PATIENT, MaterializationPolicy
 
 POLICY = MaterializationPolicy(log_handles_max=4, log_ratio_max=2.0, log_bytes_min=100, interval_s=60.0)
 
@@ -43,9 +43,9 @@ def test_it_is_due_as_early_as_a_log_that_goes_on_growing_needs_to_keep_to_the_r
     assert due(stored_bytes=101, table_bytes=100, growth=1.0)
 
 
-def test_more_than_one_part_is_stored_at_a_time_only_where_materializations_follow_one_another():
-    assert POLICY.lanes(0.0) == POLICY.lanes(0.5) == 1
-    assert POLICY.lanes(0.6) == LANES_MAX
+def test_a_materialization_hurries_only_where_the_log_grows_fast_meanwhile():
+    assert POLICY.pace(0.0) == POLICY.pace(0.5) == PATIENT
+    assert POLICY.pace(0.6) == HURRIED
 
 
 def test_a_table_of_which_only_new_files_are_stored_is_due_earlier_than_one_that_is_stored_whole():
@@ -57,8 +57,9 @@ def test_a_table_of_which_only_new_files_are_stored_is_due_earlier_than_one_that
 
 
 def test_a_materialization_that_took_long_is_followed_by_a_longer_pause_but_not_longer_than_the_interval():
-    assert POLICY.pause_s(0.5) == pytest.approx(0.1)
-    assert POLICY.pause_s(1000.0) == 60.0
+    assert POLICY.pause_s(0.5, PATIENT) == pytest.approx(0.1)
+    assert POLICY.pause_s(1000.0, PATIENT) == 60.0
+    assert POLICY.pause_s(1000.0, HURRIED) == 0.0
 
 
 def test_it_is_due_by_time_also_for_what_was_never_persisted():

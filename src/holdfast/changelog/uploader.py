@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast import failpoints
 from holdfast.changelog.copies import Copies
@@ -26,6 +26,7 @@ from holdfast.changelog.in_flight import InFlight
 from holdfast.changelog.janitor import Janitor
 from holdfast.changelog.ownership import Ownership
 from holdfast.changelog.packing import PackedObject, PersistRequest, pack
+from holdfast.changelog.precedence import Precedence
 from holdfast.changelog.puts import DELETES, Puts
 from holdfast.changelog.retries import RetryPolicy
 from holdfast.changelog.scheduling import Scheduler, ThreadScheduler, report_failure
@@ -96,6 +97,7 @@ class Uploader:
         self._janitor = janitor or Janitor(store)
         self._puts = Puts(policy, self._scheduler, self._janitor)
         self._copies = copies
+        self._precedence = Precedence(self._scheduler)
         self._lock = threading.Lock()
         self._in_flight = InFlight(in_flight_bytes_max, object_bytes_max, uploads_max, self._scheduler.monotonic)
         self._gathering: Gathering[LogId, PersistRequest] = Gathering(persist_delay_s, persist_bytes_max)
@@ -138,6 +140,10 @@ class Uploader:
                 CheckpointFailed(f"log {log}: its TaskManager is closing, nothing more is stored"), self.release
             )
 
+    def precede(self, checkpoint: Future[Any]) -> None:
+        """A checkpoint begins, and ends with this future: patient parts of materializations let it go first."""
+        self._precedence.begun(checkpoint)
+
     def available(self) -> "Future[None]":
         """Done while there is room for more changes: who makes them waits for it. Done, too, once this is closed."""
         return self._in_flight.available()
@@ -146,11 +152,11 @@ class Uploader:
         """Back-pressure: returns once `available` is done. On no thread of this uploader's."""
         self._scheduler.result(self.available())
 
-    def put_shared(self, data: bytes | memoryview, file: Path | None = None) -> str:
+    def put_shared(self, data: bytes | memoryview, file: Path | None = None, *, patient: bool = False) -> str:
         """Store a materialized object, and wait for it; returns its name, with one user.
 
-        Comes after the logs: it waits until they do not wait themselves. `file`, where there is one, holds the end of
-        `data` and will not change.
+        Comes after the logs: it waits until they do not wait themselves, and where it is `patient` for checkpoints,
+        too. `file`, where there is one, holds the end of `data` and will not change.
 
         Raises
         ------
@@ -160,6 +166,8 @@ class Uploader:
             The TaskManager is closing.
         """
         self.wait_until_available()
+        if patient:
+            self._scheduler.result(self._precedence.free())
         with self._lock:
             if self._closed:
                 raise CheckpointFailed("a materialized part is not stored: its TaskManager is closing")

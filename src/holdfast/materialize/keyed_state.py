@@ -29,12 +29,10 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CheckpointFailed, StorageError
 from holdfast.materialize.base import BEFORE_ALL_BATCHES, Base
 from holdfast.materialize.materializer import Materialization, Materializer
-from holdfast.materialize.policy import MaterializationPolicy
+from holdfast.materialize.policy import AWAITED, MaterializationPolicy
 from holdfast.materialize.sizes import Sizes
 from holdfast.state.table import StateTable, merge_changes
 
-UNLOGGED_LANES = 4
-"""Parts stored at a time where checkpoints wait for them."""
 ROW_COUNTS_MAX = 1000
 """Batches that cuts may lag behind: handles of older ones do not say how many rows the table has."""
 
@@ -285,9 +283,9 @@ class KeyedState:
         began_s = self._clock.monotonic()
         with self._lock:
             self._changed = False
-            lanes = self._policy.lanes(self._growth(began_s)) if self._changelog else UNLOGGED_LANES
+            pace = self._policy.pace(self._growth(began_s)) if self._changelog else AWAITED
         try:
-            made = self._materializer.start(self._log.next_sqn(), batch, lanes, partial(self._materialized, began_s))
+            made = self._materializer.start(self._log.next_sqn(), batch, pace, partial(self._materialized, began_s))
         except BaseException:
             self._changed = True
             raise
@@ -308,7 +306,7 @@ class KeyedState:
             self._failures = 0
             self._next_s = now_s + self._policy.interval_s
             self._captured_s, self._took_s = began_s, now_s - began_s
-            self._pause_ends_s = now_s + self._policy.pause_s(self._took_s)
+            self._pause_ends_s = now_s + self._policy.pause_s(self._took_s, made.pace)
             wanted = not self._closed and not made.cancelled.is_set()
             if wanted and base.batch > self._current.batch:
                 self._provisional.append(base)

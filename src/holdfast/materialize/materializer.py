@@ -25,6 +25,7 @@ from holdfast.changelog.uploader import Uploader
 from holdfast.errors import CheckpointFailed
 from holdfast.materialize.base import Base
 from holdfast.materialize.base_files import encode_heading, encode_lasting, lasting_files
+from holdfast.materialize.policy import Pace
 from holdfast.materialize.snapshot import encode_part, in_parts
 from holdfast.state.table import Captured, StateTable
 
@@ -59,13 +60,13 @@ class Materializer:
         self._waiting: deque[Materialization] = deque()
         """The first one is being stored."""
 
-    def start(self, sqn: int, batch: int, lanes: int, ended: Callable[["Materialization"], None]) -> "Materialization":
-        """Capture the table, which is as of `batch`, and store it, so many parts at a time; returns at once.
+    def start(self, sqn: int, batch: int, pace: Pace, ended: Callable[["Materialization"], None]) -> "Materialization":
+        """Capture the table, which is as of `batch`, and store it, at that pace; returns at once.
 
         `ended` is called before the next one starts.
         """
         captured = self._table.capture()
-        made = Materialization(self._log, self._schema, self._uploader, captured, self._known, sqn, batch, lanes)
+        made = Materialization(self._log, self._schema, self._uploader, captured, self._known, sqn, batch, pace)
         made.base.add_done_callback(lambda _: ended(made))
         made.base.add_done_callback(lambda _: self._next())
         self._uploader.count(startedMaterialization=1)
@@ -103,9 +104,10 @@ class Materialization:
         known: Callable[[], Known],
         sqn: int,
         batch: int,
-        lanes: int,
+        pace: Pace,
     ) -> None:
         self.batch = batch
+        self.pace = pace
         self.base: Future[Base] = Future()
         self.cancelled = threading.Event()
         self._log = log
@@ -120,13 +122,13 @@ class Materialization:
         self._files: dict[str, MaterializedPart] = {}
         self._turns: Iterator[tuple[int, Store]] = iter(())
         self._error: BaseException | None = None
-        self._lanes = self._working = lanes
+        self._working = pace.lanes
 
     def store(self) -> None:
         """Store the parts in the background."""
         self._known = self._newest()
         self._turns = enumerate(self._stores())
-        for _ in range(self._lanes):
+        for _ in range(self.pace.lanes):
             try:
                 self._uploader.in_background(self._work)
             except RuntimeError:  # the uploader is closed
@@ -174,7 +176,7 @@ class Materialization:
         return part
 
     def _put(self, data: bytes | memoryview, part: MaterializedPart, file: Path | None = None) -> MaterializedPart:
-        return msgspec.structs.replace(part, object=self._uploader.put_shared(data, file))
+        return msgspec.structs.replace(part, object=self._uploader.put_shared(data, file, patient=self.pace.patient))
 
     def _ended(self, error: BaseException | None) -> None:
         """One of those that work on it has nothing more to do."""

@@ -18,10 +18,35 @@ from holdfast.changelog.writer import LogSize
 LOG_RATIO_INCREMENTAL = 0.09
 LOG_RATIO_WHOLE = 1.0
 """`log_ratio_max` where nothing else was set: for tables of which only new files are stored, and for others."""
-LANES_MAX = 2
-"""Parts of tables that a TaskManager stores at a time."""
 FAST_GROWTH = 0.5
 """Of a log while its table is materialized, by its size: beyond it materializations follow one another."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a table is stored.
+
+    Parameters
+    ----------
+    lanes
+        Parts at a time.
+    patient
+        They let checkpoints go first.
+    pause_ratio
+        Afterwards so many times as long as it took passes before the next one begins.
+    """
+
+    lanes: int
+    patient: bool
+    pause_ratio: float
+
+
+PATIENT = Pace(lanes=1, patient=True, pause_ratio=0.2)
+"""Leaves checkpoints beside it their processor."""
+HURRIED = Pace(lanes=2, patient=False, pause_ratio=0.0)
+"""Where the log grows fast: what has to be replayed is as long as materializations take."""
+AWAITED = Pace(lanes=4, patient=False, pause_ratio=0.0)
+"""Where it is the checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +62,6 @@ class MaterializationPolicy:
         that are small beside a request to the store are not worth more. None: as the cost says.
     interval_s
         Between two materializations where nothing else asks for one.
-    pause_ratio
-        After a materialization, so many times as long as it took passes before the next begins.
     failures_max
         So many failures in a row end the subtask; one that succeeds starts the count anew.
     retry_delay_s
@@ -49,7 +72,6 @@ class MaterializationPolicy:
     log_ratio_max: float | None = None
     log_bytes_min: int = 8 * 1024 * 1024
     interval_s: float = 600.0
-    pause_ratio: float = 0.2
     failures_max: int = 3
     retry_delay_s: float = 1.0
 
@@ -73,17 +95,13 @@ class MaterializationPolicy:
             or log.stored_bytes * (1.0 + growth) > max(self.log_bytes_min, ratio * table_bytes)
         )
 
-    def pause_s(self, took_s: float) -> float:
+    def pace(self, growth: float) -> Pace:
+        """How the next one is to be stored, `growth` as for `due`."""
+        return HURRIED if growth > FAST_GROWTH else PATIENT
+
+    def pause_s(self, took_s: float, pace: Pace) -> float:
         """From the end of a materialization to the next one, at least."""
-        return min(self.pause_ratio * took_s, self.interval_s)
-
-    def lanes(self, growth: float) -> int:
-        """So many parts are stored at a time, `growth` as for `due`.
-
-        One leaves checkpoints beside it their processor. Where the log grows fast, more: what has to be replayed is as
-        long as materializations take.
-        """
-        return LANES_MAX if growth > FAST_GROWTH else 1
+        return min(pace.pause_ratio * took_s, self.interval_s)
 
     def first_s(self, log: LogId, now_s: float) -> float:
         """When a subtask's first one is due: spread over the interval, the same for the same log each time."""

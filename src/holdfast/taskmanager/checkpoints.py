@@ -86,7 +86,9 @@ class CheckpointWork:
 
     def start(self, cut: Cut) -> None:
         """Returns at once; answered by an acknowledgement or a decline."""
-        self._submit(self._run, cut)
+        work = self._submit(self._run, cut)
+        if work is not None:
+            self._uploader.precede(work)
 
     def decline(self, checkpoint_id: int, error: Exception) -> None:
         """Returns at once: the cut itself failed."""
@@ -99,13 +101,12 @@ class CheckpointWork:
                 self._closing_sequence = self._answers.next_sequence()
         self._pool.shutdown(wait=False)
 
-    def _submit(self, call: Callable[..., None], *arguments: object) -> None:
+    def _submit(self, call: Callable[..., None], *arguments: object) -> Future[None] | None:
         with self._held_lock:
-            closed = self._closing_sequence is not None
-            if not closed:
-                self._pool.submit(call, *arguments)
-        if closed:
-            _log.info("TaskManager %d: a checkpoint of a deployment that has ended is let go", self._task_manager)
+            if self._closing_sequence is None:
+                return self._pool.submit(call, *arguments)
+        _log.info("TaskManager %d: a checkpoint of a deployment that has ended is let go", self._task_manager)
+        return None
 
     def _run(self, cut: Cut) -> None:
         try:

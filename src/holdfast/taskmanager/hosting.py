@@ -23,8 +23,8 @@ from holdfast.clock import Clock
 from holdfast.errors import HoldfastError
 from holdfast.failpoints import hit
 from holdfast.graph.program import Program
-from holdfast.materialize.keyed_state import UNLOGGED_LANES, KeyedState
-from holdfast.materialize.policy import LANES_MAX, MaterializationPolicy
+from holdfast.materialize.keyed_state import KeyedState
+from holdfast.materialize.policy import AWAITED, HURRIED, MaterializationPolicy
 from holdfast.recovery.downloads import Fetched, ObjectCache, Range
 from holdfast.recovery.local import LocalCopies
 from holdfast.recovery.restore import ranges_of, restore_table
@@ -223,7 +223,7 @@ def _uploader(deployment: Deployment, store: ObjectStore, janitor: Janitor, copi
         in_flight_bytes_max=settings.in_flight_bytes_max,
         preempt_bytes_max=settings.preempt_bytes_max,
         retries=RetryPolicy(settings.upload_attempts_max, settings.next_attempt_delay_s, settings.attempt_timeout_s),
-        materializations_max=LANES_MAX if settings.enabled else UNLOGGED_LANES,
+        materializations_max=(HURRIED if settings.enabled else AWAITED).lanes,
         janitor=janitor,
         copies=copies,
     )

@@ -1,0 +1,76 @@
+"""Checkpoints go first: when something large may begin that competes with them for processors and for the store.
+
+    begun ──── under way ──── done        begun ──── …
+      └───────────── interval ──────────────┘
+                              free …… quiet ┘
+
+Nothing begins while a checkpoint is under way, nor shortly before the next one is expected: one interval after the
+last one began, the interval being that between the last two. Nobody waits for long: where checkpoints take as long
+as what waits for them, there is nothing to win. Runs nothing itself.
+"""
+
+import threading
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from holdfast.changelog.scheduling import Scheduler, done
+
+QUIET_RATIO = 0.15
+QUIET_S_MAX = 0.15
+"""How much of the interval is left free before the next checkpoint, and after it should have come: a file of 64 MB
+on a busy local disk takes about as long, so that it ends before."""
+WAIT_S_MAX = 0.25
+
+
+class Precedence:
+    """Thread-safe."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._began_s: float | None = None
+        self._interval_s: float | None = None
+        self._waiting: set[Future[None]] = set()
+
+    def begun(self, checkpoint: Future[Any]) -> None:
+        """A checkpoint begins now, and ends when this future does."""
+        now_s = self._scheduler.monotonic()
+        with self._lock:
+            self._interval_s = None if self._began_s is None else now_s - self._began_s
+            self._began_s = now_s
+            self._under_way += 1
+        checkpoint.add_done_callback(self._ended)
+
+    def free(self) -> Future[None]:
+        """Done when something large may begin, after `WAIT_S_MAX` at the latest."""
+        with self._lock:
+            if not (self._under_way or self._quiet()):
+                return done()
+            free: Future[None] = Future()
+            self._waiting.add(free)
+        cancel = self._scheduler.call_later(WAIT_S_MAX, partial(self._let_go, free))
+        free.add_done_callback(lambda _: cancel())
+        return free
+
+    def _quiet(self) -> bool:
+        """Whether the next checkpoint is expected so soon that what begins now would last into it, or a little late."""
+        if self._began_s is None or self._interval_s is None:
+            return False
+        left_s = self._began_s + self._interval_s - self._scheduler.monotonic()
+        return abs(left_s) < min(QUIET_S_MAX, QUIET_RATIO * self._interval_s)
+
+    def _ended(self, _: Future[Any]) -> None:
+        with self._lock:
+            self._under_way -= 1
+            waiting = () if self._under_way else tuple(self._waiting)
+        for each in waiting:
+            self._let_go(each)
+
+    def _let_go(self, waiting: Future[None]) -> None:
+        with self._lock:
+            if waiting not in self._waiting:
+                return
+            self._waiting.remove(waiting)
+        waiting.set_result(None)

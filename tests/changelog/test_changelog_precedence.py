@@ -1,0 +1,89 @@
+"""When something large may begin beside checkpoints."""
+
+from concurrent.futures import Future
+
+import pytest
+
+from holdfast.changelog.precedence import WAIT_S_MAX, Precedence
+from holdfast.testing.scheduler import ManualScheduler
+
+
+@pytest.fixture
+def scheduler() -> ManualScheduler:
+    return ManualScheduler()
+
+
+@pytest.fixture
+def precedence(scheduler: ManualScheduler) -> Precedence:
+    return Precedence(scheduler)
+
+
+def begin(precedence: Precedence) -> Future[None]:
+    checkpoint: Future[None] = Future()
+    precedence.begun(checkpoint)
+    return checkpoint
+
+
+def each_second(precedence: Precedence, scheduler: ManualScheduler) -> None:
+    """The last one has just begun and ended."""
+    for pause_s in (1.0, 1.0, 0.0):
+        begin(precedence).set_result(None)
+        scheduler.advance(pause_s)
+
+
+def test_without_checkpoints_everything_begins_at_once(precedence, scheduler):
+    assert precedence.free().done()
+    begin(precedence).set_result(None)
+    scheduler.advance(1.0)
+    assert precedence.free().done(), "one alone says nothing of the next"
+
+
+def test_it_waits_until_all_that_are_under_way_have_ended_however(precedence, scheduler):
+    first, second = begin(precedence), begin(precedence)
+    waiting = [precedence.free(), precedence.free()]
+    second.set_exception(OSError("declined"))
+    assert not any(each.done() for each in waiting)
+    first.set_result(None)
+    assert all(each.done() for each in waiting)
+    assert precedence.free().done()
+
+
+def test_it_waits_shortly_before_the_next_one_is_expected_until_that_one_has_ended(precedence, scheduler):
+    each_second(precedence, scheduler)
+    scheduler.advance(0.8)
+    assert precedence.free().done()
+    scheduler.advance(0.1)
+    waiting = precedence.free()
+    scheduler.advance(0.1)
+    following = begin(precedence)
+    assert not waiting.done()
+    following.set_result(None)
+    assert waiting.done()
+
+
+def test_where_none_comes_when_it_is_expected_it_begins_a_little_later(precedence, scheduler):
+    each_second(precedence, scheduler)
+    scheduler.advance(0.9)
+    waiting = precedence.free()
+    scheduler.advance(WAIT_S_MAX - 0.01)
+    assert not waiting.done()
+    scheduler.advance(0.02)
+    assert waiting.done()
+    assert precedence.free().done()
+
+
+def test_a_checkpoint_that_takes_long_does_not_hold_it_up_for_long(precedence, scheduler):
+    checkpoint, waiting = begin(precedence), precedence.free()
+    scheduler.advance(WAIT_S_MAX)
+    assert waiting.done()
+    checkpoint.set_result(None)
+    assert precedence.free().done()
+
+
+def test_frequent_checkpoints_leave_most_of_the_time_free(precedence, scheduler):
+    for pause_s in (0.1, 0.1, 0.08):
+        begin(precedence).set_result(None)
+        scheduler.advance(pause_s)
+    assert precedence.free().done()
+    scheduler.advance(0.01)
+    assert not precedence.free().done()
