@@ -237,7 +237,14 @@ def test_a_store_that_answers_quickly_is_not_hedged_for_a_few_milliseconds():
     hedging = Hedging(1.0)
     for _ in range(1000):
         hedging.attempt_succeeded(1000, 0.002)
-    assert hedging.timeout_s(1000) == TIMEOUT_S_MIN
+    assert hedging.timeout_s(1000) == pytest.approx(TIMEOUT_S_MIN + 0.001)
+
+
+def test_a_large_object_is_not_hedged_for_what_its_size_takes():
+    hedging = Hedging(1.0)
+    for size_mb in (64, 64, 64, 128) * 100:
+        hedging.attempt_succeeded(size_mb * 1_000_000, size_mb * 0.0025)
+    assert hedging.timeout_s(128_000_000) == pytest.approx(TIMEOUT_S_MIN + 0.32)
 
 
 def test_small_objects_do_not_make_the_rate_of_large_ones():

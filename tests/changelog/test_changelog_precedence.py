@@ -7,6 +7,8 @@ import pytest
 from holdfast.changelog.precedence import WAIT_S_MAX, Precedence
 from holdfast.testing.scheduler import ManualScheduler
 
+FILE_BYTES = 64_000_000
+
 
 @pytest.fixture
 def scheduler() -> ManualScheduler:
@@ -32,28 +34,28 @@ def each_second(precedence: Precedence, scheduler: ManualScheduler) -> None:
 
 
 def test_without_checkpoints_everything_begins_at_once(precedence, scheduler):
-    assert precedence.free().done()
+    assert precedence.free(FILE_BYTES).done()
     begin(precedence).set_result(None)
     scheduler.advance(1.0)
-    assert precedence.free().done(), "one alone says nothing of the next"
+    assert precedence.free(FILE_BYTES).done(), "one alone says nothing of the next"
 
 
 def test_it_waits_until_all_that_are_under_way_have_ended_however(precedence, scheduler):
     first, second = begin(precedence), begin(precedence)
-    waiting = [precedence.free(), precedence.free()]
+    waiting = [precedence.free(FILE_BYTES), precedence.free(FILE_BYTES)]
     second.set_exception(OSError("declined"))
     assert not any(each.done() for each in waiting)
     first.set_result(None)
     assert all(each.done() for each in waiting)
-    assert precedence.free().done()
+    assert precedence.free(FILE_BYTES).done()
 
 
 def test_it_waits_shortly_before_the_next_one_is_expected_until_that_one_has_ended(precedence, scheduler):
     each_second(precedence, scheduler)
     scheduler.advance(0.8)
-    assert precedence.free().done()
+    assert precedence.free(FILE_BYTES).done()
     scheduler.advance(0.1)
-    waiting = precedence.free()
+    waiting = precedence.free(FILE_BYTES)
     scheduler.advance(0.1)
     following = begin(precedence)
     assert not waiting.done()
@@ -64,26 +66,35 @@ def test_it_waits_shortly_before_the_next_one_is_expected_until_that_one_has_end
 def test_where_none_comes_when_it_is_expected_it_begins_a_little_later(precedence, scheduler):
     each_second(precedence, scheduler)
     scheduler.advance(0.9)
-    waiting = precedence.free()
+    waiting = precedence.free(FILE_BYTES)
     scheduler.advance(WAIT_S_MAX - 0.01)
     assert not waiting.done()
     scheduler.advance(0.02)
     assert waiting.done()
-    assert precedence.free().done()
+    assert precedence.free(FILE_BYTES).done()
 
 
 def test_a_checkpoint_that_takes_long_does_not_hold_it_up_for_long(precedence, scheduler):
-    checkpoint, waiting = begin(precedence), precedence.free()
+    checkpoint, waiting = begin(precedence), precedence.free(FILE_BYTES)
     scheduler.advance(WAIT_S_MAX)
     assert waiting.done()
     checkpoint.set_result(None)
-    assert precedence.free().done()
+    assert precedence.free(FILE_BYTES).done()
+
+
+def test_the_smaller_it_is_the_later_it_may_begin(precedence, scheduler):
+    each_second(precedence, scheduler)
+    scheduler.advance(0.9)
+    assert not precedence.free(FILE_BYTES).done()
+    assert precedence.free(FILE_BYTES // 2).done()
+    scheduler.advance(0.09)
+    assert precedence.free(0).done()
 
 
 def test_frequent_checkpoints_leave_most_of_the_time_free(precedence, scheduler):
-    for pause_s in (0.1, 0.1, 0.08):
+    for pause_s in (0.1, 0.1, 0.05):
         begin(precedence).set_result(None)
         scheduler.advance(pause_s)
-    assert precedence.free().done()
-    scheduler.advance(0.01)
-    assert not precedence.free().done()
+    assert precedence.free(FILE_BYTES).done()
+    scheduler.advance(0.02)
+    assert not precedence.free(FILE_BYTES).done()

@@ -21,7 +21,8 @@ LEARNED_EVERY = 20
 SECONDS_PER_BYTE_MAX = 1e-6
 """Small objects say little about the rate: no store is taken to be slower than 1 MB/s."""
 TIMEOUT_S_MIN = 0.1
-"""Below it there is nothing to win that is worth a request."""
+"""Beyond what an object of that size takes by the measured rate: below it there is nothing to win that is worth a
+request."""
 
 
 class Hedging:
@@ -61,8 +62,9 @@ class Hedging:
         if self._timeout_s is None:
             return None
         with self._lock:
-            longest_s = self._timeout_s + size_bytes * self._seconds_per_byte
-            return max(min(TIMEOUT_S_MIN, longest_s), longest_s * self._share_of_timeout)
+            usual_s = size_bytes * self._seconds_per_byte
+            longest_s = self._timeout_s + usual_s
+            return max(min(TIMEOUT_S_MIN + usual_s, longest_s), longest_s * self._share_of_timeout)
 
     def take(self) -> bool:
         """Whether a request may be made beside a slow one; if so it is counted."""

@@ -16,11 +16,14 @@ from typing import Any
 
 from holdfast.changelog.scheduling import Scheduler, done
 
-QUIET_RATIO = 0.15
-QUIET_S_MAX = 0.15
-"""How much of the interval is left free before the next checkpoint, and after it should have come: a file of 64 MB
-on a busy local disk takes about as long, so that it ends before."""
-WAIT_S_MAX = 0.25
+BYTES_PER_S = 400e6
+"""What a busy local disk takes: what begins later than so before the next checkpoint would last into it. A store that
+is slower is farther away, and its requests hold up no checkpoint's."""
+QUIET_RATIO_MAX = 0.4
+"""Of the interval: so much is left free at most."""
+LATE_RATIO = 0.15
+"""Of the interval: by so much the next checkpoint may be late."""
+WAIT_S_MAX = 0.5
 
 
 class Precedence:
@@ -43,10 +46,10 @@ class Precedence:
             self._under_way += 1
         checkpoint.add_done_callback(self._ended)
 
-    def free(self) -> Future[None]:
-        """Done when something large may begin, after `WAIT_S_MAX` at the latest."""
+    def free(self, size_bytes: int) -> Future[None]:
+        """Done when an object of that size may be made and stored, after `WAIT_S_MAX` at the latest."""
         with self._lock:
-            if not (self._under_way or self._quiet()):
+            if not (self._under_way or self._quiet(size_bytes / BYTES_PER_S)):
                 return done()
             free: Future[None] = Future()
             self._waiting.add(free)
@@ -54,12 +57,12 @@ class Precedence:
         free.add_done_callback(lambda _: cancel())
         return free
 
-    def _quiet(self) -> bool:
-        """Whether the next checkpoint is expected so soon that what begins now would last into it, or a little late."""
+    def _quiet(self, takes_s: float) -> bool:
+        """Whether what takes so long would last into the next checkpoint, or that one is a little late."""
         if self._began_s is None or self._interval_s is None:
             return False
         left_s = self._began_s + self._interval_s - self._scheduler.monotonic()
-        return abs(left_s) < min(QUIET_S_MAX, QUIET_RATIO * self._interval_s)
+        return -LATE_RATIO * self._interval_s < left_s < min(takes_s, QUIET_RATIO_MAX * self._interval_s)
 
     def _ended(self, _: Future[Any]) -> None:
         with self._lock:

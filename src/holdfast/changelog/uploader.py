@@ -141,7 +141,7 @@ class Uploader:
             )
 
     def precede(self, checkpoint: Future[Any]) -> None:
-        """A checkpoint begins, and ends with this future: patient parts of materializations let it go first."""
+        """A checkpoint begins, and ends with this future: parts of materializations may let it go first."""
         self._precedence.begun(checkpoint)
 
     def available(self) -> "Future[None]":
@@ -152,11 +152,18 @@ class Uploader:
         """Back-pressure: returns once `available` is done. On no thread of this uploader's."""
         self._scheduler.result(self.available())
 
-    def put_shared(self, data: bytes | memoryview, file: Path | None = None, *, patient: bool = False) -> str:
+    def wait_for_checkpoints(self, size_bytes: int) -> None:
+        """Returns once a materialized part of that size may be made and stored without holding up a checkpoint.
+
+        Not for long in any case. On no thread of this uploader's but those of `in_background`.
+        """
+        self._scheduler.result(self._precedence.free(size_bytes))
+
+    def put_shared(self, data: bytes | memoryview, file: Path | None = None) -> str:
         """Store a materialized object, and wait for it; returns its name, with one user.
 
-        Comes after the logs: it waits until they do not wait themselves, and where it is `patient` for checkpoints,
-        too. `file`, where there is one, holds the end of `data` and will not change.
+        Comes after the logs: it waits until they do not wait themselves. `file`, where there is one, holds the end of
+        `data` and will not change.
 
         Raises
         ------
@@ -166,8 +173,6 @@ class Uploader:
             The TaskManager is closing.
         """
         self.wait_until_available()
-        if patient:
-            self._scheduler.result(self._precedence.free())
         with self._lock:
             if self._closed:
                 raise CheckpointFailed("a materialized part is not stored: its TaskManager is closing")

@@ -32,6 +32,8 @@ from holdfast.state.table import Captured, StateTable
 Known = Mapping[str, MaterializedPart]
 Store = Callable[[], MaterializedPart]
 """Stores one part."""
+Encode = Callable[[], tuple[bytes | memoryview, MaterializedPart]]
+"""Reads or makes what is to be stored of one."""
 
 
 class Materializer:
@@ -164,19 +166,24 @@ class Materialization:
             yield partial(self._rows, rows)
 
     def _heading(self, files: Path) -> MaterializedPart:
-        return self._put(*encode_heading(self._log, self._schema, files, self._captured.count))
+        return self._put(0, partial(encode_heading, self._log, self._schema, files, self._captured.count))
 
     def _rows(self, rows: pa.RecordBatch) -> MaterializedPart:
-        return self._put(*encode_part(self._log, rows, self._sqn, self.batch))
+        return self._put(rows.nbytes, partial(encode_part, self._log, rows, self._sqn, self.batch))
 
     def _file(self, file: Path) -> MaterializedPart:
-        part = self._known.get(file.name) or self._put(*encode_lasting(self._log, file), file)
+        part = self._known.get(file.name)
+        if part is None:
+            part = self._put(file.stat().st_size, partial(encode_lasting, self._log, file), file)
         with self._lock:
             self._files[file.name] = part
         return part
 
-    def _put(self, data: bytes | memoryview, part: MaterializedPart, file: Path | None = None) -> MaterializedPart:
-        return msgspec.structs.replace(part, object=self._uploader.put_shared(data, file, patient=self.pace.patient))
+    def _put(self, size_bytes: int, encode: Encode, file: Path | None = None) -> MaterializedPart:
+        if self.pace.patient:
+            self._uploader.wait_for_checkpoints(size_bytes)
+        data, part = encode()
+        return msgspec.structs.replace(part, object=self._uploader.put_shared(data, file))
 
     def _ended(self, error: BaseException | None) -> None:
         """One of those that work on it has nothing more to do."""
