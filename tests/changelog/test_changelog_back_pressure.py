@@ -3,6 +3,7 @@
 import random
 import string
 import threading
+from concurrent.futures import Future
 
 import pyarrow as pa
 import pytest
@@ -178,3 +179,13 @@ def test_a_materialized_part_comes_after_the_logs_and_not_at_all_once_the_task_m
     world.uploader.close()
     with pytest.raises(CheckpointFailed, match="closing"):
         world.uploader.put_shared(b"part")
+
+
+def test_a_materialized_part_may_wait_until_a_checkpoint_has_ended():
+    world, checkpoint = World(), Future()
+    world.uploader.precede(checkpoint)
+    world.scheduler.call_later(0.3, lambda: checkpoint.set_result(None))
+    part = world.uploader.in_background(lambda: world.uploader.wait_for_checkpoints(0))
+    world.scheduler.result(part)
+    assert checkpoint.done()
+    assert world.scheduler.monotonic() == 0.3

@@ -377,6 +377,29 @@ def test_after_a_materialization_that_took_long_the_next_one_waits_a_fifth_as_lo
     subtask.uploader.close()
 
 
+def test_parts_of_a_patient_materialization_wait_for_checkpoints_and_those_of_a_hurried_one_do_not(monkeypatch):
+    subtask = make(log_handles_max=1)
+    waited: list[int] = []
+    monkeypatch.setattr(subtask.uploader, "wait_for_checkpoints", waited.append)
+    subtask.clock.advance(10.0)
+    subtask.shared_open.clear()
+    subtask.run(1)
+    subtask.checkpoint(1)
+    subtask.run(1)
+    subtask.clock.advance(9.0)
+    subtask.shared_open.set()
+    subtask.materialized(1)
+    assert len(waited) == 1
+    assert waited[0] > 0
+    subtask.clock.advance(2.0)
+    subtask.run(1)
+    subtask.checkpoint(2)
+    subtask.run(1)
+    subtask.materialized(2)
+    assert len(waited) == 1, "the log would nearly double meanwhile"
+    subtask.uploader.close()
+
+
 def test_gauges_tell_the_sizes_of_tables_and_logs_and_what_of_them_is_new():
     subtask = make(log_handles_max=2)
     subtask.run(*range(50))

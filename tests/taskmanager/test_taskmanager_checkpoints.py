@@ -38,6 +38,16 @@ def test_a_cut_is_acknowledged_with_a_manifest_that_restores_the_state_at_anothe
     other.task_manager.close()
 
 
+def test_materializations_hear_of_a_checkpoint_from_its_cut_to_its_acknowledgement(world, monkeypatch):
+    preceding = []
+    monkeypatch.setattr(world.task_manager._hosted.uploader, "precede", preceding.append)
+    world.batch(0, 1)
+    world.task_manager.cut(1, 1, 0)
+    [checkpoint] = preceding
+    checkpoint.result(20)
+    assert [note.checkpoint_id for note in world.job_master.acknowledgements] == [1]
+
+
 def test_a_cut_holds_the_state_of_its_batch_while_the_next_one_is_processing_and_is_not_waited_for(world, tmp_path):
     world.batch(0, 1, 2, 3)
     begun, go_on = threading.Event(), threading.Event()

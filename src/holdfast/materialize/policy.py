@@ -4,8 +4,8 @@
 
 Materializing bounds what a handle names (`log_handles_max`), what the log takes beside the table
 (`log_ratio_max`) and how old the log can get (`interval_s`). Where it stores only what is new, it costs a few times
-the log that it replaces, so it may come often; where it stores the whole table, it may not. Either way it leaves the
-store, and the processors, to others now and then: that bound comes before the others (`pause_ratio`).
+the log that it replaces, so it may come often; where it stores the whole table, it may not. As long as logs do not
+outgrow it, it leaves the store and the processors to others (`Pace`), whatever the bounds say.
 Nothing new in the log: never.
 """
 
