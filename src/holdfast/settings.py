@@ -64,8 +64,8 @@ class CheckpointConfig:
     log_handles_max, log_ratio_max, materialization_interval
         With a changelog: a table is materialized when its log has that many pieces, or will be larger than so many
         times the stored table once that is done (None: 0.09 in RocksDB, of which only new files are stored, 1 in
-        memory), or when the interval is over; but not before a fifth of the time has passed that the one before
-        took.
+        memory), or when the interval is over; but, unless the log grows fast, not before a fifth of the time has
+        passed that the one before took.
     persist_delay, persist_size_threshold
         How long, and up to what size, requests to persist wait for others to share an object with.
     preemptive_persist_threshold

@@ -27,7 +27,7 @@ WAIT_S_MAX = 0.5
 
 
 class Precedence:
-    """Thread-safe."""
+    """What is told of checkpoints, and who waits for them. Thread-safe."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler

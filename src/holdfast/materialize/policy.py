@@ -1,11 +1,11 @@
 """When a table is materialized: the rule alone, over observed sizes and times.
 
-    log ─► due by its pieces, by its size beside the table's, or by time ─► not before the last one has been paid for
+    log ─► due by its pieces, by its size beside the table's, or by time ─► at what pace ─► then a pause
 
 Materializing bounds what a handle names (`log_handles_max`), what the log takes beside the table
 (`log_ratio_max`) and how old the log can get (`interval_s`). Where it stores only what is new, it costs a few times
-the log that it replaces, so it may come often; where it stores the whole table, it may not. As long as logs do not
-outgrow it, it leaves the store and the processors to others (`Pace`), whatever the bounds say.
+the log that it replaces, so it may come often; where it stores the whole table, it may not. Unless a log grows fast,
+it leaves the store and the processors to others, also where that passes a bound (`Pace`).
 Nothing new in the log: never.
 """
 
