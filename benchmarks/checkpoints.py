@@ -194,13 +194,12 @@ def measure(options: argparse.Namespace, on: bool) -> dict[str, Any]:
         figures = _figures(checkpoints)
         metrics = (running.query.lastProgress or {}).get("metrics", {})
         if options.recoveries:
-            local = [running.recover(True, rate) for _ in range(options.recoveries)] if options.local_recovery else []
-            remote = [running.recover(False, rate) for _ in range(options.recoveries)]
-            figures["recovery_s"] = round(statistics.median(taken_s for taken_s, _ in remote), 2)
-            figures["recovery_bytes"] = round(statistics.median(restored for _, restored in remote))
-            figures["recovery_local_s"] = (
-                round(statistics.median(taken_s for taken_s, _ in local), 2) if local else None
-            )
+            losses = range(options.recoveries)
+            local_s = [running.recover(True, rate)[0] for _ in losses] if options.local_recovery else []
+            taken_s, restored_bytes = zip(*(running.recover(False, rate) for _ in losses), strict=True)
+            figures["recovery_s"] = round(statistics.median(taken_s), 2)
+            figures["recovery_bytes"] = round(statistics.median(restored_bytes))
+            figures["recovery_local_s"] = round(statistics.median(local_s), 2) if local_s else None
         running.query.stop()
     return {
         "changelog": "on" if on else "off",
