@@ -8,8 +8,9 @@ is taken every `--interval`. A batch takes what came in since the last one; it b
 when that one ends. (As soon as that one ends, 10,000 updates/s make 300 batches a second, which keep a core busy.)
 
 Everything is real but Spark: the JobMaster with its coordinator, journal and records, the TaskManager with its uploads,
-manifests and acknowledgements, and the object store (files in `--folder`), in one process (`holdfast.testing`), so that
-batches, encoding and materialization share two cores and one interpreter.
+manifests and acknowledgements, and the object store (files in `--store`), in one process (`holdfast.testing`), so that
+batches, encoding and materialization share two cores and one interpreter. Where there is room the store lies in memory
+(/dev/shm): the disk is RocksDB's and that of local copies, as it is with a store on other machines.
 
     p50_ms … max_ms         from the cut to the record, of checkpoints after the warm-up
     incremental_bytes_p50   stored for one checkpoint; full_bytes_max: all state that one refers to, the largest
@@ -25,6 +26,7 @@ batches, encoding and materialization share two cores and one interpreter.
 
 import argparse
 import json
+import shutil
 import statistics
 import sys
 import tempfile
@@ -51,6 +53,9 @@ STEP_S = 0.02
 PATIENCE_S = 600.0
 SETTLE_S = 10.0
 """Of updates before a loss."""
+MEMORY = Path("/dev/shm")
+STORE_ROOM = 5
+"""Times the state: what is being replaced lies in the store, too."""
 COPIES_PASSES = 3
 """Deleting all copies takes a while, in which new ones are made."""
 
@@ -99,10 +104,10 @@ class Stored:
 class Running:
     """One job under measurement."""
 
-    def __init__(self, options: argparse.Namespace, on: bool, folder: Path) -> None:
+    def __init__(self, options: argparse.Namespace, on: bool, folder: Path, storage: Path) -> None:
         self.keys = options.state_mb * 1_000_000 // VALUE_BYTES
         self.local_dir = folder / "local"
-        self.storage = folder / "storage"
+        self.storage = storage
         self.source = RandomUpdates(self.keys, Cycle(), name="updates")
         self.store = Switch(open_store(f"file://{self.storage}"))
         job = hf.Job(
@@ -180,13 +185,9 @@ class Running:
 def measure(options: argparse.Namespace, on: bool) -> dict[str, Any]:
     """One run; its figures by name."""
     rate = None if options.updates_per_s == "max" else float(options.updates_per_s)
-    # The last put of a materialization may land while the folder is being deleted.
-    temporary = tempfile.TemporaryDirectory(
-        prefix="holdfast-checkpoints-", dir=options.folder, ignore_cleanup_errors=True
-    )
-    with temporary as name:
+    with _temporary(options.folder) as folder, _temporary(options.store or _roomy(options)) as storage:
         began_s = time.monotonic()
-        running = Running(options, on, Path(name))
+        running = Running(options, on, Path(folder), Path(storage))
         running.fill()
         filled_s = time.monotonic() - began_s
         with Stored(running.storage) as stored:
@@ -206,6 +207,7 @@ def measure(options: argparse.Namespace, on: bool) -> dict[str, Any]:
         "state_mb": options.state_mb,
         "updates_per_s": options.updates_per_s,
         "seconds": options.seconds,
+        "store": str(running.storage.parent),
         **figures,
         "rows_per_s": round(rows_per_s),
         "cpu_us_per_row": round(cpu_us, 1),
@@ -215,6 +217,17 @@ def measure(options: argparse.Namespace, on: bool) -> dict[str, Any]:
         "materializations": metrics.get("completedMaterialization"),
         "fill_s": round(filled_s, 1),
     }
+
+
+def _temporary(folder: str | None) -> "tempfile.TemporaryDirectory[str]":
+    # The last put of a materialization may land while the folder is being deleted.
+    return tempfile.TemporaryDirectory(prefix="holdfast-checkpoints-", dir=folder, ignore_cleanup_errors=True)
+
+
+def _roomy(options: argparse.Namespace) -> str | None:
+    """Memory, if the store fits there; otherwise beside the state."""
+    free_bytes = shutil.disk_usage(MEMORY).free if MEMORY.is_dir() else 0
+    return str(MEMORY) if free_bytes > STORE_ROOM * options.state_mb * 1_000_000 else options.folder
 
 
 def _figures(checkpoints: Sequence[CheckpointStats]) -> dict[str, Any]:
@@ -262,7 +275,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--batch-rows", type=int, default=20_000, help="of a batch, at most")
     parser.add_argument("--recoveries", type=int, default=1, help="of each kind; the median counts")
     parser.add_argument("--local-recovery", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--folder", default=None, help="where store and state lie; default: the temporary folder")
+    parser.add_argument("--folder", default=None, help="where the state lies; default: the temporary folder")
+    parser.add_argument("--store", default=None, help="where the store lies; default: memory, or beside the state")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     return parser.parse_args(argv)
 

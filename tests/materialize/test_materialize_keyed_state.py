@@ -359,21 +359,24 @@ def test_many_thousand_checkpoints_take_no_more_than_a_thousand(checkpoints: int
 def test_after_a_materialization_that_took_long_the_next_one_waits_a_fifth_as_long():
     subtask = make(interval_s=100.0)
     subtask.clock.advance(200.0)
+    subtask.run(1)
+    subtask.materialized(1)
+    subtask.clock.advance(200.0)
     subtask.shared_open.clear()
     subtask.run(1)
     subtask.clock.advance(5.0)
     subtask.shared_open.set()
-    subtask.materialized(1)
+    subtask.materialized(2)
     subtask.keyed._policy = MaterializationPolicy(log_handles_max=1)
     subtask.run(1)
     subtask.checkpoint(1)
     subtask.clock.advance(0.5)
     subtask.run(1)
-    assert subtask.metric("startedMaterialization") == 1
+    assert subtask.metric("startedMaterialization") == 2
     subtask.clock.advance(0.5)
     subtask.run(1)
-    subtask.materialized(2)
-    assert subtask.metric("startedMaterialization") == 2
+    subtask.materialized(3)
+    assert subtask.metric("startedMaterialization") == 3
     subtask.uploader.close()
 
 
@@ -381,21 +384,26 @@ def test_parts_of_a_patient_materialization_wait_for_checkpoints_and_those_of_a_
     subtask = make(log_handles_max=1)
     waited: list[int] = []
     monkeypatch.setattr(subtask.uploader, "wait_for_checkpoints", waited.append)
-    subtask.clock.advance(10.0)
-    subtask.shared_open.clear()
     subtask.run(1)
     subtask.checkpoint(1)
     subtask.run(1)
+    subtask.materialized(1)
+    assert not waited, "the first one hurries"
+    subtask.clock.advance(10.0)
+    subtask.shared_open.clear()
+    subtask.run(1)
+    subtask.checkpoint(2)
+    subtask.run(1)
     subtask.clock.advance(9.0)
     subtask.shared_open.set()
-    subtask.materialized(1)
+    subtask.materialized(2)
     assert len(waited) == 1
     assert waited[0] > 0
     subtask.clock.advance(2.0)
     subtask.run(1)
-    subtask.checkpoint(2)
+    subtask.checkpoint(3)
     subtask.run(1)
-    subtask.materialized(2)
+    subtask.materialized(3)
     assert len(waited) == 1, "the log would nearly double meanwhile"
     subtask.uploader.close()
 

@@ -44,8 +44,17 @@ def test_it_is_due_as_early_as_a_log_that_goes_on_growing_needs_to_keep_to_the_r
 
 
 def test_a_materialization_hurries_only_where_the_log_grows_fast_meanwhile():
-    assert POLICY.pace(0.0) == POLICY.pace(0.5) == PATIENT
-    assert POLICY.pace(0.6) == HURRIED
+    assert POLICY.pace(0.0, PATIENT) == POLICY.pace(0.5, PATIENT) == PATIENT
+    assert POLICY.pace(0.6, PATIENT) == HURRIED
+
+
+def test_materializations_hurry_until_the_log_grows_slowly_by_how_long_hurried_ones_take():
+    assert POLICY.pace(0.3, HURRIED) == HURRIED
+    assert POLICY.pace(0.2, HURRIED) == PATIENT
+
+
+def test_the_first_materialization_hurries():
+    assert POLICY.pace(0.0, None) == HURRIED
 
 
 def test_a_table_of_which_only_new_files_are_stored_is_due_earlier_than_one_that_is_stored_whole():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from holdfast.clock import ManualClock
 from holdfast.errors import ObjectExists, ObjectNotFound, StorageError
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
@@ -128,3 +129,14 @@ def test_requests_to_a_throttled_store_share_its_bandwidth_after_its_latency(inn
     store.get_range("a/x", 10, 20)
     store.list("a/")
     assert waited == pytest.approx([1.0, 1.5, 1.7, 1.7])
+
+
+def test_what_a_throttled_store_reads_is_under_way_from_when_it_was_asked_for(inner: ObjectStore) -> None:
+    waited: list[float] = []
+    clock = ManualClock()
+    reading = SlowStore(inner, lambda operation, name: 0.3 if operation == "get" else 0.0, wait=clock.advance)
+    store = ThrottledStore(reading, 100.0, 0.5, monotonic=clock.monotonic, wait=waited.append)
+    inner.put("a/x", b"1" * 50)
+    store.get("a/x")
+    store.get("a/x")
+    assert waited == pytest.approx([0.7, 0.9])

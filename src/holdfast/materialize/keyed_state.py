@@ -29,7 +29,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CheckpointFailed, StorageError
 from holdfast.materialize.base import BEFORE_ALL_BATCHES, Base
 from holdfast.materialize.materializer import Materialization, Materializer
-from holdfast.materialize.policy import AWAITED, MaterializationPolicy
+from holdfast.materialize.policy import AWAITED, MaterializationPolicy, Pace
 from holdfast.materialize.sizes import Sizes
 from holdfast.state.table import StateTable, merge_changes
 
@@ -106,6 +106,8 @@ class KeyedState:
         self._captured_s = self._clock.monotonic()
         """When the newest materialization began."""
         self._took_s = 0.0
+        self._pace: Pace | None = None
+        """Of that one."""
         self._failures = 0
         self._failed: BaseException | None = None
         self._closed = False
@@ -283,7 +285,7 @@ class KeyedState:
         began_s = self._clock.monotonic()
         with self._lock:
             self._changed = False
-            pace = self._policy.pace(self._growth(began_s)) if self._changelog else AWAITED
+            pace = self._policy.pace(self._growth(began_s), self._pace) if self._changelog else AWAITED
         try:
             made = self._materializer.start(self._log.next_sqn(), batch, pace, partial(self._materialized, began_s))
         except BaseException:
@@ -305,7 +307,7 @@ class KeyedState:
         with self._lock:
             self._failures = 0
             self._next_s = now_s + self._policy.interval_s
-            self._captured_s, self._took_s = began_s, now_s - began_s
+            self._captured_s, self._took_s, self._pace = began_s, now_s - began_s, made.pace
             self._pause_ends_s = now_s + self._policy.pause_s(self._took_s, made.pace)
             wanted = not self._closed and not made.cancelled.is_set()
             if wanted and base.batch > self._current.batch:

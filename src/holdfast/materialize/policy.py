@@ -18,8 +18,9 @@ from holdfast.changelog.writer import LogSize
 LOG_RATIO_INCREMENTAL = 0.09
 LOG_RATIO_WHOLE = 1.0
 """`log_ratio_max` where nothing else was set: for tables of which only new files are stored, and for others."""
-FAST_GROWTH = 0.5
-"""Of a log while its table is materialized, by its size: beyond it materializations follow one another."""
+FAST_GROWTH, SLOW_GROWTH = 0.5, 0.2
+"""Of a log while its table is materialized, by its size: beyond the first materializations hurry, until it is below the
+second. Hurrying halves it, so that a single bound would be crossed to and fro."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,14 @@ class MaterializationPolicy:
             or log.stored_bytes * (1.0 + growth) > max(self.log_bytes_min, ratio * table_bytes)
         )
 
-    def pace(self, growth: float) -> Pace:
-        """How the next one is to be stored, `growth` as for `due`."""
-        return HURRIED if growth > FAST_GROWTH else PATIENT
+    def pace(self, growth: float, last: Pace | None) -> Pace:
+        """How the next one is to be stored, `growth` as for `due`, `last` the pace of the one before.
+
+        The first one hurries: after a restart the log is as long as the failure left it.
+        """
+        if last is None:
+            return HURRIED
+        return HURRIED if growth > (FAST_GROWTH if last == PATIENT else SLOW_GROWTH) else PATIENT
 
     def pause_s(self, took_s: float, pace: Pace) -> float:
         """From the end of a materialization to the next one, at least."""

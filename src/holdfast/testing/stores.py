@@ -163,6 +163,7 @@ class SlowStore:
 class ThrottledStore:
     """Every request takes `latency_s`, and all of them share `bytes_per_s` for what they read and write.
 
+    What is read is under way from when it was asked for: the time that the inner store takes is not added.
     `monotonic` and `wait` can be replaced by a clock turned by hand.
     """
 
@@ -184,38 +185,39 @@ class ThrottledStore:
         self._free_at_s = 0.0
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
-        self._transfer(len(data))
+        self._transfer(len(data), self._monotonic())
         self._inner.put(name, data)
 
     def create(self, name: str, data: bytes) -> None:
-        self._transfer(len(data))
+        self._transfer(len(data), self._monotonic())
         self._inner.create(name, data)
 
     def get(self, name: str) -> bytes:
+        asked_s = self._monotonic()
         data = self._inner.get(name)
-        self._transfer(len(data))
+        self._transfer(len(data), asked_s)
         return data
 
     def get_range(self, name: str, offset: int, length: int) -> bytes:
+        asked_s = self._monotonic()
         data = self._inner.get_range(name, offset, length)
-        self._transfer(len(data))
+        self._transfer(len(data), asked_s)
         return data
 
     def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
-        self._transfer(0)
+        self._transfer(0, self._monotonic())
         return self._inner.list(prefix, after=after)
 
     def delete(self, names: Sequence[str]) -> None:
-        self._transfer(0)
+        self._transfer(0, self._monotonic())
         self._inner.delete(names)
 
-    def _transfer(self, size_bytes: int) -> None:
+    def _transfer(self, size_bytes: int, asked_s: float) -> None:
         """After the latency, and after the bytes of requests that came before."""
         with self._lock:
-            now_s = self._monotonic()
-            self._free_at_s = max(self._free_at_s, now_s + self._latency_s) + size_bytes / self._bytes_per_s
+            self._free_at_s = max(self._free_at_s, asked_s + self._latency_s) + size_bytes / self._bytes_per_s
             end_s = self._free_at_s
-        self._wait(end_s - now_s)
+        self._wait(max(0.0, end_s - self._monotonic()))
 
 
 class CutOffStore:
