@@ -107,7 +107,7 @@ class KeyedState:
         """When the newest materialization began."""
         self._took_s = 0.0
         self._pace: Pace | None = None
-        """Of that one."""
+        """Of the last materialization that was stored; None: of the first one nothing is known."""
         self._failures = 0
         self._failed: BaseException | None = None
         self._closed = False

@@ -18,9 +18,10 @@ from holdfast.changelog.writer import LogSize
 LOG_RATIO_INCREMENTAL = 0.09
 LOG_RATIO_WHOLE = 1.0
 """`log_ratio_max` where nothing else was set: for tables of which only new files are stored, and for others."""
-FAST_GROWTH, SLOW_GROWTH = 0.5, 0.2
-"""Of a log while its table is materialized, by its size: beyond the first materializations hurry, until it is below the
-second. Hurrying halves it, so that a single bound would be crossed to and fro."""
+FAST_GROWTH = 0.5
+"""Of a log while its table is materialized, by its size: beyond it materializations begin to hurry."""
+SLOW_GROWTH = 0.2
+"""Up to it they no longer do. It is far below the other, since hurrying alone halves the growth."""
 
 
 @dataclass(frozen=True)
