@@ -101,12 +101,10 @@ class Residency:
             self._grow()
         if self._recency is not None:
             self._recency.touch(slots)
-        found = self._rows.copy(fresh)
-        hits = int(np.count_nonzero(found.present))
-        self.hit_ratio.count(hits, len(fresh))
-        if hits == len(fresh) or self.base.is_empty or not read:
-            return found
-        self._read(fresh[~found.present])
+        missing = self._rows.absent(fresh)
+        self.hit_ratio.count(len(fresh) - len(missing), len(fresh))
+        if len(missing) and read and not self.base.is_empty:
+            self._read(missing)
         return self._rows.copy(fresh)
 
     def committed(self, old: OldRows, present: Bools) -> OldRows:
