@@ -40,7 +40,7 @@ def test_twenty_thousand_jobs_balance_whatever_happens_to_them(capsys: pytest.Ca
     with get_context("spawn").Pool(maxtasksperchild=20) as pool, capsys.disabled():
         for found in pool.imap_unordered(failing, groups):
             failed += len(found)
-            print("\n\n".join(found) or ".", end="", flush=True)
+            print("".join(f"\n{text}\n" for text in found) or ".", end="", flush=True)
     assert not failed, f"{failed} seeds failed"
 
 

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from holdfast.settings import RocksDBState
-from holdfast.state import unlogged
 from holdfast.state.backends import new_table
 from holdfast.state.base_rocksdb import RocksDBBase
 from holdfast.state.hit_ratio import HitRatio
@@ -170,30 +169,6 @@ def test_the_limit_holds_after_every_undo_and_rewind_of_evicted_rows(limit: int)
     assert len(table) == len(expected)
     count(table, 3, [1, 9])
     assert contents(table) == expected | {1: 2, 9: 1}
-
-
-@pytest.mark.parametrize(
-    ("looked_at", "expected"),
-    [(3, [{1: 1, 2: 1}, {2: 2, 3: 2, 4: 1}]), (2, [{1: 1, 2: 1}, {2: 2, 3: 1}, {3: 2, 4: 1}])],
-)
-def test_batches_whose_rows_stay_are_read_for_the_log_as_one_when_others_leave(
-    monkeypatch: pytest.MonkeyPatch, looked_at: int, expected: list[dict[int, int]]
-) -> None:
-    """Key 1 leaves with batch 3; batches 2 and 3 wait on, if not too many do. Rewind goes by keys and by slots."""
-    monkeypatch.setattr(unlogged, "SEGMENTS_MAX", looked_at)
-    table, _ = cached(3)
-    for batch, keys in ((1, [1, 2]), (2, [2, 3]), (3, [3, 4])):
-        table.begin(batch)
-        touch(table, keys)
-        assert table.defer_changes() is table
-        table.commit()
-    assert in_memory(table) == {2, 3, 4}
-    changes = [{row["k"]: row["n"] for row in part.to_pylist()} for part in table.collect(3)]
-    assert changes == expected
-    table.rewind(2)
-    assert contents(table) == {1: 1, 2: 2, 3: 1}
-    table.rewind(0)
-    assert contents(table) == {}
 
 
 def test_undo_memory_is_counted_apart_bounded_and_let_go_at_a_release() -> None:

@@ -60,13 +60,12 @@ class History:
         while self._segments and self.memory_bytes > bytes_max:
             self._drop_oldest()
 
-    def fix_keys(self, index: KeyIndex, up_to_batch: int) -> None:
-        """Slots of batches up to that one are about to lose their keys."""
+    def fix_keys(self, index: KeyIndex) -> None:
+        """Slots are about to lose their keys."""
         for segment in self.by_slot:
-            if segment.batch <= up_to_batch:
-                segment.keys = index.keys(segment.rows.slots)
-                self.memory_bytes += segment.keys.memory_bytes
-        self.by_slot = [each for each in self.by_slot if each.keys is None]
+            segment.keys = index.keys(segment.rows.slots)
+            self.memory_bytes += segment.keys.memory_bytes
+        self.by_slot = []
         while self.memory_bytes > self._bytes_max:
             self._drop_oldest()
 

@@ -43,15 +43,6 @@ def fill(values: Array, slots: Integers, value: Any) -> None:
 
 
 @kernel
-def any_set(flags: Bools, slots: Integers) -> Any:
-    """Whether the flag of one of `slots` is set."""
-    i = 0
-    while i < len(slots) and not flags[np.uint64(slots[i])]:
-        i += 1
-    return i < len(slots)
-
-
-@kernel
 def claim(slots: Integers, flags: Bools) -> Any:
     """Numbers of the distinct `slots` whose flag is set; it no longer is. Those past the flags have none."""
     claimed = np.empty(len(slots), np.int64)

@@ -419,12 +419,10 @@ class StateTable:
             self._unlogged.add(segment)
 
     def _slots_go(self, slots: Integers) -> None:
-        """These slots are about to lose their keys: batches that name them by slot are read, or get their keys."""
+        """These slots are about to lose their keys: whatever names rows by slot is read, or gets their keys."""
         self._about_to_change(slots)
-        newest = self._unlogged.newest_with(slots)
-        if newest is not None:
-            self._unlogged.resolve(newest)
-            self._history.fix_keys(self._rows.index, newest)
+        self._unlogged.resolve()
+        self._history.fix_keys(self._rows.index)
 
     def _about_to_change(self, slots: Integers) -> None:
         """Otherwise than by a batch that looked them up."""

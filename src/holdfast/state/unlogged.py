@@ -4,13 +4,11 @@
     collect(up to batch N) ──► of the slots touched up to N, the rows as they were after N:
                                as they are now, or as a later batch (also one in flight) saved them before its touch
 
-So a batch costs the changelog nothing, and a row touched by many batches is read once. Before slots lose their keys,
-batches up to the newest that names one of them are read, one by one (`resolve`); where memory gets short, all of them.
-Invariant: what waits names rows by slot.
+So a batch costs the changelog nothing, and a row touched by many batches is read once. Before slots lose their keys, or
+memory gets short, what waits is read at once, batch by batch (`resolve`). Invariant: what waits names rows by slot.
 Called under the table's lock. Does not own undo.
 """
 
-import sys
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -23,8 +21,6 @@ from holdfast.state.rows import OldRows, Rows, concatenated
 
 WAITING_BYTES_MAX = 256 * 1024 * 1024
 """What waits may take beyond what undo holds, which is mostly the same; past it, it is read."""
-SEGMENTS_MAX = 16
-"""Where there are more, looking for slots in each of them would cost small batches more than it saves."""
 
 
 class Timeline:
@@ -86,29 +82,20 @@ class Unlogged:
             changes.append(self._net(timeline, parts))
         return changes
 
-    def newest_with(self, slots: Integers) -> int | None:
-        """The newest batch whose segment, here or in the history, names one of `slots`; of very many, the newest."""
-        segments = self._by_slot(0)
-        sharing = segments if len(segments) > SEGMENTS_MAX else self._sharing([slots], segments)
-        return sharing[-1].batch if sharing else None
-
-    def resolve(self, up_to_batch: int = sys.maxsize) -> None:
-        """Read what waits of batches up to that one, between batches: slots are about to be let go."""
-        waiting = [each for each in self._waiting if each.batch <= up_to_batch]
-        if not waiting:
+    def resolve(self) -> None:
+        """Read what waits, between batches: slots are about to be let go."""
+        if not self._waiting:
             return
-        segments = self._by_slot(waiting[0].batch)
-        if len(segments) > 1:
-            segments = self._sharing([each.rows.slots for each in waiting], segments)
+        segments = self._by_slot(self._waiting[0].batch)
         timeline = Timeline(self._rows, [each.rows for each in segments] if len(segments) > 1 else [])
         read = []
         for index in reversed(range(len(segments))):
-            if segments[index] in waiting:
+            if segments[index] in self._waiting:
                 read.append((segments[index].batch, self._changes(timeline, segments[index].rows)))
             if len(segments) > 1:
                 timeline.back_before(index)
         self._read += reversed(read)
-        self._keep([each for each in self._waiting if each.batch > up_to_batch])
+        self._keep([])
 
     def rewind(self, to_batch: int) -> None:
         """Later batches never were."""
@@ -123,13 +110,6 @@ class Unlogged:
         """Segments of that batch and later ones, also such as undo had to give up."""
         found = {*self._waiting, *self._history.by_slot}
         return sorted((each for each in found if each.batch >= from_batch), key=lambda each: each.batch)
-
-    def _sharing(self, slots: Sequence[Integers], segments: Sequence[Segment]) -> list[Segment]:
-        """Those of `segments` that name one of `slots`."""
-        named = np.zeros(self._rows.capacity, np.bool_)
-        for some in slots:
-            kernels.fill(named, some, True)
-        return [each for each in segments if kernels.any_set(named, each.rows.slots)]
 
     def _net(self, timeline: Timeline, parts: Sequence[OldRows]) -> pa.RecordBatch:
         """The changes of neighbouring batches as one.
