@@ -98,3 +98,11 @@ def test_frequent_checkpoints_leave_most_of_the_time_free(precedence, scheduler)
     assert precedence.free(FILE_BYTES).done()
     scheduler.advance(0.02)
     assert not precedence.free(FILE_BYTES).done()
+
+
+def test_who_came_first_goes_first(precedence):
+    checkpoint, gone = begin(precedence), []
+    for number in range(20):
+        precedence.free(FILE_BYTES).add_done_callback(lambda _, number=number: gone.append(number))
+    checkpoint.set_result(None)
+    assert gone == list(range(20))

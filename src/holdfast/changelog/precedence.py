@@ -35,7 +35,8 @@ class Precedence:
         self._under_way = 0
         self._began_s: float | None = None
         self._interval_s: float | None = None
-        self._waiting: set[Future[None]] = set()
+        self._waiting: dict[Future[None], None] = {}
+        """Without values: a set in order, so that who came first goes first."""
 
     def begun(self, checkpoint: Future[Any]) -> None:
         """A checkpoint begins now, and ends when this future does."""
@@ -52,7 +53,7 @@ class Precedence:
             if not (self._under_way or self._quiet(size_bytes / BYTES_PER_S)):
                 return done()
             free: Future[None] = Future()
-            self._waiting.add(free)
+            self._waiting[free] = None
         cancel = self._scheduler.call_later(WAIT_S_MAX, partial(self._let_go, free))
         free.add_done_callback(lambda _: cancel())
         return free
@@ -75,5 +76,5 @@ class Precedence:
         with self._lock:
             if waiting not in self._waiting:
                 return
-            self._waiting.remove(waiting)
+            del self._waiting[waiting]
         waiting.set_result(None)
