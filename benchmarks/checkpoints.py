@@ -52,7 +52,8 @@ NETWORK_BYTES_PER_S, NETWORK_LATENCY_S = 100e6, 0.02
 STEP_S = 0.02
 PATIENCE_S = 600.0
 SETTLE_S = 10.0
-"""Of updates before a loss."""
+"""Of updates before a loss, at least; up to twice as long where there are several, so that they do not all come at the
+same moment between two materializations."""
 MEMORY = Path("/dev/shm")
 STORE_ROOM = 5
 """Times the state: what is being replaced lies in the store, too."""
@@ -157,14 +158,14 @@ class Running:
         cpu_us = (time.process_time() - cpu_s) / max(1, rows) * 1e6
         return rows / taken_s, cpu_us, lag_s, self.query.checkpoints[first:]
 
-    def recover(self, local: bool, rate: float | None) -> tuple[float, int]:
+    def recover(self, local: bool, rate: float | None, settle_s: float) -> tuple[float, int]:
         """Seconds from the loss of the TaskManager until its replacement has restored everything, and its bytes.
 
-        Updates go on for a while before it, without those that came while the job stood, so that the log has its usual
-        length.
+        Updates go on for `settle_s` before it, without those that came while the job stood, so that the log has its
+        usual length.
         """
         self.source.cycle.begin(rate, self.query.totals.rows)
-        time.sleep(SETTLE_S)
+        time.sleep(settle_s)
         done = len(self.query.checkpoints)
         self.until(lambda: len(self.query.checkpoints) > done, "a checkpoint")
         before = len(self.query.restarts)
@@ -195,9 +196,9 @@ def measure(options: argparse.Namespace, on: bool) -> dict[str, Any]:
         figures = _figures(checkpoints)
         metrics = (running.query.lastProgress or {}).get("metrics", {})
         if options.recoveries:
-            losses = range(options.recoveries)
-            local_s = [running.recover(True, rate)[0] for _ in losses] if options.local_recovery else []
-            taken_s, restored_bytes = zip(*(running.recover(False, rate) for _ in losses), strict=True)
+            settle_s = [SETTLE_S * (1.0 + loss / options.recoveries) for loss in range(options.recoveries)]
+            local_s = [running.recover(True, rate, each)[0] for each in settle_s] if options.local_recovery else []
+            taken_s, restored_bytes = zip(*(running.recover(False, rate, each) for each in settle_s), strict=True)
             figures["recovery_s"] = round(statistics.median(taken_s), 2)
             figures["recovery_bytes"] = round(statistics.median(restored_bytes))
             figures["recovery_local_s"] = round(statistics.median(local_s), 2) if local_s else None
