@@ -274,7 +274,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--warmup", type=float, default=10.0, help="seconds of updates before those that count")
     parser.add_argument("--cache", type=int, default=20_000, help="rows that stay in memory")
     parser.add_argument("--batch-rows", type=int, default=20_000, help="of a batch, at most")
-    parser.add_argument("--recoveries", type=int, default=1, help="of each kind; the median counts")
+    parser.add_argument("--recoveries", type=int, default=5, help="of each kind; the median counts")
     parser.add_argument("--local-recovery", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--folder", default=None, help="where the state lies; default: the temporary folder")
     parser.add_argument("--store", default=None, help="where the store lies; default: memory, or beside the state")

@@ -63,7 +63,7 @@ class CheckpointConfig:
         It can be switched at each start.
     log_handles_max, log_ratio_max, materialization_interval
         With a changelog: a table is materialized when its log has that many pieces, or will be larger than so many
-        times the stored table once that is done (None: 0.07 in RocksDB, of which only new files are stored, 1 in
+        times the stored table once that is done (None: 0.09 in RocksDB, of which only new files are stored, 1 in
         memory), or when the interval is over; but, unless the log grows fast, not before a fifth of the time has
         passed that the one before took.
     persist_delay, persist_size_threshold

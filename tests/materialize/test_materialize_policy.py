@@ -61,8 +61,8 @@ def test_a_table_of_which_only_new_files_are_stored_is_due_earlier_than_one_that
     policy = MaterializationPolicy(log_bytes_min=10)
     assert not due(stored_bytes=1000, table_bytes=1000, policy=policy)
     assert due(stored_bytes=1001, table_bytes=1000, policy=policy)
-    assert not due(stored_bytes=70, table_bytes=1000, policy=policy, incremental=True)
-    assert due(stored_bytes=71, table_bytes=1000, policy=policy, incremental=True)
+    assert not due(stored_bytes=90, table_bytes=1000, policy=policy, incremental=True)
+    assert due(stored_bytes=91, table_bytes=1000, policy=policy, incremental=True)
 
 
 def test_a_materialization_that_took_long_is_followed_by_a_longer_pause_but_not_longer_than_the_interval():

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from holdfast.changelog.format import LogId
 from holdfast.changelog.writer import LogSize
 
-LOG_RATIO_INCREMENTAL = 0.07
+LOG_RATIO_INCREMENTAL = 0.09
 LOG_RATIO_WHOLE = 1.0
 """`log_ratio_max` where nothing else was set: for tables of which only new files are stored, and for others."""
 FAST_GROWTH = 0.5
