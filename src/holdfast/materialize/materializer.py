@@ -204,6 +204,7 @@ class Materialization:
             new_bytes = sum(part.length for part in parts if part.object not in known)
             self.base.set_result(Base(self._sqn, self.batch, tuple(parts), files=self._files, new_bytes=new_bytes))
             return
+        # Each once, and in order: a simulated seed is replayed to the last step.
         self._uploader.release(dict.fromkeys(part.object for part in (*parts, *self._known.values())))
         cancelled = CheckpointFailed(f"materialization of {self._log} at batch {self.batch}: not wanted any more")
         self.base.set_exception(self._error if not self.cancelled.is_set() and self._error else cancelled)
