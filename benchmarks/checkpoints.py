@@ -12,6 +12,9 @@ manifests and acknowledgements, and the object store (files in `--store`), in on
 batches, encoding and materialization share two cores and one interpreter. Where there is room the store lies in memory
 (/dev/shm): the disk is RocksDB's and that of local copies, as it is with a store on other machines.
 
+With `--changelog both` one job runs after the other; with `--updates-per-s max` both are there, and take turns of
+some seconds, the other being idle: within minutes the speed of a shared machine changes by more than a changelog costs.
+
     p50_ms … max_ms         from the cut to the record, of checkpoints after the warm-up
     incremental_bytes_p50   stored for one checkpoint; full_bytes_max: all state that one refers to, the largest
     table_bytes             the table's own snapshot, as it is stored: median over checkpoints
@@ -33,6 +36,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +59,10 @@ PATIENCE_S = 600.0
 SETTLE_S = 10.0
 """Of updates before a loss, at least; up to twice as long where there are several, so that they do not all come at the
 same moment between two materializations."""
+TURN_S = 15.0
+TURN_WARMUP_S = 3.0
+TURN_REST_S = 2.0
+"""After a turn, for what RocksDB and a materialization have left to do."""
 MEMORY = Path("/dev/shm")
 STORE_ROOM = 5
 """Times the state: what is being replaced lies in the store, too."""
@@ -102,10 +111,24 @@ class Stored:
             self.bytes_max = max(self.bytes_max, found)
 
 
+@dataclass
+class Updates:
+    """What was seen while updates went through; of several turns together."""
+
+    rows: int = 0
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    """Processor time of the whole process."""
+    lag_s: float = 0.0
+    """How far they were behind at most."""
+    checkpoints: list[CheckpointStats] = field(default_factory=list)
+
+
 class Running:
     """One job under measurement."""
 
     def __init__(self, options: argparse.Namespace, on: bool, folder: Path, storage: Path) -> None:
+        self.on = on
         self.keys = options.state_mb * 1_000_000 // VALUE_BYTES
         self.local_dir = folder / "local"
         self.storage = storage
@@ -141,22 +164,24 @@ class Running:
         self.until(lambda: self.query.totals.rows >= self.keys, "all keys are put")
         self.query.trigger_checkpoint(PATIENCE_S)
 
-    def update(
-        self, rate: float | None, seconds: float, warmup_s: float
-    ) -> tuple[float, float, float, list[CheckpointStats]]:
-        """After a warm-up: updates a second, processor time of each in microseconds, how far they were behind at most
-        in seconds, and the checkpoints.
-        """
+    def update(self, rate: float | None, seconds: float, warmup_s: float, seen: Updates) -> None:
+        """After a warm-up; what is seen is added."""
         self.source.cycle.begin(rate, self.query.totals.rows)
         time.sleep(warmup_s)
-        rows, began_s, cpu_s, lag_s = self.query.totals.rows, time.monotonic(), time.process_time(), 0.0
-        first = len(self.query.checkpoints)
+        first, began_s, began_cpu_s = self.query.totals.rows, time.monotonic(), time.process_time()
+        first_checkpoint = len(self.query.checkpoints)
         while time.monotonic() < began_s + seconds:
             time.sleep(STEP_S * 5)
-            lag_s = max(lag_s, self.source.cycle.lag_s(self.query.totals.rows))
-        taken_s, rows = time.monotonic() - began_s, self.query.totals.rows - rows
-        cpu_us = (time.process_time() - cpu_s) / max(1, rows) * 1e6
-        return rows / taken_s, cpu_us, lag_s, self.query.checkpoints[first:]
+            seen.lag_s = max(seen.lag_s, self.source.cycle.lag_s(self.query.totals.rows))
+        seen.rows += self.query.totals.rows - first
+        seen.seconds += time.monotonic() - began_s
+        seen.cpu_s += time.process_time() - began_cpu_s
+        seen.checkpoints += self.query.checkpoints[first_checkpoint:]
+
+    def rest(self) -> None:
+        """No more updates, for now."""
+        self.source.cycle.begin(0.0, self.query.totals.rows)
+        time.sleep(TURN_REST_S)
 
     def recover(self, local: bool, rate: float | None, settle_s: float) -> tuple[float, int]:
         """Seconds from the loss of the TaskManager until its replacement has restored everything, and its bytes.
@@ -183,40 +208,50 @@ class Running:
         return taken_s, restored_bytes
 
 
-def measure(options: argparse.Namespace, on: bool) -> dict[str, Any]:
-    """One run; its figures by name."""
+def measure(options: argparse.Namespace, modes: Sequence[bool]) -> list[dict[str, Any]]:
+    """Jobs with and without a changelog, in turn where there are several; their figures by name."""
     rate = None if options.updates_per_s == "max" else float(options.updates_per_s)
-    with _temporary(options.folder) as folder, _temporary(options.store or _roomy(options)) as storage:
-        began_s = time.monotonic()
-        running = Running(options, on, Path(folder), Path(storage))
-        running.fill()
-        filled_s = time.monotonic() - began_s
-        with Stored(running.storage) as stored:
-            rows_per_s, cpu_us, lag_s, checkpoints = running.update(rate, options.seconds, options.warmup)
-        figures = _figures(checkpoints)
-        metrics = (running.query.lastProgress or {}).get("metrics", {})
-        if options.recoveries:
-            settle_s = [SETTLE_S * (1.0 + loss / options.recoveries) for loss in range(options.recoveries)]
-            local_s = [running.recover(True, rate, each)[0] for each in settle_s] if options.local_recovery else []
-            taken_s, restored_bytes = zip(*(running.recover(False, rate, each) for each in settle_s), strict=True)
-            figures["recovery_s"] = round(statistics.median(taken_s), 2)
-            figures["recovery_bytes"] = round(statistics.median(restored_bytes))
-            figures["recovery_local_s"] = round(statistics.median(local_s), 2) if local_s else None
-        running.query.stop()
+    with ExitStack() as opened:
+        jobs, fill_s, stored = [], [], []
+        for on in modes:
+            folder = opened.enter_context(_temporary(options.folder))
+            storage = opened.enter_context(_temporary(options.store or _roomy(options, len(modes))))
+            began_s = time.monotonic()
+            jobs.append(Running(options, on, Path(folder), Path(storage)))
+            jobs[-1].fill()
+            fill_s.append(time.monotonic() - began_s)
+            stored.append(opened.enter_context(Stored(Path(storage))))
+        seen = _updates(options, rate, jobs)
+        results = [_figures(options, *each) for each in zip(jobs, seen, fill_s, stored, strict=True)]
+        for job, figures in zip(jobs, results, strict=True):
+            if options.recoveries:
+                figures.update(_recoveries(options, rate, job))
+            job.query.stop()
+    return results
+
+
+def _updates(options: argparse.Namespace, rate: float | None, jobs: Sequence[Running]) -> list[Updates]:
+    seen = [Updates() for _ in jobs]
+    if len(jobs) == 1:
+        jobs[0].update(rate, options.seconds, options.warmup, seen[0])
+        return seen
+    pairs = list(zip(jobs, seen, strict=True))
+    while seen[-1].seconds < options.seconds or seen[0].seconds < options.seconds:
+        for job, updates in pairs:
+            job.update(rate, min(TURN_S, options.seconds), TURN_WARMUP_S, updates)
+            job.rest()
+        pairs.reverse()
+    return seen
+
+
+def _recoveries(options: argparse.Namespace, rate: float | None, job: Running) -> dict[str, Any]:
+    settle_s = [SETTLE_S * (1.0 + loss / options.recoveries) for loss in range(options.recoveries)]
+    local_s = [job.recover(True, rate, each)[0] for each in settle_s] if options.local_recovery else []
+    taken_s, restored_bytes = zip(*(job.recover(False, rate, each) for each in settle_s), strict=True)
     return {
-        "changelog": "on" if on else "off",
-        "state_mb": options.state_mb,
-        "updates_per_s": options.updates_per_s,
-        "seconds": options.seconds,
-        "store": str(running.storage.parent),
-        **figures,
-        "rows_per_s": round(rows_per_s),
-        "cpu_us_per_row": round(cpu_us, 1),
-        "max_lag_s": round(lag_s, 2),
-        "stored_bytes_max": stored.bytes_max,
-        "data_bytes": running.keys * (VALUE_BYTES + 8),
-        "materializations": metrics.get("completedMaterialization"),
-        "fill_s": round(filled_s, 1),
+        "recovery_s": round(statistics.median(taken_s), 2),
+        "recovery_bytes": round(statistics.median(restored_bytes)),
+        "recovery_local_s": round(statistics.median(local_s), 2) if local_s else None,
     }
 
 
@@ -225,13 +260,34 @@ def _temporary(folder: str | None) -> "tempfile.TemporaryDirectory[str]":
     return tempfile.TemporaryDirectory(prefix="holdfast-checkpoints-", dir=folder, ignore_cleanup_errors=True)
 
 
-def _roomy(options: argparse.Namespace) -> str | None:
-    """Memory, if the store fits there; otherwise beside the state."""
+def _roomy(options: argparse.Namespace, stores: int) -> str | None:
+    """Memory, if the stores fit there; otherwise beside the state."""
     free_bytes = shutil.disk_usage(MEMORY).free if MEMORY.is_dir() else 0
-    return str(MEMORY) if free_bytes > STORE_ROOM * options.state_mb * 1_000_000 else options.folder
+    return str(MEMORY) if free_bytes > stores * STORE_ROOM * options.state_mb * 1_000_000 else options.folder
 
 
-def _figures(checkpoints: Sequence[CheckpointStats]) -> dict[str, Any]:
+def _figures(
+    options: argparse.Namespace, job: Running, updates: Updates, fill_s: float, stored: Stored
+) -> dict[str, Any]:
+    metrics = (job.query.lastProgress or {}).get("metrics", {})
+    return {
+        "changelog": "on" if job.on else "off",
+        "state_mb": options.state_mb,
+        "updates_per_s": options.updates_per_s,
+        "seconds": options.seconds,
+        "store": str(job.storage.parent),
+        **_checkpoints(updates.checkpoints),
+        "rows_per_s": round(updates.rows / updates.seconds),
+        "cpu_us_per_row": round(updates.cpu_s / max(1, updates.rows) * 1e6, 1),
+        "max_lag_s": round(updates.lag_s, 2),
+        "stored_bytes_max": stored.bytes_max,
+        "data_bytes": job.keys * (VALUE_BYTES + 8),
+        "materializations": metrics.get("completedMaterialization"),
+        "fill_s": round(fill_s, 1),
+    }
+
+
+def _checkpoints(checkpoints: Sequence[CheckpointStats]) -> dict[str, Any]:
     taken_ms = [each.duration_s * 1000.0 for each in checkpoints]
     table_bytes = statistics.median(each.materialized_bytes for each in checkpoints)
     full_bytes = max(each.full_bytes for each in checkpoints)
@@ -267,7 +323,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--state-mb", type=int, default=100, help="keys times 1,000 bytes")
     parser.add_argument("--updates-per-s", default="10000", help="a number, or max")
-    parser.add_argument("--changelog", choices=["on", "off", "both"], default="both", help="both: one after the other")
+    parser.add_argument("--changelog", choices=["on", "off", "both"], default="both", help="both: see above")
     parser.add_argument("--interval", default="1s", help="of checkpoints")
     parser.add_argument("--trigger", default="100ms", help="from the start of a batch to the next one, at least")
     parser.add_argument("--seconds", type=float, default=300.0)
@@ -287,7 +343,10 @@ def main(argv: list[str]) -> None:
     keep_freed_memory()  # as a TaskManager's process does, and its garbage collection
     modes = {"on": [True], "off": [False], "both": [True, False]}[options.changelog]
     with GarbageCollection(SystemClock()):
-        results = [measure(options, on) for on in modes]
+        if options.updates_per_s == "max":
+            results = measure(options, modes)
+        else:
+            results = [figures for on in modes for figures in measure(options, [on])]
     found = results[0] if len(results) == 1 else {**_named(results), "on_by_off": ratios(*results)}
     if not options.json:
         print(table(results), file=sys.stderr)

@@ -67,6 +67,7 @@ def merge_changes(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     rows = pa.concat_batches(batches)
     key_schema = key_schema_of(rows.schema)
     index = new_index(key_schema)
+    index.reserve(len(rows))
     slots, _ = index.lookup(encode_columns([rows.column(name) for name in key_schema.names], key_schema.names), 1)
     last = kernels.last_rows(slots, len(index))
     groups = values_of(rows.column(0))[last]

@@ -22,6 +22,9 @@ from holdfast.state.physical import Bools, Integers, fixed_array, physical_dtype
 
 Values = npt.NDArray[Any]
 
+PIECE_ROWS = 1024
+"""Of object columns, put into an Arrow array at a time."""
+
 _ENCODING = b"holdfast.encoding"
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -123,7 +126,7 @@ class Column:
             if self._msgpack:
                 encode = msgspec.msgpack.Encoder().encode
                 objects = [encode(value) if ok else None for value, ok in zip(objects, valid.tolist(), strict=True)]
-            return pa.array(objects, self.field.type)
+            return _array(objects, self.field.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError, UnicodeEncodeError) as error:
             kind = "a msgpack object" if self._msgpack else str(self.field.type)
             raise UserFunctionError(
@@ -175,6 +178,14 @@ class Column:
         """The average size of the objects at `slots`, those inside containers estimated by their encoded length."""
         sizes = [_size(value) for value in self.values[slots] if value is not None]
         return sum(sizes) / len(slots) if sizes else 0.0
+
+
+def _array(objects: Sequence[Any], kind: Any) -> Any:
+    """`pa.array`, of small arrays: as one it would grow by doubling, which costs 1.2 microseconds for a value of 1,000
+    bytes in a batch of 20,000, of which 0.6 are pages that the system has to clear.
+    """
+    starts = range(0, max(1, len(objects)), PIECE_ROWS)
+    return pa.concat_arrays([pa.array(objects[start : start + PIECE_ROWS], kind) for start in starts])
 
 
 def _is_plain(kind: Any) -> bool:

@@ -95,6 +95,12 @@ class KeyIndex(ABC):
         tables = self._entries.nbytes + self._old.nbytes
         return tables + self._tags.nbytes + self._free.nbytes + self._fresh.nbytes
 
+    def reserve(self, keys: int) -> None:
+        """An empty index makes room for so many at once, not step by step."""
+        self._use_entries(np.zeros(2 * _capacity_for(keys), np.int64))
+        if keys > len(self._tags):
+            self._grow_slots(keys)
+
     def lookup(self, keys: Keys, stamp: int) -> tuple[Integers, Integers]:
         """The slot of every row's key, unknown keys inserted; and the distinct slots not yet stamped so.
 

@@ -203,9 +203,8 @@ class StateTable:
         was inserted and deleted, is no change.
         """
         old = self._in_transaction("changes").old_rows()
-        now = self._rows.copy(old.slots)
-        changed = now.only(self._rows.different(now, old))
-        return self._stored(changed) if len(changed.slots) else None
+        changed = old.slots[self._rows.changed(old, self._rows.present_at(old.slots))]
+        return self._snapshot(changed) if len(changed) else None
 
     def defer_changes(self) -> "StateTable | pa.RecordBatch | None":
         """`changes` of the batch, to be read after it is committed: the table itself, of which `collect` is asked.
