@@ -144,7 +144,36 @@ def test_only_known_copies_that_nothing_needs_go(tmp_path: Path, copies: LocalCo
     copies.keep(later, b"3")  # stored after it was looked up what is needed
     copies.keep_only({needed}, known)
     assert copies.names() == {needed, later}
-    assert len(files(tmp_path)) == 2
+    assert len([path for path in files(tmp_path) if path.suffix == local.OBJECT]) == 2
+
+
+def test_the_file_of_a_copy_let_go_is_written_over(tmp_path: Path, copies: LocalCopies) -> None:
+    first, second, third = name(), name(), name()
+    copies.keep(first, b"some changes")
+    [before] = files(tmp_path)
+    inode = before.stat().st_ino
+    copies.keep_only([], [first])
+    assert of(copies, first) is None
+    copies.keep(second, b"other ones")
+    [after] = files(tmp_path)
+    assert after.stat().st_ino == inode
+    copies.keep(third, b"a new file")
+    assert (of(copies, second), of(copies, third)) == (b"other ones", b"a new file")
+    assert copies.size_bytes == 20
+
+
+def test_a_file_that_another_task_manager_has_taken_over_is_not_written_over(
+    tmp_path: Path, copies: LocalCopies
+) -> None:
+    stored = name()
+    copies.keep(stored, b"some changes")
+    other = LocalCopies(str(tmp_path), JOB, 1, 1000)
+    other.refresh()
+    assert of(other, stored) == b"some changes"
+    copies.keep_only([], [stored])
+    copies.keep(name(), b"other ones")
+    assert of(other, stored) == b"some changes"
+    other.close(delete=True)
 
 
 def test_copies_of_another_task_manager_of_the_job_are_used_and_taken_over(tmp_path: Path, copies: LocalCopies) -> None:
@@ -218,7 +247,7 @@ def test_a_disk_that_is_full_costs_the_copy_and_is_said_once(
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(os, "open", full)
     for _ in range(3):
         copies.keep(name(), b"some changes")
     assert copies.names() == set()
