@@ -165,7 +165,7 @@ class Running:
         self.query.trigger_checkpoint(PATIENCE_S)
 
     def update(self, rate: float | None, seconds: float, warmup_s: float, seen: Updates) -> None:
-        """After a warm-up; what is seen is added."""
+        """For `seconds` after a warm-up; what is seen is added to `seen`."""
         self.source.cycle.begin(rate, self.query.totals.rows)
         time.sleep(warmup_s)
         first, began_s, began_cpu_s = self.query.totals.rows, time.monotonic(), time.process_time()
@@ -236,7 +236,7 @@ def _updates(options: argparse.Namespace, rate: float | None, jobs: Sequence[Run
         jobs[0].update(rate, options.seconds, options.warmup, seen[0])
         return seen
     pairs = list(zip(jobs, seen, strict=True))
-    while seen[-1].seconds < options.seconds or seen[0].seconds < options.seconds:
+    while any(each.seconds < options.seconds for each in seen):
         for job, updates in pairs:
             job.update(rate, min(TURN_S, options.seconds), TURN_WARMUP_S, updates)
             job.rest()

@@ -181,8 +181,8 @@ class Column:
 
 
 def _array(objects: Sequence[Any], kind: Any) -> Any:
-    """`pa.array`, of small arrays: as one it would grow by doubling, which costs 1.2 microseconds for a value of 1,000
-    bytes in a batch of 20,000, of which 0.6 are pages that the system has to clear.
+    """`pa.array`, but put together from small ones: one that grows past 32 MB goes on in pages that the system has to
+    clear, 1.2 instead of 0.55 microseconds for each of 20,000 values of 1,000 bytes.
     """
     starts = range(0, max(1, len(objects)), PIECE_ROWS)
     return pa.concat_arrays([pa.array(objects[start : start + PIECE_ROWS], kind) for start in starts])

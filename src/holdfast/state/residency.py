@@ -107,14 +107,15 @@ class Residency:
             self._read(missing)
         return self._rows.copy(fresh)
 
-    def committed(self, old: OldRows, present: Bools) -> OldRows:
+    def committed(self, old: OldRows, present: Bools, changed: Bools | None) -> OldRows:
         """A batch touched rows that were like `old`, and tells which are there now; returns those that it changed.
 
+        `changed` says which, where that was found out already.
         Changed rows are dirty, those that are gone leave the base. One that was dirty before counts as changed.
         """
         dirty = kernels.gather(self.dirty, old.slots)
         if not dirty.all():
-            dirty |= self._rows.changed(old, present)
+            dirty |= self._rows.changed(old, present) if changed is None else changed
             kernels.fill(self.dirty, old.slots[dirty & present], True)
             old, present = (old, present) if dirty.all() else (old.only(dirty), present[dirty])
         if not present.all():

@@ -203,17 +203,19 @@ class StateTable:
         was inserted and deleted, is no change.
         """
         old = self._in_transaction("changes").old_rows()
-        changed = old.slots[self._rows.changed(old, self._rows.present_at(old.slots))]
-        return self._snapshot(changed) if len(changed) else None
+        return self._changes(old, self._changed(old))
 
     def defer_changes(self) -> "StateTable | pa.RecordBatch | None":
         """`changes` of the batch, to be read after it is committed: the table itself, of which `collect` is asked.
 
-        Where objects may not fit their types they are read now, so that an error belongs to the batch.
+        Nothing is written from now on. Where objects may not fit their types they are read now, so that an error
+        belongs to the batch.
         """
         transaction = self._in_transaction("defer_changes")
         if not self._may_defer:
-            return self.changes()
+            old = transaction.old_rows()
+            transaction.changed = self._changed(old)
+            return self._changes(old, transaction.changed)
         transaction.deferred = not transaction.is_empty
         return self if transaction.deferred else None
 
@@ -234,7 +236,7 @@ class StateTable:
             self.commits = (self.commits or 0) + 1
             self._count += appeared
             self._rows.estimate_objects(old.slots)
-            changed = old if self._residency is None else self._residency.committed(old, present)
+            changed = old if self._residency is None else self._residency.committed(old, present, transaction.changed)
             if len(changed.slots):
                 self._keep(Segment(transaction.batch, changed, appeared), transaction.deferred)
             self._settle(old.slots, present)
@@ -397,6 +399,12 @@ class StateTable:
         """Let go of the base store and its files."""
         if self._residency is not None:
             self._residency.base.close()
+
+    def _changed(self, old: OldRows) -> Bools:
+        return self._rows.changed(old, self._rows.present_at(old.slots))
+
+    def _changes(self, old: OldRows, changed: Bools) -> pa.RecordBatch | None:
+        return self._snapshot(old.slots[changed]) if changed.any() else None
 
     def _snapshot(self, slots: Integers) -> pa.RecordBatch:
         """Rows as they are now, in the stored schema."""

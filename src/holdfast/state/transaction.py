@@ -6,6 +6,7 @@ kept after the batch (`history`).
 
 import numpy as np
 
+from holdfast.state.physical import Bools
 from holdfast.state.rows import OldRows, Rows, concatenated
 
 
@@ -16,6 +17,8 @@ class Transaction:
         self.batch = batch
         self.deferred = False
         """Whether its changes are to be collected after it is committed."""
+        self.changed: Bools | None = None
+        """By touched row, where its changes were read and nothing is written since: whether it changed."""
         self._segments = [none]
 
     @property
