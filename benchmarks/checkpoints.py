@@ -211,11 +211,12 @@ class Running:
 def measure(options: argparse.Namespace, modes: Sequence[bool]) -> list[dict[str, Any]]:
     """Jobs with and without a changelog, in turn where there are several; their figures by name."""
     rate = None if options.updates_per_s == "max" else float(options.updates_per_s)
+    room = options.store or _roomy(options, len(modes))
     with ExitStack() as opened:
         jobs, fill_s, stored = [], [], []
         for on in modes:
             folder = opened.enter_context(_temporary(options.folder))
-            storage = opened.enter_context(_temporary(options.store or _roomy(options, len(modes))))
+            storage = opened.enter_context(_temporary(room))
             began_s = time.monotonic()
             jobs.append(Running(options, on, Path(folder), Path(storage)))
             jobs[-1].fill()

@@ -294,7 +294,7 @@ class LocalCopies:
         """Whether its file is kept to be written over. Under a new name, by which nobody else finds it."""
         with self._lock:
             spare_bytes = sum(length for _, length in self._spares) + entry.length
-            if entry.linked or self._bytes + spare_bytes > min(self._bytes_max, self._bytes + SPARE_BYTES_MAX):
+            if entry.linked or spare_bytes > min(SPARE_BYTES_MAX, self._bytes_max - self._bytes):
                 return False
         spare = self._unfinished()
         try:
