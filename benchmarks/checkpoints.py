@@ -12,8 +12,9 @@ manifests and acknowledgements, and the object store (files in `--store`), in on
 batches, encoding and materialization share two cores and one interpreter. Where there is room the store lies in memory
 (/dev/shm): the disk is RocksDB's and that of local copies, as it is with a store on other machines.
 
-With `--changelog both` one job runs after the other; with `--updates-per-s max` both are there, and take turns of
-some seconds, the other being idle: within minutes the speed of a shared machine changes by more than a changelog costs.
+Two jobs, with and without a changelog (`--changelog both`) or of two sizes (`--state-mb 1200 100`), are there at once
+and take turns of some seconds, the other being idle: within minutes the speed of a shared machine changes by more than
+a changelog costs. What one leaves to do is done within three seconds, before what counts of the other's turn.
 
     p50_ms … max_ms         from the cut to the record, of checkpoints after the warm-up
     incremental_bytes_p50   stored for one checkpoint; full_bytes_max: all state that one refers to, the largest
@@ -38,8 +39,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import holdfast as hf
 from benchmarks.count import percentile
@@ -62,7 +64,8 @@ same moment between two materializations."""
 TURN_S = 15.0
 TURN_WARMUP_S = 3.0
 TURN_REST_S = 2.0
-"""After a turn, for what RocksDB and a materialization have left to do."""
+"""After a turn, for what RocksDB and a materialization have left to do; with the next turn's warm-up it is enough."""
+JOBS_MAX = 2
 MEMORY = Path("/dev/shm")
 STORE_ROOM = 5
 """Times the state: what is being replaced lies in the store, too."""
@@ -124,12 +127,19 @@ class Updates:
     checkpoints: list[CheckpointStats] = field(default_factory=list)
 
 
+class Kind(NamedTuple):
+    """What a job under measurement is."""
+
+    state_mb: int
+    changelog: bool
+
+
 class Running:
     """One job under measurement."""
 
-    def __init__(self, options: argparse.Namespace, on: bool, folder: Path, storage: Path) -> None:
-        self.on = on
-        self.keys = options.state_mb * 1_000_000 // VALUE_BYTES
+    def __init__(self, options: argparse.Namespace, kind: Kind, folder: Path, storage: Path) -> None:
+        self.kind = kind
+        self.keys = kind.state_mb * 1_000_000 // VALUE_BYTES
         self.local_dir = folder / "local"
         self.storage = storage
         self.source = RandomUpdates(self.keys, Cycle(), name="updates")
@@ -141,7 +151,7 @@ class Running:
             parallelism=1,
             state=hf.RocksDBState(cache_max_entries=options.cache),
             checkpoint=hf.CheckpointConfig(
-                trigger=hf.every(options.interval), changelog=on, tolerable_failed_checkpoints=10
+                trigger=hf.every(options.interval), changelog=kind.changelog, tolerable_failed_checkpoints=10
             ),
             task_manager=hf.TaskManagerConfig(
                 memory="16GB", local_dir=str(self.local_dir), local_recovery=options.local_recovery
@@ -208,17 +218,17 @@ class Running:
         return taken_s, restored_bytes
 
 
-def measure(options: argparse.Namespace, modes: Sequence[bool]) -> list[dict[str, Any]]:
-    """Jobs with and without a changelog, in turn where there are several; their figures by name."""
+def measure(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[dict[str, Any]]:
+    """The figures of jobs of these kinds, by name; in turn where there are several."""
     rate = None if options.updates_per_s == "max" else float(options.updates_per_s)
-    room = options.store or _roomy(options, len(modes))
+    room = options.store or _roomy(options, kinds)
     with ExitStack() as opened:
         jobs, fill_s, stored = [], [], []
-        for on in modes:
+        for kind in kinds:
             folder = opened.enter_context(_temporary(options.folder))
             storage = opened.enter_context(_temporary(room))
             began_s = time.monotonic()
-            jobs.append(Running(options, on, Path(folder), Path(storage)))
+            jobs.append(Running(options, kind, Path(folder), Path(storage)))
             jobs[-1].fill()
             fill_s.append(time.monotonic() - began_s)
             stored.append(opened.enter_context(Stored(Path(storage))))
@@ -261,10 +271,11 @@ def _temporary(folder: str | None) -> "tempfile.TemporaryDirectory[str]":
     return tempfile.TemporaryDirectory(prefix="holdfast-checkpoints-", dir=folder, ignore_cleanup_errors=True)
 
 
-def _roomy(options: argparse.Namespace, stores: int) -> str | None:
+def _roomy(options: argparse.Namespace, kinds: Sequence[Kind]) -> str | None:
     """Memory, if the stores fit there; otherwise beside the state."""
     free_bytes = shutil.disk_usage(MEMORY).free if MEMORY.is_dir() else 0
-    return str(MEMORY) if free_bytes > stores * STORE_ROOM * options.state_mb * 1_000_000 else options.folder
+    needed_bytes = STORE_ROOM * sum(kind.state_mb for kind in kinds) * 1_000_000
+    return str(MEMORY) if free_bytes > needed_bytes else options.folder
 
 
 def _figures(
@@ -272,8 +283,8 @@ def _figures(
 ) -> dict[str, Any]:
     metrics = (job.query.lastProgress or {}).get("metrics", {})
     return {
-        "changelog": "on" if job.on else "off",
-        "state_mb": options.state_mb,
+        "changelog": "on" if job.kind.changelog else "off",
+        "state_mb": job.kind.state_mb,
         "updates_per_s": options.updates_per_s,
         "seconds": options.seconds,
         "store": str(job.storage.parent),
@@ -304,10 +315,10 @@ def _checkpoints(checkpoints: Sequence[CheckpointStats]) -> dict[str, Any]:
     }
 
 
-def ratios(on: dict[str, Any], off: dict[str, Any]) -> dict[str, float]:
-    """The figures of a run with a changelog, by those of one without."""
+def ratios(one: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
+    """The figures of one, by those of the other."""
     names = ("p50_ms", "p99_ms", "max_ms", "full_bytes_max", "rows_per_s", "recovery_s", "recovery_local_s")
-    return {name: round(on[name] / off[name], 3) for name in names if on.get(name) and off.get(name)}
+    return {name: round(one[name] / other[name], 3) for name in names if one.get(name) and other.get(name)}
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
@@ -322,7 +333,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="benchmarks.checkpoints", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--state-mb", type=int, default=100, help="keys times 1,000 bytes")
+    parser.add_argument("--state-mb", type=int, nargs="+", default=[100], help="keys times 1,000 bytes; two: see above")
     parser.add_argument("--updates-per-s", default="10000", help="a number, or max")
     parser.add_argument("--changelog", choices=["on", "off", "both"], default="both", help="both: see above")
     parser.add_argument("--interval", default="1s", help="of checkpoints")
@@ -336,26 +347,29 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--folder", default=None, help="where the state lies; default: the temporary folder")
     parser.add_argument("--store", default=None, help="where the store lies; default: memory, or beside the state")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    modes = {"on": [True], "off": [False], "both": [True, False]}[options.changelog]
+    options.kinds = [Kind(*each) for each in product(options.state_mb, modes)]
+    if len(set(options.kinds)) < len(options.kinds) or len(options.kinds) > JOBS_MAX:
+        parser.error(f"--state-mb {options.state_mb}: choose two different sizes, or one with --changelog both")
+    return options
 
 
 def main(argv: list[str]) -> None:
     options = arguments(argv)
     keep_freed_memory()  # as a TaskManager's process does, and its garbage collection
-    modes = {"on": [True], "off": [False], "both": [True, False]}[options.changelog]
     with GarbageCollection(SystemClock()):
-        if options.updates_per_s == "max":
-            results = measure(options, modes)
-        else:
-            results = [figures for on in modes for figures in measure(options, [on])]
-    found = results[0] if len(results) == 1 else {**_named(results), "on_by_off": ratios(*results)}
+        results = measure(options, options.kinds)
     if not options.json:
         print(table(results), file=sys.stderr)
-    print(json.dumps(found), flush=True)
+    print(json.dumps(results[0] if len(results) == 1 else compared(results)), flush=True)
 
 
-def _named(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {each["changelog"]: each for each in results}
+def compared(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Both, under what differs between them, and the first one by the other."""
+    by = "changelog" if results[0]["changelog"] != results[1]["changelog"] else "state_mb"
+    one, other = (str(each[by]) for each in results)
+    return {one: results[0], other: results[1], f"{one}_by_{other}": ratios(*results)}
 
 
 if __name__ == "__main__":

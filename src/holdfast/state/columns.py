@@ -18,12 +18,12 @@ import pyarrow.ipc
 from holdfast.errors import UserFunctionError
 from holdfast.state import kernels
 from holdfast.state.growing import enlarge
-from holdfast.state.physical import Bools, Integers, fixed_array, physical_dtype, validity_of, values_of
+from holdfast.state.physical import Bools, Integers, fixed_array, physical_dtype, validity_of, values_of, variable_array
 
 Values = npt.NDArray[Any]
 
 PIECE_ROWS = 1024
-"""Of object columns, put into an Arrow array at a time."""
+"""Of object columns but bytes, put into an Arrow array at a time."""
 
 _ENCODING = b"holdfast.encoding"
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -181,11 +181,30 @@ class Column:
 
 
 def _array(objects: Sequence[Any], kind: Any) -> Any:
-    """`pa.array`, but put together from small ones: one that grows past 32 MB goes on in pages that the system has to
-    clear, 1.2 instead of 0.55 microseconds for each of 20,000 values of 1,000 bytes.
+    """`pa.array`, but with fewer copies, and in memory of the size it needs: one that grows past 32 MB goes on in pages
+    that the system has to clear. 20,000 values of 1,000 bytes: 0.2 microseconds each in one piece, 0.4 put together
+    from small arrays, 1.2 by `pa.array`.
     """
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        joined = _joined(objects, kind)
+        if joined is not None:
+            return joined
     starts = range(0, max(1, len(objects)), PIECE_ROWS)
     return pa.concat_arrays([pa.array(objects[start : start + PIECE_ROWS], kind) for start in starts])
+
+
+def _joined(objects: Sequence[Any], kind: Any) -> Any:
+    """The array of these bytes; None where they are others, too, for which `pa.array` knows what is wrong."""
+    valid = np.fromiter((each is not None for each in objects), np.bool_, len(objects))
+    values = objects if valid.all() else [b"" if each is None else each for each in objects]
+    try:
+        data = b"".join(values)
+        ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))
+    except TypeError:
+        return None
+    if len(data) != (ends[-1] if len(ends) else 0):
+        return None  # an array of larger items has fewer items than bytes
+    return variable_array(np.concatenate(([0], ends)), np.frombuffer(data, np.uint8), valid, kind)
 
 
 def _is_plain(kind: Any) -> bool:
