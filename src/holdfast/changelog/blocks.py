@@ -33,11 +33,9 @@ SAMPLE_BYTES = 32 * 1024
 SHRINKS_TO = 0.9
 """Rows of which a sample is not made smaller than that are stored as they are: reading and writing them is cheaper."""
 
-SAMPLE_ROWS = 1024
-MERGES_TO = 0.9
-"""Change sets of which a sample is not made smaller than that by merging are stored apart: that spares two copies."""
 
 _LENGTH_OFFSET = 12
+
 
 Merge = Callable[[list[pa.RecordBatch]], pa.RecordBatch]
 """Keeps the last row of each key, sorted by key group: `state.table.merge_changes`."""
@@ -107,17 +105,6 @@ def encode_blocks(
             filled = [rows for rows in slices if rows.num_rows]
             slices = [merge(filled)] if len(filled) > 1 else filled or slices[:1]
         yield _encode(slices, int(start), int(stop), compression)
-
-
-def merging_pays(change_sets: Sequence[pa.RecordBatch], merge: Merge) -> bool:
-    """Whether it is worth while to merge these change sets, by the key groups in the middle; small ones always are."""
-    if sum(rows.nbytes for rows in change_sets) <= BLOCK_BYTES:
-        return True
-    largest = max(change_sets, key=lambda each: each.num_rows)
-    middle = largest.slice(max(0, largest.num_rows - SAMPLE_ROWS) // 2, SAMPLE_ROWS).column(KEY_GROUP_COLUMN)
-    start, stop = middle[0].as_py(), middle[-1].as_py() + 1
-    sample = [part for rows in change_sets if (part := within(rows, start, stop)).num_rows]
-    return merge(sample).num_rows < MERGES_TO * sum(part.num_rows for part in sample)
 
 
 def decode_block(what: str, entry: BlockEntry, data: memoryview, batches: int) -> list[pa.RecordBatch]:

@@ -26,7 +26,6 @@ from holdfast.changelog.blocks import (
     Merge,
     decode_block,
     encode_blocks,
-    merging_pays,
     read_framed_directory,
     within,
 )
@@ -114,15 +113,12 @@ def encode_pieces(
 ) -> Iterator[EncodedPiece]:
     """Encode change sets of one log, in order of their SQNs, as pieces that each fit into an object.
 
-    With `merge` they are stored as one, with the last row of each key, unless that hardly makes them fewer; without,
-    apart.
+    With `merge` they are stored as one, with the last row of each key; without, apart.
 
     Several pieces divide the key groups among them and have the same SQN range. Lazily: the first can be on
     its way while the next is compressed. Only a single key group that is larger makes a larger piece.
     """
     entries = [ChangeSetEntry(each.sqn_start, each.sqn_stop, each.batch_start, each.batch_stop) for each in change_sets]
-    if merge is not None and not merging_pays([each.rows for each in change_sets], merge):
-        merge = None
     if merge is not None:
         first, last = entries[0], entries[-1]
         entries = [ChangeSetEntry(first.sqn_start, last.sqn_stop, first.batch_start, last.batch_stop)]

@@ -1,0 +1,44 @@
+"""Object columns to Arrow and back."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from holdfast.errors import UserFunctionError
+from holdfast.state.columns import PIECE_ROWS, Column, object_field
+
+
+def to_arrow(field: pa.Field, objects: list) -> pa.Array:
+    values = np.empty(len(objects), object)
+    values[:] = objects
+    return Column(field, 0).to_arrow(values, np.array([each is not None for each in objects], np.bool_))
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.list_(pa.int64())])
+@pytest.mark.parametrize("rows", [0, 1, PIECE_ROWS, 2 * PIECE_ROWS + 1])
+@pytest.mark.parametrize("nulls", [False, True])
+def test_objects_of_each_type_arrive_as_pyarrow_has_them(kind, rows, nulls):
+    makers = {"binary": lambda i: bytes([i % 256]) * (i % 5), "string": lambda i: "é" * (i % 5)}
+    make = makers.get(str(kind).removeprefix("large_"), lambda i: [i] * (i % 3))
+    objects = [None if nulls and i % 3 == 0 else make(i) for i in range(rows)]
+    assert to_arrow(pa.field("v", kind), objects).equals(pa.array(objects, kind))
+
+
+@pytest.mark.parametrize("more", [[], ["é"]])
+def test_anything_that_holds_bytes_counts_as_bytes_and_text_as_its_utf_8(more):
+    objects = [b"a", bytearray(b"bc"), memoryview(b"def"), b"", *more]
+    expected = [b"a", b"bc", b"def", b"", *(each.encode() for each in more)]
+    assert to_arrow(pa.field("v", pa.binary()), objects).to_pylist() == expected
+
+
+def test_objects_that_msgpack_writes_come_back():
+    field = object_field("v")
+    objects = [{"a": [1, None]}, None, "é", 3]
+    values, valid = Column(field, 0).from_arrow(to_arrow(field, objects))
+    assert (values.tolist(), valid.tolist()) == (objects, [True, False, True, True])
+
+
+@pytest.mark.parametrize("wrong", [7, np.arange(3)])
+def test_what_is_no_bytes_is_refused_by_the_states_name(wrong):
+    with pytest.raises(UserFunctionError, match="state 'v' is declared as binary"):
+        to_arrow(pa.field("v", pa.binary()), [b"fits", wrong])
