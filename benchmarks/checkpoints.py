@@ -218,13 +218,13 @@ class Running:
         return taken_s, restored_bytes
 
 
-def measure(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[dict[str, Any]]:
-    """The figures of jobs of these kinds, by name; in turn where there are several."""
+def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The figures of each job by name; taken in turn where there are two."""
     rate = None if options.updates_per_s == "max" else float(options.updates_per_s)
-    room = options.store or _roomy(options, kinds)
+    room = options.store or _roomy(options)
     with ExitStack() as opened:
         jobs, fill_s, stored = [], [], []
-        for kind in kinds:
+        for kind in options.kinds:
             folder = opened.enter_context(_temporary(options.folder))
             storage = opened.enter_context(_temporary(room))
             began_s = time.monotonic()
@@ -271,10 +271,10 @@ def _temporary(folder: str | None) -> "tempfile.TemporaryDirectory[str]":
     return tempfile.TemporaryDirectory(prefix="holdfast-checkpoints-", dir=folder, ignore_cleanup_errors=True)
 
 
-def _roomy(options: argparse.Namespace, kinds: Sequence[Kind]) -> str | None:
+def _roomy(options: argparse.Namespace) -> str | None:
     """Memory, if the stores fit there; otherwise beside the state."""
     free_bytes = shutil.disk_usage(MEMORY).free if MEMORY.is_dir() else 0
-    needed_bytes = STORE_ROOM * sum(kind.state_mb for kind in kinds) * 1_000_000
+    needed_bytes = STORE_ROOM * sum(kind.state_mb for kind in options.kinds) * 1_000_000
     return str(MEMORY) if free_bytes > needed_bytes else options.folder
 
 
@@ -339,7 +339,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--interval", default="1s", help="of checkpoints")
     parser.add_argument("--trigger", default="100ms", help="from the start of a batch to the next one, at least")
     parser.add_argument("--seconds", type=float, default=300.0)
-    parser.add_argument("--warmup", type=float, default=10.0, help="seconds of updates before those that count")
+    parser.add_argument("--warmup", type=float, default=10.0, help="of one job alone, in seconds")
     parser.add_argument("--cache", type=int, default=20_000, help="rows that stay in memory")
     parser.add_argument("--batch-rows", type=int, default=20_000, help="of a batch, at most")
     parser.add_argument("--recoveries", type=int, default=5, help="of each kind; the median counts")
@@ -359,7 +359,7 @@ def main(argv: list[str]) -> None:
     options = arguments(argv)
     keep_freed_memory()  # as a TaskManager's process does, and its garbage collection
     with GarbageCollection(SystemClock()):
-        results = measure(options, options.kinds)
+        results = measure(options)
     if not options.json:
         print(table(results), file=sys.stderr)
     print(json.dumps(results[0] if len(results) == 1 else compared(results)), flush=True)
