@@ -383,21 +383,24 @@ class Coordinator:
     def _advance(self) -> None:
         """All that has become possible, in the order that `events.py` gives."""
         self._order_failover()
-        quiet = self._quiet
-        if quiet and (numbers := self._records.expire(self._now_s)):
+        if self._quiet and (numbers := self._records.expire(self._now_s)):
             self._commands.append(ev.ExpireRecords(numbers))
         self._commands += self._publication.publish(self._now_s)
-        if quiet:
-            self._commands += self._publication.discard(self._records.named_groups(), self._now_s)
-            if names := self._registry.take(self._now_s):
-                self._commands.append(ev.DeleteObjects(names))
         if self._phase is Phase.RUNNING and not self._failover_ordered and not self._committing:
             self._serve_requests()
             self._serve_policy()
         self._serve_close_requests()
         if self._quiet:
             self._record()
+        if self._quiet:
+            self._delete()
         self._commands += self._publication.planning(self._config.unpublished_max)
+
+    def _delete(self) -> None:
+        """What nobody needs any more: after a record that is due, which deletes at its side would hold up."""
+        self._commands += self._publication.discard(self._records.named_groups(), self._now_s)
+        if names := self._registry.take(self._now_s):
+            self._commands.append(ev.DeleteObjects(names))
 
     def _order_failover(self) -> None:
         if self._phase is not Phase.RUNNING or self._failover_ordered:

@@ -12,11 +12,11 @@ it unless a line below says so (where order is needed for safety, an event comes
     RestoreFrom
  2. ExpireRecords          subsumed records. Their names are let go only after `RecordsExpired`
  3. Publish                at most one at a time for each sink, in order of numbers
- 4. Discard                of groups that are published and that no record names any more
- 5. DeleteObjects          never of what a record, a pending checkpoint, an unpublished group or a live log names
- 6. Cut                    the batch it names has been committed by everybody
- 7. StoreAndRecord,        at most one unanswered at a time; while one is, no 2, 4, 5, 7 is given
+ 4. Cut                    the batch it names has been committed by everybody
+ 5. StoreAndRecord,        at most one unanswered at a time; while one is, no 2, 5, 6, 7 is given
     RecordAgain
+ 6. Discard                of groups that are published and that no record names any more
+ 7. DeleteObjects          never of what a record, a pending checkpoint, an unpublished group or a live log names
  8. PausePlanning, ResumePlanning
 
 Which event answers which command

@@ -146,16 +146,22 @@ class ObstoreStore:
 
 
 class FileStore(ObstoreStore):
-    """Files below a folder. Emptied folders are removed, which a concurrent put may run into; it then tries again."""
+    """Files below a folder. Emptied folders are removed, which a concurrent put may run into; it then tries again.
+
+    Nothing large is done side by side, in parts or in lists: by ten threads, it would leave no processor to others.
+    """
 
     multipart_bytes_min = math.inf
-    """Parts would be written side by side by as many threads, and leave no processor to others."""
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
         self._in_folder(lambda: super(FileStore, self).put(name, data))
 
     def create(self, name: str, data: bytes) -> None:
         self._in_folder(lambda: super(FileStore, self).create(name, data))
+
+    def delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._delete_one(name)
 
     @staticmethod
     def _in_folder(write: Callable[[], None]) -> None:
