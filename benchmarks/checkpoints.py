@@ -69,6 +69,8 @@ JOBS_MAX = 2
 MEMORY = Path("/dev/shm")
 STORE_ROOM = 5
 """Times the state: what is being replaced lies in the store, too."""
+STORED_EVERY_S = 2.0
+"""Looking at all names takes the interpreter for milliseconds, the more the larger the table."""
 COPIES_PASSES = 3
 """Deleting all copies takes a while, in which new ones are made."""
 
@@ -104,7 +106,7 @@ class Stored:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._ended.wait(0.5):
+        while not self._ended.wait(STORED_EVERY_S):
             found = 0
             for file in (each for folder in self._folders for each in folder.rglob("*")):
                 try:
