@@ -33,9 +33,7 @@ SAMPLE_BYTES = 32 * 1024
 SHRINKS_TO = 0.9
 """Rows of which a sample is not made smaller than that are stored as they are: reading and writing them is cheaper."""
 
-
 _LENGTH_OFFSET = 12
-
 
 Merge = Callable[[list[pa.RecordBatch]], pa.RecordBatch]
 """Keeps the last row of each key, sorted by key group: `state.table.merge_changes`."""

@@ -409,19 +409,13 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class Discard:
-    """Delete the staged files of the group stored as `object`; the object itself goes later, by `DeleteObjects`."""
+class Cut:
+    """Have each TaskManager persist its state as of `batch`. With no TaskManagers the checkpoint is acknowledged."""
 
-    sink: str
-    number: JournalNumber
-    object: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteObjects:
-    """Delete objects. Missing ones are fine."""
-
-    names: list[str]
+    checkpoint_id: CheckpointId
+    run: RunNumber
+    batch: BatchNumber
+    task_managers: dict[int, Incarnation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,13 +443,19 @@ class RecordAgain:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """Have each TaskManager persist its state as of `batch`. With no TaskManagers the checkpoint is acknowledged."""
+class Discard:
+    """Delete the staged files of the group stored as `object`; the object itself goes later, by `DeleteObjects`."""
 
-    checkpoint_id: CheckpointId
-    run: RunNumber
-    batch: BatchNumber
-    task_managers: dict[int, Incarnation]
+    sink: str
+    number: JournalNumber
+    object: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteObjects:
+    """Delete objects. Missing ones are fine."""
+
+    names: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,11 +483,11 @@ Command = (
     | RestoreFrom
     | ExpireRecords
     | Publish
-    | Discard
-    | DeleteObjects
+    | Cut
     | StoreAndRecord
     | RecordAgain
-    | Cut
+    | Discard
+    | DeleteObjects
     | PausePlanning
     | ResumePlanning
 )

@@ -4,11 +4,13 @@ Invariants: obstore's own retries are off; a whole-object write is atomic; messa
 (obstore's errors are not chained, since they may show a signed URL).
 """
 
+import contextlib
 import math
 import re
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -115,14 +117,12 @@ class ObstoreStore:
             self._do("delete", names[0], lambda: obstore.delete(self._store, list(names)))
         except ObjectNotFound:
             # Some stores stop at a missing name, so the rest is deleted one by one.
-            for name in names:
-                self._delete_one(name)
+            self._delete_each(names)
 
-    def _delete_one(self, name: str) -> None:
-        try:
-            self._do("delete", name, lambda: obstore.delete(self._store, name))
-        except ObjectNotFound:
-            return
+    def _delete_each(self, names: Sequence[str]) -> None:
+        for name in names:
+            with contextlib.suppress(ObjectNotFound):
+                self._do("delete", name, partial(obstore.delete, self._store, name))
 
     def _do(self, what: str, name: str, call: Callable[[], T]) -> T:
         try:
@@ -148,7 +148,8 @@ class ObstoreStore:
 class FileStore(ObstoreStore):
     """Files below a folder. Emptied folders are removed, which a concurrent put may run into; it then tries again.
 
-    Nothing large is done side by side, in parts or in lists: by ten threads, it would leave no processor to others.
+    Neither parts of a large file are written nor files deleted side by side: ten threads would do that, and leave no
+    processor to others.
     """
 
     multipart_bytes_min = math.inf
@@ -160,8 +161,7 @@ class FileStore(ObstoreStore):
         self._in_folder(lambda: super(FileStore, self).create(name, data))
 
     def delete(self, names: Sequence[str]) -> None:
-        for name in names:
-            self._delete_one(name)
+        self._delete_each(names)
 
     @staticmethod
     def _in_folder(write: Callable[[], None]) -> None:
