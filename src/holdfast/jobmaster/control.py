@@ -191,6 +191,11 @@ class Control:
         """Whether every recorded group is published."""
         return self._events.empty() and not any(self._coordinator.backlog.values())
 
+    @property
+    def checkpoint_under_way(self) -> bool:
+        """Whether one was cut that has not ended yet."""
+        return bool(self._watched)
+
     def acknowledge(self, ack: Acknowledgement) -> bool:
         """From a TaskManager; answered once the fact is queued."""
 

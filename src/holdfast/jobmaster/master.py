@@ -55,6 +55,10 @@ CLOSE_S_MAX = 5.0
 """How long `stop` waits for a last record; without it some output is published once more by the next start."""
 IDLE_S_MIN = 0.01
 IDLE_S_MAX = 0.05
+GIVE_WAY_RATIO = 0.2
+GIVE_WAY_S_MAX = 0.05
+"""A batch that is due lets a checkpoint that is under way end first, for so much of the interval of batches, at most.
+Side by side they take each other's processors: a checkpoint of 14 ms took twice as long."""
 
 _FATAL = (
     errors.BadRecord,
@@ -65,6 +69,12 @@ _FATAL = (
     errors.CorruptObject,
     errors.Fenced,
 )
+
+
+def batch_due_in_s(since_s: float, interval_s: float, checkpoint_under_way: bool) -> float:
+    """`processing_time(interval)`, so long after the last batch began: their starts are at least the interval apart."""
+    give_way_s = min(GIVE_WAY_RATIO * interval_s, GIVE_WAY_S_MAX) if checkpoint_under_way else 0.0
+    return interval_s + give_way_s - since_s
 
 
 class Stopped(Exception):
@@ -180,7 +190,8 @@ class JobMaster:
             if self._failover_reason is not None:
                 self._failover()
             self._tell_sources()
-            ready = not self._paused and self._due()
+            due_in_s = self._due_in_s()
+            ready = not self._paused and due_in_s <= 0
             plan = None
             if ready or self._waiters.somebody_waits():
                 latest = until or self._waiters.serve(self._planner.latest)
@@ -192,7 +203,7 @@ class JobMaster:
                 continue
             if until is not None and ready and self._finished():
                 return
-            self._wake.wait(idle_s)
+            self._wake.wait(min(idle_s, due_in_s) if due_in_s > 0 else idle_s)
             self._wake.clear()
             idle_s = min(IDLE_S_MAX, idle_s * 2)
 
@@ -223,11 +234,11 @@ class JobMaster:
             self._wake.clear()
         return True
 
-    def _due(self) -> bool:
-        """`processing_time(interval)`: the starts of batches are at least the interval apart."""
+    def _due_in_s(self) -> float:
         trigger = self._settings.trigger
         interval_s = trigger.interval_s if isinstance(trigger, ProcessingTime) else 0.0
-        return self._clock.monotonic() >= self._last_started_s + interval_s
+        since_s = self._clock.monotonic() - self._last_started_s
+        return batch_due_in_s(since_s, interval_s, self._control.checkpoint_under_way)
 
     def _process(self, plan: Plan) -> None:
         """Run a batch until it is committed; raises what no retry can help against."""

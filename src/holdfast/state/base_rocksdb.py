@@ -34,6 +34,9 @@ WRITE_BUFFER_BYTES = 24 * 1024 * 1024
 50 MB less than with buffers of 32 MB at 10,000 rows of 1 kB a second. With 16 MB a table of small rows without a cache
 took 7 % longer."""
 WRITE_BUFFERS_MAX = 4
+LEVEL_0_FILES = 8
+"""Flushed buffers that are merged at once. With 4, RocksDB's own choice, merges of a table of 1.2 GB took 10.7 instead
+of 7.2 microseconds of processor for each overwritten row of 1 kB; files were 1 % smaller."""
 BLOCK_CACHE_BYTES = 64 * 1024 * 1024
 SYNC_BYTES = 1024 * 1024
 """Files are given to the disk so much at a time while they are written. Given all of it at their end, 64 MB and more,
@@ -150,6 +153,7 @@ def _options(blocks: Any) -> Any:
     options.set_bottommost_compression_type(DBCompressionType.lz4())
     options.set_write_buffer_size(WRITE_BUFFER_BYTES)
     options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
+    options.set_level_zero_file_num_compaction_trigger(LEVEL_0_FILES)
     options.set_memtable_whole_key_filtering(True)
     options.set_memtable_prefix_bloom_ratio(MEMTABLE_BLOOM_SHARE)
     # Readers may see part of a write that is under way: there are none, since reads, writes and checkpoints of a table

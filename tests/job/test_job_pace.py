@@ -1,0 +1,18 @@
+"""When a batch begins."""
+
+import pytest
+
+from holdfast.jobmaster.master import batch_due_in_s
+
+
+@pytest.mark.parametrize(
+    ("interval_s", "under_way", "after_s"),
+    [(0.0, False, 0.0), (0.0, True, 0.0), (0.1, False, 0.1), (0.1, True, 0.12), (10.0, True, 10.05)],
+)
+def test_a_batch_waits_for_its_interval_and_a_little_longer_for_a_checkpoint(interval_s, under_way, after_s):
+    assert batch_due_in_s(0.0, interval_s, under_way) == pytest.approx(after_s)
+    assert batch_due_in_s(after_s + 1.0, interval_s, under_way) == pytest.approx(-1.0)
+
+
+def test_the_first_batch_is_due_at_once():
+    assert batch_due_in_s(float("inf"), 10.0, True) <= 0
