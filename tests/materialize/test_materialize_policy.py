@@ -18,8 +18,9 @@ def due(
     policy: MaterializationPolicy = POLICY,
     incremental: bool = False,
     growth: float = 0.0,
+    settled: bool = False,
 ) -> bool:
-    return policy.due(LogSize(pieces, stored_bytes, pending), table_bytes, incremental, now_s, 60.0, growth)
+    return policy.due(LogSize(pieces, stored_bytes, pending), table_bytes, incremental, now_s, 60.0, growth, settled)
 
 
 def test_nothing_new_is_never_materialized():
@@ -41,6 +42,13 @@ def test_it_is_due_by_the_ratio_of_log_to_table_but_not_for_a_small_log():
 def test_it_is_due_as_early_as_a_log_that_goes_on_growing_needs_to_keep_to_the_ratio():
     assert not due(stored_bytes=100, table_bytes=100, growth=1.0)
     assert due(stored_bytes=101, table_bytes=100, growth=1.0)
+
+
+def test_it_is_due_a_little_earlier_when_files_have_just_been_merged_but_not_for_a_small_log():
+    assert not due(stored_bytes=301, table_bytes=200)
+    assert due(stored_bytes=301, table_bytes=200, settled=True)
+    assert not due(stored_bytes=300, table_bytes=200, settled=True)
+    assert not due(stored_bytes=100, settled=True)
 
 
 def test_a_materialization_hurries_only_where_the_log_grows_fast_meanwhile():

@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -298,3 +299,18 @@ def test_rocksdb_keeps_what_it_was_given_over_flushes(tmp_path: Path) -> None:
     assert sum(len(some) for some, _ in base.scan()) == 2_500
     assert base.memory_bytes > 0
     base.close()
+
+
+def test_rocksdb_is_settled_once_its_files_are_merged(tmp_path: Path) -> None:
+    base = RocksDBBase(str(tmp_path))
+    for _ in range(2):
+        base.write([b"key"], [b"record"], [])
+        base.flush()
+    assert not base.settled
+    base._db.compact_range(None, None)
+    deadline_s = time.monotonic() + 30
+    while not base.settled:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    base.close()
+    assert not base.settled

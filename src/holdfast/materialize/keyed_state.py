@@ -266,7 +266,8 @@ class KeyedState:
         newest = self._newest()
         size = newest.size(self._log.size(newest.sqn))
         incremental = bool(newest.files)
-        return self._policy.due(size, newest.stored_bytes, incremental, now_s, self._next_s, self._growth(now_s))
+        growth, settled = self._growth(now_s), self._table.settled
+        return self._policy.due(size, newest.stored_bytes, incremental, now_s, self._next_s, growth, settled)
 
     def _growth(self, now_s: float) -> float:
         """Of the log during a materialization that begins now, if it takes as long as the last one, by its size."""

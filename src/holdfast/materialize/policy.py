@@ -18,6 +18,9 @@ from holdfast.changelog.writer import LogSize
 LOG_RATIO_INCREMENTAL = 0.09
 LOG_RATIO_WHOLE = 1.0
 """`log_ratio_max` where nothing else was set: for tables of which only new files are stored, and for others."""
+SETTLED_RATIO = 0.75
+"""Of `log_ratio_max`: from there on a table is materialized as soon as its base store has merged its files. Right
+before that the files of a table of 1.2 GB hold 100 MB and more of overwritten rows: stored, and restored, as well."""
 FAST_GROWTH = 0.5
 """Of a log while its table is materialized, by its size: beyond it materializations begin to hurry."""
 SLOW_GROWTH = 0.2
@@ -78,19 +81,28 @@ class MaterializationPolicy:
     retry_delay_s: float = 1.0
 
     def due(
-        self, log: LogSize, table_bytes: int, incremental: bool, now_s: float, next_s: float, growth: float
+        self,
+        log: LogSize,
+        table_bytes: int,
+        incremental: bool,
+        now_s: float,
+        next_s: float,
+        growth: float,
+        settled: bool = False,
     ) -> bool:
         """Whether to materialize at this boundary, the pause being over.
 
         `log` is what came since the last boundary, `table_bytes` what the last materialization takes in the store,
-        `incremental` whether only what is new in it is stored. The log is needed until the materialization ends: by
-        then it will have grown by about `growth` times what it is.
+        `incremental` whether only what is new in it is stored, `settled` whether its files have just been merged. The
+        log is needed until the materialization ends: by then it will have grown by about `growth` times what it is.
         """
         if not log.pieces and not log.pending_sets:
             return False
         ratio = self.log_ratio_max
         if ratio is None:
             ratio = LOG_RATIO_INCREMENTAL if incremental else LOG_RATIO_WHOLE
+        if settled:
+            ratio *= SETTLED_RATIO
         return (
             now_s >= next_s
             or log.pieces >= self.log_handles_max

@@ -36,6 +36,11 @@ class BaseStore(Protocol):
     @property
     def memory_bytes(self) -> int: ...
 
+    @property
+    def settled(self) -> bool:
+        """Its files are about as small as what they hold, for now. By any thread."""
+        ...
+
     def read(self, keys: list[bytes]) -> list[bytes | None]:
         """The record of each key; `keys` are sorted."""
         ...

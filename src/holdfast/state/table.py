@@ -119,6 +119,11 @@ class StateTable:
         return self._rows.memory_bytes + base + captured
 
     @property
+    def settled(self) -> bool:
+        """Whether a base store's files would be about as small now as they get."""
+        return self._residency is not None and self._residency.base.settled
+
+    @property
     def undo_bytes(self) -> int:
         """What the rows saved by the batch in flight and by those before it take, for undo and for the changelog."""
         return self.undo_in_flight_bytes + max(self._history.memory_bytes, self._unlogged.memory_bytes)
