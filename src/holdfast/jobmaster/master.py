@@ -55,6 +55,8 @@ CLOSE_S_MAX = 5.0
 """How long `stop` waits for a last record; without it some output is published once more by the next start."""
 IDLE_S_MIN = 0.01
 IDLE_S_MAX = 0.05
+NAP_S_MIN = 0.001
+"""What is left until a batch is due may be too little to be told from nothing when it is added to the time."""
 GIVE_WAY_RATIO = 0.2
 GIVE_WAY_S_MAX = 0.05
 """A batch that is due lets a checkpoint that is under way end first, for so much of the interval of batches, at most.
@@ -203,7 +205,7 @@ class JobMaster:
                 continue
             if until is not None and ready and self._finished():
                 return
-            self._wake.wait(min(idle_s, due_in_s) if due_in_s > 0 else idle_s)
+            self._wake.wait(min(idle_s, max(due_in_s, NAP_S_MIN)) if due_in_s > 0 else idle_s)
             self._wake.clear()
             idle_s = min(IDLE_S_MAX, idle_s * 2)
 
