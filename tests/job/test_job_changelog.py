@@ -109,7 +109,8 @@ def test_a_commit_waits_until_the_cut_before_it_is_done_and_not_for_its_uploads(
     assert query.totals.rows == 1
     held.unlink()
     until(lambda: query.totals.rows == 2)
-    assert uploading.exists() and not promise.done()
+    until(uploading.exists)
+    assert not promise.done()
     uploading.unlink()
     promise.result(30)
     assert [each.batch for each in query.checkpoints] == [1]
