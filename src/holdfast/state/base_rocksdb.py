@@ -34,10 +34,6 @@ WRITE_BUFFER_BYTES = 24 * 1024 * 1024
 50 MB less than with buffers of 32 MB at 10,000 rows of 1 kB a second. With 16 MB a table of small rows without a cache
 took 7 % longer."""
 WRITE_BUFFERS_MAX = 4
-LEVEL_0_FILES = 5
-"""Flushed buffers that are merged at once. With 4, RocksDB's own choice, merges of a table of 1.2 GB took 10.7 instead
-of 8.8 microseconds of processor for each overwritten row of 1 kB. With 8 it is 7.2, but then a snapshot can be 190 MB
-larger than another one, and what a restart reads as well."""
 SETTLED_FILES_MAX = 1
 MERGING = ("rocksdb.num-running-compactions", "rocksdb.compaction-pending")
 BLOCK_CACHE_BYTES = 64 * 1024 * 1024
@@ -163,7 +159,6 @@ def _options(blocks: Any) -> Any:
     options.set_bottommost_compression_type(DBCompressionType.lz4())
     options.set_write_buffer_size(WRITE_BUFFER_BYTES)
     options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
-    options.set_level_zero_file_num_compaction_trigger(LEVEL_0_FILES)
     options.set_memtable_whole_key_filtering(True)
     options.set_memtable_prefix_bloom_ratio(MEMTABLE_BLOOM_SHARE)
     # Readers may see part of a write that is under way: there are none, since reads, writes and checkpoints of a table
