@@ -60,7 +60,7 @@ NAP_S_MIN = 0.001
 GIVE_WAY_RATIO = 0.2
 GIVE_WAY_S_MAX = 0.05
 """A batch that is due lets a checkpoint that is under way end first, for so much of the interval of batches, at most.
-Side by side they take each other's processors: a checkpoint of 14 ms took twice as long."""
+Side by side they take each other's processors: the slowest hundredth of checkpoints took 41 instead of 27 ms."""
 
 _FATAL = (
     errors.BadRecord,

@@ -20,7 +20,7 @@ LOG_RATIO_WHOLE = 1.0
 """`log_ratio_max` where nothing else was set: for tables of which only new files are stored, and for others."""
 SETTLED_RATIO = 0.75
 """Of `log_ratio_max`: from there on a table is materialized as soon as its base store has merged its files. Right
-before that the files of a table of 1.2 GB hold 100 MB and more of overwritten rows: stored, and restored, as well."""
+before that they hold the most rows that were overwritten, which would be stored, and restored, as well."""
 FAST_GROWTH = 0.5
 """Of a log while its table is materialized, by its size: beyond it materializations begin to hurry."""
 SLOW_GROWTH = 0.2
@@ -88,7 +88,7 @@ class MaterializationPolicy:
         now_s: float,
         next_s: float,
         growth: float,
-        settled: bool = False,
+        settled: bool,
     ) -> bool:
         """Whether to materialize at this boundary, the pause being over.
 

@@ -35,6 +35,7 @@ WRITE_BUFFER_BYTES = 24 * 1024 * 1024
 took 7 % longer."""
 WRITE_BUFFERS_MAX = 4
 SETTLED_FILES_MAX = 1
+"""Flushed and not yet merged: a flush may follow right after a merge."""
 MERGING = ("rocksdb.num-running-compactions", "rocksdb.compaction-pending")
 BLOCK_CACHE_BYTES = 64 * 1024 * 1024
 SYNC_BYTES = 1024 * 1024
