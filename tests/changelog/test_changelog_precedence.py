@@ -52,11 +52,11 @@ def test_it_waits_until_all_that_are_under_way_have_ended_however(precedence, sc
 
 def test_it_waits_shortly_before_the_next_one_is_expected_until_that_one_has_ended(precedence, scheduler):
     each_second(precedence, scheduler)
-    scheduler.advance(0.8)
+    scheduler.advance(0.7)
     assert precedence.free(FILE_BYTES).done()
     scheduler.advance(0.1)
     waiting = precedence.free(FILE_BYTES)
-    scheduler.advance(0.1)
+    scheduler.advance(0.2)
     following = begin(precedence)
     assert not waiting.done()
     following.set_result(None)
@@ -86,7 +86,7 @@ def test_the_smaller_it_is_the_later_it_may_begin(precedence, scheduler):
     each_second(precedence, scheduler)
     scheduler.advance(0.9)
     assert not precedence.free(FILE_BYTES).done()
-    assert precedence.free(FILE_BYTES // 2).done()
+    assert precedence.free(FILE_BYTES // 4).done()
     scheduler.advance(0.09)
     assert precedence.free(0).done()
 

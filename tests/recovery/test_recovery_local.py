@@ -162,6 +162,16 @@ def test_the_file_of_a_copy_let_go_is_written_over(tmp_path: Path, copies: Local
     assert copies.size_bytes == 20
 
 
+def test_a_copy_of_several_writes_is_whole_and_no_longer_than_its_object(tmp_path: Path) -> None:
+    copies = LocalCopies(str(tmp_path), JOB, 0, 10 * local.WRITE_BYTES)
+    for length in (2 * local.WRITE_BYTES + 7, 2 * local.WRITE_BYTES, local.WRITE_BYTES + 1):
+        stored, data = name(), os.urandom(length)
+        copies.keep(stored, data)
+        assert of(copies, stored) == data
+        copies.keep_only([], [stored])
+    copies.close(delete=True)
+
+
 def test_a_file_that_another_task_manager_has_taken_over_is_not_written_over(
     tmp_path: Path, copies: LocalCopies
 ) -> None:

@@ -16,9 +16,9 @@ from typing import Any
 
 from holdfast.changelog.scheduling import Scheduler, done
 
-BYTES_PER_S = 400e6
-"""What a busy local disk takes: what begins later than so before the next checkpoint would last into it. A store that
-is slower is farther away, and its requests hold up no checkpoint's."""
+BYTES_PER_S = 250e6
+"""Of reading a file, its checksum and storing it, beside a busy local disk: what begins later than so before the next
+checkpoint would last into it. A store that is slower is farther away, and its requests hold up no checkpoint's."""
 QUIET_RATIO_MAX = 0.4
 """Of the interval: so much is left free at most."""
 LATE_RATIO = 0.15
