@@ -11,6 +11,7 @@ from changelog_world import LOG, SCHEMA, World, change
 from obstore.store import MemoryStore
 
 from holdfast.changelog.format import LogId
+from holdfast.changelog.precedence import RECORD_S
 from holdfast.changelog.uploader import Uploader
 from holdfast.changelog.writer import ChangelogWriter
 from holdfast.errors import CheckpointFailed
@@ -188,4 +189,4 @@ def test_a_materialized_part_may_wait_until_a_checkpoint_has_ended():
     part = world.uploader.in_background(lambda: world.uploader.wait_for_checkpoints(0))
     world.scheduler.result(part)
     assert checkpoint.done()
-    assert world.scheduler.monotonic() == 0.3
+    assert world.scheduler.monotonic() == 0.3 + RECORD_S

@@ -4,7 +4,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from holdfast.changelog.precedence import WAIT_S_MAX, Precedence
+from holdfast.changelog.precedence import RECORD_S, WAIT_S_MAX, Precedence
 from holdfast.testing.scheduler import ManualScheduler
 
 FILE_BYTES = 64_000_000
@@ -27,8 +27,8 @@ def begin(precedence: Precedence) -> Future[None]:
 
 
 def each_second(precedence: Precedence, scheduler: ManualScheduler) -> None:
-    """The last one has just begun and ended."""
-    for pause_s in (1.0, 1.0, 0.0):
+    """The last one has just begun and ended, `RECORD_S` ago."""
+    for pause_s in (1.0, 1.0, RECORD_S):
         begin(precedence).set_result(None)
         scheduler.advance(pause_s)
 
@@ -46,6 +46,8 @@ def test_it_waits_until_all_that_are_under_way_have_ended_however(precedence, sc
     second.set_exception(OSError("declined"))
     assert not any(each.done() for each in waiting)
     first.set_result(None)
+    assert not any(each.done() for each in waiting), "the record is still to be written"
+    scheduler.advance(RECORD_S)
     assert all(each.done() for each in waiting)
     assert precedence.free(FILE_BYTES).done()
 
@@ -60,6 +62,7 @@ def test_it_waits_shortly_before_the_next_one_is_expected_until_that_one_has_end
     following = begin(precedence)
     assert not waiting.done()
     following.set_result(None)
+    scheduler.advance(RECORD_S)
     assert waiting.done()
 
 
@@ -79,12 +82,13 @@ def test_a_checkpoint_that_takes_long_does_not_hold_it_up_for_long(precedence, s
     scheduler.advance(WAIT_S_MAX)
     assert waiting.done()
     checkpoint.set_result(None)
+    scheduler.advance(RECORD_S)
     assert precedence.free(FILE_BYTES).done()
 
 
 def test_the_smaller_it_is_the_later_it_may_begin(precedence, scheduler):
     each_second(precedence, scheduler)
-    scheduler.advance(0.9)
+    scheduler.advance(0.88)
     assert not precedence.free(FILE_BYTES).done()
     assert precedence.free(FILE_BYTES // 4).done()
     scheduler.advance(0.09)
@@ -100,9 +104,10 @@ def test_frequent_checkpoints_leave_most_of_the_time_free(precedence, scheduler)
     assert not precedence.free(FILE_BYTES).done()
 
 
-def test_who_came_first_goes_first(precedence):
+def test_who_came_first_goes_first(precedence, scheduler):
     checkpoint, gone = begin(precedence), []
     for number in range(20):
         precedence.free(FILE_BYTES).add_done_callback(lambda _, number=number: gone.append(number))
     checkpoint.set_result(None)
+    scheduler.advance(RECORD_S)
     assert gone == list(range(20))

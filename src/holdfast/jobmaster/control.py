@@ -90,6 +90,8 @@ class Control:
         self._cutting: list[Future[None]] = []
         self._paused: set[str] = set()
         self._run = 0
+        self._due_s: float | None = None
+        """When the next checkpoint is due, by the monotonic clock."""
         self.unpublished = 0
         """Groups that sinks have still to publish, as of the last tick; to be shown, not to rely on."""
         self._closing = threading.Event()
@@ -191,10 +193,11 @@ class Control:
         """Whether every recorded group is published."""
         return self._events.empty() and not any(self._coordinator.backlog.values())
 
-    @property
-    def checkpoint_under_way(self) -> bool:
-        """Whether one was cut that has not ended yet."""
-        return bool(self._watched)
+    def checkpoint_near(self, within_s: float) -> bool:
+        """Whether one was cut that has not ended yet, or is due that soon."""
+        due_s = self._due_s
+        left_s = None if due_s is None else due_s - self._clock.monotonic()
+        return bool(self._watched) or (left_s is not None and -TICK_S < left_s < within_s)
 
     def acknowledge(self, ack: Acknowledgement) -> bool:
         """From a TaskManager; answered once the fact is queued."""
@@ -276,6 +279,8 @@ class Control:
         self._task_managers.check_heartbeats()
         now_s = self._clock.monotonic()
         self._handle(events.Tick(now_s, self._clock.now()))
+        due_in_s = self._coordinator.due_in_s()
+        self._due_s = None if due_in_s is None else now_s + due_in_s
         self._listeners.tick(now_s, self._coordinator.outstanding)
         self.unpublished = sum(self._coordinator.backlog.values())
 
