@@ -141,7 +141,7 @@ class Uploader:
             )
 
     def precede(self, checkpoint: Future[Any]) -> None:
-        """A checkpoint begins, and ends with this future: parts of materializations may let it go first."""
+        """A checkpoint begins, whose part here ends with this future: parts of materializations may let it go first."""
         self._precedence.begun(checkpoint)
 
     def available(self) -> "Future[None]":

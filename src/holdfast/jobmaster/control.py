@@ -10,6 +10,7 @@ Decides nothing: the rules are `checkpoint/`'s. Nothing here waits for a batch, 
 
 import contextlib
 import logging
+import math
 import queue
 import threading
 import uuid
@@ -90,7 +91,7 @@ class Control:
         self._cutting: list[Future[None]] = []
         self._paused: set[str] = set()
         self._run = 0
-        self._due_s: float | None = None
+        self._due_s = math.inf
         """When the next checkpoint is due, by the monotonic clock."""
         self.unpublished = 0
         """Groups that sinks have still to publish, as of the last tick; to be shown, not to rely on."""
@@ -195,9 +196,9 @@ class Control:
 
     def checkpoint_near(self, within_s: float) -> bool:
         """Whether one was cut that has not ended yet, or is due that soon."""
-        due_s = self._due_s
-        left_s = None if due_s is None else due_s - self._clock.monotonic()
-        return bool(self._watched) or (left_s is not None and -TICK_S < left_s < within_s)
+        left_s = self._due_s - self._clock.monotonic()
+        # One that is due is cut at the next tick; one that stays due longer has nothing to store.
+        return bool(self._watched) or -TICK_S < left_s < within_s
 
     def acknowledge(self, ack: Acknowledgement) -> bool:
         """From a TaskManager; answered once the fact is queued."""
@@ -280,7 +281,7 @@ class Control:
         now_s = self._clock.monotonic()
         self._handle(events.Tick(now_s, self._clock.now()))
         due_in_s = self._coordinator.due_in_s()
-        self._due_s = None if due_in_s is None else now_s + due_in_s
+        self._due_s = math.inf if due_in_s is None else now_s + due_in_s
         self._listeners.tick(now_s, self._coordinator.outstanding)
         self.unpublished = sum(self._coordinator.backlog.values())
 

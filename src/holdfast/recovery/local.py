@@ -37,8 +37,8 @@ LEFTOVER_S_MAX = 24 * 3600.0
 """A folder of copies that no process uses is deleted when nothing was written to it for so long."""
 READ_BYTES = 4 * 1024 * 1024
 WRITE_BYTES = 256 * 1024
-"""So much is written by one call: within a call of 5 MB the system has been seen to keep a processor from all others
-for 10 ms, a thread of a checkpoint among them."""
+"""So much is written by one call: within one of 5 MB the system has been seen to keep a processor from all others for
+9 ms, while a checkpoint's record waited."""
 IN_USE = "in-use"
 OBJECT, HEAD, BODY = ".object", ".head", ".body"
 UNFINISHED = ".part-"
