@@ -37,16 +37,6 @@ def test_no_more_than_max_concurrent_are_pending_and_a_due_trigger_stays_due() -
     assert running.step("decline 1 tm=0:1 soft")[-1] == "Cut 3 batch=3 run=1 to 0:1"
 
 
-def test_when_the_trigger_is_due_is_known_beforehand_and_that_it_stays_due() -> None:
-    running = scenario("trigger=every:10s", "deploy run=1", "tick 7")
-    assert running.coordinator.due_in_s() == 3.0
-    running.step("tick 4")
-    assert running.coordinator.due_in_s() == -1.0
-    running.step("commit 1")
-    assert running.coordinator.due_in_s() == 9.0
-    assert scenario("trigger=manual", "deploy run=1").coordinator.due_in_s() is None
-
-
 def test_without_progress_there_is_no_cut_until_there_is_some() -> None:
     running = scenario("trigger=every:1s", "deploy run=1", "commit 1 idle")
     assert running.step("tick 5") == []

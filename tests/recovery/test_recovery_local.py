@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -145,6 +146,26 @@ def test_only_known_copies_that_nothing_needs_go(tmp_path: Path, copies: LocalCo
     copies.keep_only({needed}, known)
     assert copies.names() == {needed, later}
     assert len([path for path in files(tmp_path) if path.suffix == local.OBJECT]) == 2
+
+
+def test_nobody_waits_for_the_deletion_of_files_that_nothing_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies, stored, allowed = LocalCopies(str(tmp_path), JOB, 0, 1000), name(), threading.Event()
+    unlink = Path.unlink
+
+    def slow(path: Path, missing_ok: bool = False) -> None:
+        assert allowed.wait(60)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(local, "SPARE_BYTES_MAX", 0)
+    monkeypatch.setattr(Path, "unlink", slow)
+    copies.keep(stored, b"some changes")
+    copies.keep_only([], [stored])
+    assert (of(copies, stored), copies.size_bytes, len(files(tmp_path))) == (None, 0, 1)
+    allowed.set()
+    copies.close(delete=False)
+    assert files(tmp_path) == []
 
 
 def test_the_file_of_a_copy_let_go_is_written_over(tmp_path: Path, copies: LocalCopies) -> None:

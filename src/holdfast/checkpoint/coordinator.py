@@ -118,11 +118,6 @@ class Coordinator:
         """Recorded groups that each sink has still to publish; a job may end when all are 0."""
         return self._publication.backlog()
 
-    def due_in_s(self) -> float | None:
-        """Until the policy's trigger is due, as of the last tick; less than 0 where it stays due; None: never."""
-        due_s = self._config.trigger.next_due(self._wall_s, self._served_s)
-        return None if due_s is None else due_s - self._wall_s
-
     def outstanding(self) -> Outstanding:
         """What must be left where it is, as of the last event."""
         last = self._ledger.last

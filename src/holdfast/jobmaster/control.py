@@ -10,7 +10,6 @@ Decides nothing: the rules are `checkpoint/`'s. Nothing here waits for a batch, 
 
 import contextlib
 import logging
-import math
 import queue
 import threading
 import uuid
@@ -91,8 +90,6 @@ class Control:
         self._cutting: list[Future[None]] = []
         self._paused: set[str] = set()
         self._run = 0
-        self._due_s = math.inf
-        """When the next checkpoint is due, by the monotonic clock."""
         self.unpublished = 0
         """Groups that sinks have still to publish, as of the last tick; to be shown, not to rely on."""
         self._closing = threading.Event()
@@ -194,11 +191,10 @@ class Control:
         """Whether every recorded group is published."""
         return self._events.empty() and not any(self._coordinator.backlog.values())
 
-    def checkpoint_near(self, within_s: float) -> bool:
-        """Whether one was cut that has not ended yet, or is due that soon."""
-        left_s = self._due_s - self._clock.monotonic()
-        # One that is due is cut at the next tick; one that stays due longer has nothing to store.
-        return bool(self._watched) or -TICK_S < left_s < within_s
+    @property
+    def checkpoint_under_way(self) -> bool:
+        """Whether one was cut that has not ended yet."""
+        return bool(self._watched)
 
     def acknowledge(self, ack: Acknowledgement) -> bool:
         """From a TaskManager; answered once the fact is queued."""
@@ -280,8 +276,6 @@ class Control:
         self._task_managers.check_heartbeats()
         now_s = self._clock.monotonic()
         self._handle(events.Tick(now_s, self._clock.now()))
-        due_in_s = self._coordinator.due_in_s()
-        self._due_s = math.inf if due_in_s is None else now_s + due_in_s
         self._listeners.tick(now_s, self._coordinator.outstanding)
         self.unpublished = sum(self._coordinator.backlog.values())
 

@@ -24,6 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -109,6 +110,9 @@ class LocalCopies:
         self._spares: list[tuple[Path, int]] = []
         """Files to write over, and their lengths."""
         self._failed = False
+        self._closed = False
+        self._deletions = ThreadPoolExecutor(1, "holdfast-copies")
+        """For `keep_only`: the files of one checkpoint's took up to 370 ms, and the next one's cut waited for it."""
         self._in_use = self._open()
         _sweep(self._root)
 
@@ -175,19 +179,28 @@ class LocalCopies:
         return copy
 
     def keep_only(self, needed: Collection[str], known: Collection[str]) -> None:
-        """Of `known` copies, those go that are not needed. `known` are the `names` of before `needed` was found out."""
+        """Of `known` copies, those go that are not needed. `known` are the `names` of before `needed` was found out.
+
+        They are not found any more at once; their files go later.
+        """
         unneeded = set(known).difference(needed)
         with self._lock:
             gone = [(name, entry) for name in unneeded if (entry := self._entries.get(name)) is not None]
         for name, entry in gone:
-            self._forget(name, entry, reuse=True)
+            self._drop(name, entry)
+        left = [entry for _, entry in gone if not self._set_aside(entry)]
+        with self._lock:
+            if left and not self._closed:
+                self._deletions.submit(self._delete, left)
 
     def close(self, *, delete: bool) -> None:
         """Let go of the folder; `delete` it where nobody is to recover from it."""
         with self._lock:
+            self._closed = True
             self._entries.clear()
             self._bytes_max = -1
             spares, self._spares = self._spares, []
+        self._deletions.shutdown()
         for path, _ in spares:
             path.unlink(missing_ok=True)
         if delete:
@@ -282,18 +295,25 @@ class LocalCopies:
         for oldest_name, oldest_entry in surplus:
             self._forget(oldest_name, oldest_entry)
 
-    def _forget(self, name: str, entry: _Entry, *, reuse: bool = False) -> None:
+    def _forget(self, name: str, entry: _Entry) -> None:
+        self._drop(name, entry)
+        self._delete([entry])
+
+    def _drop(self, name: str, entry: _Entry) -> None:
+        """From now on it is not found."""
         with self._lock:
             if self._entries.get(name) == entry:
                 del self._entries[name]
                 self._bytes -= entry.length
             if self._others.get(name) == entry:
                 del self._others[name]
-        try:
-            if not reuse or not self._set_aside(entry):
+
+    def _delete(self, entries: list[_Entry]) -> None:
+        for entry in entries:
+            try:
                 entry.delete()
-        except OSError as error:
-            self._cannot(f"the copy of {name} cannot be deleted", error)
+            except OSError as error:
+                self._cannot(f"the copy {entry.stem} cannot be deleted", error)
 
     def _set_aside(self, entry: _Entry) -> bool:
         """Whether its file is kept to be written over. Under a new name, by which nobody else finds it."""
@@ -304,7 +324,7 @@ class LocalCopies:
         spare = self._unfinished()
         try:
             entry.paths()[-1].rename(spare)
-        except FileNotFoundError:
+        except OSError:
             return False
         with self._lock:
             self._spares.append((spare, entry.length))
