@@ -37,6 +37,25 @@ def test_no_more_than_max_concurrent_are_pending_and_a_due_trigger_stays_due() -
     assert running.step("decline 1 tm=0:1 soft")[-1] == "Cut 3 batch=3 run=1 to 0:1"
 
 
+def test_one_that_is_due_soon_is_cut_at_a_commit_and_the_next_one_at_its_own_time() -> None:
+    running = scenario("trigger=every:1s max_concurrent=2", "deploy run=1 0:1", "tick 0.85")
+    assert running.step("commit 1") == []
+    assert running.step("tick 0.06") == []
+    assert running.step("commit 2") == ["Cut 1 batch=2 run=1 to 0:1"]
+    running.step("commit 3")
+    assert running.step("tick 0.05") == []
+    assert running.step("tick 1.05") == ["Cut 2 batch=3 run=1 to 0:1"]
+
+
+def test_how_soon_is_a_tenth_of_the_interval_and_no_more_than_a_tenth_of_a_second() -> None:
+    running = scenario("trigger=every:500ms", "deploy run=1 0:1", "tick 0.44")
+    assert running.step("commit 1") == []
+    running = scenario("trigger=every:60s", "deploy run=1 0:1", "tick 59.8")
+    assert running.step("commit 1") == []
+    running.step("tick 0.15")
+    assert running.step("commit 2") == ["Cut 1 batch=2 run=1 to 0:1"]
+
+
 def test_without_progress_there_is_no_cut_until_there_is_some() -> None:
     running = scenario("trigger=every:1s", "deploy run=1", "commit 1 idle")
     assert running.step("tick 5") == []

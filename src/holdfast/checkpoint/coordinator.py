@@ -35,6 +35,12 @@ from holdfast.errors import HoldfastError
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.settings import CheckpointConfig
 
+EARLY_RATIO = 0.1
+EARLY_S_MAX = 0.1
+"""One that is due soon, within so much of the time since the last one was due, is cut as a batch is committed. In the
+midst of the next batch it would cover no more, and share processors with it: the slowest hundredth of checkpoints took
+28 instead of 16 ms."""
+
 
 class Phase(Enum):
     DEPLOYING = "deploying"
@@ -51,6 +57,7 @@ class Coordinator:
         self._superseded = False
         self._failover_ordered = False
         self._committing = False
+        self._at_commit = False
         self._now_s = 0.0
         self._wall_s = 0.0
         self._served_s = 0.0
@@ -108,6 +115,7 @@ class Coordinator:
         if self._superseded:
             return []
         self._commands = []
+        self._at_commit = isinstance(event, ev.BatchCommitted)
         self._handlers[type(event)](event)
         if not self._superseded:
             self._advance()
@@ -445,9 +453,14 @@ class Coordinator:
         self._resolve(requests)
 
     def _serve_policy(self) -> None:
-        """Cut if the policy's trigger is due; it stays due until there is progress, a free place and the pause over."""
+        """Cut if the policy's trigger is due, or soon is and a batch was committed just now.
+
+        It stays due until there is progress, a free place and the pause over.
+        """
+        if 0.0 < self._served_s - self._wall_s <= EARLY_S_MAX:
+            return  # it was served early; the clock was not set back
         due_s = self._config.trigger.next_due(self._wall_s, self._served_s)
-        if due_s is None or due_s > self._wall_s:
+        if due_s is None or due_s > self._wall_s + self._early_s(due_s):
             return
         wanted = self._ledger.unrecorded_progress
         if wanted is None or self._pending.covering(wanted) is not None:
@@ -457,6 +470,9 @@ class Coordinator:
         if self._ended_s is None or self._now_s - self._ended_s >= self._config.min_pause_s:
             self._served_s = due_s
             self._cut([])
+
+    def _early_s(self, due_s: float) -> float:
+        return min(EARLY_RATIO * (due_s - self._served_s), EARLY_S_MAX) if self._at_commit else 0.0
 
     def _cut(self, requests: list[str]) -> None:
         last = self._ledger.last
