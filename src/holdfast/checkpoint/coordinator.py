@@ -31,15 +31,10 @@ from holdfast.checkpoint.pending import PendingCheckpoint, PendingCheckpoints
 from holdfast.checkpoint.publication import Publication
 from holdfast.checkpoint.records import RetainedRecords
 from holdfast.checkpoint.registry import GroupHolder, LogHolder, ObjectRegistry, PendingHolder, RecordHolder
+from holdfast.checkpoint.triggers import Schedule
 from holdfast.errors import HoldfastError
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.settings import CheckpointConfig
-
-EARLY_RATIO = 0.1
-EARLY_S_MAX = 0.1
-"""One that is due soon, within so much of the time since the last one was due, is cut as a batch is committed. In the
-midst of the next batch it would cover no more, and share processors with it: the slowest hundredth of checkpoints took
-28 instead of 16 ms."""
 
 
 class Phase(Enum):
@@ -60,7 +55,7 @@ class Coordinator:
         self._at_commit = False
         self._now_s = 0.0
         self._wall_s = 0.0
-        self._served_s = 0.0
+        self._schedule = Schedule()
         self._ended_s: float | None = None
         self._run = RunNumber(0)
         self._live: dict[int, Incarnation] = {}
@@ -156,7 +151,8 @@ class Coordinator:
     # --- time, settings, requests -------------------------------------------------------------------------------------
 
     def _on_started(self, event: ev.Started) -> None:
-        self._now_s, self._wall_s, self._served_s = event.now_s, event.wall_s, event.wall_s
+        self._now_s, self._wall_s = event.now_s, event.wall_s
+        self._schedule.served(event.wall_s)
         base = event.base
         if base is None:
             return
@@ -457,10 +453,8 @@ class Coordinator:
 
         It stays due until there is progress, a free place and the pause over.
         """
-        if 0.0 < self._served_s - self._wall_s <= EARLY_S_MAX:
-            return  # it was served early; the clock was not set back
-        due_s = self._config.trigger.next_due(self._wall_s, self._served_s)
-        if due_s is None or due_s > self._wall_s + self._early_s(due_s):
+        due_s = self._schedule.due_s(self._config.trigger, self._wall_s, at_commit=self._at_commit)
+        if due_s is None:
             return
         wanted = self._ledger.unrecorded_progress
         if wanted is None or self._pending.covering(wanted) is not None:
@@ -468,11 +462,8 @@ class Coordinator:
         if len(self._pending) >= self._config.max_concurrent:
             return
         if self._ended_s is None or self._now_s - self._ended_s >= self._config.min_pause_s:
-            self._served_s = due_s
+            self._schedule.served(due_s)
             self._cut([])
-
-    def _early_s(self, due_s: float) -> float:
-        return min(EARLY_RATIO * (due_s - self._served_s), EARLY_S_MAX) if self._at_commit else 0.0
 
     def _cut(self, requests: list[str]) -> None:
         last = self._ledger.last

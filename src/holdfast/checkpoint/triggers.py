@@ -1,4 +1,4 @@
-"""When a checkpoint is due: policies as pure values.
+"""When a checkpoint is due: policies as pure values, and the schedule that goes by one.
 
 A policy knows neither whether anything happened since the last cut nor what else is pending: the
 coordinator keeps a due trigger due until a cut can be taken.
@@ -13,6 +13,12 @@ from cronsim import CronSim, CronSimError
 
 from holdfast.errors import SettingsError
 from holdfast.units import Duration, duration_s
+
+EARLY_RATIO = 0.1
+EARLY_S_MAX = 0.1
+"""A checkpoint that is due soon, within so much of the time since the last one was, is cut as a batch is committed. In
+the midst of the next batch it would cover no more, and share processors with it: the slowest hundredth of checkpoints
+took 28 instead of 16 ms."""
 
 
 @runtime_checkable
@@ -88,3 +94,23 @@ def manual() -> Manual:
 def cron(expression: str) -> Cron:
     """A checkpoint whenever the cron expression (five fields, UTC) comes due."""
     return Cron(expression)
+
+
+class Schedule:
+    """What is due by a trigger, and what of it was served."""
+
+    def __init__(self) -> None:
+        self._served_s = 0.0
+
+    def due_s(self, trigger: CheckpointTrigger, now_s: float, *, at_commit: bool) -> float | None:
+        """What is to be served now; None: nothing. `at_commit`: a batch was committed just now."""
+        if 0.0 < self._served_s - now_s <= EARLY_S_MAX:
+            return None  # it was served early; the clock was not set back
+        due_s = trigger.next_due(now_s, self._served_s)
+        if due_s is None:
+            return None
+        early_s = min(EARLY_RATIO * (due_s - self._served_s), EARLY_S_MAX) if at_commit else 0.0
+        return due_s if due_s <= now_s + early_s else None
+
+    def served(self, due_s: float) -> None:
+        self._served_s = due_s
