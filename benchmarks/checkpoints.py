@@ -45,6 +45,7 @@ from typing import Any, NamedTuple
 
 import holdfast as hf
 from benchmarks.count import percentile
+from benchmarks.held_memory import held_memory
 from benchmarks.random_updates import Cycle, RandomUpdates, Values
 from holdfast.clock import SystemClock
 from holdfast.jobmaster.checkpoint_stats import CheckpointStats
@@ -290,6 +291,7 @@ def _figures(
         "updates_per_s": options.updates_per_s,
         "seconds": options.seconds,
         "store": str(job.storage.parent),
+        "held_memory_gb": options.hold_memory_gb,
         **_checkpoints(updates.checkpoints),
         "rows_per_s": round(updates.rows / updates.seconds),
         "cpu_us_per_row": round(updates.cpu_s / max(1, updates.rows) * 1e6, 1),
@@ -348,6 +350,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--local-recovery", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--folder", default=None, help="where the state lies; default: the temporary folder")
     parser.add_argument("--store", default=None, help="where the store lies; default: memory, or beside the state")
+    parser.add_argument("--hold-memory-gb", type=int, default=0, help="of free memory; see benchmarks/held_memory.py")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     options = parser.parse_args(argv)
     modes = {"on": [True], "off": [False], "both": [True, False]}[options.changelog]
@@ -360,7 +363,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> None:
     options = arguments(argv)
     keep_freed_memory()  # as a TaskManager's process does, and its garbage collection
-    with GarbageCollection(SystemClock()):
+    with GarbageCollection(SystemClock()), held_memory(options.hold_memory_gb):
         results = measure(options)
     if not options.json:
         print(table(results), file=sys.stderr)
