@@ -110,11 +110,14 @@ class LocalCopies:
         self._spares: list[tuple[Path, int]] = []
         """Files to write over, and their lengths."""
         self._failed = False
-        self._closed = False
         self._deletions = ThreadPoolExecutor(1, "holdfast-copies")
         """For `keep_only`: the files of one checkpoint's took up to 370 ms, and the next one's cut waited for it."""
         self._in_use = self._open()
         _sweep(self._root)
+
+    @property
+    def _closed(self) -> bool:
+        return self._bytes_max < 0
 
     @property
     def size_bytes(self) -> int:
@@ -196,7 +199,6 @@ class LocalCopies:
     def close(self, *, delete: bool) -> None:
         """Let go of the folder; `delete` it where nobody is to recover from it."""
         with self._lock:
-            self._closed = True
             self._entries.clear()
             self._bytes_max = -1
             spares, self._spares = self._spares, []
