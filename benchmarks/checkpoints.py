@@ -10,7 +10,9 @@ when that one ends. (As soon as that one ends, 10,000 updates/s make 300 batches
 Everything is real but Spark: the JobMaster with its coordinator, journal and records, the TaskManager with its uploads,
 manifests and acknowledgements, and the object store (files in `--store`), in one process (`holdfast.testing`), so that
 batches, encoding and materialization share two cores and one interpreter. Where there is room the store lies in memory
-(/dev/shm): the disk is RocksDB's and that of local copies, as it is with a store on other machines.
+(/dev/shm): the disk is RocksDB's and that of local copies, as it is with a store on other machines. Where the kernel
+reports free pages to a host, memory is held so that what the store frees is not given back to it, since a store's
+memory would not be this machine's (`benchmarks/held_memory.py`; `--hold-memory-gb 0` holds none).
 
 Two jobs, with and without a changelog (`--changelog both`) or of two sizes (`--state-mb 1200 100`), are there at once
 and take turns of some seconds, the other being idle: within minutes the speed of a shared machine changes by more than
@@ -45,7 +47,7 @@ from typing import Any, NamedTuple
 
 import holdfast as hf
 from benchmarks.count import percentile
-from benchmarks.held_memory import held_memory
+from benchmarks.held_memory import gb_to_hold, held_memory
 from benchmarks.random_updates import Cycle, RandomUpdates, Values
 from holdfast.clock import SystemClock
 from holdfast.jobmaster.checkpoint_stats import CheckpointStats
@@ -350,9 +352,11 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--local-recovery", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--folder", default=None, help="where the state lies; default: the temporary folder")
     parser.add_argument("--store", default=None, help="where the store lies; default: memory, or beside the state")
-    parser.add_argument("--hold-memory-gb", type=int, default=0, help="of free memory; see benchmarks/held_memory.py")
+    parser.add_argument("--hold-memory-gb", type=int, default=None, help="see benchmarks/held_memory.py; 0: none")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     options = parser.parse_args(argv)
+    if options.hold_memory_gb is None:
+        options.hold_memory_gb = gb_to_hold()
     modes = {"on": [True], "off": [False], "both": [True, False]}[options.changelog]
     options.kinds = [Kind(*each) for each in product(options.state_mb, modes)]
     if len(set(options.kinds)) < len(options.kinds) or len(options.kinds) > JOBS_MAX:

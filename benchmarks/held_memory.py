@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 GB = 1 << 30
+REPORTING_ORDER = Path("/sys/module/page_reporting/parameters/page_reporting_order")
+ORDER_MAX = 63
 MADV_POPULATE_WRITE = 23
 """Linux 5.14; not among Python's own names."""
 
@@ -41,6 +43,16 @@ def held_memory(gb: int) -> Iterator[None]:
     finally:
         for block in blocks:
             block.close()
+
+
+def gb_to_hold() -> int:
+    """Three fifths of what is available, GiB, if free pages are reported to a host; else none."""
+    return int(0.6 * available_bytes() / GB) if free_pages_are_reported() else 0
+
+
+def free_pages_are_reported() -> bool:
+    """Whether a host is told of them: until then the order is -1, or the same without a sign."""
+    return REPORTING_ORDER.exists() and 0 <= int(REPORTING_ORDER.read_text()) <= ORDER_MAX
 
 
 def available_bytes() -> int:
