@@ -140,10 +140,13 @@ class Kind(NamedTuple):
 
 
 class Running:
-    """One job under measurement."""
+    """One job under measurement. `upkeep` is called now and then while updates go through, as a TaskManager does."""
 
-    def __init__(self, options: argparse.Namespace, kind: Kind, folder: Path, storage: Path) -> None:
+    def __init__(
+        self, options: argparse.Namespace, kind: Kind, folder: Path, storage: Path, upkeep: Callable[[], None]
+    ) -> None:
         self.kind = kind
+        self.upkeep = upkeep
         self.keys = kind.state_mb * 1_000_000 // VALUE_BYTES
         self.local_dir = folder / "local"
         self.storage = storage
@@ -187,6 +190,7 @@ class Running:
         first_checkpoint = len(self.query.checkpoints)
         while time.monotonic() < began_s + seconds:
             time.sleep(STEP_S * 5)
+            self.upkeep()
             seen.lag_s = max(seen.lag_s, self.source.cycle.lag_s(self.query.totals.rows))
         seen.rows += self.query.totals.rows - first
         seen.seconds += time.monotonic() - began_s
@@ -223,7 +227,7 @@ class Running:
         return taken_s, restored_bytes
 
 
-def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(options: argparse.Namespace, upkeep: Callable[[], None]) -> list[dict[str, Any]]:
     """The figures of each job by name; taken in turn where there are two."""
     rate = None if options.updates_per_s == "max" else float(options.updates_per_s)
     room = options.store or _roomy(options)
@@ -233,7 +237,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
             folder = opened.enter_context(_temporary(options.folder))
             storage = opened.enter_context(_temporary(room))
             began_s = time.monotonic()
-            jobs.append(Running(options, kind, Path(folder), Path(storage)))
+            jobs.append(Running(options, kind, Path(folder), Path(storage), upkeep))
             jobs[-1].fill()
             fill_s.append(time.monotonic() - began_s)
             stored.append(opened.enter_context(Stored(Path(storage))))
@@ -367,8 +371,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> None:
     options = arguments(argv)
     keep_freed_memory()  # as a TaskManager's process does, and its garbage collection
-    with GarbageCollection(SystemClock()), held_memory(options.hold_memory_gb):
-        results = measure(options)
+    with GarbageCollection(SystemClock()) as garbage, held_memory(options.hold_memory_gb):
+        results = measure(options, garbage.tick)
     if not options.json:
         print(table(results), file=sys.stderr)
     print(json.dumps(results[0] if len(results) == 1 else compared(results)), flush=True)

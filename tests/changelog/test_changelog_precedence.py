@@ -1,13 +1,17 @@
 """When something large may begin beside checkpoints."""
 
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
+from changelog_world import World, change
 
 from holdfast.changelog.precedence import RECORD_S, WAIT_S_MAX, Precedence
 from holdfast.testing.scheduler import ManualScheduler
 
 FILE_BYTES = 64_000_000
+LANE_S = 0.1
+"""What a call takes among the uploads of a `World`."""
 
 
 @pytest.fixture
@@ -111,3 +115,27 @@ def test_who_came_first_goes_first(precedence, scheduler):
     checkpoint.set_result(None)
     scheduler.advance(RECORD_S)
     assert gone == list(range(20))
+
+
+class Kept:
+    """`changelog.copies.Copies`: the names that it heard of."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def keep(self, name: str, data: bytes | memoryview, file: Path | None = None) -> None:
+        self.names.append(name)
+
+
+def test_the_copy_of_what_a_checkpoint_stored_is_made_when_its_record_is_written():
+    kept = Kept()
+    world = World(copies=kept)
+    world.writer.append(0, change("a"))
+    part: Future[None] = Future()
+    world.uploader.precede(part)
+    world.persisted(0)
+    world.scheduler.advance(LANE_S)
+    part.set_result(None)
+    assert not kept.names
+    world.scheduler.advance(RECORD_S + LANE_S)
+    assert kept.names == world.names()

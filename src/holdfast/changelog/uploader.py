@@ -261,7 +261,7 @@ class Uploader:
             start = wanted and not self._encoding
             self._encoding = self._encoding or bool(wanted)
         if start:
-            self._scheduler.submit(ENCODING, self._encode).add_done_callback(report_failure)
+            self._in_lane(ENCODING, self._encode)
 
     def _encode(self) -> None:
         """Makes objects and starts to upload them, as long as there is room in flight."""
@@ -308,8 +308,14 @@ class Uploader:
         self._in_flight.ended(packed.length)
         self._encode_more()
         if error is None and self._copies is not None:
-            self._copies.keep(stored.result(), data)
+            # Not beside the manifest and the record of the checkpoint that waits for the object.
+            keep = partial(self._copies.keep, stored.result(), data)
+            self._precedence.free(packed.length).add_done_callback(lambda _: self._in_lane(LOGS, keep))
         self._puts.sweep()
+
+    def _in_lane(self, lane: str, call: Callable[[], None]) -> None:
+        """For calls that raise nothing."""
+        self._scheduler.submit(lane, call).add_done_callback(report_failure)
 
 
 def _threads(uploads_max: int, materializations_max: int, attempts_max: int) -> Scheduler:
