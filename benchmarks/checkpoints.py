@@ -10,9 +10,7 @@ when that one ends. (As soon as that one ends, 10,000 updates/s make 300 batches
 Everything is real but Spark: the JobMaster with its coordinator, journal and records, the TaskManager with its uploads,
 manifests and acknowledgements, and the object store (files in `--store`), in one process (`holdfast.testing`), so that
 batches, encoding and materialization share two cores and one interpreter. Where there is room the store lies in memory
-(/dev/shm): the disk is RocksDB's and that of local copies, as it is with a store on other machines. Where the kernel
-reports free pages to a host, memory is held so that what the store frees is not given back to it, since a store's
-memory would not be this machine's (`benchmarks/held_memory.py`; `--hold-memory-gb 0` holds none).
+(/dev/shm): the disk is RocksDB's and that of local copies, as it is with a store on other machines.
 
 Two jobs, with and without a changelog (`--changelog both`) or of two sizes (`--state-mb 1200 100`), are there at once
 and take turns of some seconds, the other being idle: within minutes the speed of a shared machine changes by more than
@@ -47,10 +45,10 @@ from typing import Any, NamedTuple
 
 import holdfast as hf
 from benchmarks.count import percentile
-from benchmarks.held_memory import gb_to_hold, held_memory
 from benchmarks.random_updates import Cycle, RandomUpdates, Values
 from holdfast.clock import SystemClock
 from holdfast.jobmaster.checkpoint_stats import CheckpointStats
+from holdfast.storage import names
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.taskmanager.garbage import GarbageCollection
 from holdfast.taskmanager.malloc import keep_freed_memory
@@ -72,51 +70,46 @@ JOBS_MAX = 2
 MEMORY = Path("/dev/shm")
 STORE_ROOM = 5
 """Times the state: what is being replaced lies in the store, too."""
-STORED_EVERY_S = 2.0
-"""Looking at all names takes the interpreter for milliseconds, the more the larger the table."""
 COPIES_PASSES = 3
 """Deleting all copies takes a while, in which new ones are made."""
 
 
-class Switch:
-    """A store that can be put behind a slow network while the job runs."""
+class Store:
+    """Knows what state lies in it, and can be put behind a slow network while the job runs."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.url = inner.url
         self._fast = inner
         self._slow = ThrottledStore(inner, NETWORK_BYTES_PER_S, NETWORK_LATENCY_S)
+        self._lock = threading.Lock()
+        self._sizes: dict[str, int] = {}
+        self._bytes = 0
         self.slow = False
+        self.bytes_max = 0
+        """The largest size that all state had together."""
+
+    def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
+        self._now().put(name, data)
+        if name.startswith((names.CHANGELOG, names.SHARED)):
+            self._has(name, len(data))
+
+    def delete(self, objects: Sequence[str]) -> None:
+        self._now().delete(objects)
+        for name in objects:
+            self._has(name, 0)
+
+    def _has(self, name: str, size_bytes: int) -> None:
+        with self._lock:
+            self._bytes += size_bytes - self._sizes.pop(name, 0)
+            if size_bytes:
+                self._sizes[name] = size_bytes
+            self.bytes_max = max(self.bytes_max, self._bytes)
+
+    def _now(self) -> ObjectStore:
+        return self._slow if self.slow else self._fast
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._slow if self.slow else self._fast, name)
-
-
-class Stored:
-    """The largest size that state objects in a folder were seen to have together."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folders = [folder / "dstl", folder / "shared"]
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self.bytes_max = 0
-
-    def __enter__(self) -> "Stored":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(STORED_EVERY_S):
-            found = 0
-            for file in (each for folder in self._folders for each in folder.rglob("*")):
-                try:
-                    found += file.stat().st_size if file.is_file() else 0
-                except OSError:
-                    continue  # deleted meanwhile
-            self.bytes_max = max(self.bytes_max, found)
+        return getattr(self._now(), name)
 
 
 @dataclass
@@ -151,7 +144,7 @@ class Running:
         self.local_dir = folder / "local"
         self.storage = storage
         self.source = RandomUpdates(self.keys, Cycle(), name="updates")
-        self.store = Switch(open_store(f"file://{self.storage}"))
+        self.store = Store(open_store(f"file://{self.storage}"))
         job = hf.Job(
             None,
             name="checkpoints",
@@ -232,7 +225,7 @@ def measure(options: argparse.Namespace, upkeep: Callable[[], None]) -> list[dic
     rate = None if options.updates_per_s == "max" else float(options.updates_per_s)
     room = options.store or _roomy(options)
     with ExitStack() as opened:
-        jobs, fill_s, stored = [], [], []
+        jobs, fill_s = [], []
         for kind in options.kinds:
             folder = opened.enter_context(_temporary(options.folder))
             storage = opened.enter_context(_temporary(room))
@@ -240,9 +233,8 @@ def measure(options: argparse.Namespace, upkeep: Callable[[], None]) -> list[dic
             jobs.append(Running(options, kind, Path(folder), Path(storage), upkeep))
             jobs[-1].fill()
             fill_s.append(time.monotonic() - began_s)
-            stored.append(opened.enter_context(Stored(Path(storage))))
         seen = _updates(options, rate, jobs)
-        results = [_figures(options, *each) for each in zip(jobs, seen, fill_s, stored, strict=True)]
+        results = [_figures(options, *each) for each in zip(jobs, seen, fill_s, strict=True)]
         for job, figures in zip(jobs, results, strict=True):
             if options.recoveries:
                 figures.update(_recoveries(options, rate, job))
@@ -287,9 +279,7 @@ def _roomy(options: argparse.Namespace) -> str | None:
     return str(MEMORY) if free_bytes > needed_bytes else options.folder
 
 
-def _figures(
-    options: argparse.Namespace, job: Running, updates: Updates, fill_s: float, stored: Stored
-) -> dict[str, Any]:
+def _figures(options: argparse.Namespace, job: Running, updates: Updates, fill_s: float) -> dict[str, Any]:
     metrics = (job.query.lastProgress or {}).get("metrics", {})
     return {
         "changelog": "on" if job.kind.changelog else "off",
@@ -297,12 +287,11 @@ def _figures(
         "updates_per_s": options.updates_per_s,
         "seconds": options.seconds,
         "store": str(job.storage.parent),
-        "held_memory_gb": options.hold_memory_gb,
         **_checkpoints(updates.checkpoints),
         "rows_per_s": round(updates.rows / updates.seconds),
         "cpu_us_per_row": round(updates.cpu_s / max(1, updates.rows) * 1e6, 1),
         "max_lag_s": round(updates.lag_s, 2),
-        "stored_bytes_max": stored.bytes_max,
+        "stored_bytes_max": job.store.bytes_max,
         "data_bytes": job.keys * (VALUE_BYTES + 8),
         "materializations": metrics.get("completedMaterialization"),
         "fill_s": round(fill_s, 1),
@@ -356,11 +345,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--local-recovery", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--folder", default=None, help="where the state lies; default: the temporary folder")
     parser.add_argument("--store", default=None, help="where the store lies; default: memory, or beside the state")
-    parser.add_argument("--hold-memory-gb", type=int, default=None, help="see benchmarks/held_memory.py; 0: none")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     options = parser.parse_args(argv)
-    if options.hold_memory_gb is None:
-        options.hold_memory_gb = gb_to_hold()
     modes = {"on": [True], "off": [False], "both": [True, False]}[options.changelog]
     options.kinds = [Kind(*each) for each in product(options.state_mb, modes)]
     if len(set(options.kinds)) < len(options.kinds) or len(options.kinds) > JOBS_MAX:
@@ -371,7 +357,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> None:
     options = arguments(argv)
     keep_freed_memory()  # as a TaskManager's process does, and its garbage collection
-    with GarbageCollection(SystemClock()) as garbage, held_memory(options.hold_memory_gb):
+    with GarbageCollection(SystemClock()) as garbage:
         results = measure(options, garbage.tick)
     if not options.json:
         print(table(results), file=sys.stderr)

@@ -4,7 +4,7 @@ import gc
 import weakref
 
 from holdfast.clock import ManualClock
-from holdfast.taskmanager.garbage import COLLECT_AFTER, PAUSE_S_MIN, GarbageCollection
+from holdfast.taskmanager.garbage import COLLECT_AFTER, PAUSE_S_MIN, SETTLE_GROWTH, GarbageCollection
 
 
 class Knot:
@@ -24,3 +24,23 @@ def test_a_cycle_is_let_go_when_it_is_time_and_the_threshold_is_back_in_the_end(
         assert knot() is None
     assert gc.get_threshold() == usual
     assert gc.get_freeze_count() == 0
+
+
+def test_what_is_there_at_the_first_look_is_not_gone_through_again_until_the_tenth_lets_go_of_it():
+    clock = ManualClock()
+    with GarbageCollection(clock) as garbage:
+        old = Knot()
+        look(garbage, clock)
+        knot = weakref.ref(old)
+        del old
+        for _ in range(SETTLE_GROWTH - 2):
+            look(garbage, clock)
+            assert knot() is not None
+        look(garbage, clock)
+        assert knot() is None
+    assert gc.get_freeze_count() == 0
+
+
+def look(garbage: GarbageCollection, clock: ManualClock) -> None:
+    clock.advance(PAUSE_S_MIN)
+    garbage.tick()

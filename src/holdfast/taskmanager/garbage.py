@@ -18,6 +18,10 @@ PAUSE_S_MIN = 10.0
 PAUSE_RATIO = 100.0
 """Looking takes no more than one part in so many of the time."""
 
+SETTLE_GROWTH = 10
+"""At the first look, and each time after so many times as many, all is looked through. What is left then stays out of
+the looks between: mostly compiled kernels, which are loaded with the first batches, and took each look 25 ms."""
+
 
 class GarbageCollection(AbstractContextManager["GarbageCollection"]):
     """The process's garbage collection while it is entered; `tick` now and then. Not for two at once."""
@@ -26,6 +30,8 @@ class GarbageCollection(AbstractContextManager["GarbageCollection"]):
         self._clock = clock
         self._usual = gc.get_threshold()
         self._next_s = 0.0
+        self._looks = 0
+        self._next_settle = 1
 
     def __enter__(self) -> "GarbageCollection":
         gc.set_threshold(*COLLECT_AFTER)
@@ -45,6 +51,16 @@ class GarbageCollection(AbstractContextManager["GarbageCollection"]):
         began_s = self._clock.monotonic()
         if began_s < self._next_s:
             return
-        gc.collect()
+        self._look()
         ended_s = self._clock.monotonic()
         self._next_s = ended_s + max(PAUSE_S_MIN, PAUSE_RATIO * (ended_s - began_s))
+
+    def _look(self) -> None:
+        self._looks += 1
+        settles = self._looks == self._next_settle
+        if settles:
+            self._next_settle *= SETTLE_GROWTH
+            gc.unfreeze()
+        gc.collect()
+        if settles:
+            gc.freeze()
