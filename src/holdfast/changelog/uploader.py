@@ -141,7 +141,7 @@ class Uploader:
             )
 
     def precede(self, checkpoint: Future[Any]) -> None:
-        """A checkpoint begins, whose part here ends with this future: parts of materializations may let it go first."""
+        """A checkpoint begins, whose part here ends with this future; materialized parts and copies let it go first."""
         self._precedence.begun(checkpoint)
 
     def available(self) -> "Future[None]":
@@ -308,7 +308,8 @@ class Uploader:
         self._in_flight.ended(packed.length)
         self._encode_more()
         if error is None and self._copies is not None:
-            # Not beside the manifest and the record of the checkpoint that waits for the object.
+            # Not beside the manifest and the record of the checkpoint that waits for the object; but in the lane of the
+            # uploads, so that these wait for a disk that is slower than they are.
             keep = partial(self._copies.keep, stored.result(), data)
             self._precedence.free(packed.length).add_done_callback(lambda _: self._in_lane(LOGS, keep))
         self._puts.sweep()

@@ -19,8 +19,9 @@ PAUSE_RATIO = 100.0
 """Looking takes no more than one part in so many of the time."""
 
 SETTLE_GROWTH = 10
-"""At the first look, and each time after so many times as many, all is looked through. What is left then stays out of
-the looks between: mostly compiled kernels, which are loaded with the first batches, and took each look 25 ms."""
+"""The first, tenth, hundredth … look goes through all there is; what is left then stays out of the looks between. It is
+mostly compiled kernels, which are loaded with the first batches and took 25 ms a look, but also what a batch holds in
+cycles at that moment: so it is not left out for good."""
 
 
 class GarbageCollection(AbstractContextManager["GarbageCollection"]):
