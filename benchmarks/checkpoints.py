@@ -29,6 +29,7 @@ a changelog costs. What one leaves to do is done within three seconds, before wh
 """
 
 import argparse
+import contextlib
 import json
 import shutil
 import statistics
@@ -42,6 +43,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import holdfast as hf
 from benchmarks.count import percentile
@@ -75,28 +77,66 @@ COPIES_PASSES = 3
 
 
 class Store:
-    """Knows what state lies in it, and can be put behind a slow network while the job runs."""
+    """Knows what state lies in it, and can be put behind a slow network while the job runs.
 
-    def __init__(self, inner: ObjectStore) -> None:
-        self.url = inner.url
-        self._fast = inner
-        self._slow = ThrottledStore(inner, NETWORK_BYTES_PER_S, NETWORK_LATENCY_S)
+    Deleted files of state are kept, and written over. Memory that is let go may go back to a virtual machine's host,
+    and a file of 4 MB made of what has to come from there again took 15 instead of 1.5 ms: a store that is another
+    machine's takes nothing of this one's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._kept = folder / "store", folder / "kept"
+        self._kept.mkdir(parents=True)
+        self._fast = open_store(f"file://{self._folder}")
+        self.url = self._fast.url
+        self._slow = ThrottledStore(self._fast, NETWORK_BYTES_PER_S, NETWORK_LATENCY_S)
         self._lock = threading.Lock()
         self._sizes: dict[str, int] = {}
+        self._spares: list[tuple[int, Path]] = []
         self._bytes = 0
         self.slow = False
         self.bytes_max = 0
         """The largest size that all state had together."""
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
-        self._now().put(name, data)
-        if name.startswith((names.CHANGELOG, names.SHARED)):
+        spare = None if self.slow or not _of_state(name) else self._spare_for(len(data))
+        if spare is None:
+            self._now().put(name, data)
+        else:
+            self._put_over(spare, name, data)
+        if _of_state(name):
             self._has(name, len(data))
 
     def delete(self, objects: Sequence[str]) -> None:
-        self._now().delete(objects)
+        for name in objects:
+            if name in self._sizes:
+                self._set_aside(name)
+        self._now().delete([name for name in objects if name not in self._sizes])
         for name in objects:
             self._has(name, 0)
+
+    def _put_over(self, spare: Path, name: str, data: bytes | bytearray | memoryview) -> None:
+        with spare.open("r+b", buffering=0) as file:
+            file.write(data)
+            file.truncate()
+        place = self._folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        spare.rename(place)
+
+    def _spare_for(self, length: int) -> Path | None:
+        """The file nearest in length, which is neither twice as long nor half."""
+        with self._lock:
+            at = min(range(len(self._spares)), key=lambda at: abs(self._spares[at][0] - length), default=None)
+            if at is None or not length / 2 <= self._spares[at][0] <= length * 2:
+                return None
+            return self._spares.pop(at)[1]
+
+    def _set_aside(self, name: str) -> None:
+        spare = self._kept / uuid4().hex
+        with contextlib.suppress(FileNotFoundError):
+            (self._folder / name).rename(spare)
+            with self._lock:
+                self._spares.append((self._sizes[name], spare))
 
     def _has(self, name: str, size_bytes: int) -> None:
         with self._lock:
@@ -110,6 +150,10 @@ class Store:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._now(), name)
+
+
+def _of_state(name: str) -> bool:
+    return name.startswith((names.CHANGELOG, names.SHARED))
 
 
 @dataclass
@@ -144,11 +188,11 @@ class Running:
         self.local_dir = folder / "local"
         self.storage = storage
         self.source = RandomUpdates(self.keys, Cycle(), name="updates")
-        self.store = Store(open_store(f"file://{self.storage}"))
+        self.store = Store(storage)
         job = hf.Job(
             None,
             name="checkpoints",
-            storage=f"file://{self.storage}",
+            storage=self.store.url,
             parallelism=1,
             state=hf.RocksDBState(cache_max_entries=options.cache),
             checkpoint=hf.CheckpointConfig(

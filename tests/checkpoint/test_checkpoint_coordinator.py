@@ -38,21 +38,21 @@ def test_no_more_than_max_concurrent_are_pending_and_a_due_trigger_stays_due() -
 
 
 def test_one_that_is_due_soon_is_cut_at_a_commit_and_the_next_one_at_its_own_time() -> None:
-    running = scenario("trigger=every:1s max_concurrent=2", "deploy run=1 0:1", "tick 0.85")
+    running = scenario("trigger=every:1s max_concurrent=2", "deploy run=1 0:1", "tick 0.84")
     assert running.step("commit 1") == []
-    assert running.step("tick 0.06") == []
+    assert running.step("tick 0.02") == []
     assert running.step("commit 2") == ["Cut 1 batch=2 run=1 to 0:1"]
     running.step("commit 3")
     assert running.step("tick 0.05") == []
-    assert running.step("tick 1.05") == ["Cut 2 batch=3 run=1 to 0:1"]
+    assert running.step("tick 1.1") == ["Cut 2 batch=3 run=1 to 0:1"]
 
 
-def test_how_soon_is_a_tenth_of_the_interval_and_no_more_than_a_tenth_of_a_second() -> None:
-    running = scenario("trigger=every:500ms", "deploy run=1 0:1", "tick 0.44")
+def test_how_soon_is_by_the_interval_and_no_more_than_by_a_second() -> None:
+    running = scenario("trigger=every:500ms", "deploy run=1 0:1", "tick 0.42")
     assert running.step("commit 1") == []
     running = scenario("trigger=every:60s", "deploy run=1 0:1", "tick 59.8")
     assert running.step("commit 1") == []
-    running.step("tick 0.15")
+    running.step("tick 0.1")
     assert running.step("commit 2") == ["Cut 1 batch=2 run=1 to 0:1"]
 
 

@@ -44,6 +44,9 @@ class DictBase:
         for key in deleted:
             self.records.pop(key, None)
 
+    def flush_ahead(self) -> None:
+        pass
+
     def scan(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
         if self.records:
             yield list(self.records), list(self.records.values())
@@ -299,6 +302,28 @@ def test_rocksdb_keeps_what_it_was_given_over_flushes(tmp_path: Path) -> None:
     assert sum(len(some) for some, _ in base.scan()) == 2_500
     assert base.memory_bytes > 0
     base.close()
+
+
+def test_rocksdb_writes_out_what_would_not_last_until_the_next_checkpoint(tmp_path: Path) -> None:
+    base = RocksDBBase(str(tmp_path))
+    records = [bytes(1_000)] * 10_000
+
+    def held_after(interval: int) -> int:
+        """Of ten megabytes for each checkpoint, after the one that follows."""
+        base.write([(interval * 10_000 + row).to_bytes(8, "big") for row in range(10_000)], records, [])
+        base.flush_ahead()
+        return base.memory_bytes
+
+    assert held_after(0) > 10_000_000
+    held_after(1)
+    deadline_s = time.monotonic() + 30
+    while base.memory_bytes > 5_000_000:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    assert held_after(2) > 10_000_000
+    assert len(base.read([row.to_bytes(8, "big") for row in range(30_000)])) == 30_000
+    base.close()
+    base.flush_ahead()
 
 
 def test_rocksdb_is_settled_once_its_files_are_merged(tmp_path: Path) -> None:

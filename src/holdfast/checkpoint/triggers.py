@@ -14,11 +14,11 @@ from cronsim import CronSim, CronSimError
 from holdfast.errors import SettingsError
 from holdfast.units import Duration, duration_s
 
-EARLY_RATIO = 0.1
-EARLY_S_MAX = 0.1
+EARLY_RATIO = 0.15
+EARLY_S_MAX = 0.15
 """A checkpoint that is due soon, within so much of the time since the last one was, is cut as a batch is committed. In
 the midst of the next batch it would cover no more, and share processors with it: such checkpoints took 20 to 40 instead
-of 11 ms."""
+of 11 ms. Longer than from one commit to the next where batches begin every 0.1 s: else none may come in time."""
 
 
 @runtime_checkable
@@ -29,7 +29,7 @@ class CheckpointTrigger(Protocol):
         """When the next checkpoint is due, in seconds since the Unix epoch; None: never by itself.
 
         It is due when the answer is at most `now_s`; where that comes soon, it is taken as a batch is committed, by up
-        to a tenth of the interval and 0.1 s earlier. `last_s` is the answer that was served last, at first the
+        to 0.15 of the interval and 0.15 s earlier. `last_s` is the answer that was served last, at first the
         start of the job; it can be later than `now_s` only when the clock was set back.
         """
         ...

@@ -6,6 +6,7 @@ sorted by key group, which makes a multi-get touch few blocks. Does not know row
 """
 
 import shutil
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
@@ -34,8 +35,18 @@ WRITE_BUFFER_BYTES = 24 * 1024 * 1024
 50 MB less than with buffers of 32 MB at 10,000 rows of 1 kB a second. With 16 MB a table of small rows without a cache
 took 7 % longer."""
 WRITE_BUFFERS_MAX = 4
+FILE_BYTES = 24 * 1024 * 1024
+"""Of a merged file; RocksDB's own 64 MB are more than malloc keeps once it was freed (`taskmanager/malloc`), which a
+materialization reads them into, and one of them occupies a store for longer when a checkpoint comes."""
 SETTLED_FILES_MAX = 1
 """Flushed and not yet merged: a flush may follow right after a merge."""
+ACTIVE, IMMUTABLE, AT_LEVEL_0 = (
+    "rocksdb.cur-size-active-mem-table",
+    "rocksdb.num-immutable-mem-table",
+    "rocksdb.num-files-at-level0",
+)
+BEHIND_FILES = 8
+"""So many unmerged ones, and RocksDB soon holds up whoever asks it to flush."""
 MERGING = ("rocksdb.num-running-compactions", "rocksdb.compaction-pending")
 BLOCK_CACHE_BYTES = 64 * 1024 * 1024
 SYNC_BYTES = 1024 * 1024
@@ -69,6 +80,9 @@ class RocksDBBase:
         self._cache = Cache(BLOCK_CACHE_BYTES)
         self._db: Any = Rdict(str(self.folder / "db"), _options(self._cache))
         self._checkpoints = 0
+        self._closing = threading.Lock()
+        self._held_bytes = 0
+        """In memory, when `flush_ahead` was last called."""
         self._unlogged = WriteOptions()
         self._unlogged.disable_wal = True
         # Keys come sorted: each is looked for from where the last one went. Only unordered writes heed it.
@@ -85,7 +99,7 @@ class RocksDBBase:
     def settled(self) -> bool:
         if self._db is None:
             return False
-        unmerged = int(self._db.property_value("rocksdb.num-files-at-level0") or 0) > SETTLED_FILES_MAX
+        unmerged = int(self._db.property_value(AT_LEVEL_0) or 0) > SETTLED_FILES_MAX
         return not (unmerged or any(self._db.property_int_value(each) for each in MERGING))
 
     def read(self, keys: list[bytes]) -> list[bytes | None]:
@@ -108,6 +122,17 @@ class RocksDBBase:
         """Unlike `checkpoint`, which would do it too, leaves the interpreter to others meanwhile."""
         self._db.flush()
 
+    def flush_ahead(self) -> None:
+        with self._closing:
+            if self._db is None:
+                return
+            held, waiting = (int(self._db.property_int_value(each) or 0) for each in (ACTIVE, IMMUTABLE))
+            grown, self._held_bytes = held - self._held_bytes, held
+            keeps_up = not waiting and int(self._db.property_value(AT_LEVEL_0) or 0) < BEHIND_FILES
+            if keeps_up and grown > 0 and held + grown > WRITE_BUFFER_BYTES:
+                self._db.flush(wait=False)
+                self._held_bytes = 0
+
     def checkpoint(self) -> Path:
         """Writes out what is in memory and links the files: nothing is copied."""
         self._checkpoints += 1
@@ -124,7 +149,8 @@ class RocksDBBase:
         self.is_empty = False
 
     def close(self) -> None:
-        db, self._db = self._db, None
+        with self._closing:
+            db, self._db = self._db, None
         if db is not None:
             db.close()
             self._own.close()
@@ -160,6 +186,7 @@ def _options(blocks: Any) -> Any:
     options.set_bottommost_compression_type(DBCompressionType.lz4())
     options.set_write_buffer_size(WRITE_BUFFER_BYTES)
     options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
+    options.set_target_file_size_base(FILE_BYTES)
     options.set_memtable_whole_key_filtering(True)
     options.set_memtable_prefix_bloom_ratio(MEMTABLE_BLOOM_SHARE)
     # Readers may see part of a write that is under way: there are none, since reads, writes and checkpoints of a table

@@ -57,6 +57,11 @@ class BaseStore(Protocol):
         """Write out what is in memory, so that `checkpoint` takes little time. By any thread."""
         ...
 
+    def flush_ahead(self) -> None:
+        """A checkpoint is completed: if what is in memory would be written out by itself before the next one is, begin
+        now, so that it does not begin beside that one. Returns at once. By any thread, also after `close`."""
+        ...
+
     def checkpoint(self) -> Path:
         """A folder with files that hold its state as of now; whoever asked for it deletes it."""
         ...

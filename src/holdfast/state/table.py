@@ -110,10 +110,7 @@ class StateTable:
 
     @property
     def memory_bytes(self) -> int:
-        """Index, keys, values, the base store's own memory, and what is captured; without `undo_bytes`.
-
-        Objects are estimated.
-        """
+        """Index, keys, values, the base store's own memory, what is captured; objects estimated; no `undo_bytes`."""
         captured = sum(each.memory_bytes for each in self._captured)
         base = 0 if self._residency is None else self._residency.memory_bytes
         return self._rows.memory_bytes + base + captured
@@ -291,6 +288,8 @@ class StateTable:
     def release(self, up_to_batch: int) -> None:
         """The state after `up_to_batch` is in a completed checkpoint: no rewind goes back further."""
         self._history.release(up_to_batch)
+        if self._residency is not None:
+            self._residency.base.flush_ahead()
 
     def apply(self, changes: pa.RecordBatch, key_group_start: int, key_group_stop: int, *, blind: bool = False) -> None:
         """Replay a change set or snapshot, outside a batch; rows of other key groups are left out.
