@@ -69,7 +69,8 @@ class CheckpointConfig:
     persist_delay, persist_size_threshold
         How long, and up to what size, requests to persist wait for others to share an object with.
     preemptive_persist_threshold
-        What a table's log may have pending before it is uploaded without waiting for a checkpoint.
+        What a table's log may have pending before it is uploaded without waiting for a checkpoint; a quarter of it
+        shortly before the next one is expected.
     object_size_max
         A changelog object is split at this size.
     in_flight_max

@@ -1,5 +1,7 @@
 """Uploads ahead of a cut (behaviour 1), and rewinds: of what is pending, uploading, stored, and across a boundary."""
 
+from concurrent.futures import Future
+
 import pytest
 from changelog_world import Waiting, World, change, spans
 
@@ -31,6 +33,25 @@ def test_append_alone_uploads_nothing_until_the_threshold_and_a_later_persist_up
     assert len(world.puts) == 2
     assert spans(pieces) == [(0, 3), (3, 4)]
     assert world.rows(pieces) == [[("a", 0), ("a", 1), ("a", 2)], [("b", 1)]]  # not merged across batches
+
+
+def test_a_quarter_is_enough_where_a_checkpoint_comes_soon():
+    world = ahead(8)
+    for pause_s in (1.0, 0.84):
+        checkpoint: Future[None] = Future()
+        world.uploader.precede(checkpoint)
+        checkpoint.set_result(None)
+        world.scheduler.advance(pause_s)
+    for batch in range(3):
+        world.writer.append(batch, change("a", batch))
+    assert world.puts == []
+    world.scheduler.advance(0.02)
+    world.writer.append(3, change("b"))
+    world.writer.append(4, change("c"))
+    world.scheduler.advance(0.1)
+    assert len(world.puts) == 1
+    pieces = world.persisted(4)
+    assert (spans(pieces), len(world.puts)) == ([(0, 4), (4, 5)], 2)
 
 
 def test_a_persist_while_it_is_uploaded_ahead_waits_for_it_and_uploads_nothing_twice():

@@ -44,6 +44,14 @@ def test_without_checkpoints_everything_begins_at_once(precedence, scheduler):
     assert precedence.free(FILE_BYTES).done(), "one alone says nothing of the next"
 
 
+def test_one_comes_soon_when_little_of_the_interval_is_left_and_if_it_is_a_little_late(precedence, scheduler):
+    assert not precedence.soon()
+    each_second(precedence, scheduler)
+    for pause_s, soon in ((0.8, False), (0.04, True), (0.2, True), (0.15, False)):
+        scheduler.advance(pause_s)
+        assert precedence.soon() == soon
+
+
 def test_it_waits_until_all_that_are_under_way_have_ended_however(precedence, scheduler):
     first, second = begin(precedence), begin(precedence)
     waiting = [precedence.free(FILE_BYTES), precedence.free(FILE_BYTES)]

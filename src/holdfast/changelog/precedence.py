@@ -1,4 +1,4 @@
-"""Checkpoints go first: when something large may begin that competes with them for processors and for the store.
+"""Checkpoints go first: when one is expected, and when something large may begin that competes with it.
 
     begun ──── under way ──── done ─ record     begun ──── …
       └──────────────── interval ─────────────────┘
@@ -27,6 +27,8 @@ RECORD_S = 0.02
 """What is stored here is one part of a checkpoint: then the JobMaster, perhaps on this machine, writes its record. What
 began at once held that up for 4 ms, where it takes a few tenths of one."""
 WAIT_S_MAX = 0.5
+SOON_RATIO, SOON_S_MAX = 0.15, 0.25
+"""A checkpoint comes soon, where so much of the interval is left: long enough for what is stored ahead of it."""
 
 
 class Precedence:
@@ -61,12 +63,21 @@ class Precedence:
         free.add_done_callback(lambda _: cancel())
         return free
 
+    def soon(self) -> bool:
+        """Whether the next checkpoint comes within a moment."""
+        with self._lock:
+            return self._within(SOON_S_MAX, SOON_RATIO)
+
     def _quiet(self, takes_s: float) -> bool:
-        """Whether what takes so long would last into the next checkpoint, or that one is a little late."""
+        """Whether what takes so long would last into the next checkpoint."""
+        return self._within(takes_s, QUIET_RATIO_MAX)
+
+    def _within(self, seconds: float, ratio_max: float) -> bool:
+        """Whether less is left until the next checkpoint, also than that ratio of the interval, or it is a bit late."""
         if self._began_s is None or self._interval_s is None:
             return False
         left_s = self._began_s + self._interval_s - self._scheduler.monotonic()
-        return -LATE_RATIO * self._interval_s < left_s < min(takes_s, QUIET_RATIO_MAX * self._interval_s)
+        return -LATE_RATIO * self._interval_s < left_s < min(seconds, ratio_max * self._interval_s)
 
     def _ended(self) -> None:
         with self._lock:
