@@ -47,7 +47,7 @@ def test_one_that_is_due_soon_is_cut_at_a_commit_and_the_next_one_at_its_own_tim
     assert running.step("tick 1.1") == ["Cut 2 batch=3 run=1 to 0:1"]
 
 
-def test_how_soon_is_by_the_interval_and_no_more_than_by_a_second() -> None:
+def test_how_soon_is_a_part_of_the_interval_and_at_most_of_a_second() -> None:
     running = scenario("trigger=every:500ms", "deploy run=1 0:1", "tick 0.42")
     assert running.step("commit 1") == []
     running = scenario("trigger=every:60s", "deploy run=1 0:1", "tick 59.8")
