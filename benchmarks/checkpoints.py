@@ -108,12 +108,11 @@ class Store:
             self._has(name, len(data))
 
     def delete(self, objects: Sequence[str]) -> None:
+        self._now().delete([name for name in objects if name not in self._sizes])
         for name in objects:
             if name in self._sizes:
                 self._set_aside(name)
-        self._now().delete([name for name in objects if name not in self._sizes])
-        for name in objects:
-            self._has(name, 0)
+                self._has(name, 0)
 
     def _put_over(self, spare: Path, name: str, data: bytes | bytearray | memoryview) -> None:
         with spare.open("r+b", buffering=0) as file:

@@ -82,7 +82,7 @@ class RocksDBBase:
         self._checkpoints = 0
         self._closing = threading.Lock()
         self._held_bytes = 0
-        """In memory, when `flush_ahead` was last called."""
+        """In the buffer, when `flush_ahead` was last called; more than now where it was full since."""
         self._unlogged = WriteOptions()
         self._unlogged.disable_wal = True
         # Keys come sorted: each is looked for from where the last one went. Only unordered writes heed it.
