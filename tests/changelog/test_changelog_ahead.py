@@ -37,7 +37,7 @@ def test_append_alone_uploads_nothing_until_the_threshold_and_a_later_persist_up
 
 def test_a_quarter_is_enough_where_a_checkpoint_comes_soon():
     world = ahead(8)
-    for pause_s in (1.0, 0.84):
+    for pause_s in (1.0, 0.69):
         checkpoint: Future[None] = Future()
         world.uploader.precede(checkpoint)
         checkpoint.set_result(None)

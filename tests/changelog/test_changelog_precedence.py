@@ -47,7 +47,7 @@ def test_without_checkpoints_everything_begins_at_once(precedence, scheduler):
 def test_one_comes_soon_when_little_of_the_interval_is_left_and_if_it_is_a_little_late(precedence, scheduler):
     assert not precedence.soon()
     each_second(precedence, scheduler)
-    for pause_s, soon in ((0.8, False), (0.04, True), (0.2, True), (0.15, False)):
+    for pause_s, soon in ((0.65, False), (0.05, True), (0.35, True), (0.15, False)):
         scheduler.advance(pause_s)
         assert precedence.soon() == soon
 

@@ -43,6 +43,19 @@ def test_an_object_shared_by_two_logs_goes_when_both_let_go() -> None:
     assert registry.names(OTHER_LOG) == {"b"}
 
 
+def test_what_is_handed_over_is_held_once_by_who_takes_it() -> None:
+    registry = ObjectRegistry()
+    registry.hold(PENDING, ["a", "b"])
+    registry.hold(RECORD, ["b", "c"])
+    registry.acknowledge(["a", "b", "c"])
+    registry.hand_over(PENDING, RECORD)
+    registry.validate()
+    assert (registry.names(PENDING), registry.names(RECORD)) == (frozenset(), {"a", "b", "c"})
+    registry.release(RECORD)
+    registry.validate()
+    assert registry.take(0) == ["a", "b", "c"]
+
+
 def test_an_object_acknowledged_too_late_is_deleted_at_once() -> None:
     registry = ObjectRegistry()
     registry.acknowledge(["late"])

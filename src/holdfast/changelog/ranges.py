@@ -122,6 +122,8 @@ class Range:
 
     def sqn_stop_at(self, batch: int) -> int:
         """The end of what it holds of batches up to that one; its start where that is nothing."""
+        if self.batch_stop <= batch + 1:
+            return self.sqn_stop
         return max((each.sqn_stop for each in self.extents if each.batch_stop <= batch + 1), default=self.sqn_start)
 
     def narrow(self, to_batch: int) -> None:
@@ -135,9 +137,11 @@ Entry = Pending | Range
 
 def divides(batch: int, entry: Entry) -> bool:
     """Whether a cut at that batch would have to divide what cannot be."""
-    parts: Sequence[Pending | Extent] = [entry] if not isinstance(entry, Range) else entry.extents
-    if isinstance(entry, Range) and entry.error is not None:
-        parts = entry.change_sets
+    if not entry.batch_start <= batch < entry.batch_stop - 1:
+        return False
+    if not isinstance(entry, Range):
+        return True
+    parts: Sequence[Pending | Extent] = entry.extents if entry.error is None else entry.change_sets
     return any(each.batch_start <= batch < each.batch_stop - 1 for each in parts)
 
 
@@ -149,6 +153,11 @@ class Wanted(NamedTuple):
     sqn_stop: int
 
     @property
+    def stored(self) -> bool:
+        """Nothing is to be waited for."""
+        return self.range.done.done() and self.range.done.exception() is None
+
+    @property
     def undone(self) -> bool:
         """A rewind took some of it back."""
         return self.range.undone or self.sqn_stop > self.range.sqn_stop
@@ -156,11 +165,9 @@ class Wanted(NamedTuple):
     def pieces(self) -> Iterator[LogPiece]:
         """Of a range that is stored: narrowed to what is wanted."""
         for piece in self.range.done.result():
-            yield msgspec.structs.replace(
-                piece,
-                sqn_start=max(piece.sqn_start, self.sqn_start),
-                sqn_stop=min(piece.sqn_stop, self.sqn_stop),
-            )
+            start, stop = max(piece.sqn_start, self.sqn_start), min(piece.sqn_stop, self.sqn_stop)
+            as_it_is = (start, stop) == (piece.sqn_start, piece.sqn_stop)
+            yield piece if as_it_is else msgspec.structs.replace(piece, sqn_start=start, sqn_stop=stop)
 
 
 def wanted(ranges: Sequence[Range], from_sqn: int, up_to_batch: int) -> list[Wanted]:

@@ -294,7 +294,8 @@ def _combined(log: LogId, needed: Sequence[Wanted]) -> Future[list[LogPiece]]:
     """The pieces of all ranges in order once all are stored; or the first error."""
     combined: Future[list[LogPiece]] = Future()
     lock = threading.Lock()
-    missing = len(needed)
+    awaited = [each for each in needed if not each.stored]
+    missing = len(awaited)
 
     def answer() -> None:
         if any(each.undone for each in needed):
@@ -314,8 +315,8 @@ def _combined(log: LogId, needed: Sequence[Wanted]) -> Future[list[LogPiece]]:
         elif last:
             answer()
 
-    for each in needed:
+    for each in awaited:
         each.range.done.add_done_callback(one_done)
-    if not needed:
+    if not awaited:
         answer()
     return combined

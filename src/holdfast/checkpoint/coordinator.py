@@ -158,8 +158,8 @@ class Coordinator:
             return
         groups = {(sink, group.number): group for sink, each in sorted(base.groups.items()) for group in each}
         names = base.objects | {group.object for group in groups.values()}
-        self._registry.hold(RecordHolder(base.number), sorted(names))
-        self._registry.acknowledge(sorted(names))
+        self._registry.hold(RecordHolder(base.number), names)
+        self._registry.acknowledge(names)
         self._records.written(base.number, frozenset(groups))
         for (sink, number), group in groups.items():
             self._registry.hold(GroupHolder(sink, number), [group.object])
@@ -202,10 +202,10 @@ class Coordinator:
         pending = self._pending.get(event.checkpoint_id)
         lost = self._registry.being_deleted(event.objects)
         if pending is not None and pending.acknowledge(event):
-            self._registry.hold(PendingHolder(event.checkpoint_id), sorted(event.objects))
+            self._registry.hold(PendingHolder(event.checkpoint_id), event.objects)
             if lost:
                 self._abort(pending, f"TaskManager {event.task_manager} refers to objects it had let go of: {lost}")
-        self._registry.acknowledge(sorted(event.objects))
+        self._registry.acknowledge(event.objects)
 
     def _update_held(self, event: ev.Acknowledged) -> None:
         log = LogHolder(event.task_manager, event.incarnation)
@@ -268,12 +268,12 @@ class Coordinator:
         self._live = dict(event.live)
         for holder in self._registry.holders():
             if isinstance(holder, LogHolder) and self._live.get(holder.task_manager) != holder.incarnation:
-                self._registry.acknowledge(sorted(self._registry.names(holder)))
+                self._registry.acknowledge(self._registry.names(holder))
                 self._registry.release(holder)
                 self._held_order.pop(holder, None)
 
     def _on_objects_found(self, event: ev.ObjectsFound) -> None:
-        self._registry.acknowledge(sorted(event.names))
+        self._registry.acknowledge(event.names)
 
     # --- records ------------------------------------------------------------------------------------------------------
 
@@ -319,17 +319,17 @@ class Coordinator:
             objects.append(group.object)
             self._registry.hold(GroupHolder(sink, event.number), [group.object])
             self._publication.add(sink, group)
-        record, pending = RecordHolder(event.number), PendingHolder(event.checkpoint_id)
-        self._registry.hold(record, [*sorted(self._registry.names(pending)), *objects])
-        self._registry.release(pending)
-        self._registry.acknowledge(sorted(event.stored.values()))
+        record = RecordHolder(event.number)
+        self._registry.hand_over(PendingHolder(event.checkpoint_id), record)
+        self._registry.hold(record, objects)
+        self._registry.acknowledge(event.stored.values())
         self._records.written(event.number, frozenset(groups))
 
     def _recorded_again(self, again: ev.RecordAgain, number: JournalNumber) -> None:
         """The new record holds what the old one does, but for its groups, which are published."""
         self._again = None
         groups = {group.object for _, group in self._publication.groups()}
-        self._registry.hold(RecordHolder(number), sorted(self._registry.names(RecordHolder(again.number)) - groups))
+        self._registry.hold(RecordHolder(number), self._registry.names(RecordHolder(again.number)) - groups)
         self._records.written(number, frozenset())
         self._resolve_close_requests()
         self._choose_base()
@@ -339,7 +339,7 @@ class Coordinator:
         if pending is None or pending.checkpoint_id != event.checkpoint_id:
             return
         self._sent = None
-        self._registry.acknowledge(sorted(event.stored.values()))
+        self._registry.acknowledge(event.stored.values())
         self._abort(pending, f"no record was written: {event.reason}", counted=self._phase is Phase.RUNNING)
         self._choose_base()
 
@@ -380,7 +380,7 @@ class Coordinator:
         self._registry.deleted(event.names)
 
     def _on_delete_failed(self, event: ev.DeleteFailed) -> None:
-        self._registry.delete_failed(sorted(event.names), self._now_s)
+        self._registry.delete_failed(event.names, self._now_s)
 
     # --- what follows -------------------------------------------------------------------------------------------------
 

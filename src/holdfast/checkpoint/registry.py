@@ -13,7 +13,8 @@ a name with a holder is neither deletable nor being deleted.
 Does not own: who holds what when; that is the coordinator's.
 """
 
-from collections.abc import Iterable, Set
+from collections import Counter
+from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass
 
 from holdfast.ids import CheckpointId, Incarnation, JournalNumber
@@ -60,39 +61,47 @@ class ObjectRegistry:
 
     def __init__(self) -> None:
         self._names: dict[Holder, set[str]] = {}
-        self._holders: dict[str, set[Holder]] = {}
+        self._holders: Counter[str] = Counter()
+        """How many hold a name."""
         self._owned: set[str] = set()
         self._deletable: dict[str, float] = {}
         self._deleting: set[str] = set()
 
     def acknowledge(self, names: Iterable[str]) -> None:
         """From now on these are deleted here and nowhere else, at once if nobody holds them."""
-        for name in names:
-            self._owned.add(name)
-            if name not in self._holders and name not in self._deleting:
-                self._deletable.setdefault(name, 0.0)
+        names = set(names)
+        self._owned |= names
+        for name in sorted(name for name in names if name not in self._holders and name not in self._deleting):
+            self._deletable.setdefault(name, 0.0)
 
     def hold(self, holder: Holder, names: Iterable[str]) -> None:
         """`holder` needs these too, beside what it holds already."""
         held = self._names.setdefault(holder, set())
-        for name in names:
-            held.add(name)
-            self._holders.setdefault(name, set()).add(holder)
-            self._deletable.pop(name, None)
+        new = set(names) - held
+        held |= new
+        self._holders.update(new)
+        for name in self._deletable.keys() & new:
+            del self._deletable[name]
+
+    def hand_over(self, holder: Holder, to: Holder) -> None:
+        """What `holder` needed, `to` needs instead, beside what it holds already."""
+        before, handed = self._names.get(to, set()), self._names.pop(holder, set())
+        self._names[to] = before | handed
+        self._drop(before & handed)
 
     def replace(self, holder: Holder, names: Set[str]) -> None:
         """`holder` needs exactly these from now on."""
-        before = self._names.get(holder, set())
-        self.hold(holder, names - before)
-        self._let_go(holder, before - names)
+        self.hold(holder, names)
+        unneeded = self._names[holder] - names
+        self._names[holder] -= unneeded
+        self._drop(unneeded)
 
     def release(self, holder: Holder) -> None:
         """`holder` needs nothing any more. Unknown holders are fine."""
-        self._let_go(holder, set(self._names.get(holder, ())))
-        self._names.pop(holder, None)
+        self._drop(self._names.pop(holder, ()))
 
     def take(self, now_s: float) -> list[str]:
-        """Names to delete now, in the order they came free; each is given out once until it is answered."""
+        """Names to delete now, in the order they came free, then by name; each is given out once until answered."""
         names = [name for name, not_before_s in self._deletable.items() if not_before_s <= now_s]
         for name in names:
             del self._deletable[name]
@@ -108,10 +117,9 @@ class ObjectRegistry:
 
     def delete_failed(self, names: Iterable[str], now_s: float) -> None:
         """These may still be there; they stay queued."""
-        for name in names:
-            if name in self._deleting:
-                self._deleting.discard(name)
-                self._deletable[name] = now_s + RETRY_PAUSE_S
+        for name in sorted(self._deleting.intersection(names)):
+            self._deleting.discard(name)
+            self._deletable[name] = now_s + RETRY_PAUSE_S
 
     def names(self, holder: Holder) -> frozenset[str]:
         """What `holder` holds."""
@@ -130,11 +138,8 @@ class ObjectRegistry:
 
     def validate(self) -> None:
         """Check the invariants; raises AssertionError."""
-        inverse: dict[str, set[Holder]] = {}
-        for holder, names in self._names.items():
-            for name in names:
-                inverse.setdefault(name, set()).add(holder)
-        assert inverse == self._holders, "holders and names disagree"
+        holders = Counter(name for names in self._names.values() for name in names)
+        assert dict(holders) == dict(self._holders), "holders and names disagree"
         doomed = self._holders.keys() & (self._deletable.keys() | self._deleting)
         assert not doomed, f"held, and yet to be deleted: {sorted(doomed)}"
         waiting = self._deletable.keys() | self._deleting
@@ -143,12 +148,11 @@ class ObjectRegistry:
         assert not idle, f"held by nobody and never deleted: {sorted(idle)}"
         assert not self._deletable.keys() & self._deleting, "queued twice"
 
-    def _let_go(self, holder: Holder, names: Iterable[str]) -> None:
-        for name in sorted(names):
-            self._names[holder].discard(name)
-            holders = self._holders[name]
-            holders.discard(holder)
-            if not holders:
-                del self._holders[name]
-                if name in self._owned and name not in self._deleting:
-                    self._deletable[name] = 0.0
+    def _drop(self, names: Collection[str]) -> None:
+        """One holder less of each."""
+        self._holders.subtract(names)
+        free = [name for name in names if not self._holders[name]]
+        for name in free:
+            del self._holders[name]
+        for name in sorted(self._owned.intersection(free) - self._deleting):
+            self._deletable[name] = 0.0

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from holdfast.changelog.handles import LogPiece, MaterializedPart
 from holdfast.changelog.writer import LogSize
@@ -23,15 +24,15 @@ class Base:
     new_bytes: int = 0
     """Of the parts, those that were stored for it."""
 
-    @property
+    @cached_property
     def stored_bytes(self) -> int:
         """Of the parts, without the restored log."""
         return sum(part.length for part in self.materialized)
 
-    def objects(self) -> list[str]:
+    @cached_property
+    def objects(self) -> Sequence[str]:
         """Names of what it needs, without doubles."""
-        parts, pieces = [part.object for part in self.materialized], [piece.object for piece in self.restored_log]
-        return list(dict.fromkeys(parts + pieces))
+        return tuple(dict.fromkeys(each.object for each in (*self.materialized, *self.restored_log)))
 
     def size(self, log: LogSize) -> LogSize:
         """The log upon this base, with what of it was restored."""

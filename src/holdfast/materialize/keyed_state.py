@@ -239,7 +239,7 @@ class KeyedState:
     def held(self) -> list[str]:
         """Names of all stored objects that the log and the materializations still use."""
         with self._lock:
-            bases = [name for base in (self._current, *self._provisional) for name in base.objects()]
+            bases = [name for base in (self._current, *self._provisional) for name in base.objects]
             return list(dict.fromkeys(bases + self._log.held()))
 
     def close(self) -> None:
@@ -419,4 +419,4 @@ class KeyedState:
 
     def _release(self, bases: Sequence[Base]) -> None:
         for base in bases:
-            self._uploader.release(base.objects())
+            self._uploader.release(base.objects)

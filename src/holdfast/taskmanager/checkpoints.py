@@ -12,7 +12,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -81,7 +81,7 @@ class CheckpointWork:
         self._answers = answers
         self._held_lock = threading.Lock()
         self._closing_sequence: int | None = None
-        self._pieces_seen: set[tuple[str, int]] = set()
+        self._pieces_seen: Set[tuple[str, int]] = frozenset()
         self._pool = ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="checkpoint")
 
     def start(self, cut: Cut) -> None:
@@ -128,7 +128,7 @@ class CheckpointWork:
         tables = [handle.result() for handle in cut.handles]
         hit("taskmanager.cut.uploaded")
         name = self._store_manifest(cut, tables)
-        objects = dict.fromkeys([name, *(each for table in tables for each in table.objects())])
+        objects = list(dict.fromkeys([name, *(each for table in tables for each in table.objects())]))
         # From here on only the JobMaster may delete them.
         self._uploader.acknowledge(objects)
         incremental, full = self._sizes(tables)
@@ -139,7 +139,7 @@ class CheckpointWork:
             incarnation=self._incarnation,
             batch=cut.batch,
             manifest=name,
-            objects=list(objects),
+            objects=objects,
             held=list(dict.fromkeys([*objects, *held])),
             incremental_bytes=incremental,
             full_bytes=full,
@@ -167,9 +167,9 @@ class CheckpointWork:
             return (self._answers.next_sequence() if late is None else late), cut.held()
 
     def _sizes(self, tables: list[TableHandle]) -> tuple[int, int]:
-        pieces = dict(_pieces(tables))
-        new = sum(length for piece, length in pieces.items() if piece not in self._pieces_seen)
-        self._pieces_seen = set(pieces)
+        pieces = {(each.object, each.offset): each.length for table in tables for each in table.stored()}
+        new = sum(pieces[piece] for piece in pieces.keys() - self._pieces_seen)
+        self._pieces_seen = pieces.keys()
         return new, sum(pieces.values())
 
     def _decline(self, checkpoint_id: int, error: Exception) -> None:
@@ -187,11 +187,3 @@ class CheckpointWork:
                 _log.info("TaskManager %d repeats an unanswered call: %s", self._task_manager, error)
             self._answers.ended.wait(delay_s)
             delay_s = min(2 * delay_s, REPEAT_S_MAX)
-
-
-def _pieces(tables: list[TableHandle]) -> Iterator[tuple[tuple[str, int], int]]:
-    for table in tables:
-        for part in table.materialized:
-            yield (part.object, part.offset), part.length
-        for piece in table.log:
-            yield (piece.object, piece.offset), piece.length
