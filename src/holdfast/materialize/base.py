@@ -32,7 +32,8 @@ class Base:
     @cached_property
     def objects(self) -> Sequence[str]:
         """Names of what it needs, without doubles."""
-        return tuple(dict.fromkeys(each.object for each in (*self.materialized, *self.restored_log)))
+        parts, pieces = [part.object for part in self.materialized], [piece.object for piece in self.restored_log]
+        return tuple(dict.fromkeys(parts + pieces))
 
     def size(self, log: LogSize) -> LogSize:
         """The log upon this base, with what of it was restored."""
