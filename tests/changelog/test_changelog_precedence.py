@@ -52,6 +52,15 @@ def test_one_comes_soon_when_little_of_the_interval_is_left_and_if_it_is_a_littl
         assert precedence.soon() == soon
 
 
+def test_of_a_long_interval_soon_is_the_last_half_second(precedence, scheduler):
+    for pause_s in (10.0, 10.0, 9.4):
+        begin(precedence).set_result(None)
+        scheduler.advance(pause_s)
+    assert not precedence.soon()
+    scheduler.advance(0.2)
+    assert precedence.soon()
+
+
 def test_it_waits_until_all_that_are_under_way_have_ended_however(precedence, scheduler):
     first, second = begin(precedence), begin(precedence)
     waiting = [precedence.free(FILE_BYTES), precedence.free(FILE_BYTES)]

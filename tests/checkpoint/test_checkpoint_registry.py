@@ -51,9 +51,12 @@ def test_what_is_handed_over_is_held_once_by_who_takes_it() -> None:
     registry.hand_over(PENDING, RECORD)
     registry.validate()
     assert (registry.names(PENDING), registry.names(RECORD)) == (frozenset(), {"a", "b", "c"})
+    registry.hold(LOG, ["b"])
     registry.release(RECORD)
     registry.validate()
-    assert registry.take(0) == ["a", "b", "c"]
+    assert registry.take(0) == ["a", "c"]
+    registry.release(LOG)
+    assert registry.take(0) == ["b"]
 
 
 def test_an_object_acknowledged_too_late_is_deleted_at_once() -> None:

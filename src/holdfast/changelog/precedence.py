@@ -28,8 +28,8 @@ RECORD_S = 0.02
 began at once held that up for 4 ms, where it takes a few tenths of one."""
 WAIT_S_MAX = 0.5
 SOON_RATIO, SOON_S_MAX = 0.3, 0.5
-"""A checkpoint comes soon, where so much of the interval is left: long enough for what is stored ahead of it,
-even where it is cut at a commit, up to 0.15 of the interval before it is due, and the one before was not."""
+"""A checkpoint comes soon, where so much of the interval is left: long enough for what is stored ahead of it, where it
+is cut at a commit, by up to `triggers.EARLY_RATIO` before it is due, and the interval before was longer by as much."""
 
 
 class Precedence:

@@ -41,8 +41,8 @@ ENCODING, LOGS, SHARED, MATERIALIZING = "encode", "upload", "shared", "materiali
 UPLOADS_MAX = 12
 """Of logs, at once: as many objects of full size as the default bound in flight holds."""
 SOON_DIVISOR = 4
-"""Of what a log may have pending, where a checkpoint comes soon. With 10 MB in each second's checkpoint 1 instead of
-4.5 MB were left for it to encode and to store, for one request more."""
+"""Of what a log may have pending, where a checkpoint comes soon: with 10 MB in each second's 1 or 2 instead of up to
+5 MB are left for it to encode and to store, for one or two requests more."""
 
 
 class Uploader:
