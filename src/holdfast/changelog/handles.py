@@ -60,17 +60,17 @@ class TableHandle(msgspec.Struct, frozen=True):
     log: list[LogPiece]
     rows: int | None = None
 
-    def stored(self) -> list[MaterializedPart | LogPiece]:
+    def ranges(self) -> list[MaterializedPart | LogPiece]:
         """The ranges of objects that this handle refers to: what a restore reads."""
         return [*self.materialized, *self.log]
 
     def objects(self) -> list[str]:
         """Names of all objects this handle refers to, without doubles, in order."""
-        return list(dict.fromkeys([each.object for each in self.stored()]))
+        return list(dict.fromkeys([each.object for each in self.ranges()]))
 
     def stored_bytes(self) -> int:
         """Bytes of the ranges that this handle refers to."""
-        return sum(each.length for each in self.stored())
+        return sum(each.length for each in self.ranges())
 
     def narrow(self, key_group_start: int, key_group_stop: int) -> "TableHandle":
         """The same state for the key groups that both ranges have; parts and pieces without any are left out."""

@@ -61,8 +61,7 @@ class ObjectRegistry:
 
     def __init__(self) -> None:
         self._names: dict[Holder, set[str]] = {}
-        self._holders: Counter[str] = Counter()
-        """How many hold a name."""
+        self._holder_counts: Counter[str] = Counter()
         self._owned: set[str] = set()
         self._deletable: dict[str, float] = {}
         self._deleting: set[str] = set()
@@ -71,7 +70,7 @@ class ObjectRegistry:
         """From now on these are deleted here and nowhere else, at once if nobody holds them."""
         names = set(names)
         self._owned |= names
-        for name in sorted(name for name in names if name not in self._holders and name not in self._deleting):
+        for name in sorted(name for name in names if name not in self._holder_counts and name not in self._deleting):
             self._deletable.setdefault(name, 0.0)
 
     def hold(self, holder: Holder, names: Iterable[str]) -> None:
@@ -79,12 +78,12 @@ class ObjectRegistry:
         held = self._names.setdefault(holder, set())
         new = set(names) - held
         held |= new
-        self._holders.update(new)
+        self._holder_counts.update(new)
         for name in self._deletable.keys() & new:
             del self._deletable[name]
 
     def hand_over(self, holder: Holder, to: Holder) -> None:
-        """What `holder` needed, `to` needs instead, beside what it holds already."""
+        """What `holder` needed, `to`, another one, needs instead, beside what it holds already."""
         before, handed = self._names.get(to, set()), self._names.pop(holder, set())
         self._names[to] = before | handed
         self._drop(before & handed)
@@ -134,25 +133,25 @@ class ObjectRegistry:
         return sorted(self._deleting.intersection(names))
 
     def __len__(self) -> int:
-        return len(self._holders.keys() | self._owned)
+        return len(self._holder_counts.keys() | self._owned)
 
     def validate(self) -> None:
         """Check the invariants; raises AssertionError."""
         holders = Counter(name for names in self._names.values() for name in names)
-        assert dict(holders) == dict(self._holders), "holders and names disagree"
-        doomed = self._holders.keys() & (self._deletable.keys() | self._deleting)
+        assert dict(holders) == dict(self._holder_counts), "holders and names disagree"
+        doomed = self._holder_counts.keys() & (self._deletable.keys() | self._deleting)
         assert not doomed, f"held, and yet to be deleted: {sorted(doomed)}"
         waiting = self._deletable.keys() | self._deleting
         assert waiting <= self._owned, f"not ours to delete: {sorted(waiting - self._owned)}"
-        idle = self._owned - self._holders.keys() - waiting
+        idle = self._owned - self._holder_counts.keys() - waiting
         assert not idle, f"held by nobody and never deleted: {sorted(idle)}"
         assert not self._deletable.keys() & self._deleting, "queued twice"
 
     def _drop(self, names: Collection[str]) -> None:
         """One holder less of each."""
-        self._holders.subtract(names)
-        free = [name for name in names if not self._holders[name]]
+        self._holder_counts.subtract(names)
+        free = [name for name in names if not self._holder_counts[name]]
         for name in free:
-            del self._holders[name]
+            del self._holder_counts[name]
         for name in sorted(self._owned.intersection(free) - self._deleting):
             self._deletable[name] = 0.0

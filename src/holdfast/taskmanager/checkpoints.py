@@ -167,7 +167,7 @@ class CheckpointWork:
             return (self._answers.next_sequence() if late is None else late), cut.held()
 
     def _sizes(self, tables: list[TableHandle]) -> tuple[int, int]:
-        pieces = {(each.object, each.offset): each.length for table in tables for each in table.stored()}
+        pieces = {(each.object, each.offset): each.length for table in tables for each in table.ranges()}
         new = sum(pieces[piece] for piece in pieces.keys() - self._pieces_seen)
         self._pieces_seen = pieces.keys()
         return new, sum(pieces.values())
