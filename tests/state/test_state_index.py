@@ -64,7 +64,7 @@ def test_the_colliding_integers_do_collide() -> None:
 @pytest.fixture
 def small_and_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Indexes of a few entries, which are poured an entry or two at a time."""
-    for name, value in {"ENTRIES_LEAST": 4, "LOADS_MAX": (), "SWEEP_LEAST": 1, "SWEEP_ROWS": 2}.items():
+    for name, value in {"ENTRIES_LEAST": 4, "LOADS_MAX": (), "SWEEP_LEAST": 1, "PROBE_ROWS": 2}.items():
         monkeypatch.setattr(index_module, name, value)
 
 
@@ -121,6 +121,24 @@ def test_index_grows_through_one_large_lookup(schema: pa.Schema) -> None:
     _, expected = np.unique(keys, return_index=True)
     assert np.array_equal(fresh, slots[np.sort(expected)])
     assert pa.array(index.columns(slots)[0]).equals(rows.column(0))
+
+
+@pytest.mark.parametrize("schema", [INTEGER, TEXT], ids=["integers", "texts"])
+def test_removals_from_a_large_index_leave_the_other_keys_where_they_are(schema: pa.Schema) -> None:
+    """Large enough that its entries are fetched ahead."""
+    random = np.random.default_rng(2)
+    index = new_index(schema)
+    keys = encode_keys(pa.record_batch({"k": pa.array(np.arange(60_000)).cast(schema.field(0).type)}), ["k"])
+    slots, _ = index.lookup(keys, 1)
+    for stamp in range(2, 6):
+        gone = random.random(60_000) < 0.5
+        index.remove(slots[gone])
+        again, fresh = index.lookup(keys, stamp)
+        assert len(fresh) == len(index) == 60_000
+        assert np.array_equal(again[~gone], slots[~gone])
+        assert np.array_equal(np.sort(again[gone]), np.sort(slots[gone]))
+        assert keys_in(index, again) == pa.array(np.arange(60_000)).cast(schema.field(0).type).to_pylist()
+        slots = again
 
 
 def test_a_slot_is_fresh_once_for_each_stamp() -> None:

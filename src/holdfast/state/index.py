@@ -54,11 +54,12 @@ GROW_BY_PART_FROM = 1 << 17
 half, slots, of which columns have as many, by a quarter."""
 SLOTS_STEP_MAX = 1 << 18
 """More slots are not added at once: adding costs in proportion to what is added."""
+PROBE_ROWS = 1 << 14
+"""A look-up goes on by so many rows: little is begun anew where room runs out."""
 SWEEP_LEAST = 1 << 15
-SWEEP_ROWS = 1 << 16
 SWEEP_PER_ROW = 4
-"""While entries are poured, a look-up goes on by so many rows, and pours so many positions of the old table for each.
-The new one has room for a third of the old one's positions, so it is not full before all are poured."""
+"""While entries are poured, a look-up pours so many positions of the old table for each row. The new one has room for a
+third of the old one's positions, so it is not full before all are poured."""
 _EMPTY = np.empty(0, np.int64)
 
 
@@ -112,9 +113,8 @@ class KeyIndex(ABC):
         self._control[FRESH] = 0
         row = 0
         while row < len(keys):
-            stop = len(keys)
+            stop = min(len(keys), row + PROBE_ROWS)
             if len(self._old):
-                stop = min(stop, row + SWEEP_ROWS)
                 self._sweep(max(SWEEP_LEAST, SWEEP_PER_ROW * (stop - row)))
             row = self._probe(keys, row, stop, stamp, slots)
             if row < stop:
