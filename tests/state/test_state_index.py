@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.state import index as index_module
-from holdfast.state.index import BytesIndex, IntegerIndex, KeyIndex, new_index
+from holdfast.state.index import BytesIndex, IntegerIndex, KeyIndex, columns_of_stored, new_index
 from holdfast.state.keys import Keys, encode_keys
 
 COMPILING = settings(deadline=None)
@@ -139,6 +139,21 @@ def test_removals_from_a_large_index_leave_the_other_keys_where_they_are(schema:
         assert np.array_equal(np.sort(again[gone]), np.sort(slots[gone]))
         assert keys_in(index, again) == pa.array(np.arange(60_000)).cast(schema.field(0).type).to_pylist()
         slots = again
+
+
+@pytest.mark.parametrize("schema", [INTEGER, TEXT], ids=["integers", "texts"])
+def test_stored_keys_come_in_order_of_groups_and_in_pieces(schema: pa.Schema) -> None:
+    values = pa.array(np.random.default_rng(3).integers(-(1 << 62), 1 << 62, 1000)).cast(schema.field(0).type)
+    index = new_index(schema)
+    slots, _ = index.lookup(encode_keys(pa.record_batch({"k": values}), ["k"]), 1)
+    order, stored = index.stored_keys(slots, 600)
+    keys = stored[:]
+    assert [key for start in range(0, 1000, 300) for key in stored[start : start + 300]] == keys
+    assert [key[:10] for key in keys] == sorted(key[:10] for key in keys)
+    groups, columns = columns_of_stored(keys, schema)
+    assert np.array_equal(groups, index.key_groups(slots[order], 600))
+    assert keys_in(index, slots[order]) == pa.array(columns[0]).to_pylist()
+    assert index.stored_keys(slots[:0], 600)[1][:] == []
 
 
 def test_a_slot_is_fresh_once_for_each_stamp() -> None:

