@@ -35,11 +35,14 @@ from benchmarks.peers import flink
 from holdfast.changelog.format import LogId
 from holdfast.changelog.uploader import Uploader
 from holdfast.changelog.writer import ChangelogWriter
+from holdfast.clock import SystemClock
 from holdfast.settings import HashMapState, RocksDBState
 from holdfast.state.backends import new_table
 from holdfast.state.compiled import kernel
 from holdfast.state.table import StateTable, merge_changes
 from holdfast.storage.obstore_store import ObstoreStore
+from holdfast.taskmanager.garbage import GarbageCollection
+from holdfast.taskmanager.malloc import keep_freed_memory
 
 BATCH_ROWS = 100_000
 DISTINCT_BATCHES = 50
@@ -196,15 +199,17 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.against_flink and arguments.key_type != "int64":
         parser.error("the Flink peer counts int64 keys: leave --key-type out with --against-flink")
-    result = measure(
-        arguments.backend,
-        arguments.cache,
-        arguments.keys,
-        arguments.key_type,
-        arguments.rows,
-        arguments.changelog == "on",
-        arguments.pattern,
-    )
+    keep_freed_memory()  # as a TaskManager's process does, and its garbage collection
+    with GarbageCollection(SystemClock()):
+        result = measure(
+            arguments.backend,
+            arguments.cache,
+            arguments.keys,
+            arguments.key_type,
+            arguments.rows,
+            arguments.changelog == "on",
+            arguments.pattern,
+        )
     print(json.dumps(result) if arguments.json else "\n".join(f"{name:16} {value}" for name, value in result.items()))
     if arguments.against_flink:
         backend = arguments.backend

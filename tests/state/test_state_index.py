@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.state import index as index_module
+from holdfast.state import index_kernels
 from holdfast.state.index import BytesIndex, IntegerIndex, KeyIndex, columns_of_stored, new_index
 from holdfast.state.keys import Keys, encode_keys
 
@@ -16,6 +17,8 @@ COMPILING = settings(deadline=None)
 TEXT = pa.schema([("k", pa.string())])
 INTEGER = pa.schema([("k", pa.int64())])
 MASK = (1 << 64) - 1
+LARGE_KEYS = 2048
+"""An index with room for so many is not thought to fit into the processor's cache."""
 
 
 def unmix(output: int) -> int:
@@ -46,10 +49,12 @@ def keys_in(index: KeyIndex, slots: np.ndarray) -> list[object]:
     return pa.array(index.columns(slots)[0]).to_pylist()
 
 
+TEXTS = [f"{i}" * (i % 12) + f"x{i}" for i in range(60)]
 KEYS_THAT_COLLIDE = {
     "integers": ([unmix(i) for i in range(60)], INTEGER, integer_keys),
     "integers at the end": ([unmix(MASK - i) for i in range(60)], INTEGER, integer_keys),
-    "texts of one hash": ([f"{i}" * (i % 12) + f"x{i}" for i in range(60)], TEXT, lambda v: text_keys(v, 12345)),
+    "texts of one hash": (TEXTS, TEXT, lambda v: text_keys(v, 12345)),
+    "texts of one hash at the end": (TEXTS, TEXT, lambda v: text_keys(v, unmix(MASK) & MASK)),
     "texts": ([f"key {i}" for i in range(60)], TEXT, text_keys),
     "integers that spread": (list(range(60)), INTEGER, integer_keys),
 }
@@ -83,11 +88,21 @@ def test_index_agrees_with_a_dict_through_inserts_and_removals(kind: str, data: 
     check_against_a_dict(kind, data)
 
 
-def check_against_a_dict(kind: str, data: st.DataObject) -> None:
+@pytest.mark.parametrize("kind", KEYS_THAT_COLLIDE)
+@COMPILING
+@given(data=st.data())
+def test_index_agrees_with_a_dict_where_entries_are_fetched_ahead(kind: str, data: st.DataObject) -> None:
+    check_against_a_dict(kind, data, reserved=LARGE_KEYS, rows_max=120)
+
+
+def check_against_a_dict(kind: str, data: st.DataObject, reserved: int = 0, rows_max: int = 40) -> None:
     universe, schema, encode = KEYS_THAT_COLLIDE[kind]
     index, model = new_index(schema), dict[object, int]()
+    if reserved:
+        index.reserve(reserved)
+        assert len(index._entries) >= index_kernels._PREFETCH_FROM
     for stamp in range(1, data.draw(st.integers(1, 8)) + 1):
-        chosen = data.draw(st.lists(st.sampled_from(universe), max_size=40))
+        chosen = data.draw(st.lists(st.sampled_from(universe), max_size=rows_max))
         slots, fresh = index.lookup(encode(chosen), stamp)
         assert keys_in(index, slots) == chosen
         assert keys_in(index, fresh) == list(dict.fromkeys(chosen))
@@ -125,11 +140,12 @@ def test_index_grows_through_one_large_lookup(schema: pa.Schema) -> None:
 
 @pytest.mark.parametrize("schema", [INTEGER, TEXT], ids=["integers", "texts"])
 def test_removals_from_a_large_index_leave_the_other_keys_where_they_are(schema: pa.Schema) -> None:
-    """Large enough that its entries are fetched ahead."""
+    """Large enough that its entries are fetched ahead; some of them are still to be poured."""
     random = np.random.default_rng(2)
     index = new_index(schema)
     keys = encode_keys(pa.record_batch({"k": pa.array(np.arange(60_000)).cast(schema.field(0).type)}), ["k"])
     slots, _ = index.lookup(keys, 1)
+    assert len(index._old)
     for stamp in range(2, 6):
         gone = random.random(60_000) < 0.5
         index.remove(slots[gone])

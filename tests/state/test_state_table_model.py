@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from holdfast.errors import CorruptObject, HoldfastError
 from holdfast.settings import HashMapState, RocksDBState, StateBackend
-from holdfast.state import capture, hashing
+from holdfast.state import capture, hashing, residency
 from holdfast.state.backends import new_table
 from holdfast.state.base_rocksdb import scan_folder
 from holdfast.state.table import Captured, StateTable, merge_changes
@@ -74,8 +74,9 @@ class TableAgainstDict(RuleBasedStateMachine):
         self.new_rows = st.tuples(st.none() | st.integers(-2, 2), st.none() | st.sampled_from(cells))
         self.backend = backend
         self.folder = tempfile.mkdtemp()
-        self.hash_bytes, self.piece_rows = hashing.hash_bytes, capture.PIECE_ROWS
-        capture.PIECE_ROWS = 3
+        self.hash_bytes = hashing.hash_bytes
+        self.piece_rows = capture.PIECE_ROWS, residency.PIECE_ROWS_MAX
+        capture.PIECE_ROWS = residency.PIECE_ROWS_MAX = 3
         if kind.endswith("one hash"):
             hashing.hash_bytes = lambda offsets, data: np.full(len(offsets) - 1, 12345, np.uint64)
         self.table, self.replica = self.new(), StateTable(self.schema, self.values, 128)
@@ -91,7 +92,8 @@ class TableAgainstDict(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
-            hashing.hash_bytes, capture.PIECE_ROWS = self.hash_bytes, self.piece_rows
+            hashing.hash_bytes = self.hash_bytes
+            capture.PIECE_ROWS, residency.PIECE_ROWS_MAX = self.piece_rows
             self.table.close()
             shutil.rmtree(self.folder)
 

@@ -55,7 +55,8 @@ half, slots, of which columns have as many, by a quarter."""
 SLOTS_STEP_MAX = 1 << 18
 """More slots are not added at once: adding costs in proportion to what is added."""
 PROBE_ROWS = 1 << 14
-"""A look-up goes on by so many rows: little is begun anew where room runs out."""
+"""Rows that a kernel looks up or removes at once: their homes (128 KB) stay in the processor's cache, and few of them
+are computed in vain where room runs out."""
 SWEEP_LEAST = 1 << 15
 SWEEP_PER_ROW = 4
 """While entries are poured, a look-up pours so many positions of the old table for each row. The new one has room for a
@@ -123,7 +124,9 @@ class KeyIndex(ABC):
         wanted = int(self._control[FREE]) + len(slots)
         if wanted > len(self._free):
             enlarge(self, "_free", wanted + wanted // 4)
-        index_kernels.remove(slots, self._entries, self._old, self._tags, self._free, self._control)
+        for start in range(0, len(slots), PROBE_ROWS):
+            piece = slots[start : start + PROBE_ROWS]
+            index_kernels.remove(piece, self._entries, self._old, self._tags, self._free, self._control)
 
     def clear(self) -> None:
         """Remove all keys; capacities stay."""
@@ -151,15 +154,15 @@ class KeyIndex(ABC):
         tags = kernels.gather(self._tags, slots).view(np.uint64)
         groups = self.key_groups(slots, max_parallelism)
         order, heads = kernels.stored_heads(tags, groups, kernels.argsort(tags), max_parallelism)
-        return order, StoredKeys(heads.view(f"V{kernels.STORED_HEAD.itemsize}"), self._key_bytes(slots, order))
+        return order, StoredKeys(heads.view(f"V{kernels.STORED_HEAD.itemsize}"), self._key_bytes(slots[order]))
 
     @abstractmethod
     def keys(self, slots: Integers) -> Keys:
         """The keys of `slots`; nothing shared."""
 
     @abstractmethod
-    def _key_bytes(self, slots: Integers, order: Integers) -> tuple[Integers, Bytes] | None:
-        """What the stored keys of `slots[order]` have after the tag, where that is not the key: offsets and data."""
+    def _key_bytes(self, slots: Integers) -> tuple[Integers, Bytes] | None:
+        """Offsets and data of the keys of `slots`, where tags are not the keys themselves; else None."""
 
     @abstractmethod
     def columns(self, slots: Integers) -> list[object]:
@@ -234,7 +237,7 @@ class IntegerIndex(KeyIndex):
     def keys(self, slots: Integers) -> Keys:
         return Keys(kernels.gather(self._tags, slots))
 
-    def _key_bytes(self, slots: Integers, order: Integers) -> None:
+    def _key_bytes(self, slots: Integers) -> None:
         return None
 
     def columns(self, slots: Integers) -> list[object]:
@@ -262,10 +265,10 @@ class BytesIndex(KeyIndex):
         return super().memory_bytes + self._extents.nbytes + self._arena.nbytes
 
     def keys(self, slots: Integers) -> Keys:
-        return Keys(None, *self._bytes(slots))
+        return Keys(None, *self._key_bytes(slots))
 
     def columns(self, slots: Integers) -> list[object]:
-        return decode_bytes(*self._bytes(slots), self.key_schema)
+        return decode_bytes(*self._key_bytes(slots), self.key_schema)
 
     def key_groups(self, slots: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
         leading = group_columns(self.key_schema)
@@ -296,7 +299,7 @@ class BytesIndex(KeyIndex):
         if self._control[ARENA_LIVE] * 2 < self._control[ARENA_USED]:
             metas = np.concatenate([self._entries[1::2], self._old[1::2]])
             in_use = (metas[metas != 0] & 0xFFFFFFFF) - 1
-            self._place(in_use, *self._bytes(in_use))
+            self._place(in_use, *self._key_bytes(in_use))
         wanted = int(self._control[ARENA_USED]) + length
         if wanted > len(self._arena):
             enlarge(self, "_arena", max(wanted, _next_capacity(len(self._arena))))
@@ -306,15 +309,12 @@ class BytesIndex(KeyIndex):
         enlarge(self, "_extents", capacity)
 
     def _keep(self, live: Integers) -> None:
-        offsets, data = self._bytes(live)
+        offsets, data = self._key_bytes(live)
         super()._keep(live)
         self._extents = np.zeros((len(self._tags), 2), np.int64)
         self._place(np.arange(len(live)), offsets, data)
 
-    def _key_bytes(self, slots: Integers, order: Integers) -> tuple[Integers, Bytes]:
-        return self._bytes(slots[order])
-
-    def _bytes(self, slots: Integers) -> tuple[Integers, Bytes]:
+    def _key_bytes(self, slots: Integers) -> tuple[Integers, Bytes]:
         offsets = index_kernels.gather_lengths(self._extents, slots)
         return offsets, index_kernels.gather_bytes(self._extents, self._arena, slots, offsets)
 
@@ -329,8 +329,8 @@ class BytesIndex(KeyIndex):
 class StoredKeys:
     """Keys as base stores have them: key group (2 bytes), tag (8 bytes), both big-endian; for byte keys also the key.
 
-    A slice of them becomes a list when it is asked for: of all of a batch at once it takes twice as long, and none is
-    in the processor's cache any more when it is used.
+    Some of them in a row become a list when it is asked for: of all of a batch at once it takes twice as long, and the
+    first ones have left the processor's cache by the time they are used.
     """
 
     def __init__(self, heads: npt.NDArray[Any], key_bytes: tuple[Integers, Bytes] | None) -> None:
@@ -338,14 +338,15 @@ class StoredKeys:
         self._key_bytes = key_bytes
 
     def __getitem__(self, piece: slice) -> list[bytes]:
-        heads: list[bytes] = self._heads[piece].tolist()
-        if self._key_bytes is None or not heads:
+        start, stop, _ = piece.indices(len(self._heads))
+        heads: list[bytes] = self._heads[start:stop].tolist()
+        if self._key_bytes is None:
             return heads
         offsets, data = self._key_bytes
-        ends = offsets[piece.start or 0 :][: len(heads) + 1]
+        ends = offsets[start : stop + 1]
         stored = data[ends[0] : ends[-1]].tobytes()
         places = (ends - ends[0]).tolist()
-        return [head + stored[start:stop] for head, (start, stop) in zip(heads, pairwise(places), strict=True)]
+        return [head + stored[begin:end] for head, (begin, end) in zip(heads, pairwise(places), strict=True)]
 
 
 def new_index(key_schema: pa.Schema) -> KeyIndex:
@@ -354,7 +355,7 @@ def new_index(key_schema: pa.Schema) -> KeyIndex:
 
 
 def columns_of_stored(stored: Sequence[bytes], key_schema: pa.Schema) -> tuple[npt.NDArray[np.int32], list[object]]:
-    """Key groups and key columns of keys in the form of `KeyIndex.stored_keys`."""
+    """Key groups and key columns of keys in the form of `StoredKeys`."""
     size = kernels.STORED_HEAD.itemsize
     heads = np.frombuffer(b"".join([key[:size] for key in stored]), kernels.STORED_HEAD)
     groups = heads["group"].astype(np.int32)

@@ -10,7 +10,7 @@ Homes grow with the mixed tag (`high 32 bits × capacity >> 32`), so any capacit
 another in one sequential sweep. It may be in the middle of it:
 
     old       ····················[home, home, home, …)     from SWEEP_START on, SWEPT positions are empty for good
-    entries   [home, home, home, …)····················     all keys whose home in `old` was swept, and all new ones
+    entries   [home, home, home, …)····················     all keys whose home in `old` was swept
 
 A sweep begins and rests at an empty position, and no run of entries crosses one, so a tag's home in `old` alone tells
 which table it is in. Nothing is marked as deleted: removal shifts the followers back.
@@ -36,8 +36,9 @@ COUNT, COUNT_MAX, SLOTS_USED, FREE, FRESH, ARENA_USED, ARENA_LIVE, SWEEP_START, 
 bytes used in the arena, and those of live keys; where the sweep of `old` began, and how many positions it is on."""
 
 _AHEAD = 16
-"""Rows whose next cache line is on its way: about as many as a processor core waits for at once. By blocks of 32 rows,
-each fetched and then processed, look-ups in a large index took 1.4 times as long, and removals 1.6 times."""
+"""The rows between two steps of what is fetched ahead; about as many cache lines as a processor core waits for at once.
+By blocks of 32 rows, each fetched and then processed, look-ups in a large index took 1.4 times as long, and removals
+1.6 times."""
 _SLOT_MASK = np.uint64(0xFFFFFFFF)
 _PREFETCH_FROM = 1 << 15
 """Words of an index (256 KB) from which on fetching ahead pays."""
@@ -73,10 +74,10 @@ def _in_old(home: Any, old_capacity: Any, start: Any, swept: Any) -> Any:
 
 @inlined
 def _homes(tags: Any, start: int, stop: int, entries: Any, old: Any, control: Any) -> Any:
-    """The addresses of the homes of rows `[start, stop)`, in the table that their tags belong to."""
+    """Addresses of the homes of rows `[start, stop)`, in the table that their tags belong to until the next sweep."""
     homes = np.empty(stop - start, np.uint64)
     capacity, old_capacity = np.uint64(len(entries) >> 1), np.uint64(len(old) >> 1)
-    entries_at = entries.ctypes.data
+    entries_at, old_at = entries.ctypes.data, old.ctypes.data
     for i in range(len(homes)):
         homes[i] = entries_at + _scaled(mix(tags[np.uint64(start + i)]), capacity) * _16
     if old_capacity > _0:
@@ -84,13 +85,13 @@ def _homes(tags: Any, start: int, stop: int, entries: Any, old: Any, control: An
         for i in range(len(homes)):
             home = _scaled(mix(tags[np.uint64(start + i)]), old_capacity)
             if _in_old(home, old_capacity, begun, swept):
-                homes[i] = old.ctypes.data + home * _16
+                homes[i] = old_at + home * _16
     return homes
 
 
 @inlined
 def _fetch(homes: Any, i: int) -> None:
-    """The cache line of home `i`."""
+    """Fetch the entry at home `i`."""
     if i >= 0 and i < len(homes):
         prefetch(homes[np.uint64(i)])
 
@@ -130,7 +131,10 @@ def _extent(table: Integers) -> Any:
 
 @inlined
 def _fetch_extent(tags: Any, start: int, homes: Any, i: int, ends: Any, extents: Any) -> None:
-    """Move home `i` on to the first entry of the same hash, or an empty one; fetch the extent of the key there."""
+    """Move home `i` on to the first entry of the same hash, or an empty one; fetch the extent of the key there.
+
+    Rows inserted until its turn only fill empty entries, and none moves during a look-up: it stays a place to begin at.
+    """
     if i >= 0 and i < len(homes):
         entries_at, entries_end, old_at, old_end = ends
         tag, p = np.uint64(tags[np.uint64(start + i)]), homes[np.uint64(i)]
@@ -145,7 +149,7 @@ def _fetch_extent(tags: Any, start: int, homes: Any, i: int, ends: Any, extents:
 
 @inlined
 def _fetch_key(homes: Any, i: int, extents: Any, arena: Any) -> None:
-    """The key of home `i`, of which the extent is there."""
+    """Fetch the key of the entry at home `i`; its extent was fetched before."""
     if i >= 0 and i < len(homes):
         prefetch(arena + load_u64(_extent_of(load_u64(homes[np.uint64(i)] + _8), extents)))
 
@@ -306,9 +310,9 @@ def _take_out(slot: Any, home: Any, table_at: Any, table_end: Any) -> None:
         if meta == _0:
             break
         tag = load_u64(p)
-        home = table_at + _scaled(mix(tag), capacity) * _16
-        # Its way from home leads over the hole, also where it goes on at the table's begin.
-        if (home <= hole or home > p) if hole < p else (home <= hole and home > p):
+        its_home = table_at + _scaled(mix(tag), capacity) * _16
+        # The way from its home leads over the hole, maybe past the table's end.
+        if (its_home <= hole or its_home > p) if hole < p else (its_home <= hole and its_home > p):
             store_u64(hole, tag)
             store_u64(hole + _8, meta)
             hole = p

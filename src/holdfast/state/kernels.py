@@ -15,7 +15,7 @@ Integers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 STORED_HEAD = np.dtype([("group", ">u2"), ("tag", ">i8")])
-"""What a key begins with in a base store."""
+"""What a key begins with in a base store (`docs/format/materialized.md`): its key group, and itself or its hash."""
 
 _HEAD_BYTES = np.uint64(STORED_HEAD.itemsize)
 _DIGIT_BITS = 11

@@ -24,7 +24,7 @@ from holdfast.state.row_codec import RowCodec
 from holdfast.state.rows import OldRows, Rows
 
 PIECE_BYTES = 256 * 1024
-PIECE_ROWS_LEAST, PIECE_ROWS_MOST = 256, 8192
+PIECE_ROWS_MIN, PIECE_ROWS_MAX = 256, 8192
 """Rows are read and written so many at a time that each step finds them in the processor's cache: their records, and
 what Python needs for each, about 100 bytes."""
 
@@ -133,7 +133,7 @@ class Residency:
         if not present.all():
             gone = ~present
             kernels.fill(self.dirty, old.slots[gone], False)
-            self._write(old.slots[:0], old.slots[gone & old.present])
+            self._delete(old.slots[gone & old.present])
         return old
 
     def put_anew(self, slots: Integers) -> None:
@@ -142,7 +142,7 @@ class Residency:
             self._grow()
         absent = self._rows.absent(slots)
         kernels.fill(self.dirty, slots, True)
-        self._write(absent[:0], absent)
+        self._delete(absent)
         if self._recency is not None:
             self._recency.touch(slots)
 
@@ -158,7 +158,7 @@ class Residency:
         if surplus > 0:
             leaving = self._rows.live() if self._recency is None else self._recency.pop_oldest(surplus)
             self._slots_go(leaving)
-            self._write(leaving[kernels.gather(self.dirty, leaving)], leaving[:0])
+            self._write(leaving[kernels.gather(self.dirty, leaving)])
             kernels.fill(self.dirty, leaving, False)
             self._rows.remove(leaving)
         self._sorted = None
@@ -200,14 +200,17 @@ class Residency:
             self._sorted = slots, order, keys
         return order, keys
 
-    def _write(self, slots: Integers, deleted: Integers) -> None:
-        if not len(slots) and (not len(deleted) or self.base.is_empty):
+    def _delete(self, slots: Integers) -> None:
+        """In the base; those that it does not have may be among them."""
+        if len(slots) and not self.base.is_empty:
+            _, keys = self._rows.index.stored_keys(slots, self._max_parallelism)
+            self.base.write([], [], keys[:])
+
+    def _write(self, slots: Integers) -> None:
+        if not len(slots):
             return
         order, keys = self._stored_keys(slots)
         slots = slots[order]
-        if len(deleted):
-            _, gone = self._rows.index.stored_keys(deleted, self._max_parallelism)
-            self.base.write([], [], gone[:])
         for piece in self._pieces(len(slots)):
             some = slots[piece]
             records = self.codec.encode(len(some), [column.gather(some) for column in self._rows.columns])
@@ -215,5 +218,5 @@ class Residency:
 
     def _pieces(self, count: int) -> Iterator[slice]:
         fit = int(PIECE_BYTES / (self.codec.head_bytes + self._rows.object_bytes))
-        rows = min(max(fit, PIECE_ROWS_LEAST), PIECE_ROWS_MOST)
+        rows = min(max(fit, PIECE_ROWS_MIN), PIECE_ROWS_MAX)
         return (slice(start, start + rows) for start in range(0, count, rows))
