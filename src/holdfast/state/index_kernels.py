@@ -330,6 +330,7 @@ def remove(
     for i in range(len(slots)):
         tags[i] = slot_tags[np.uint64(slots[i])]
     homes = _homes(tags, 0, len(slots), entries, old, control)
+    first_free = control[FREE]
     for i in range(-_AHEAD, len(slots)):
         _fetch(homes, i + _AHEAD)
         if i < 0:
@@ -339,7 +340,7 @@ def remove(
             _take_out(slot, home, old_at, old_end)
         else:
             _take_out(slot, home, entries_at, entries_end)
-        free[np.uint64(control[FREE] + i)] = slot
+        free[np.uint64(first_free + i)] = slot
     control[FREE] += len(slots)
     control[COUNT] -= len(slots)
 

@@ -158,7 +158,8 @@ class Residency:
         if surplus > 0:
             leaving = self._rows.live() if self._recency is None else self._recency.pop_oldest(surplus)
             self._slots_go(leaving)
-            self._write(leaving[kernels.gather(self.dirty, leaving)])
+            dirty = kernels.gather(self.dirty, leaving)
+            self._write(leaving if dirty.all() else leaving[dirty])
             kernels.fill(self.dirty, leaving, False)
             self._rows.remove(leaving)
         self._sorted = None
