@@ -37,7 +37,7 @@ bytes used in the arena, and those of live keys; where the sweep of `old` began,
 
 _AHEAD = 24
 """The rows between two steps of what is fetched ahead: more cache lines than a processor core waits for at once. By
-blocks of 32 rows, each fetched and then processed, look-ups in a large index took 1.1 to 1.7 times as long, and removals
+blocks of 32 rows, each fetched and then processed, look-ups in a large index took 1.1 to 1.7 times as long, removals
 1.6 times."""
 _LAST_IN_LINE = np.uint64(48)
 """Of an entry's cache line, the distance of the last entry from the first."""
