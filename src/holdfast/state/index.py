@@ -126,7 +126,8 @@ class KeyIndex(ABC):
             enlarge(self, "_free", wanted + wanted // 4)
         for start in range(0, len(slots), PROBE_ROWS):
             piece = slots[start : start + PROBE_ROWS]
-            index_kernels.remove(piece, self._entries, self._old, self._tags, self._free, self._control)
+            tags = kernels.gather(self._tags, piece)
+            index_kernels.remove(piece, tags, self._entries, self._old, self._free, self._control)
 
     def clear(self) -> None:
         """Remove all keys; capacities stay."""

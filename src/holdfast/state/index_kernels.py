@@ -64,6 +64,12 @@ def _next(p: Any, capacity: Any) -> Any:
 
 
 @kernel
+def _after(p: Any, table_at: Any, table_end: Any) -> Any:
+    """The address of the entry after the one at `p`."""
+    return table_at if p + _16 == table_end else p + _16
+
+
+@kernel
 def _slot_of(meta: Any) -> Any:
     return np.int64(meta & _SLOT_MASK) - 1
 
@@ -305,10 +311,10 @@ def _take_out(slot: Any, home: Any, table_at: Any, table_end: Any) -> None:
     wanted = np.uint64(slot + 1)
     p = home
     while load_u64(p + _8) & _SLOT_MASK != wanted:
-        p = table_at if p + _16 == table_end else p + _16
+        p = _after(p, table_at, table_end)
     hole = p
     while True:
-        p = table_at if p + _16 == table_end else p + _16
+        p = _after(p, table_at, table_end)
         meta = load_u64(p + _8)
         if meta == _0:
             break
@@ -324,14 +330,11 @@ def _take_out(slot: Any, home: Any, table_at: Any, table_end: Any) -> None:
 
 @kernel
 def remove(
-    slots: Integers, entries: Integers, old: Integers, slot_tags: Integers, free: Integers, control: Integers
+    slots: Integers, tags: Integers, entries: Integers, old: Integers, free: Integers, control: Integers
 ) -> None:
-    """Take the entries of `slots`, which must be there, out of the index; the slots go onto the free list."""
+    """Take the entries of `slots`, which have these tags and must be there, out of the index; they become free."""
     entries_at, entries_end = _extent(entries)
     old_at, old_end = _extent(old)
-    tags = np.empty(len(slots), np.int64)
-    for i in range(len(slots)):
-        tags[i] = slot_tags[np.uint64(slots[i])]
     homes = _homes(tags, 0, len(slots), entries, old, control)
     first_free = control[FREE]
     for i in range(-_AHEAD, len(slots)):
