@@ -8,7 +8,8 @@
 Invariants: entries are in order, disjoint, and never uploaded twice unless the upload failed; a range that a cut asked
 for holds the changes of whole batches, merged per key when it is encoded; what is uploaded ahead of a cut is never
 merged across batches. No SQN is used twice, also after a rewind: it leaves a gap. Nothing at or past the truncation
-point is let go but by a rewind. No lock is held during I/O or compression, nor while a future is completed.
+point is let go but by a rewind. No lock is held during I/O or compression, nor while a future is completed; none that
+a batch needs while waiting changes are collected.
 It follows the StateChangelogWriter of FLIP-158. It does not decide when to materialize (`materialize/`).
 """
 
@@ -28,6 +29,13 @@ from holdfast.changelog.uploader import Uploader
 from holdfast.errors import CheckpointFailed
 
 __all__ = ["ChangelogWriter", "DeferredChanges", "LogSize"]
+
+
+class LogCut(NamedTuple):
+    """What a cut needs of a log; `new`: some of it is yet to be given to the uploader."""
+
+    needed: Sequence[Wanted]
+    new: bool
 
 
 class LogSize(NamedTuple):
@@ -52,7 +60,11 @@ class ChangelogWriter:
         self._uploader = uploader
         self._merge = merge
         self._lock = threading.Lock()
+        self._collecting = threading.Lock()
+        """Held while changes are collected, taken before `_lock`."""
         self._entries: list[Entry] = []
+        self._opened: list[Range] = []
+        """By cuts, and not yet collected."""
         self._pending_bytes = 0
         self._next_sqn = 0
         self._truncated_to = 0
@@ -76,8 +88,8 @@ class ChangelogWriter:
         """The net changes of a committed batch, None where there are none. Once each, in order.
 
         Does no I/O. Once more is pending than the uploader's `preempt_bytes_max`, that is given to it to be stored
-        ahead of a cut. Changes that wait elsewhere are collected by `persist`, where no one else can append or
-        persist; they take no memory here, and merge for nothing while they wait, so they are not uploaded ahead.
+        ahead of a cut. Changes that wait elsewhere are collected by `persist`; they take no memory here, and merge for
+        nothing while they wait, so they are not uploaded ahead.
         """
         with self._lock:
             self._check_open()
@@ -115,6 +127,10 @@ class ChangelogWriter:
             `from_sqn` is below the truncation point or past the end, the batch is not appended yet, or it
             lies inside a range that was asked for as a whole.
         """
+        return self.store(self.cut(up_to_batch, from_sqn))
+
+    def cut(self, up_to_batch: int, from_sqn: int | None = None) -> LogCut:
+        """The first half of `persist`, at once: what it needs is settled, whatever comes after."""
         with self._lock:
             start = self._check(up_to_batch, from_sqn)
             new: list[Range] = []
@@ -123,16 +139,19 @@ class ChangelogWriter:
                 new = self._open(
                     lambda entry: entry.sqn_stop > start and entry.batch_stop <= up_to_batch + 1, merged=True
                 )
+            self._opened += new
             needed = wanted(self._ranges(), start, up_to_batch)
             for each in needed:
                 each.range.asked = True
-            for opened in new:
-                opened.collect(self._merge)
-        for opened in new:
+            return LogCut(needed, bool(new))
+
+    def store(self, cut: LogCut) -> Future[list[LogPiece]]:
+        """The second half: collects what waits elsewhere, while batches are appended."""
+        for opened in self._collect():
             self._upload(opened)
-        if not new:
+        if not cut.new:
             self._uploader.persist(self._log, None)
-        return _combined(self._log, needed)
+        return _combined(self._log, cut.needed)
 
     def reset(self) -> None:
         """A checkpoint ended otherwise: what failed to be stored is pending again. What is stored stays."""
@@ -151,7 +170,8 @@ class ChangelogWriter:
         ValueError
             The batch lies inside a range that was asked for as a whole. Nothing was changed.
         """
-        with self._lock:
+        # What is opened and not yet collected would be collected from the batches that come in their place.
+        with self._collecting, self._lock:
             self._check_not_inside(to_batch)
             self._reset(lambda each: each.error is not None)
             undone = [entry for entry in self._entries if entry.batch_start > to_batch]
@@ -241,6 +261,19 @@ class ChangelogWriter:
         self._entries = entries
         self._count_pending()
         return opened
+
+    def _collect(self) -> list[Range]:
+        """Ranges that cuts opened get their rows, in order: a later one would take those of an earlier one as well."""
+        with self._collecting:
+            with self._lock:
+                opened, self._opened = self._opened, []
+                undone = [each for each in opened if each.undone]
+            collected = [each for each in opened if each not in undone]
+            for each in collected:
+                each.collect(self._merge)
+        for each in undone:
+            each.done.set_exception(CheckpointFailed(f"log {self._log}: it was rewound to before the cut"))
+        return collected
 
     def _upload(self, each: Range) -> None:
         request = PersistRequest(self._log, each.collect(self._merge), self._merge if each.merged else None)

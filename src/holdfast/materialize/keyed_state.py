@@ -24,7 +24,7 @@ import pyarrow as pa
 from holdfast.changelog.format import LogId
 from holdfast.changelog.handles import LogPiece, MaterializedPart, TableHandle
 from holdfast.changelog.uploader import Uploader
-from holdfast.changelog.writer import ChangelogWriter, DeferredChanges
+from holdfast.changelog.writer import ChangelogWriter, DeferredChanges, LogCut
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CheckpointFailed, StorageError
 from holdfast.materialize.base import BEFORE_ALL_BATCHES, Base
@@ -178,13 +178,13 @@ class KeyedState:
                 raise CheckpointFailed(f"checkpoint {checkpoint_id}: batch {batch} of {self._id} was undone")
             rows = next((rows for after, rows in reversed(self._rows_after) if after == batch), None)
             pending = _Pending(checkpoint_id, batch, rows=rows)
-            pieces = self._persist(pending) if self._changelog else None
+            cut = self._cut(pending) if self._changelog else None
             self._pending[checkpoint_id] = pending
-        if pieces is not None:
-            pieces.add_done_callback(partial(self._persisted, pending))
-            return pending.handle
         try:
-            self._snapshot(pending)
+            if cut is None:
+                self._snapshot(pending)
+            else:
+                self._log.store(cut).add_done_callback(partial(self._persisted, pending))
         except BaseException:
             self.aborted(checkpoint_id)
             raise
@@ -334,12 +334,12 @@ class KeyedState:
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
-    def _persist(self, pending: _Pending) -> Future[list[LogPiece]]:
+    def _cut(self, pending: _Pending) -> LogCut:
         pending.base = max(
             (each for each in (self._current, *self._provisional) if each.batch <= pending.batch),
             key=lambda each: each.batch,
         )
-        return self._log.persist(pending.batch, pending.base.sqn)
+        return self._log.cut(pending.batch, pending.base.sqn)
 
     def _persisted(self, pending: _Pending, pieces: Future[list[LogPiece]]) -> None:
         error = pieces.exception()

@@ -9,7 +9,7 @@ So a boundary costs one byte a row, and each row is copied once. The touches are
 Does not own the table's rows, nor what becomes of `files`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +20,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.state import kernels
-from holdfast.state.changes import stored_batch
+from holdfast.state.changes import stored_rows
 from holdfast.state.physical import Bools, Integers
-from holdfast.state.rows import OldRows, Rows
+from holdfast.state.rows import KeyedRows, OldRows, Rows
 
 Groups = npt.NDArray[np.int32]
 
@@ -34,13 +34,7 @@ class _Saved:
     """Rows as they were; `first` is the number of the first of them."""
 
     first: int
-    rows: OldRows
-    groups: Groups
-    keys: Sequence[Any]
-
-    @property
-    def memory_bytes(self) -> int:
-        return self.rows.memory_bytes + int(self.groups.nbytes) + sum(int(each.nbytes) for each in self.keys)
+    copies: KeyedRows
 
 
 class Captured:
@@ -82,7 +76,7 @@ class Captured:
 
     @property
     def memory_bytes(self) -> int:
-        return self._wanted.nbytes + self._number_of.nbytes + sum(each.memory_bytes for each in self._saved)
+        return self._wanted.nbytes + self._number_of.nbytes + sum(each.copies.memory_bytes for each in self._saved)
 
     def touched(self, old: OldRows) -> None:
         """These rows are about to change or to lose their slots; `old` is how they are. Under the table's lock."""
@@ -90,22 +84,22 @@ class Captured:
         slots = claimed.slots
         if not len(slots):
             return
-        groups = self._rows.index.key_groups(slots, self._max_parallelism)
-        self._saved.append(_Saved(self._saved_count, claimed, groups, self._rows.index.columns(slots)))
+        copies = self._rows.with_keys(claimed)
+        self._saved.append(_Saved(self._saved_count, copies))
         self._number_of[slots] = np.arange(self._saved_count, self._saved_count + len(slots)) + 1
         self._saved_count += len(slots)
         unlisted = slots >= self._listed_to
-        self._unlisted.append((slots[unlisted], groups[unlisted]))
+        self._unlisted.append((slots[unlisted], copies.groups[unlisted]))
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """The rows in the stored schema, sorted by key group, at most `PIECE_ROWS` at once. Once, by any thread.
 
         Ends early where it is closed meanwhile.
         """
-        slots, groups = self._in_order()
+        slots = self._in_order()
         for start in range(0, len(slots), PIECE_ROWS):
             stop = start + PIECE_ROWS
-            piece = self._piece(slots[start:stop].astype(np.int64), groups[start:stop])
+            piece = self._piece(slots[start:stop].astype(np.int64))
             if piece is None:
                 return
             yield piece
@@ -119,8 +113,8 @@ class Captured:
             self._saved = []
             self._unlisted = []
 
-    def _in_order(self) -> tuple[npt.NDArray[np.int32], Groups]:
-        """The slots that the rows had, and their key groups, sorted by these."""
+    def _in_order(self) -> npt.NDArray[np.int32]:
+        """The slots that the rows had, sorted by key group."""
         listed = []
         while self._listed_to < len(self._wanted):
             with self._lock:
@@ -133,35 +127,31 @@ class Captured:
             self._unlisted = []
         all_slots = np.concatenate([np.empty(0, np.int32), *(each[0] for each in listed)])
         all_groups = np.concatenate([np.empty(0, np.int32), *(each[1] for each in listed)])
-        order: tuple[npt.NDArray[np.int32], Groups] = kernels.sort_by_group(
-            all_groups, self._max_parallelism, all_slots
-        )
+        order: npt.NDArray[np.int32]
+        order, _ = kernels.sort_by_group(all_groups, self._max_parallelism, all_slots)
         return order
 
-    def _piece(self, slots: Integers, groups: Groups) -> pa.RecordBatch | None:
+    def _piece(self, slots: Integers) -> pa.RecordBatch | None:
         with self._lock:
             if self._closed:
                 return None
             still = kernels.claim(slots, self._wanted)
-            now = self._rows.copy(slots[still])
-            keys = self._rows.index.columns(now.slots)
+            now = self._rows.with_keys(self._rows.copy(slots[still]))
             saved = list(self._saved)
             numbers = kernels.gather(self._number_of, slots).astype(np.int64) - 1
-        places, parts = [still], [self._batch(groups[still], keys, now)]
+        places, parts = [still], [self._batch(now)]
         gone = np.setdiff1d(np.arange(len(slots)), still, assume_unique=True)
         gone = gone[np.argsort(numbers[gone])]
         for each in saved if len(gone) else []:
-            start, stop = np.searchsorted(numbers[gone], [each.first, each.first + len(each.groups)])
+            start, stop = np.searchsorted(numbers[gone], [each.first, each.first + len(each.copies)])
             if start < stop:
-                at = numbers[gone[start:stop]] - each.first
-                keys = [column.take(pa.array(at)) for column in each.keys]
                 places.append(gone[start:stop])
-                parts.append(self._batch(each.groups[at], keys, each.rows.take(at)))
+                parts.append(self._batch(each.copies.take(numbers[gone[start:stop]] - each.first)))
         if len(parts) == 1:
             return parts[0]
         order = np.empty(len(slots), np.int64)
         order[np.concatenate(places)] = np.arange(len(slots))
         return pa.concat_batches(parts).take(pa.array(order))
 
-    def _batch(self, groups: Groups, keys: Sequence[Any], rows: OldRows) -> pa.RecordBatch:
-        return stored_batch(self._schema, groups, ~rows.present, [*keys, *self._rows.value_arrays(rows)])
+    def _batch(self, copies: KeyedRows) -> pa.RecordBatch:
+        return stored_rows(self._schema, self._rows, copies)

@@ -10,13 +10,16 @@ The schema's metadata tells how many key columns there are. Does not own the fra
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import CorruptObject
 from holdfast.state import kernels
-from holdfast.state.index import new_index
+from holdfast.state.index import columns_of_stored, new_index
 from holdfast.state.keys import encode_columns
 from holdfast.state.physical import fixed_array, values_of
+from holdfast.state.row_codec import RowCodec
+from holdfast.state.rows import KeyedRows, Rows
 
 KEY_GROUP = "__key_group"
 DELETED = "__deleted"
@@ -57,6 +60,18 @@ def stored_batch(schema: pa.Schema, groups: Any, deleted: Any, columns: Sequence
     """Put together rows already sorted by key group; `columns` are keys, then values."""
     leading = [fixed_array(groups, None, pa.int32()), fixed_array(deleted, None, pa.bool_())]
     return pa.RecordBatch.from_arrays([*leading, *columns], schema=schema)
+
+
+def stored_rows(schema: pa.Schema, rows: Rows, copies: KeyedRows) -> pa.RecordBatch:
+    """Copies of rows, already sorted by key group."""
+    columns = [*copies.keys, *rows.value_arrays(copies.rows)]
+    return stored_batch(schema, copies.groups, ~copies.rows.present, columns)
+
+
+def decoded(schema: pa.Schema, codec: RowCodec, keys: list[bytes], records: list[bytes]) -> pa.RecordBatch:
+    """Rows as a base store keeps them; `codec` of the value columns in the schema."""
+    groups, columns = columns_of_stored(keys, key_schema_of(schema))
+    return stored_batch(schema, groups, np.zeros(len(keys), np.bool_), [*columns, *codec.to_arrow(records)])
 
 
 def merge_changes(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

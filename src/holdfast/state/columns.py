@@ -77,18 +77,12 @@ class Column:
 
     def gather(self, slots: Integers) -> tuple[Values, Bools]:
         """Copies of the values and validity of `slots`."""
-        valid: Bools = kernels.gather(self.valid, slots)
-        if not self.fixed_width:
-            return self.values[slots], valid
-        return kernels.gather(_bits(self.values), slots).view(self.values.dtype), valid
+        return gathered(self.values, slots), gathered(self.valid, slots)
 
     def scatter(self, slots: Integers, values: Values, valid: Bools) -> None:
         """Write `values` and `valid` at `slots`; where a slot comes twice, the last one stays."""
-        kernels.scatter(self.valid, slots, valid)
-        if self.fixed_width:
-            kernels.scatter(_bits(self.values), slots, _bits(values))
-        else:
-            self.values[slots] = values
+        scatter(self.valid, slots, valid)
+        scatter(self.values, slots, values)
 
     def clear(self, slots: Integers) -> None:
         kernels.fill(self.valid, slots, False)
@@ -178,6 +172,30 @@ class Column:
         """The average size of the objects at `slots`, those inside containers estimated by their encoded length."""
         sizes = [_size(value) for value in self.values[slots] if value is not None]
         return sum(sizes) / len(slots) if sizes else 0.0
+
+
+def gathered(values: Values, slots: Integers) -> Values:
+    """`values[slots]`; other threads go on meanwhile, but where they are objects."""
+    if values.dtype.hasobject:
+        return values[slots]
+    return cast(Values, kernels.gather(_bits(values), slots).view(values.dtype))
+
+
+def scatter(values: Values, slots: Integers, source: Values) -> None:
+    """`values[slots] = source`; other threads go on meanwhile, but where they are objects."""
+    if values.dtype.hasobject:
+        values[slots] = source
+    else:
+        kernels.scatter(_bits(values), slots, _bits(source))
+
+
+def scatter_some(values: Values, slots: Integers, source: Values) -> None:
+    """`scatter`, except where the slot is negative."""
+    if values.dtype.hasobject:
+        some = slots >= 0
+        values[slots[some]] = source[some]
+    else:
+        kernels.scatter_some(_bits(values), slots, _bits(source))
 
 
 def _array(objects: Sequence[Any], kind: Any) -> Any:

@@ -40,6 +40,14 @@ def scatter(values: Array, slots: Integers, source: Array) -> None:
 
 
 @kernel
+def scatter_some(values: Array, slots: Integers, source: Array) -> None:
+    """`scatter`, except where the slot is negative."""
+    for i in range(len(slots)):
+        if slots[i] >= 0:
+            values[np.uint64(slots[i])] = source[i]
+
+
+@kernel
 def fill(values: Array, slots: Integers, value: Any) -> None:
     """`values[slots] = value`."""
     for i in range(len(slots)):

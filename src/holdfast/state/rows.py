@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.state import kernels
-from holdfast.state.columns import Column, Values
+from holdfast.state.columns import Column, Values, gathered, scatter_some
 from holdfast.state.growing import enlarge
 from holdfast.state.index import new_index
 from holdfast.state.keys import Keys
@@ -42,23 +43,42 @@ class OldRows:
         return self if chosen.all() else self.take(np.flatnonzero(chosen))
 
     def take(self, places: Integers) -> "OldRows":
-        columns = [(values[places], valid[places]) for values, valid in self.columns]
-        return OldRows(self.slots[places], self.present[places], columns)
+        columns = [(gathered(values, places), gathered(valid, places)) for values, valid in self.columns]
+        return OldRows(gathered(self.slots, places), gathered(self.present, places), columns)
 
-    def overwrite(self, places: Integers, source: "OldRows", source_places: Integers) -> None:
-        """Presence and values at `places` become those of `source`."""
-        if not len(places):
-            return
-        self.present[places] = source.present[source_places]
-        for (values, valid), (new_values, new_valid) in zip(self.columns, source.columns, strict=True):
-            values[places] = new_values[source_places]
-            valid[places] = new_valid[source_places]
+    def overwrite(self, places: Integers, source: "OldRows") -> None:
+        """Presence and values at `places` become those of `source`, where the place is not negative."""
+        scatter_some(self.present, places, source.present)
+        for cells, new_cells in zip(self.columns, source.columns, strict=True):
+            for array, new in zip(cells, new_cells, strict=True):
+                scatter_some(array, places, new)
+
+
+@dataclass(frozen=True)
+class KeyedRows:
+    """Copies of rows with their key groups and key columns: the table may change, and their slots mean nothing."""
+
+    rows: OldRows
+    groups: npt.NDArray[np.int32]
+    keys: Sequence[Any]
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.rows.memory_bytes + int(self.groups.nbytes) + sum(int(each.nbytes) for each in self.keys)
+
+    def take(self, places: Integers) -> "KeyedRows":
+        keys = [column.take(pa.array(places)) for column in self.keys]
+        return KeyedRows(self.rows.take(places), gathered(self.groups, places), keys)
 
 
 class Rows:
     """By slot: `present`, and each of `columns`. Their arrays may be replaced by every call that inserts."""
 
-    def __init__(self, key_schema: pa.Schema, value_schema: pa.Schema) -> None:
+    def __init__(self, key_schema: pa.Schema, value_schema: pa.Schema, max_parallelism: int) -> None:
+        self._max_parallelism = max_parallelism
         self.index = new_index(key_schema)
         self.columns = [Column(field, self.index.slot_capacity) for field in value_schema]
         self.present: Bools = np.zeros(self.index.slot_capacity, np.bool_)
@@ -89,6 +109,11 @@ class Rows:
     def copy(self, slots: Integers) -> OldRows:
         columns = [column.gather(slots) for column in self.columns]
         return OldRows(slots, kernels.gather(self.present, slots), columns)
+
+    def with_keys(self, rows: OldRows) -> KeyedRows:
+        """Copies whose slots still have their keys, in their order."""
+        groups = self.index.key_groups(rows.slots, self._max_parallelism)
+        return KeyedRows(rows, groups, self.index.columns(rows.slots))
 
     def put(self, slots: Integers, rows: OldRows) -> None:
         """Write the copies' presence and values at `slots`, whatever slots they were copied from."""

@@ -25,18 +25,24 @@ import pyarrow as pa
 from holdfast.errors import JobRefused
 from holdfast.state import kernels
 from holdfast.state.capture import Captured
-from holdfast.state.changes import key_schema_of, merge_changes, stored_batch, stored_schema, value_schema_of, within
+from holdfast.state.changes import (
+    decoded,
+    merge_changes,
+    stored_rows,
+    stored_schema,
+    value_schema_of,
+    within,
+)
 from holdfast.state.columns import Column, object_field
 from holdfast.state.history import UNDO_BYTES_MAX, History, Segment
-from holdfast.state.index import columns_of_stored
 from holdfast.state.keys import check_key_types, declared_columns, encode_columns, refuse_nulls
 from holdfast.state.physical import Bools, Integers, values_of
 from holdfast.state.residency import BaseStore, Residency
 from holdfast.state.row_codec import RowCodec
-from holdfast.state.rows import OldRows, Rows
+from holdfast.state.rows import KeyedRows, OldRows, Rows
 from holdfast.state.survey import Place, Survey, Wanted, survey
 from holdfast.state.transaction import Transaction
-from holdfast.state.unlogged import Unlogged
+from holdfast.state.unlogged import Unlogged, touched_by
 from holdfast.state.widening import check_stored, widened
 
 __all__ = ["Captured", "Column", "StateTable", "merge_changes", "object_field", "stored_schema"]
@@ -82,7 +88,7 @@ class StateTable:
         self._stored_schema = stored_schema(key_schema, value_schema)
         if len(set(self._stored_schema.names)) < len(self._stored_schema):
             raise JobRefused(f"the state's columns {self._stored_schema.names} have a name twice; rename one")
-        self._rows = Rows(key_schema, value_schema)
+        self._rows = Rows(key_schema, value_schema, max_parallelism)
         self._by_name = {column.field.name: column for column in self._rows.columns}
         self._stamp = 0
         self._count = 0
@@ -91,7 +97,7 @@ class StateTable:
         self._residency: Residency | None = None
         if base is not None:
             self._residency = Residency(self._rows, base, cache_max_entries, max_parallelism, self._slots_go)
-        self._unlogged = Unlogged(self._rows, self._history, self._stored)
+        self._unlogged = Unlogged(self._rows, self._history)
         self._captured: weakref.WeakSet[Captured] = weakref.WeakSet()
         self._may_defer = all(column.fixed_width for column in self._rows.columns)
         self._lock = threading.RLock()
@@ -224,8 +230,12 @@ class StateTable:
     def collect(self, up_to_batch: int) -> list[pa.RecordBatch]:
         """Takes the deferred changes of batches up to that one, in order of replay. From any thread, at any time."""
         with self._lock:
+            segments = self._unlogged.waiting(up_to_batch)
+        touched = touched_by(segments)
+        with self._lock:
             in_flight = None if self._transaction is None else self._transaction.old_rows()
-            return self._unlogged.collect(up_to_batch, in_flight) or [self._stored(self._rows.copy(_NONE))]
+            taken = self._unlogged.take(up_to_batch, in_flight, segments, touched)
+        return [self._stored(each) for each in taken.net(self._rows)] or [self._snapshot(_NONE)]
 
     def commit(self) -> None:
         """End the transaction; what it did stays. Rows that are not present are removed."""
@@ -343,7 +353,7 @@ class StateTable:
                 self._residency.base.write(keys, values, [])
                 self._count += len(keys)
             else:
-                self.apply(_decoded(stored, codec, keys, values), 0, self.max_parallelism)
+                self.apply(decoded(stored, codec, keys, values), 0, self.max_parallelism)
 
     def adopt(self, stored: pa.Schema, folder: Path) -> bool:
         """Take a base store's files as they are, of a table of schema `stored`; `count_is` has to follow.
@@ -393,7 +403,7 @@ class StateTable:
             return self._snapshot(self._rows.live())
         whole = StateTable(self.key_schema, self.value_schema, self.max_parallelism)
         for keys, records in self._residency.base.scan():
-            rows = _decoded(self._stored_schema, self._residency.codec, keys, records)
+            rows = decoded(self._stored_schema, self._residency.codec, keys, records)
             whole.apply(rows, 0, self.max_parallelism)
         in_memory = self._rows.live() if self._transaction is None else np.union1d(self.touched(), self._rows.live())
         whole.apply(self._snapshot(in_memory), 0, self.max_parallelism)
@@ -412,17 +422,12 @@ class StateTable:
 
     def _snapshot(self, slots: Integers) -> pa.RecordBatch:
         """Rows as they are now, in the stored schema."""
-        groups = self._rows.index.key_groups(slots, self.max_parallelism)
-        slots, groups = kernels.sort_by_group(groups, self.max_parallelism, slots)
-        rows = self._rows.copy(slots)
-        return stored_batch(self._stored_schema, groups, ~rows.present, self._rows.arrow(rows))
+        return self._stored(self._rows.with_keys(self._rows.copy(slots)))
 
-    def _stored(self, rows: OldRows) -> pa.RecordBatch:
+    def _stored(self, copies: KeyedRows) -> pa.RecordBatch:
         """Copies of rows in the stored schema."""
-        groups = self._rows.index.key_groups(rows.slots, self.max_parallelism)
-        order, groups = kernels.sort_by_group(groups, self.max_parallelism, np.arange(len(groups)))
-        rows = rows.take(order)
-        return stored_batch(self._stored_schema, groups, ~rows.present, self._rows.arrow(rows))
+        order, _ = kernels.sort_by_group(copies.groups, self.max_parallelism, np.arange(len(copies)))
+        return stored_rows(self._stored_schema, self._rows, copies.take(order))
 
     def _keep(self, segment: Segment, deferred: bool) -> None:
         self._history.add(segment)
@@ -490,9 +495,3 @@ class StateTable:
             raise RuntimeError(
                 f"{call}() on a state table inside batch {self._transaction.batch}; commit or undo first"
             )
-
-
-def _decoded(stored: pa.Schema, codec: RowCodec, keys: list[bytes], records: list[bytes]) -> pa.RecordBatch:
-    """Rows of a base store in the stored schema."""
-    groups, columns = columns_of_stored(keys, key_schema_of(stored))
-    return stored_batch(stored, groups, np.zeros(len(keys), np.bool_), [*columns, *codec.to_arrow(records)])

@@ -6,58 +6,98 @@
 
 So a batch costs the changelog nothing, and a row touched by many batches is read once. Before slots lose their keys, or
 memory gets short, what waits is read at once, batch by batch (`resolve`). Invariant: what waits names rows by slot.
-Called under the table's lock. Does not own undo.
+Under the table's lock, which batches wait for, rows are only copied (`take`); which ones is found out before, and what
+they were after N after it. Does not own undo.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
+import numpy.typing as npt
 
 from holdfast.state import kernels
 from holdfast.state.history import History, Segment
 from holdfast.state.physical import Integers
-from holdfast.state.rows import OldRows, Rows, concatenated
+from holdfast.state.rows import KeyedRows, OldRows, Rows
 
 WAITING_BYTES_MAX = 256 * 1024 * 1024
 """What waits may take beyond what undo holds, which is mostly the same; past it, it is read."""
 
 
 class Timeline:
-    """Rows as they were, by going back over segments from the newest to the oldest."""
+    """Copies of rows, taken back in time: over segments, the newest first."""
 
-    def __init__(self, rows: Rows, segments: Sequence[OldRows]) -> None:
-        self._rows = rows
-        self._segments = segments
-        self._saved = concatenated(segments) if segments else None
-        self._ends = np.cumsum([len(each.slots) for each in segments])
-        self._place = np.full(rows.capacity if segments else 0, -1, np.int64)
+    def __init__(self, now: OldRows, capacity: int) -> None:
+        self.rows = now
+        self._place: npt.NDArray[np.int32] = np.zeros(capacity, np.int32)
+        """By slot: which copy is its row, from 1 on."""
+        kernels.scatter(self._place, now.slots, np.arange(1, len(now.slots) + 1, dtype=np.int32))
 
-    def back_before(self, index: int) -> None:
-        """From now on rows are as they were before segment `index`; after all later ones."""
-        slots = self._segments[index].slots
-        start = int(self._ends[index]) - len(slots)
-        kernels.scatter(self._place, slots, np.arange(start, start + len(slots)))
+    def back_before(self, segment: OldRows) -> None:
+        """From now on rows are as they were before it; after all later ones."""
+        self.rows.overwrite(self._places(segment.slots), segment)
 
-    def copy(self, slots: Integers) -> OldRows:
-        now = self._rows.copy(slots)
-        if self._saved is None:
-            return now
-        places: Integers = kernels.gather(self._place, slots)
-        saved = np.flatnonzero(places >= 0)
-        now.overwrite(saved, self._saved, places[saved])
-        return now
+    def at(self, slots: Integers) -> OldRows:
+        """Some of the rows."""
+        return self.rows.take(self._places(slots))
+
+    def _places(self, slots: Integers) -> Integers:
+        places: Integers = kernels.gather(self._place, slots).astype(np.int64)
+        return places - 1
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Changes that no longer wait. `net` puts them together, at any time and without the table's lock.
+
+    Of `parts`, neighbouring batches, all rows as they were when they were taken; `later` saved some of them before
+    that; `read` are changes of still earlier batches.
+    """
+
+    read: list[KeyedRows]
+    parts: Sequence[Segment] = ()
+    now: KeyedRows | None = None
+    later: Sequence[OldRows] = ()
+    capacity: int = 0
+
+    def net(self, rows: Rows) -> list[KeyedRows]:
+        """In order of replay.
+
+        Of several batches every row that they touched, whether it came back to what it was or not: what this is
+        replayed upon may be a table as of a batch between them.
+        """
+        if self.now is None:
+            return self.read
+        if self.later:
+            timeline = Timeline(self.now.rows, self.capacity)
+            for segment in reversed(self.later):
+                timeline.back_before(segment)
+        if len(self.parts) > 1:
+            return [*self.read, self.now]
+        different = rows.different(self.now.rows, self.parts[0].rows)
+        return [*self.read, self.now.take(np.flatnonzero(different))]
+
+
+def touched_by(segments: Sequence[Segment]) -> Integers:
+    """The distinct slots of segments; of several in order, so that the table is read from one end to the other."""
+    parts = [each.rows.slots for each in segments]
+    if len(parts) < 2:
+        return next(iter(parts), np.empty(0, np.int64))
+    touched = np.zeros(max(int(part.max()) for part in parts) + 1, np.bool_)
+    for part in parts:
+        kernels.fill(touched, part, True)
+    return np.flatnonzero(touched)
 
 
 class Unlogged:
     """Segments of committed batches whose changes wait to be collected, and changes read before they were asked for."""
 
-    def __init__(self, rows: Rows, history: History, stored: Callable[[OldRows], pa.RecordBatch]) -> None:
+    def __init__(self, rows: Rows, history: History) -> None:
         self._rows = rows
         self._history = history
-        self._stored = stored
         self._waiting: list[Segment] = []
-        self._read: list[tuple[int, pa.RecordBatch]] = []
+        self._read: list[tuple[int, KeyedRows]] = []
         self.memory_bytes = 0
         """What waits takes. Of the batches that are there, undo and this hold the newest, so the larger is the sum."""
 
@@ -68,38 +108,48 @@ class Unlogged:
         if self.memory_bytes > self._history.memory_bytes + WAITING_BYTES_MAX:
             self.resolve()
 
-    def collect(self, up_to_batch: int, in_flight: OldRows | None) -> list[pa.RecordBatch]:
-        """Takes out the changes of batches up to that one; `in_flight` was saved by the batch that is running."""
-        changes = [rows for batch, rows in self._read if batch <= up_to_batch]
+    def waiting(self, up_to_batch: int) -> list[Segment]:
+        """Those of batches up to that one."""
+        return [each for each in self._waiting if each.batch <= up_to_batch]
+
+    def take(
+        self, up_to_batch: int, in_flight: OldRows | None, segments: Sequence[Segment], touched: Integers
+    ) -> Taken:
+        """Takes out the changes of batches up to that one; `in_flight` was saved by the batch that is running.
+
+        `touched` are the slots of `segments`, which waited when they were gathered.
+        """
+        read = [rows for batch, rows in self._read if batch <= up_to_batch]
         self._read = [each for each in self._read if each[0] > up_to_batch]
-        parts = [each.rows for each in self._waiting if each.batch <= up_to_batch]
+        parts = self.waiting(up_to_batch)
         self._keep([each for each in self._waiting if each.batch > up_to_batch])
-        if parts:
-            later = [each.rows for each in self._by_slot(up_to_batch + 1)]
-            timeline = Timeline(self._rows, later if in_flight is None else [*later, in_flight])
-            for index in reversed(range(len(later) + (in_flight is not None))):
-                timeline.back_before(index)
-            changes.append(self._net(timeline, parts))
-        return changes
+        if not parts:
+            return Taken(read)
+        now = self._rows.with_keys(self._rows.copy(touched if parts == segments else touched_by(parts)))
+        later = [each.rows for each in self._by_slot(up_to_batch + 1)]
+        return Taken(read, parts, now, later if in_flight is None else [*later, in_flight], self._rows.capacity)
 
     def resolve(self) -> None:
         """Read what waits, between batches: slots are about to be let go."""
         if not self._waiting:
             return
         segments = self._by_slot(self._waiting[0].batch)
-        timeline = Timeline(self._rows, [each.rows for each in segments] if len(segments) > 1 else [])
         read = []
-        for index in reversed(range(len(segments))):
-            if segments[index] in self._waiting:
-                read.append((segments[index].batch, self._changes(timeline, segments[index].rows)))
-            if len(segments) > 1:
-                timeline.back_before(index)
+        if len(segments) == 1:
+            old = segments[0].rows
+            read.append((segments[0].batch, self._changed(self._rows.copy(old.slots), old)))
+        else:
+            timeline = Timeline(self._rows.copy(touched_by(self._waiting)), self._rows.capacity)
+            for each in reversed(segments):
+                if each in self._waiting:
+                    read.append((each.batch, self._changed(timeline.at(each.rows.slots), each.rows)))
+                timeline.back_before(each.rows)
         self._read += reversed(read)
         self._keep([])
 
     def rewind(self, to_batch: int) -> None:
         """Later batches never were."""
-        self._keep([each for each in self._waiting if each.batch <= to_batch])
+        self._keep(self.waiting(to_batch))
         self._read = [each for each in self._read if each[0] <= to_batch]
 
     def _keep(self, waiting: list[Segment]) -> None:
@@ -111,20 +161,5 @@ class Unlogged:
         found = {*self._waiting, *self._history.by_slot}
         return sorted((each for each in found if each.batch >= from_batch), key=lambda each: each.batch)
 
-    def _net(self, timeline: Timeline, parts: Sequence[OldRows]) -> pa.RecordBatch:
-        """The changes of neighbouring batches as one.
-
-        Of several batches every row that they touched, whether it came back to what it was or not: what this is
-        replayed upon may be a table as of a batch between them.
-        """
-        if len(parts) == 1:
-            return self._changes(timeline, parts[0])
-        touched = np.zeros(self._rows.capacity, np.bool_)
-        for each in parts:
-            kernels.fill(touched, each.slots, True)
-        # In order of slots: the table is read from one end to the other.
-        return self._stored(timeline.copy(np.flatnonzero(touched)))
-
-    def _changes(self, timeline: Timeline, old: OldRows) -> pa.RecordBatch:
-        now = timeline.copy(old.slots)
-        return self._stored(now.only(self._rows.different(now, old)))
+    def _changed(self, now: OldRows, old: OldRows) -> KeyedRows:
+        return self._rows.with_keys(now.only(self._rows.different(now, old)))
