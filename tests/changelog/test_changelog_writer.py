@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 
 import pyarrow as pa
 import pytest
@@ -436,3 +437,57 @@ def test_what_failed_is_stored_whole_where_a_base_was_made_in_the_midst_of_it(ha
     assert writer.size(1).pending_sets == 1
     pieces = writer.persist(1, from_sqn=1).result(30)
     assert (spans(pieces), harness.keys(pieces)) == ([(1, 2)], [["batch 0", "batch 1"]])
+
+
+def test_batches_are_appended_while_a_cut_collects(harness: Harness):
+    writer, waiting, collecting, go_on = harness.writer, Waiting(), threading.Event(), threading.Event()
+    collect = waiting.collect
+
+    def slowly(up_to_batch: int) -> list[pa.RecordBatch]:
+        collecting.set()
+        assert go_on.wait(30)
+        return collect(up_to_batch)
+
+    waiting.collect = slowly  # type: ignore[method-assign]
+    writer.append(0, waiting.committed(0, change("batch 0")))
+    futures: list[Future[list[LogPiece]]] = []
+    cut = threading.Thread(target=lambda: futures.append(writer.persist(0)))
+    cut.start()
+    assert collecting.wait(30)
+    writer.append(1, waiting.committed(1, change("batch 1")))
+    go_on.set()
+    cut.join(30)
+    assert harness.keys(futures[0].result(30)) == [["batch 0"]]
+    assert harness.keys(writer.persist(1).result(30)) == [["batch 0"], ["batch 1"]]
+
+
+def test_changes_that_cannot_be_collected_fail_the_cut_and_come_with_the_next(harness: Harness):
+    writer, waiting = harness.writer, Waiting()
+    collect = waiting.collect
+
+    def refuse(up_to_batch: int) -> list[pa.RecordBatch]:
+        raise CheckpointFailed("too late")
+
+    waiting.collect = refuse  # type: ignore[method-assign]
+    for batch in range(2):
+        writer.append(batch, waiting.committed(batch, change(f"batch {batch}")))
+    with pytest.raises(CheckpointFailed, match="too late"):
+        writer.persist(0).result(30)
+    writer.reset()
+    waiting.collect = collect  # type: ignore[method-assign]
+    pieces = writer.persist(1).result(30)
+    assert (spans(pieces), harness.keys(pieces)) == ([(0, 2)], [["batch 0", "batch 1"]])
+
+
+def test_a_cut_that_is_undone_before_it_collects_fails_and_takes_no_later_changes(harness: Harness):
+    writer, waiting = harness.writer, Waiting()
+    writer.append(0, waiting.committed(0, change("batch 0")))
+    writer.persist(0).result(30)
+    writer.append(1, waiting.committed(1, change("undone")))
+    cut = writer.cut(1)
+    waiting.rewind(0)
+    writer.rewind(0)
+    writer.append(2, waiting.committed(2, change("instead")))
+    with pytest.raises(CheckpointFailed, match="rewound"):
+        writer.store(cut).result(30)
+    assert harness.keys(writer.persist(2).result(30)) == [["batch 0"], ["instead"]]

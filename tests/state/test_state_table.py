@@ -5,7 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast.errors import BadRecord, JobRefused, UserFunctionError
+from holdfast.errors import BadRecord, CheckpointFailed, JobRefused, UserFunctionError
 from holdfast.state import table as table_module
 from holdfast.state import unlogged
 from holdfast.state.table import StateTable, object_field
@@ -321,22 +321,78 @@ def test_a_row_that_came_back_to_what_it_was_is_in_the_changes_of_several_batche
     assert [(row["k"], row["n"]) for row in changes] == [(1, 10)]
 
 
-def test_what_waits_to_be_logged_is_bounded_beside_what_undo_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def with_changes_waiting(monkeypatch: pytest.MonkeyPatch, batches: int) -> StateTable:
+    """A table after batches of 20 rows that nobody asked for, with little memory for them."""
     undo_bytes_max, waiting_bytes_max = 4000, 3000
     monkeypatch.setattr(unlogged, "WAITING_BYTES_MAX", waiting_bytes_max)
     table = StateTable(KEY, COUNT, 128, undo_bytes_max=undo_bytes_max)
     most = 0
-    for number in range(40):
+    for number in range(batches):
         table.begin(number)
         put(table, dict.fromkeys(range(number, number + 20), number))
         assert table.defer_changes() is table
         table.commit()
         most = max(most, table.undo_bytes)
     assert undo_bytes_max < most <= undo_bytes_max + waiting_bytes_max
-    replayed = StateTable(KEY, COUNT, 128)
-    for changes in table.collect(30):
-        replayed.apply(changes, 0, 128)
-    assert contents(replayed) == {key: min(key, 30) for key in range(50)}
-    for changes in table.collect(39):
-        replayed.apply(changes, 0, 128)
-    assert contents(replayed) == contents(table)
+    return table
+
+
+def replay(replica: StateTable, table: StateTable, up_to_batch: int) -> dict[Any, Any]:
+    for changes in table.collect(up_to_batch):
+        replica.apply(changes, 0, 128)
+    return contents(replica)
+
+
+def test_what_waits_to_be_logged_is_bounded_beside_what_undo_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = with_changes_waiting(monkeypatch, 40)
+    replica = StateTable(KEY, COUNT, 128)
+    assert replay(replica, table, 35) == {key: min(key, 35) for key in range(55)}
+    assert replay(replica, table, 39) == contents(table)
+
+
+def test_a_cut_that_lags_behind_what_was_condensed_is_refused_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = with_changes_waiting(monkeypatch, 40)
+    with pytest.raises(CheckpointFailed, match=r"cut at batch 5 came too late.*batches 0 to"):
+        table.collect(5)
+    assert replay(StateTable(KEY, COUNT, 128), table, 39) == contents(table)
+
+
+@pytest.mark.parametrize("to_batch", [35, 38])
+def test_condensed_changes_outlast_a_rewind_and_rows_that_go(monkeypatch: pytest.MonkeyPatch, to_batch: int) -> None:
+    table = with_changes_waiting(monkeypatch, 40)
+    table.rewind(to_batch)
+    table.begin(to_batch + 1)
+    delete(table, list(range(10)))
+    assert table.defer_changes() is table
+    table.commit()
+    replica = StateTable(KEY, COUNT, 128)
+    assert replay(replica, table, to_batch) == {key: min(key, to_batch) for key in range(to_batch + 20)}
+    assert replay(replica, table, to_batch + 1) == contents(table)
+
+
+def test_rows_may_go_while_it_is_found_out_which_ones_a_cut_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots are gathered without the table's lock: by the time rows are copied, others may have them."""
+    table = StateTable(KEY, COUNT, 128)
+
+    def commit(number: int, rows: dict[Any, int | None], gone: list[Any]) -> None:
+        table.begin(number)
+        put(table, rows)
+        delete(table, gone)
+        assert table.defer_changes() is table
+        table.commit()
+
+    def meanwhile(parts: Any) -> Any:
+        touched = unlogged.touched_by(parts)
+        commit(3, dict.fromkeys(range(100, 110), 3), list(range(8)))
+        commit(4, dict.fromkeys(range(110, 120), 4), [])
+        return touched
+
+    commit(1, dict.fromkeys(range(10), 1), [])
+    commit(2, dict.fromkeys(range(5), 2), [])
+    monkeypatch.setattr(table_module, "touched_by", meanwhile)
+    replica = StateTable(KEY, COUNT, 128)
+    assert replay(replica, table, 2) == {key: 2 if key < 5 else 1 for key in range(10)}
+    monkeypatch.undo()
+    assert replay(replica, table, 4) == contents(table)

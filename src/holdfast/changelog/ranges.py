@@ -23,7 +23,13 @@ class DeferredChanges(Protocol):
     """Where net changes of committed batches wait until they are wanted (`state.table.StateTable`)."""
 
     def collect(self, up_to_batch: int) -> list[pa.RecordBatch]:
-        """Takes out those of batches up to that one, in order of replay: one change set or more, maybe without rows."""
+        """Takes out those of batches up to that one, in order of replay: one change set or more, maybe without rows.
+
+        Raises
+        ------
+        CheckpointFailed
+            They cannot be told from those of later batches any more; nothing was taken out.
+        """
         ...
 
 

@@ -31,13 +31,6 @@ from holdfast.errors import CheckpointFailed
 __all__ = ["ChangelogWriter", "DeferredChanges", "LogSize"]
 
 
-class LogCut(NamedTuple):
-    """What a cut needs of a log; `new`: some of it is yet to be given to the uploader."""
-
-    needed: Sequence[Wanted]
-    new: bool
-
-
 class LogSize(NamedTuple):
     """What a handle from some SQN on would name, and what is still pending there."""
 
@@ -129,29 +122,28 @@ class ChangelogWriter:
         """
         return self.store(self.cut(up_to_batch, from_sqn))
 
-    def cut(self, up_to_batch: int, from_sqn: int | None = None) -> LogCut:
+    def cut(self, up_to_batch: int, from_sqn: int | None = None) -> Sequence[Wanted]:
         """The first half of `persist`, at once: what it needs is settled, whatever comes after."""
         with self._lock:
             start = self._check(up_to_batch, from_sqn)
-            new: list[Range] = []
             if not any(each.range.error for each in wanted(self._ranges(), start, up_to_batch)):
                 # What was merged before it failed may begin before the base that the cut starts from.
-                new = self._open(
+                self._opened += self._open(
                     lambda entry: entry.sqn_stop > start and entry.batch_stop <= up_to_batch + 1, merged=True
                 )
-            self._opened += new
             needed = wanted(self._ranges(), start, up_to_batch)
             for each in needed:
                 each.range.asked = True
-            return LogCut(needed, bool(new))
+            return needed
 
-    def store(self, cut: LogCut) -> Future[list[LogPiece]]:
+    def store(self, cut: Sequence[Wanted]) -> Future[list[LogPiece]]:
         """The second half: collects what waits elsewhere, while batches are appended."""
-        for opened in self._collect():
-            self._upload(opened)
-        if not cut.new:
+        collected = self._collect()
+        for each in collected:
+            self._upload(each)
+        if not collected:
             self._uploader.persist(self._log, None)
-        return _combined(self._log, cut.needed)
+        return _combined(self._log, cut)
 
     def reset(self) -> None:
         """A checkpoint ended otherwise: what failed to be stored is pending again. What is stored stays."""
@@ -170,8 +162,7 @@ class ChangelogWriter:
         ValueError
             The batch lies inside a range that was asked for as a whole. Nothing was changed.
         """
-        # What is opened and not yet collected would be collected from the batches that come in their place.
-        with self._collecting, self._lock:
+        with self._lock:
             self._check_not_inside(to_batch)
             self._reset(lambda each: each.error is not None)
             undone = [entry for entry in self._entries if entry.batch_start > to_batch]
@@ -264,15 +255,18 @@ class ChangelogWriter:
 
     def _collect(self) -> list[Range]:
         """Ranges that cuts opened get their rows, in order: a later one would take those of an earlier one as well."""
+        collected, failed = [], {}
         with self._collecting:
             with self._lock:
                 opened, self._opened = self._opened, []
-                undone = [each for each in opened if each.undone]
-            collected = [each for each in opened if each not in undone]
-            for each in collected:
-                each.collect(self._merge)
-        for each in undone:
-            each.done.set_exception(CheckpointFailed(f"log {self._log}: it was rewound to before the cut"))
+            for each in opened:
+                try:
+                    each.collect(self._merge)
+                    collected.append(each)
+                except CheckpointFailed as error:
+                    failed[each] = error
+        for each, reason in failed.items():
+            self._failed(each, reason)
         return collected
 
     def _upload(self, each: Range) -> None:
@@ -282,19 +276,21 @@ class ChangelogWriter:
 
     def _uploaded(self, each: Range, future: Future[list[LogPiece]]) -> None:
         error = future.exception()
-        with self._lock:
-            if error is not None:
-                each.error = error
-                self._reset(lambda other: other is each and not each.asked)
-            else:
-                each.pieces = future.result()
-                each.change_sets = []
-            unwanted = [each] if each.dropped and error is None else []
-        self._release(unwanted)
         if error is not None:
-            each.done.set_exception(error)
-        else:
-            each.done.set_result(each.pieces or [])
+            self._failed(each, error)
+            return
+        with self._lock:
+            each.pieces = future.result()
+            each.change_sets = []
+            unwanted = [each] if each.dropped else []
+        self._release(unwanted)
+        each.done.set_result(each.pieces)
+
+    def _failed(self, each: Range, error: BaseException) -> None:
+        with self._lock:
+            each.error = error
+            self._reset(lambda other: other is each and not each.asked)
+        each.done.set_exception(error)
 
     def _reset(self, which: Callable[[Range], bool]) -> None:
         """What these ranges were to hold is pending again."""

@@ -23,8 +23,9 @@ import pyarrow as pa
 
 from holdfast.changelog.format import LogId
 from holdfast.changelog.handles import LogPiece, MaterializedPart, TableHandle
+from holdfast.changelog.ranges import Wanted
 from holdfast.changelog.uploader import Uploader
-from holdfast.changelog.writer import ChangelogWriter, DeferredChanges, LogCut
+from holdfast.changelog.writer import ChangelogWriter, DeferredChanges
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CheckpointFailed, StorageError
 from holdfast.materialize.base import BEFORE_ALL_BATCHES, Base
@@ -334,7 +335,7 @@ class KeyedState:
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
-    def _cut(self, pending: _Pending) -> LogCut:
+    def _cut(self, pending: _Pending) -> Sequence[Wanted]:
         pending.base = max(
             (each for each in (self._current, *self._provisional) if each.batch <= pending.batch),
             key=lambda each: each.batch,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from holdfast.errors import HoldfastError
 from holdfast.state.index import KeyIndex
 from holdfast.state.keys import Keys
+from holdfast.state.physical import Integers
 from holdfast.state.rows import OldRows
 
 UNDO_BYTES_MAX = 256 * 1024 * 1024
@@ -27,6 +28,10 @@ class Segment:
     rows: OldRows
     appeared: int
     keys: Keys | None = None
+
+    @property
+    def slots(self) -> Integers:
+        return self.rows.slots
 
     @property
     def memory_bytes(self) -> int:

@@ -228,7 +228,10 @@ class StateTable:
         return self if transaction.deferred else None
 
     def collect(self, up_to_batch: int) -> list[pa.RecordBatch]:
-        """Takes the deferred changes of batches up to that one, in order of replay. From any thread, at any time."""
+        """Takes the deferred changes of batches up to that one, in order of replay. From any thread, at any time.
+
+        Raises `CheckpointFailed` where they were condensed with those of later batches (`unlogged`).
+        """
         with self._lock:
             segments = self._unlogged.waiting(up_to_batch)
         touched = touched_by(segments)

@@ -4,8 +4,9 @@
     collect(up to batch N) ──► of the slots touched up to N, the rows as they were after N:
                                as they are now, or as a later batch (also one in flight) saved them before its touch
 
-So a batch costs the changelog nothing, and a row touched by many batches is read once. Before slots lose their keys, or
-memory gets short, what waits is read at once, batch by batch (`resolve`). Invariant: what waits names rows by slot.
+So a batch costs the changelog nothing, and a row touched by many batches is read once. Before slots lose their keys
+what waits is read at once, batch by batch (`resolve`). Where it takes too much memory, its oldest part, which undo has
+given up, is condensed to the slots alone. Invariant: what waits names rows by slot.
 Under the table's lock, which batches wait for, rows are only copied (`take`); which ones is found out before, and what
 they were after N after it. Does not own undo.
 """
@@ -16,13 +17,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from holdfast.errors import CheckpointFailed
 from holdfast.state import kernels
 from holdfast.state.history import History, Segment
 from holdfast.state.physical import Integers
 from holdfast.state.rows import KeyedRows, OldRows, Rows
 
 WAITING_BYTES_MAX = 256 * 1024 * 1024
-"""What waits may take beyond what undo holds, which is mostly the same; past it, it is read."""
+"""What waits may take beyond what undo holds, which is mostly the same; past it, it is condensed."""
+LAG_BATCHES = 8
+"""The newest batches are not condensed, whatever they take: cuts lag behind commits."""
 
 
 class Timeline:
@@ -47,6 +51,22 @@ class Timeline:
         return places - 1
 
 
+@dataclass(frozen=True, eq=False)
+class Condensed:
+    """Neighbouring batches from `first` to `batch`, of which the slots are kept alone: no cut can divide them."""
+
+    first: int
+    batch: int
+    slots: Integers
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.slots.nbytes
+
+
+Part = Segment | Condensed
+
+
 @dataclass(frozen=True)
 class Taken:
     """Changes that no longer wait. `net` puts them together, at any time and without the table's lock.
@@ -56,7 +76,7 @@ class Taken:
     """
 
     read: list[KeyedRows]
-    parts: Sequence[Segment] = ()
+    parts: Sequence[Part] = ()
     now: KeyedRows | None = None
     later: Sequence[OldRows] = ()
     capacity: int = 0
@@ -73,20 +93,20 @@ class Taken:
             timeline = Timeline(self.now.rows, self.capacity)
             for segment in reversed(self.later):
                 timeline.back_before(segment)
-        if len(self.parts) > 1:
+        only = self.parts[0]
+        if len(self.parts) > 1 or isinstance(only, Condensed):
             return [*self.read, self.now]
-        different = rows.different(self.now.rows, self.parts[0].rows)
+        different = rows.different(self.now.rows, only.rows)
         return [*self.read, self.now.take(np.flatnonzero(different))]
 
 
-def touched_by(segments: Sequence[Segment]) -> Integers:
-    """The distinct slots of segments; of several in order, so that the table is read from one end to the other."""
-    parts = [each.rows.slots for each in segments]
+def touched_by(parts: Sequence[Part]) -> Integers:
+    """Their distinct slots; of several parts in order, so that the table is read from one end to the other."""
     if len(parts) < 2:
-        return next(iter(parts), np.empty(0, np.int64))
-    touched = np.zeros(max(int(part.max()) for part in parts) + 1, np.bool_)
-    for part in parts:
-        kernels.fill(touched, part, True)
+        return next((each.slots for each in parts), np.empty(0, np.int64))
+    touched = np.zeros(max(int(each.slots.max()) for each in parts) + 1, np.bool_)
+    for each in parts:
+        kernels.fill(touched, each.slots, True)
     return np.flatnonzero(touched)
 
 
@@ -96,7 +116,9 @@ class Unlogged:
     def __init__(self, rows: Rows, history: History) -> None:
         self._rows = rows
         self._history = history
+        self._condensed: Condensed | None = None
         self._waiting: list[Segment] = []
+        """After what is condensed."""
         self._read: list[tuple[int, KeyedRows]] = []
         self.memory_bytes = 0
         """What waits takes. Of the batches that are there, undo and this hold the newest, so the larger is the sum."""
@@ -106,55 +128,81 @@ class Unlogged:
         self._waiting.append(segment)
         self.memory_bytes += segment.memory_bytes
         if self.memory_bytes > self._history.memory_bytes + WAITING_BYTES_MAX:
-            self.resolve()
+            self._condense()
 
-    def waiting(self, up_to_batch: int) -> list[Segment]:
-        """Those of batches up to that one."""
-        return [each for each in self._waiting if each.batch <= up_to_batch]
+    def waiting(self, up_to_batch: int) -> list[Part]:
+        """What waits of batches up to that one."""
+        return [each for each in self._parts() if each.batch <= up_to_batch]
 
-    def take(
-        self, up_to_batch: int, in_flight: OldRows | None, segments: Sequence[Segment], touched: Integers
-    ) -> Taken:
+    def take(self, up_to_batch: int, in_flight: OldRows | None, gathered: Sequence[Part], touched: Integers) -> Taken:
         """Takes out the changes of batches up to that one; `in_flight` was saved by the batch that is running.
 
-        `touched` are the slots of `segments`, which waited when they were gathered.
+        `touched` are the slots of `gathered`, which waited then.
+
+        Raises
+        ------
+        CheckpointFailed
+            They can no longer be told from those of later batches. Nothing was taken out.
         """
+        condensed = self._condensed
+        if condensed is not None and condensed.first <= up_to_batch < condensed.batch:
+            raise CheckpointFailed(
+                f"a cut at batch {up_to_batch} came too late: to save memory, a state table keeps the changes of "
+                f"batches {condensed.first} to {condensed.batch} as one. The next checkpoint has them; a shorter "
+                "checkpoint interval makes it rarer"
+            )
         read = [rows for batch, rows in self._read if batch <= up_to_batch]
         self._read = [each for each in self._read if each[0] > up_to_batch]
         parts = self.waiting(up_to_batch)
-        self._keep([each for each in self._waiting if each.batch > up_to_batch])
+        later = [each for each in self._waiting if each.batch > up_to_batch]
+        self._keep(later, None if condensed in parts else condensed)
         if not parts:
             return Taken(read)
-        now = self._rows.with_keys(self._rows.copy(touched if parts == segments else touched_by(parts)))
-        later = [each.rows for each in self._by_slot(up_to_batch + 1)]
-        return Taken(read, parts, now, later if in_flight is None else [*later, in_flight], self._rows.capacity)
+        now = self._rows.with_keys(self._rows.copy(touched if parts == gathered else touched_by(parts)))
+        saved = [each.rows for each in self._by_slot(up_to_batch + 1)]
+        return Taken(read, parts, now, saved if in_flight is None else [*saved, in_flight], self._rows.capacity)
 
     def resolve(self) -> None:
         """Read what waits, between batches: slots are about to be let go."""
-        if not self._waiting:
+        parts = self._parts()
+        if not parts:
             return
-        segments = self._by_slot(self._waiting[0].batch)
-        read = []
-        if len(segments) == 1:
+        read: list[tuple[int, KeyedRows]] = []
+        segments = self._by_slot(parts[0].batch if self._condensed is None else self._condensed.batch + 1)
+        if parts == segments and len(segments) == 1:
             old = segments[0].rows
             read.append((segments[0].batch, self._changed(self._rows.copy(old.slots), old)))
         else:
-            timeline = Timeline(self._rows.copy(touched_by(self._waiting)), self._rows.capacity)
+            timeline = Timeline(self._rows.copy(touched_by(parts)), self._rows.capacity)
             for each in reversed(segments):
                 if each in self._waiting:
-                    read.append((each.batch, self._changed(timeline.at(each.rows.slots), each.rows)))
+                    read.append((each.batch, self._changed(timeline.at(each.slots), each.rows)))
                 timeline.back_before(each.rows)
+            if self._condensed is not None:
+                read.append((self._condensed.batch, self._rows.with_keys(timeline.at(self._condensed.slots))))
         self._read += reversed(read)
-        self._keep([])
+        self._keep([], None)
 
     def rewind(self, to_batch: int) -> None:
-        """Later batches never were."""
-        self._keep(self.waiting(to_batch))
+        """Later batches never were. What is condensed is older: undo has given it up."""
+        self._keep([each for each in self._waiting if each.batch <= to_batch], self._condensed)
         self._read = [each for each in self._read if each[0] <= to_batch]
 
-    def _keep(self, waiting: list[Segment]) -> None:
+    def _condense(self) -> None:
+        kept = {*self._history.by_slot, *self._waiting[-LAG_BATCHES:]}
+        given_up = [each for each in self._parts() if each not in kept]
+        if given_up:
+            first = given_up[0].batch if self._condensed is None else self._condensed.first
+            condensed = Condensed(first, given_up[-1].batch, touched_by(given_up))
+            self._keep([each for each in self._waiting if each in kept], condensed)
+
+    def _parts(self) -> list[Part]:
+        return [*([] if self._condensed is None else [self._condensed]), *self._waiting]
+
+    def _keep(self, waiting: list[Segment], condensed: Condensed | None) -> None:
         self._waiting = waiting
-        self.memory_bytes = sum(each.memory_bytes for each in waiting)
+        self._condensed = condensed
+        self.memory_bytes = sum(each.memory_bytes for each in self._parts())
 
     def _by_slot(self, from_batch: int) -> list[Segment]:
         """Segments of that batch and later ones, also such as undo had to give up."""
