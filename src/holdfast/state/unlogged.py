@@ -67,6 +67,15 @@ class Condensed:
 Part = Segment | Condensed
 
 
+@dataclass(frozen=True, eq=False)
+class Read:
+    """The changes of batches from `first` to `batch`; of several no cut can divide them."""
+
+    first: int
+    batch: int
+    rows: KeyedRows
+
+
 @dataclass(frozen=True)
 class Taken:
     """Changes that no longer wait. `net` puts them together, at any time and without the table's lock.
@@ -119,7 +128,8 @@ class Unlogged:
         self._condensed: Condensed | None = None
         self._waiting: list[Segment] = []
         """After what is condensed."""
-        self._read: list[tuple[int, KeyedRows]] = []
+        self._read: list[Read] = []
+        """Before all that waits."""
         self.memory_bytes = 0
         """What waits takes. Of the batches that are there, undo and this hold the newest, so the larger is the sum."""
 
@@ -145,14 +155,16 @@ class Unlogged:
             They can no longer be told from those of later batches. Nothing was taken out.
         """
         condensed = self._condensed
-        if condensed is not None and condensed.first <= up_to_batch < condensed.batch:
-            raise CheckpointFailed(
-                f"a cut at batch {up_to_batch} came too late: to save memory, a state table keeps the changes of "
-                f"batches {condensed.first} to {condensed.batch} as one. The next checkpoint has them; a shorter "
-                "checkpoint interval makes it rarer"
-            )
-        read = [rows for batch, rows in self._read if batch <= up_to_batch]
-        self._read = [each for each in self._read if each[0] > up_to_batch]
+        undivided: list[Read | Condensed] = [*self._read, *([] if condensed is None else [condensed])]
+        for each in undivided:
+            if each.first <= up_to_batch < each.batch:
+                raise CheckpointFailed(
+                    f"a cut at batch {up_to_batch} came too late: to save memory, a state table keeps the changes of "
+                    f"batches {each.first} to {each.batch} as one. The next checkpoint has them; a shorter "
+                    "checkpoint interval makes it rarer"
+                )
+        read = [each.rows for each in self._read if each.batch <= up_to_batch]
+        self._read = [each for each in self._read if each.batch > up_to_batch]
         parts = self.waiting(up_to_batch)
         later = [each for each in self._waiting if each.batch > up_to_batch]
         self._keep(later, None if condensed in parts else condensed)
@@ -167,26 +179,26 @@ class Unlogged:
         parts = self._parts()
         if not parts:
             return
-        read: list[tuple[int, KeyedRows]] = []
+        read: list[Read] = []
         segments = self._by_slot(parts[0].batch if self._condensed is None else self._condensed.batch + 1)
         if parts == segments and len(segments) == 1:
-            old = segments[0].rows
-            read.append((segments[0].batch, self._changed(self._rows.copy(old.slots), old)))
+            read.append(self._changed(segments[0], self._rows.copy(segments[0].slots)))
         else:
             timeline = Timeline(self._rows.copy(touched_by(parts)), self._rows.capacity)
             for each in reversed(segments):
                 if each in self._waiting:
-                    read.append((each.batch, self._changed(timeline.at(each.slots), each.rows)))
+                    read.append(self._changed(each, timeline.at(each.slots)))
                 timeline.back_before(each.rows)
             if self._condensed is not None:
-                read.append((self._condensed.batch, self._rows.with_keys(timeline.at(self._condensed.slots))))
+                rows = self._rows.with_keys(timeline.at(self._condensed.slots))
+                read.append(Read(self._condensed.first, self._condensed.batch, rows))
         self._read += reversed(read)
         self._keep([], None)
 
     def rewind(self, to_batch: int) -> None:
         """Later batches never were. What is condensed is older: undo has given it up."""
         self._keep([each for each in self._waiting if each.batch <= to_batch], self._condensed)
-        self._read = [each for each in self._read if each[0] <= to_batch]
+        self._read = [each for each in self._read if each.batch <= to_batch]
 
     def _condense(self) -> None:
         kept = {*self._history.by_slot, *self._waiting[-LAG_BATCHES:]}
@@ -209,5 +221,6 @@ class Unlogged:
         found = {*self._waiting, *self._history.by_slot}
         return sorted((each for each in found if each.batch >= from_batch), key=lambda each: each.batch)
 
-    def _changed(self, now: OldRows, old: OldRows) -> KeyedRows:
-        return self._rows.with_keys(now.only(self._rows.different(now, old)))
+    def _changed(self, segment: Segment, now: OldRows) -> Read:
+        different = self._rows.different(now, segment.rows)
+        return Read(segment.batch, segment.batch, self._rows.with_keys(now.only(different)))
