@@ -121,9 +121,15 @@ def groups_of(hashes: Hashes, max_parallelism: int) -> npt.NDArray[np.int32]:
 
 
 @kernel
-def groups_of_integers(values: npt.NDArray[np.int64], places: npt.NDArray[np.int64], max_parallelism: int) -> Any:
-    """The key groups of the int64 keys at `places`: hash and modulo in one pass."""
-    hashes = np.empty(len(places), np.uint64)
-    for i in range(len(places)):
-        hashes[i] = mix(values[np.uint64(places[i])])
-    return groups_of(hashes, max_parallelism)
+def groups_of_integers(values: npt.NDArray[np.int64], max_parallelism: int) -> npt.NDArray[np.int32]:
+    """The key groups of int64 keys: hash and modulo in one pass."""
+    groups = np.empty(len(values), np.int32)
+    divisor = np.uint64(max_parallelism)
+    mask = divisor - np.uint64(1)
+    if divisor & mask == _ZERO:
+        for i in range(len(values)):
+            groups[i] = mix(values[i]) & mask
+    else:
+        for i in range(len(values)):
+            groups[i] = mix(values[i]) % divisor
+    return groups

@@ -152,9 +152,9 @@ class KeyIndex(ABC):
 
     def stored_keys(self, slots: Integers, max_parallelism: int) -> tuple[Integers, "StoredKeys"]:
         """An order of `slots` by key group and hash, and their keys in that order."""
-        tags = kernels.gather(self._tags, slots).view(np.uint64)
-        groups = self.key_groups(slots, max_parallelism)
-        order, heads = kernels.stored_heads(tags, groups, kernels.argsort(tags), max_parallelism)
+        tags = kernels.gather(self._tags, slots)
+        groups = self._groups(slots, tags, max_parallelism)
+        order, heads = kernels.stored_heads(tags.view(np.uint64), groups, max_parallelism)
         return order, StoredKeys(heads.view(f"V{kernels.STORED_HEAD.itemsize}"), self._key_bytes(slots[order]))
 
     @abstractmethod
@@ -169,9 +169,13 @@ class KeyIndex(ABC):
     def columns(self, slots: Integers) -> list[object]:
         """The key columns of `slots` as Arrow arrays."""
 
-    @abstractmethod
     def key_groups(self, slots: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
         """The key groups of `slots`."""
+        return self._groups(slots, kernels.gather(self._tags, slots), max_parallelism)
+
+    @abstractmethod
+    def _groups(self, slots: Integers, tags: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
+        """The key groups of `slots`, which have these tags."""
 
     @abstractmethod
     def _tags_of(self, keys: Keys) -> Integers: ...
@@ -244,9 +248,8 @@ class IntegerIndex(KeyIndex):
     def columns(self, slots: Integers) -> list[object]:
         return decode_integers(kernels.gather(self._tags, slots), self.key_schema)
 
-    def key_groups(self, slots: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
-        groups: npt.NDArray[np.int32] = groups_of_integers(self._tags, slots, max_parallelism)
-        return groups
+    def _groups(self, slots: Integers, tags: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
+        return groups_of_integers(tags, max_parallelism)
 
     def _tags_of(self, keys: Keys) -> Integers:
         assert keys.values is not None
@@ -271,10 +274,10 @@ class BytesIndex(KeyIndex):
     def columns(self, slots: Integers) -> list[object]:
         return decode_bytes(*self._key_bytes(slots), self.key_schema)
 
-    def key_groups(self, slots: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
+    def _groups(self, slots: Integers, tags: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
         leading = group_columns(self.key_schema)
         if leading == len(self.key_schema):
-            return groups_of(kernels.gather(self._tags, slots).view(np.uint64), max_parallelism)
+            return groups_of(tags.view(np.uint64), max_parallelism)
         return key_groups(
             encode_columns(self.columns(slots)[:leading], self.key_schema.names[:leading]), max_parallelism
         )
