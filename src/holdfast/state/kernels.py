@@ -184,7 +184,7 @@ def stored_heads(tags: npt.NDArray[np.uint64], groups: npt.NDArray[np.int32], gr
     least = tags.min()
     group_bits, tag_bits = _bits_of(np.uint64(group_count - 1)), _bits_of(tags.max() - least)
     row_bits = _bits_of(np.uint64(len(tags) - 1))
-    if group_bits + tag_bits + row_bits <= 64:
+    if group_bits + tag_bits + row_bits < 64:  # a word cannot be shifted by all of its bits
         for i in range(len(tags)):
             key = (np.uint64(groups[i]) << np.uint64(tag_bits)) | (tags[i] - least)
             words[i] = (key << np.uint64(row_bits)) | np.uint64(i)

@@ -41,15 +41,15 @@ class Recency:
     def grow(self, capacity: int) -> None:
         enlarge(self, "_last_use", capacity)
 
-    def touch(self, slots: Integers) -> None:
-        """Each slot in turn becomes the newest."""
+    def touch(self, slots: Integers, *, distinct: bool = False) -> None:
+        """Each slot in turn becomes the newest; `distinct` says that none comes twice."""
         if self._log is not None and self._uses + len(slots) > len(self._log):
             self._make_room(len(slots))
         if self._log is None:
             _touch(slots, self._last_use, self._uses)
             self._uses += len(slots)
         else:
-            self._uses = _touch_logged(slots, self._last_use, self._log, self._uses)
+            self._uses = _touch_logged(slots, distinct, self._last_use, self._log, self._uses)
 
     def remove(self, slots: Integers) -> None:
         kernels.fill(self._last_use, slots, 0)
@@ -96,13 +96,14 @@ def _touch(slots: Integers, last_use: Integers, uses: int) -> None:
 
 
 @kernel
-def _touch_logged(slots: Integers, last_use: Integers, log: Slots, uses: int) -> Any:
+def _touch_logged(slots: Integers, distinct: bool, last_use: Integers, log: Slots, uses: int) -> Any:
     """Only a slot's last use among `slots` is logged. Returns how many uses there are now."""
-    for i in range(len(slots)):
-        last_use[np.uint64(slots[i])] = -i - 1
+    if not distinct:
+        for i in range(len(slots)):
+            last_use[np.uint64(slots[i])] = -i - 1
     for i in range(len(slots)):
         slot = np.uint64(slots[i])
-        if last_use[slot] == -i - 1:
+        if distinct or last_use[slot] == -i - 1:
             log[uses] = slots[i]
             uses += 1
             last_use[slot] = uses

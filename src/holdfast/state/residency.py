@@ -112,7 +112,7 @@ class Residency:
         if len(self.dirty) < self._rows.capacity:
             self._grow()
         if self._recency is not None:
-            self._recency.touch(slots)
+            self._recency.touch(slots, distinct=len(slots) == len(fresh))
         missing = self._rows.absent(fresh)
         self.hit_ratio.count(len(fresh) - len(missing), len(fresh))
         if len(missing) and read and not self.base.is_empty:
