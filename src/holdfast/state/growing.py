@@ -4,11 +4,16 @@ A large array is its own mapping of memory: the allocator moves pages, not bytes
 So a table of many rows grows as fast as one of few. NumPy does it only where no one else holds the array or a view of
 it, which it knows from reference counts; otherwise the array is replaced by a longer copy, and the others keep theirs.
 A small one is always copied: NumPy asks for huge pages, which random access is faster in, when it makes a large array.
+An array that is used up from one end to the other is given back to the system where it lies, too.
 """
 
+import ctypes
+import mmap
+import sys
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 COPIED_BYTES = 8 << 20
 """Twice the size from which on NumPy asks for huge pages."""
@@ -32,3 +37,23 @@ def _resized(owner: Any, name: str, shape: tuple[int, ...]) -> bool:
     except ValueError:
         return False
     return True
+
+
+GIVEN_BACK_BYTES = 2 << 20
+"""At a time: a huge page."""
+_madvise = getattr(ctypes.CDLL(None), "madvise", None)
+
+
+def give_back(array: npt.NDArray[Any], start: int, stop: int) -> int:
+    """The system may have the memory of bytes `[start, stop)`, which are not needed any more and read 0 from now on.
+
+    Of whole huge pages; returns where to go on. Where the system is not Linux it gets nothing.
+    """
+    address = array.ctypes.data
+    first = -(-(address + start) // GIVEN_BACK_BYTES) * GIVEN_BACK_BYTES
+    last = (address + stop) // GIVEN_BACK_BYTES * GIVEN_BACK_BYTES
+    if _madvise is None or sys.platform != "linux" or first >= last:
+        return start
+    if _madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED) != 0:
+        return start
+    return last - address

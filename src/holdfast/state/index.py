@@ -2,7 +2,8 @@
 
 A slot stays with its key until the key is removed; then it is free and may be given to another key.
 It grows without a stall: entries are poured into a larger table some at a time, before each look-up, while keys are
-found in either (`index_kernels`); arrays by slot grow where they lie (`growing`). It shrinks by `compact`, at once.
+found in either (`index_kernels`) and the system gets back what is empty; arrays by slot grow where they lie
+(`growing`). It shrinks by `compact`, at once.
 Two kinds: `IntegerIndex` holds the keys themselves, `BytesIndex` their hashes, and their bytes in an arena.
 Does not own values, transactions, or what the stamps mean.
 """
@@ -17,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.state import index_kernels, kernels
-from holdfast.state.growing import enlarge
+from holdfast.state.growing import enlarge, give_back
 from holdfast.state.hashing import groups_of, groups_of_integers
 from holdfast.state.index_kernels import (
     ARENA_LIVE,
@@ -43,6 +44,7 @@ from holdfast.state.keys import (
 from holdfast.state.physical import Bytes, Integers
 
 ENTRIES_LEAST = 128
+ENTRY_BYTES = 16
 LOADS_MAX = ((1 << 14, 0.125), (1 << 18, 0.375))
 """Up to so many entries: the load from which on the index grows. Small ones are kept sparse, which costs no memory
 worth counting and saves mispredicted branches."""
@@ -74,6 +76,8 @@ class KeyIndex(ABC):
         self._free = np.empty(0, np.int64)
         self._fresh = np.empty(0, np.int64)
         self._entries = self._old = _EMPTY
+        self._given_back = 0
+        """Bytes of the old table."""
         self._use_entries(np.zeros(2 * ENTRIES_LEAST, np.int64))
 
     def __len__(self) -> int:
@@ -91,7 +95,7 @@ class KeyIndex(ABC):
 
     @property
     def memory_bytes(self) -> int:
-        tables = self._entries.nbytes + self._old.nbytes
+        tables = self._entries.nbytes + self._old.nbytes - self._given_back
         return tables + self._tags.nbytes + self._free.nbytes + self._fresh.nbytes
 
     def reserve(self, keys: int) -> None:
@@ -132,7 +136,7 @@ class KeyIndex(ABC):
     def clear(self) -> None:
         """Remove all keys; capacities stay."""
         self._entries[:] = 0
-        self._old = _EMPTY
+        self._drop_old()
         self._control[[COUNT, SLOTS_USED, FREE, ARENA_USED, ARENA_LIVE]] = 0
 
     def clear_stamps(self) -> None:
@@ -145,7 +149,7 @@ class KeyIndex(ABC):
         self._keep(live)
         self._free = np.empty(0, np.int64)
         self._control[[COUNT, SLOTS_USED, FREE]] = 0, 0, 0
-        self._old = _EMPTY
+        self._drop_old()
         self._use_entries(np.zeros(2 * _capacity_for(len(live)), np.int64))
         index_kernels.insert_distinct(self._tags, len(live), self._entries)
         self._control[[COUNT, SLOTS_USED]] = len(live)
@@ -217,12 +221,21 @@ class KeyIndex(ABC):
             self._sweep(len(self._old))
         self._old = self._entries
         self._control[[SWEEP_START, SWEPT]] = index_kernels.first_empty(self._old), 0
+        self._given_back = 0
         self._use_entries(np.zeros(2 * capacity, np.int64))
         self._sweep(SWEEP_LEAST)
 
     def _sweep(self, positions: int) -> None:
         if index_kernels.sweep(self._old, self._entries, self._control, positions):
-            self._old = _EMPTY
+            self._drop_old()
+        else:
+            begin, swept = (self._control[[SWEEP_START, SWEPT]] * ENTRY_BYTES).tolist()
+            stop = min(begin + swept, self._old.nbytes)
+            self._given_back = give_back(self._old, max(begin, self._given_back), stop)
+
+    def _drop_old(self) -> None:
+        self._old = _EMPTY
+        self._given_back = 0
 
     def _grow_slots(self, capacity: int) -> None:
         enlarge(self, "_tags", capacity)

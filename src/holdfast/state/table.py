@@ -294,9 +294,8 @@ class StateTable:
         """Outside a batch: give up the oldest undo until it takes no more; `rewind` then reaches less far back."""
         self._refuse_in_batch("shrink_undo")
         with self._lock:
-            # What waits to be logged holds the same rows.
-            self._unlogged.resolve()
             self._history.shrink(bytes_max)
+            self._unlogged.shrink(bytes_max)  # what waits to be logged holds the same rows
 
     def release(self, up_to_batch: int) -> None:
         """The state after `up_to_batch` is in a completed checkpoint: no rewind goes back further."""

@@ -195,18 +195,26 @@ class Unlogged:
         self._read += reversed(read)
         self._keep([], None)
 
-    def rewind(self, to_batch: int) -> None:
-        """Later batches never were. What is condensed is older: undo has given it up."""
-        self._keep([each for each in self._waiting if each.batch <= to_batch], self._condensed)
-        self._read = [each for each in self._read if each.batch <= to_batch]
+    def shrink(self, bytes_max: int) -> None:
+        """Between batches: what waits takes no more than that, after undo was shrunk to it."""
+        if self.memory_bytes > bytes_max:
+            self._condense()
+        if self.memory_bytes > bytes_max:
+            self.resolve()
 
     def _condense(self) -> None:
+        """Of what undo has given up keep the slots alone."""
         kept = {*self._history.by_slot, *self._waiting[-LAG_BATCHES:]}
         given_up = [each for each in self._parts() if each not in kept]
         if given_up:
             first = given_up[0].batch if self._condensed is None else self._condensed.first
             condensed = Condensed(first, given_up[-1].batch, touched_by(given_up))
             self._keep([each for each in self._waiting if each in kept], condensed)
+
+    def rewind(self, to_batch: int) -> None:
+        """Later batches never were. What is condensed is older: undo has given it up."""
+        self._keep([each for each in self._waiting if each.batch <= to_batch], self._condensed)
+        self._read = [each for each in self._read if each.batch <= to_batch]
 
     def _parts(self) -> list[Part]:
         return [*([] if self._condensed is None else [self._condensed]), *self._waiting]
