@@ -15,12 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.state import kernels
-from holdfast.state.compiled import kernel
+from holdfast.state.compiled import kernel, prefetch
 from holdfast.state.growing import enlarge
 from holdfast.state.physical import Integers
 
 Slots = npt.NDArray[np.int32]
 
+_AHEAD = 32
+"""Uses between one and what is fetched for another: a base store empties the processor's caches between batches."""
 LOG_SHARE = 4
 """The log has room for so many uses of each slot; more would make rewriting rarer."""
 
@@ -101,7 +103,9 @@ def _touch_logged(slots: Integers, distinct: bool, last_use: Integers, log: Slot
     if not distinct:
         for i in range(len(slots)):
             last_use[np.uint64(slots[i])] = -i - 1
+    last_use_at = last_use.ctypes.data
     for i in range(len(slots)):
+        prefetch(last_use_at + np.uint64(slots[min(i + _AHEAD, len(slots) - 1)]) * np.uint64(8))
         slot = np.uint64(slots[i])
         if distinct or last_use[slot] == -i - 1:
             log[uses] = slots[i]
@@ -114,7 +118,9 @@ def _touch_logged(slots: Integers, distinct: bool, last_use: Integers, log: Slot
 def _pop(log: Slots, oldest: int, uses: int, last_use: Integers, popped: Integers) -> Any:
     """Move on from `oldest` until `popped` is full; how many are in it, and where to go on."""
     at, taken = oldest, 0
+    last_use_at = last_use.ctypes.data
     while at < uses and taken < len(popped):
+        prefetch(last_use_at + np.uint64(log[min(at + _AHEAD, uses - 1)]) * np.uint64(8))
         slot = np.uint64(log[at])
         at += 1
         if last_use[slot] == at:
