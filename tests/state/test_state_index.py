@@ -1,4 +1,5 @@
 import dataclasses
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -136,6 +137,50 @@ def test_index_grows_through_one_large_lookup(schema: pa.Schema) -> None:
     _, expected = np.unique(keys, return_index=True)
     assert np.array_equal(fresh, slots[np.sort(expected)])
     assert pa.array(index.columns(slots)[0]).equals(rows.column(0))
+
+
+def test_what_was_poured_goes_back_to_the_system() -> None:
+    index = IntegerIndex(INTEGER)
+    given_back = 0
+    for start in range(0, 600_000, 20_000):
+        index.lookup(Keys(np.arange(start, start + 20_000)), 1)
+        given_back = max(given_back, index._given_back)
+    slots, fresh = index.lookup(Keys(np.arange(600_000)), 1)
+    assert (slots == np.arange(600_000)).all() and len(fresh) == 0
+    assert given_back >= 4 << 20 or sys.platform != "linux"
+
+
+def test_pages_that_were_poured_and_are_in_use_again_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys whose home is at the table's end, and not yet poured, may come to its begin, which is."""
+    page_bytes, taken = 1 << 15, []
+
+    def pages(array: np.ndarray, start: int, stop: int) -> tuple[int, int]:
+        first = -(-start // page_bytes) * page_bytes if start > 64 else 0
+        return first, max(first, stop // page_bytes * page_bytes)
+
+    def take(array: np.ndarray, first: int, last: int) -> bool:
+        array.view(np.uint8)[first:last] = 0
+        taken.append(first)
+        return True
+
+    monkeypatch.setattr(index_module, "whole_pages", pages)
+    monkeypatch.setattr(index_module, "give_back", take)
+    monkeypatch.setattr(index_module, "SWEEP_LEAST", 256)
+    monkeypatch.setattr(index_module, "SWEEP_PER_ROW", 0)
+    index = IntegerIndex(INTEGER)
+    count = 0
+    while not len(index._old) > 4 * page_bytes // 8:
+        index.lookup(Keys(np.arange(count, count + 100)), 1)
+        count += 100
+    taken.clear()
+    at_the_end = Keys(np.array([unmix(MASK - i) for i in range(60)]))
+    index.lookup(at_the_end, 1)
+    slots = index.lookup(at_the_end, 1)[0]
+    while len(index._old):
+        index.lookup(Keys(np.arange(1)), 1)
+    assert taken and 0 not in taken
+    assert index.lookup(at_the_end, 1)[0].tolist() == slots.tolist()
+    assert len(index) == count + 60
 
 
 @pytest.mark.parametrize("schema", [INTEGER, TEXT], ids=["integers", "texts"])

@@ -41,19 +41,19 @@ def _resized(owner: Any, name: str, shape: tuple[int, ...]) -> bool:
 
 GIVEN_BACK_BYTES = 2 << 20
 """At a time: a huge page."""
-_madvise = getattr(ctypes.CDLL(None), "madvise", None)
+_madvise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
 
 
-def give_back(array: npt.NDArray[Any], start: int, stop: int) -> int:
-    """The system may have the memory of bytes `[start, stop)`, which are not needed any more and read 0 from now on.
-
-    Of whole huge pages; returns where to go on. Where the system is not Linux it gets nothing.
-    """
+def whole_pages(array: npt.NDArray[Any], start: int, stop: int) -> tuple[int, int]:
+    """Of bytes `[start, stop)` of an array those in whole huge pages, from where to where; maybe none."""
     address = array.ctypes.data
-    first = -(-(address + start) // GIVEN_BACK_BYTES) * GIVEN_BACK_BYTES
-    last = (address + stop) // GIVEN_BACK_BYTES * GIVEN_BACK_BYTES
-    if _madvise is None or sys.platform != "linux" or first >= last:
-        return start
-    if _madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED) != 0:
-        return start
-    return last - address
+    first = -(-(address + start) // GIVEN_BACK_BYTES) * GIVEN_BACK_BYTES - address
+    return first, max(first, (address + stop) // GIVEN_BACK_BYTES * GIVEN_BACK_BYTES - address)
+
+
+def give_back(array: npt.NDArray[Any], first: int, last: int) -> bool:
+    """The system takes the memory of these whole pages, which read 0 from now on; if it does not, nothing is done."""
+    if _madvise is None:
+        return False
+    address = ctypes.c_void_p(array.ctypes.data + first)
+    return bool(_madvise(address, ctypes.c_size_t(last - first), mmap.MADV_DONTNEED) == 0)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.state import index_kernels, kernels
-from holdfast.state.growing import enlarge, give_back
+from holdfast.state.growing import enlarge, give_back, whole_pages
 from holdfast.state.hashing import groups_of, groups_of_integers
 from holdfast.state.index_kernels import (
     ARENA_LIVE,
@@ -76,8 +76,8 @@ class KeyIndex(ABC):
         self._free = np.empty(0, np.int64)
         self._fresh = np.empty(0, np.int64)
         self._entries = self._old = _EMPTY
-        self._given_back = 0
-        """Bytes of the old table."""
+        self._swept_pages_end = self._given_back = 0
+        """Of the old table: up to which byte it is swept in whole pages, and how many bytes the system has again."""
         self._use_entries(np.zeros(2 * ENTRIES_LEAST, np.int64))
 
     def __len__(self) -> int:
@@ -221,7 +221,7 @@ class KeyIndex(ABC):
             self._sweep(len(self._old))
         self._old = self._entries
         self._control[[SWEEP_START, SWEPT]] = index_kernels.first_empty(self._old), 0
-        self._given_back = 0
+        self._swept_pages_end = self._given_back = 0
         self._use_entries(np.zeros(2 * capacity, np.int64))
         self._sweep(SWEEP_LEAST)
 
@@ -229,13 +229,21 @@ class KeyIndex(ABC):
         if index_kernels.sweep(self._old, self._entries, self._control, positions):
             self._drop_old()
         else:
-            begin, swept = (self._control[[SWEEP_START, SWEPT]] * ENTRY_BYTES).tolist()
-            stop = min(begin + swept, self._old.nbytes)
-            self._given_back = give_back(self._old, max(begin, self._given_back), stop)
+            self._give_back_swept()
+
+    def _give_back_swept(self) -> None:
+        """Entries may have come to where the sweep began, from the table's end: such pages stay."""
+        begin, swept = (self._control[[SWEEP_START, SWEPT]] * ENTRY_BYTES).tolist()
+        stop = min(begin + swept, self._old.nbytes)
+        first, last = whole_pages(self._old, max(begin, self._swept_pages_end), stop)
+        if first < last:
+            self._swept_pages_end = last
+            if not self._old.view(np.uint8)[first:last].view(np.int64)[1::2].any():
+                self._given_back += (last - first) * give_back(self._old, first, last)
 
     def _drop_old(self) -> None:
         self._old = _EMPTY
-        self._given_back = 0
+        self._swept_pages_end = self._given_back = 0
 
     def _grow_slots(self, capacity: int) -> None:
         enlarge(self, "_tags", capacity)
