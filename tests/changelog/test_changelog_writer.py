@@ -1,82 +1,19 @@
 """The writer, its uploader and a store: the seed's worked example, exactly-once upload, failures, ownership."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 
 import pyarrow as pa
 import pytest
-from changelog_world import LOG, SCHEMA, Waiting, change, spans
-from obstore.store import MemoryStore
+from changelog_harness import RETRIES, Harness, wait_until
+from changelog_world import LOG, SCHEMA, change, spans
 
-from holdfast.changelog.format import LogId, read_piece
-from holdfast.changelog.handles import LogPiece
+from holdfast.changelog.format import LogId
 from holdfast.changelog.retries import RetryPolicy
 from holdfast.changelog.uploader import Uploader
 from holdfast.changelog.writer import ChangelogWriter
 from holdfast.errors import CheckpointFailed, SettingsError, StorageError
 from holdfast.state.table import merge_changes
-from holdfast.storage.obstore_store import ObstoreStore
-from holdfast.storage.store import ObjectStore
-from holdfast.testing.stores import Fault, FaultyStore
-
-RETRIES = RetryPolicy.fixed(3, timeout=None, next_attempt_delay=0)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        threading.Event().wait(0.001)
-
-
-class Gate:
-    """A `FaultyStore`'s decision: counts puts, holds them up while closed, and fails those that it is told to."""
-
-    def __init__(self) -> None:
-        self.opened = threading.Event()
-        self.opened.set()
-        self.faults: list[Fault | None] = []
-        self.puts: list[str] = []
-
-    def __call__(self, operation: str, name: str) -> Fault | None:
-        if operation != "put":
-            return None
-        self.puts.append(name)
-        self.opened.wait(30)
-        return self.faults.pop(0) if self.faults else None
-
-
-class Harness:
-    def __init__(self) -> None:
-        self.inner = ObstoreStore("memory://", MemoryStore())
-        self.gate = Gate()
-        self.store = FaultyStore(self.inner, self.gate)
-        self.uploader = Uploader(self.store, 1, 1, retries=RETRIES)
-        self.writer = ChangelogWriter(LOG, self.uploader, merge_changes)
-
-    def names(self) -> list[str]:
-        return [info.name for info in self.inner.list("")]
-
-    def acknowledge(self, pieces: list[LogPiece]) -> None:
-        self.uploader.acknowledge(piece.object for piece in pieces)
-
-    def keys(self, pieces: list[LogPiece]) -> list[list[str]]:
-        return [keys_of(self.inner, piece) for piece in pieces]
-
-
-def keys_of(store: ObjectStore, piece: LogPiece) -> list[str]:
-    data = memoryview(store.get_range(piece.object, piece.offset, piece.length))
-    return [key for rows in read_piece(data, piece, "op", "state", 0, 4) for key in rows["k"].to_pylist()]
-
-
-@pytest.fixture
-def harness() -> Iterator[Harness]:
-    harness = Harness()
-    yield harness
-    harness.gate.opened.set()
-    harness.uploader.close()
+from holdfast.testing.stores import Fault
 
 
 def test_the_life_of_a_change_follows_the_worked_example_of_the_seed(harness: Harness):
@@ -406,88 +343,3 @@ def test_the_bound_in_flight_holds_uploads_back_until_others_are_stored(harness:
     for future in futures:
         future.result(30)
     uploader.close()
-
-
-def test_deferred_changes_are_collected_up_to_the_cut_and_never_twice(harness: Harness):
-    writer, waiting = harness.writer, Waiting()
-    writer.append(0, change("at once"))
-    for batch in range(1, 5):
-        writer.append(batch, waiting.committed(batch, change(f"batch {batch}")))
-    assert writer.size(0).pending_sets == 5
-    harness.gate.faults = [Fault.FAIL] * 3
-    with pytest.raises(StorageError):
-        writer.persist(2).result(30)
-    assert list(waiting.rows) == [3, 4]
-    writer.reset()
-    pieces = writer.persist(2).result(30)
-    assert (spans(pieces), harness.keys(pieces)) == ([(0, 3)], [["at once", "batch 1", "batch 2"]])
-    pieces = writer.persist(4).result(30)
-    assert spans(pieces) == [(0, 3), (3, 5)]
-    assert harness.keys(pieces[1:]) == [["batch 3", "batch 4"]]
-
-
-def test_what_failed_is_stored_whole_where_a_base_was_made_in_the_midst_of_it(harness: Harness):
-    """Collected changes of several batches are one set: the base has some of them, the log has to have the others."""
-    writer, waiting = harness.writer, Waiting()
-    for batch in range(2):
-        writer.append(batch, waiting.committed(batch, change(f"batch {batch}")))
-    harness.gate.faults = [Fault.FAIL] * 3
-    assert writer.persist(1).exception(30) is not None
-    writer.reset()
-    assert writer.size(1).pending_sets == 1
-    pieces = writer.persist(1, from_sqn=1).result(30)
-    assert (spans(pieces), harness.keys(pieces)) == ([(1, 2)], [["batch 0", "batch 1"]])
-
-
-def test_batches_are_appended_while_a_cut_collects(harness: Harness):
-    writer, waiting, collecting, go_on = harness.writer, Waiting(), threading.Event(), threading.Event()
-    collect = waiting.collect
-
-    def slowly(up_to_batch: int) -> list[pa.RecordBatch]:
-        collecting.set()
-        assert go_on.wait(30)
-        return collect(up_to_batch)
-
-    waiting.collect = slowly  # type: ignore[method-assign]
-    writer.append(0, waiting.committed(0, change("batch 0")))
-    futures: list[Future[list[LogPiece]]] = []
-    cut = threading.Thread(target=lambda: futures.append(writer.persist(0)))
-    cut.start()
-    assert collecting.wait(30)
-    writer.append(1, waiting.committed(1, change("batch 1")))
-    go_on.set()
-    cut.join(30)
-    assert harness.keys(futures[0].result(30)) == [["batch 0"]]
-    assert harness.keys(writer.persist(1).result(30)) == [["batch 0"], ["batch 1"]]
-
-
-def test_changes_that_cannot_be_collected_fail_the_cut_and_come_with_the_next(harness: Harness):
-    writer, waiting = harness.writer, Waiting()
-    collect = waiting.collect
-
-    def refuse(up_to_batch: int) -> list[pa.RecordBatch]:
-        raise CheckpointFailed("too late")
-
-    waiting.collect = refuse  # type: ignore[method-assign]
-    for batch in range(2):
-        writer.append(batch, waiting.committed(batch, change(f"batch {batch}")))
-    with pytest.raises(CheckpointFailed, match="too late"):
-        writer.persist(0).result(30)
-    writer.reset()
-    waiting.collect = collect  # type: ignore[method-assign]
-    pieces = writer.persist(1).result(30)
-    assert (spans(pieces), harness.keys(pieces)) == ([(0, 2)], [["batch 0", "batch 1"]])
-
-
-def test_a_cut_that_is_undone_before_it_collects_fails_and_takes_no_later_changes(harness: Harness):
-    writer, waiting = harness.writer, Waiting()
-    writer.append(0, waiting.committed(0, change("batch 0")))
-    writer.persist(0).result(30)
-    writer.append(1, waiting.committed(1, change("undone")))
-    cut = writer.cut(1)
-    waiting.rewind(0)
-    writer.rewind(0)
-    writer.append(2, waiting.committed(2, change("instead")))
-    with pytest.raises(CheckpointFailed, match="rewound"):
-        writer.store(cut).result(30)
-    assert harness.keys(writer.persist(2).result(30)) == [["batch 0"], ["instead"]]

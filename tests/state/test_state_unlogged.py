@@ -60,15 +60,16 @@ class World:
         self.table.commit()
         self.after[self.batch] = rows
 
-    def collect(self) -> None:
+    def collect(self, at_last: bool = False) -> None:
         """At the last batch or one before it."""
         batches = [batch for batch in self.after if batch > self.cut]
         if not batches:
             return
-        up_to = batches[-1] if self.random.random() < 0.5 else self.random.choice(batches)
+        up_to = batches[-1] if at_last or self.random.random() < 0.5 else self.random.choice(batches)
         try:
             changes = self.table.collect(up_to)
         except CheckpointFailed:
+            assert up_to < batches[-1]
             self.done.add("refused")
             return
         for each in changes:
@@ -122,6 +123,8 @@ def test_a_replica_follows_whatever_happens(backend: str, monkeypatch: pytest.Mo
         for _ in range(150):
             world.step()
             condensed += any(isinstance(each, unlogged.Condensed) for each in table._unlogged.waiting(world.batch))
+        world.collect(at_last=True)
+        assert contents(world.replica) == contents(table)
         done |= world.done
         table.close()
     assert done >= {"cut", "lagged", "rewound", "given up"}

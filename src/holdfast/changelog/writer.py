@@ -26,7 +26,7 @@ from holdfast.changelog.handles import LogPiece
 from holdfast.changelog.packing import PersistRequest
 from holdfast.changelog.ranges import Deferred, DeferredChanges, Entry, Range, Wanted, divides, wanted
 from holdfast.changelog.uploader import Uploader
-from holdfast.errors import CheckpointFailed
+from holdfast.errors import CheckpointFailed, HoldfastError
 
 __all__ = ["ChangelogWriter", "DeferredChanges", "LogSize"]
 
@@ -63,6 +63,7 @@ class ChangelogWriter:
         self._truncated_to = 0
         self._last_batch: int | None = None
         self._closed = False
+        self._broken: Exception | None = None
         uploader.register(log)
 
     def resume(self, sqn: int) -> None:
@@ -233,6 +234,8 @@ class ChangelogWriter:
     def _check_open(self) -> None:
         if self._closed:
             raise CheckpointFailed(f"log {self._log} is closed")
+        if self._broken is not None:
+            raise HoldfastError(f"log {self._log}: changes of its table could not be read: {self._broken}")
 
     def _ranges(self) -> list[Range]:
         return [entry for entry in self._entries if isinstance(entry, Range)]
@@ -254,8 +257,12 @@ class ChangelogWriter:
         return opened
 
     def _collect(self) -> list[Range]:
-        """Ranges that cuts opened get their rows, in order: a later one would take those of an earlier one as well."""
-        collected, failed = [], {}
+        """Ranges that cuts opened get their rows, in order: a later one would take those of an earlier one as well.
+
+        Changes that were refused come with the next cut. After any other error they may be lost: the log is broken.
+        """
+        collected: list[Range] = []
+        failed: dict[Range, Exception] = {}
         with self._collecting:
             with self._lock:
                 opened, self._opened = self._opened, []
@@ -265,6 +272,8 @@ class ChangelogWriter:
                     collected.append(each)
                 except CheckpointFailed as error:
                     failed[each] = error
+                except Exception as error:
+                    failed[each] = self._broken = error
         for each, reason in failed.items():
             self._failed(each, reason)
         return collected

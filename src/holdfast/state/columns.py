@@ -190,12 +190,8 @@ def scatter(values: Values, slots: Integers, source: Values) -> None:
 
 
 def scatter_some(values: Values, slots: Integers, source: Values) -> None:
-    """`scatter`, except where the slot is negative."""
-    if values.dtype.hasobject:
-        some = slots >= 0
-        values[slots[some]] = source[some]
-    else:
-        kernels.scatter_some(_bits(values), slots, _bits(source))
+    """`scatter` of fixed-width values, except where the slot is negative."""
+    kernels.scatter_some(_bits(values), slots, _bits(source))
 
 
 def _array(objects: Sequence[Any], kind: Any) -> Any:

@@ -17,6 +17,9 @@ import numpy.typing as npt
 
 COPIED_BYTES = 8 << 20
 """Twice the size from which on NumPy asks for huge pages."""
+GIVEN_BACK_BYTES = 2 << 20
+"""At a time: a huge page."""
+_madvise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
 
 
 def enlarge(owner: Any, name: str, length: int) -> None:
@@ -37,11 +40,6 @@ def _resized(owner: Any, name: str, shape: tuple[int, ...]) -> bool:
     except ValueError:
         return False
     return True
-
-
-GIVEN_BACK_BYTES = 2 << 20
-"""At a time: a huge page."""
-_madvise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
 
 
 def whole_pages(array: npt.NDArray[Any], start: int, stop: int) -> tuple[int, int]:

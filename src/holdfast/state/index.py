@@ -155,7 +155,7 @@ class KeyIndex(ABC):
         self._control[[COUNT, SLOTS_USED]] = len(live)
 
     def stored_keys(self, slots: Integers, max_parallelism: int) -> tuple[Integers, "StoredKeys"]:
-        """An order of `slots` by key group and hash, and their keys in that order."""
+        """An order of `slots` by key group and tag, and their keys in that order."""
         tags = kernels.gather(self._tags, slots)
         groups = self._groups(slots, tags, max_parallelism)
         order, heads = kernels.stored_heads(tags.view(np.uint64), groups, max_parallelism)
@@ -236,7 +236,7 @@ class KeyIndex(ABC):
         begin, swept = (self._control[[SWEEP_START, SWEPT]] * ENTRY_BYTES).tolist()
         stop = min(begin + swept, self._old.nbytes)
         first, last = whole_pages(self._old, max(begin, self._swept_pages_end), stop)
-        if first < last:
+        if first < last:  # multiples of an entry: NumPy's arrays begin at such addresses
             self._swept_pages_end = last
             if not self._old.view(np.uint8)[first:last].view(np.int64)[1::2].any():
                 self._given_back += (last - first) * give_back(self._old, first, last)

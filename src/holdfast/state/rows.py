@@ -47,7 +47,7 @@ class OldRows:
         return OldRows(gathered(self.slots, places), gathered(self.present, places), columns)
 
     def overwrite(self, places: Integers, source: "OldRows") -> None:
-        """Presence and values at `places` become those of `source`, where the place is not negative."""
+        """Presence and fixed-width values at `places` become those of `source`, where the place is not negative."""
         scatter_some(self.present, places, source.present)
         for cells, new_cells in zip(self.columns, source.columns, strict=True):
             for array, new in zip(cells, new_cells, strict=True):

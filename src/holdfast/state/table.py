@@ -238,7 +238,8 @@ class StateTable:
         with self._lock:
             in_flight = None if self._transaction is None else self._transaction.old_rows()
             taken = self._unlogged.take(up_to_batch, in_flight, segments, touched)
-        return [self._stored(each) for each in taken.net(self._rows)] or [self._snapshot(_NONE)]
+        changes = [self._stored(each) for each in taken.net(self._rows)]
+        return changes or [pa.RecordBatch.from_pylist([], self._stored_schema)]
 
     def commit(self) -> None:
         """End the transaction; what it did stays. Rows that are not present are removed."""

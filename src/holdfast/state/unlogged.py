@@ -7,8 +7,8 @@
 So a batch costs the changelog nothing, and a row touched by many batches is read once. Before slots lose their keys
 what waits is read at once, batch by batch (`resolve`). Where it takes too much memory, its oldest part, which undo has
 given up, is condensed to the slots alone. Invariant: what waits names rows by slot.
-Under the table's lock, which batches wait for, rows are only copied (`take`); which ones is found out before, and what
-they were after N after it. Does not own undo.
+Under the table's lock, which batches wait for, rows are copied with their keys (`take`), no more: which ones is found
+out before, and what they were after N after it (`Taken.net`). Does not own undo.
 """
 
 from collections.abc import Sequence
@@ -91,7 +91,7 @@ class Taken:
     capacity: int = 0
 
     def net(self, rows: Rows) -> list[KeyedRows]:
-        """In order of replay.
+        """In order of replay; once, since `now` is taken back in time where it is.
 
         Of several batches every row that they touched, whether it came back to what it was or not: what this is
         replayed upon may be a table as of a batch between them.
@@ -137,7 +137,8 @@ class Unlogged:
         """The segment of the batch that is committed now, which the history has too."""
         self._waiting.append(segment)
         self.memory_bytes += segment.memory_bytes
-        if self.memory_bytes > self._history.memory_bytes + WAITING_BYTES_MAX:
+        condensed_bytes = 0 if self._condensed is None else self._condensed.memory_bytes
+        if self.memory_bytes - condensed_bytes > self._history.memory_bytes + WAITING_BYTES_MAX:
             self._condense()
 
     def waiting(self, up_to_batch: int) -> list[Part]:
@@ -164,15 +165,17 @@ class Unlogged:
                     "checkpoint interval makes it rarer"
                 )
         read = [each.rows for each in self._read if each.batch <= up_to_batch]
-        self._read = [each for each in self._read if each.batch > up_to_batch]
         parts = self.waiting(up_to_batch)
-        later = [each for each in self._waiting if each.batch > up_to_batch]
-        self._keep(later, None if condensed in parts else condensed)
-        if not parts:
-            return Taken(read)
-        now = self._rows.with_keys(self._rows.copy(touched if parts == gathered else touched_by(parts)))
-        saved = [each.rows for each in self._by_slot(up_to_batch + 1)]
-        return Taken(read, parts, now, saved if in_flight is None else [*saved, in_flight], self._rows.capacity)
+        taken = Taken(read)
+        if parts:
+            now = self._rows.with_keys(self._rows.copy(touched if parts == gathered else touched_by(parts)))
+            saved = [each.rows for each in self._by_slot(up_to_batch + 1)]
+            later = saved if in_flight is None else [*saved, in_flight]
+            taken = Taken(read, parts, now, later, self._rows.capacity)
+        self._read = [each for each in self._read if each.batch > up_to_batch]
+        waiting = [each for each in self._waiting if each.batch > up_to_batch]
+        self._keep(waiting, None if condensed in parts else condensed)
+        return taken
 
     def resolve(self) -> None:
         """Read what waits, between batches: slots are about to be let go."""
@@ -196,10 +199,10 @@ class Unlogged:
         self._keep([], None)
 
     def shrink(self, bytes_max: int) -> None:
-        """Between batches: what waits takes no more than that, after undo was shrunk to it."""
+        """Between batches: what waits takes no more than that, after undo was shrunk to it, or as little as it can."""
         if self.memory_bytes > bytes_max:
             self._condense()
-        if self.memory_bytes > bytes_max:
+        if self.memory_bytes > bytes_max and self._condensed is None:
             self.resolve()
 
     def _condense(self) -> None:
