@@ -199,7 +199,8 @@ def _shrinks(change_sets: Sequence[pa.RecordBatch], codec: Codec) -> bool:
 
 def _encode(slices: Sequence[pa.RecordBatch], start: int, stop: int, compression: Codec | None) -> Block:
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=True)
+    # On this thread alone: Arrow's own would take the processor from the one that batches run on.
+    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
     with pa.ipc.new_stream(sink, slices[0].schema, options=options) as writer:
         for rows in slices:
             writer.write_batch(rows)
