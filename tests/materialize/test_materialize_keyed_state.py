@@ -1,11 +1,11 @@
 """A table's log and materializations together: bases, adoption, truncation, failures, bounds."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
+from materialize_kit import wait_until
 from obstore.store import MemoryStore
 
 from holdfast.changelog.attempts import RetryPolicy
@@ -22,13 +22,6 @@ from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.stores import Fault, FaultyStore
 
 KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        threading.Event().wait(0.001)
 
 
 class Subtask:

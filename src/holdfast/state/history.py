@@ -30,6 +30,11 @@ class Segment:
     keys: Keys | None = None
 
     @property
+    def first(self) -> int:
+        """The first of its batches, which is its only one."""
+        return self.batch
+
+    @property
     def slots(self) -> Integers:
         return self.rows.slots
 

@@ -25,14 +25,7 @@ import pyarrow as pa
 from holdfast.errors import JobRefused
 from holdfast.state import kernels
 from holdfast.state.capture import Captured
-from holdfast.state.changes import (
-    decoded,
-    merge_changes,
-    stored_rows,
-    stored_schema,
-    value_schema_of,
-    within,
-)
+from holdfast.state.changes import decoded, merge_changes, stored_rows, stored_schema, value_schema_of, within
 from holdfast.state.columns import Column, object_field
 from holdfast.state.history import UNDO_BYTES_MAX, History, Segment
 from holdfast.state.keys import check_key_types, declared_columns, encode_columns, refuse_nulls
@@ -233,11 +226,11 @@ class StateTable:
         Raises `CheckpointFailed` where they were condensed with those of later batches (`unlogged`).
         """
         with self._lock:
-            segments = self._unlogged.waiting(up_to_batch)
-        touched = touched_by(segments)
+            parts = self._unlogged.waiting(up_to_batch)
+        touched = touched_by(parts)
         with self._lock:
             in_flight = None if self._transaction is None else self._transaction.old_rows()
-            taken = self._unlogged.take(up_to_batch, in_flight, segments, touched)
+            taken = self._unlogged.take(up_to_batch, in_flight, parts, touched)
         changes = [self._stored(each) for each in taken.net(self._rows)]
         return changes or [pa.RecordBatch.from_pylist([], self._stored_schema)]
 

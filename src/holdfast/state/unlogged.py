@@ -155,8 +155,7 @@ class Unlogged:
         CheckpointFailed
             They can no longer be told from those of later batches. Nothing was taken out.
         """
-        condensed = self._condensed
-        undivided: list[Read | Condensed] = [*self._read, *([] if condensed is None else [condensed])]
+        undivided: list[Read | Part] = [*self._read, *self._parts()]
         for each in undivided:
             if each.first <= up_to_batch < each.batch:
                 raise CheckpointFailed(
@@ -174,7 +173,7 @@ class Unlogged:
             taken = Taken(read, parts, now, later, self._rows.capacity)
         self._read = [each for each in self._read if each.batch > up_to_batch]
         waiting = [each for each in self._waiting if each.batch > up_to_batch]
-        self._keep(waiting, None if condensed in parts else condensed)
+        self._keep(waiting, None if self._condensed in parts else self._condensed)
         return taken
 
     def resolve(self) -> None:
@@ -210,8 +209,7 @@ class Unlogged:
         kept = {*self._history.by_slot, *self._waiting[-LAG_BATCHES:]}
         given_up = [each for each in self._parts() if each not in kept]
         if given_up:
-            first = given_up[0].batch if self._condensed is None else self._condensed.first
-            condensed = Condensed(first, given_up[-1].batch, touched_by(given_up))
+            condensed = Condensed(given_up[0].first, given_up[-1].batch, touched_by(given_up))
             self._keep([each for each in self._waiting if each in kept], condensed)
 
     def rewind(self, to_batch: int) -> None:
