@@ -163,7 +163,7 @@ class KeyedState:
 
         Its objects stay this TaskManager's to delete until an acknowledgement names them: the handle of another
         table may fail, and then there is none. The future fails with the I/O error, or with `CheckpointFailed` where
-        the checkpoint was aborted, subsumed or undone meanwhile. May take a while to return; batches go on.
+        the checkpoint was aborted, subsumed or undone meanwhile. May take a while to return.
 
         Raises
         ------

@@ -221,7 +221,6 @@ class KeyIndex(ABC):
             self._sweep(len(self._old))
         self._old = self._entries
         self._control[[SWEEP_START, SWEPT]] = index_kernels.first_empty(self._old), 0
-        self._swept_pages_end = self._given_back = 0
         self._use_entries(np.zeros(2 * capacity, np.int64))
         self._sweep(SWEEP_LEAST)
 
