@@ -35,7 +35,7 @@ from holdfast.functions.columns import (
     object_array,
     validity,
 )
-from holdfast.state.physical import values_of
+from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Chunk:
     """Some rows of a batch with the slots of their keys; `running`: whether running values are wanted."""
 
     rows: pa.RecordBatch
-    slots: IntArray
+    slots: Slots
     running: bool
 
     @property
@@ -90,7 +90,7 @@ class Accumulator(ABC):
     def add(self, chunk: Chunk) -> pa.Array | None:
         """Take all rows; the running values if the chunk wants them. Only after every checked sum took them."""
 
-    def results(self, slots: IntArray) -> pa.Array:
+    def results(self, slots: Slots) -> pa.Array:
         values, valid = self.state()
         return column_array(values[slots], valid[slots], self.type)
 
@@ -169,7 +169,7 @@ class Mean(Accumulator):
             kernels.count_rows(chunk.slots, counts)
         return self._quotients(out, out_counts) if chunk.running else None
 
-    def results(self, slots: IntArray) -> pa.Array:
+    def results(self, slots: Slots) -> pa.Array:
         counts = self.table.column(self.count_name)
         return self._quotients(self.state()[0][slots], np.where(counts.valid[slots], counts.values[slots], 0))
 

@@ -30,9 +30,10 @@ from holdfast.functions.accumulators import (
     ObjectFold,
 )
 from holdfast.functions.checked_sums import CheckedSum, DecimalSum, IntegerSum, overflowing_rows, try_all
-from holdfast.functions.columns import IntArray, has_kernels
+from holdfast.functions.columns import has_kernels
 from holdfast.functions.operator import COMBINED_INPUT, BatchContext, NewTable, Operator, OperatorResult
 from holdfast.functions.running import bad_row, where_of
+from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Accumulators:
     def add(self, chunk: Chunk, but_sums: bool = False) -> list[pa.Array | None]:
         return [one.add(chunk) for one in self._all if not (but_sums and isinstance(one, CheckedSum))]
 
-    def results(self, slots: IntArray) -> list[pa.Array]:
+    def results(self, slots: Slots) -> list[pa.Array]:
         return [one.results(slots) for one in self._all]
 
 
@@ -96,7 +97,7 @@ class AggregateOperator(Operator):
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(output=[])
-        applied: list[IntArray] = []
+        applied: list[Slots] = []
         row_offset = 0
         combined = any(number == COMBINED_INPUT for number, _ in inputs)
         for number, rows in inputs:
@@ -117,7 +118,7 @@ class AggregateOperator(Operator):
 
     def _take(
         self, rows: pa.RecordBatch, row_offset: int, context: BatchContext, result: OperatorResult, combined: bool
-    ) -> IntArray:
+    ) -> Slots:
         """Apply one input batch; the slots of the rows that were applied. `combined`: whether any rows of the batch."""
         chunk, new = self._look_up(rows, self._spec.emit == "every")
         sums = self._of_rows.sums
@@ -147,7 +148,7 @@ class AggregateOperator(Operator):
         self._appear(new)
         self._of_combined.add(Chunk(rows, chunk.slots, False))
 
-    def _look_up(self, rows: pa.RecordBatch, running: bool) -> tuple[Chunk, IntArray]:
+    def _look_up(self, rows: pa.RecordBatch, running: bool) -> tuple[Chunk, Slots]:
         """Rows with the slots of their keys, ready for the checked sums; and those of the slots that are new."""
         before = len(self._table.touched())
         chunk = Chunk(rows, self._table.lookup(rows), running)
@@ -155,19 +156,19 @@ class AggregateOperator(Operator):
         self._open(self._of_rows.opened_first, new)
         return chunk, new
 
-    def _open(self, names: list[str], slots: IntArray) -> None:
+    def _open(self, names: list[str], slots: Slots) -> None:
         for name in names:
             column = self._table.column(name)
             kernels.open_states(slots, column.valid, column.values)
 
-    def _appear(self, slots: IntArray) -> None:
+    def _appear(self, slots: Slots) -> None:
         """Keys that rows are now applied to: present, with counters that count from 0."""
         kernels.raise_flags(slots, self._table.present)
         self._open(self._of_rows.opened_then, slots)
         for name in self._of_rows.counters:
             kernels.raise_flags(slots, self._table.column(name).valid)
 
-    def _changes(self, slots: IntArray) -> pa.RecordBatch:
+    def _changes(self, slots: Slots) -> pa.RecordBatch:
         keys = self._table.keys_of(slots)
         columns = self._of_rows.results(slots)
         return pa.RecordBatch.from_arrays([*keys.columns, *columns], schema=self._schema)

@@ -29,7 +29,7 @@ from holdfast.functions.states import (
     time_column,
 )
 from holdfast.functions.values import Codec, Misfit
-from holdfast.state.physical import values_of
+from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
 
 
@@ -101,10 +101,10 @@ class _Bound:
     def __init__(self, name: str, table: StateTable) -> None:
         self.name = name
         self._table = table
-        self._slots: IntArray = np.zeros(0, dtype=np.int64)
+        self._slots: Slots = np.zeros(0, dtype=np.int32)
         self._keys: pa.RecordBatch = table.keys_of(self._slots)
 
-    def enter(self, keys: pa.RecordBatch, slots: IntArray, journal: Journal | None) -> None:
+    def enter(self, keys: pa.RecordBatch, slots: Slots, journal: Journal | None) -> None:
         """A call begins, for these distinct keys."""
         self._keys, self._slots = keys, slots
 
@@ -165,14 +165,14 @@ class ArrayValueState(_Bound, ValueState):
     def some(self) -> BoolArray:
         return self._alive(self._slots)
 
-    def _alive(self, slots: IntArray) -> BoolArray:
+    def _alive(self, slots: Slots) -> BoolArray:
         valid: BoolArray = self._table.column(self.name).valid[slots]
         if self.expiry is None:
             return valid
         times = self._table.column(time_column(self.name)).gather(slots)
         return valid & ~expired_rows(*times, self.expiry, self._clock.now_us)
 
-    def _renew(self, slots: IntArray) -> None:
+    def _renew(self, slots: Slots) -> None:
         assert self.expiry is not None
         column = self._table.column(time_column(self.name))
         times, known = column.gather(slots)
@@ -191,7 +191,7 @@ class ArrayListState(_Bound, ListState):
         self.own_tables = {elements: self.entries.rows.table}
         self._elements = Arrays(operator, name, declared.type)
 
-    def enter(self, keys: pa.RecordBatch, slots: IntArray, journal: Journal | None) -> None:
+    def enter(self, keys: pa.RecordBatch, slots: Slots, journal: Journal | None) -> None:
         super().enter(keys, slots, journal)
         self.entries.rows.journal = journal
 
@@ -257,7 +257,7 @@ class ArrayMapState(_Bound, MapState):
         self._values = Arrays(operator, name, declared.type)
         self._default = self._values.default(declared.default)
 
-    def enter(self, keys: pa.RecordBatch, slots: IntArray, journal: Journal | None) -> None:
+    def enter(self, keys: pa.RecordBatch, slots: Slots, journal: Journal | None) -> None:
         super().enter(keys, slots, journal)
         self.entries.rows.journal = self.entries.order.rows.journal = journal
 

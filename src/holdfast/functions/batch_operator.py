@@ -21,6 +21,7 @@ from holdfast.functions.operator import BatchContext, NewTable, OperatorResult
 from holdfast.functions.output import fit_batches
 from holdfast.functions.running import bad_row, raised, where_of
 from holdfast.functions.sweeping import Sweeper, with_sweep
+from holdfast.state.physical import Slots
 
 if TYPE_CHECKING:
     from holdfast.functions.process import Context, ProcessSpec
@@ -50,7 +51,7 @@ class BatchOperator(FunctionOperator):
         return replace(result, timers=with_sweep(None, self._sweeper.sweep()))
 
     def _run(
-        self, rows: pa.RecordBatch, slots: IntArray, first_row: int, context: BatchContext, result: OperatorResult
+        self, rows: pa.RecordBatch, slots: Slots, first_row: int, context: BatchContext, result: OperatorResult
     ) -> None:
         """One call; after a failure with dead letters, two calls with half the rows each."""
         distinct, groups = self._group(slots)
@@ -80,17 +81,17 @@ class BatchOperator(FunctionOperator):
         self._run(rows.slice(0, half), slots[:half], first_row, context, result)
         self._run(rows.slice(half), slots[half:], first_row + half, context, result)
 
-    def _group(self, slots: IntArray) -> tuple[IntArray, IntArray]:
+    def _group(self, slots: Slots) -> tuple[Slots, IntArray]:
         """The distinct slots in order of first appearance, and for each row the index of its own."""
         if len(self._numbers) < len(self._table.present):
             self._numbers = np.full(len(self._table.present), -1, dtype=np.int64)
         groups = np.empty(len(slots), dtype=np.int64)
-        distinct = np.empty(len(slots), dtype=np.int64)
+        distinct = np.empty(len(slots), dtype=np.int32)
         count = kernels.number_keys(slots, self._numbers, groups, distinct)
         return distinct[:count], groups
 
     def _call(
-        self, rows: pa.RecordBatch, distinct: IntArray, groups: IntArray, journal: Journal | None
+        self, rows: pa.RecordBatch, distinct: Slots, groups: IntArray, journal: Journal | None
     ) -> list[pa.RecordBatch]:
         keys = self._table.keys_of(distinct)
         for state in self._states:

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
-from holdfast.functions.columns import BoolArray, IntArray, column_array, object_array, python_values, validity
+from holdfast.functions.columns import BoolArray, column_array, object_array, python_values, validity
 from holdfast.functions.expiry import BatchClock, expired_rows
 from holdfast.functions.states import AggregatingState, ReducingState, State, ValueState, time_column
 from holdfast.functions.values import Codec, Misfit, integer_range
-from holdfast.state.physical import values_of
+from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
 
 
@@ -49,7 +49,7 @@ class Cells:
         self._times: dict[int, int | None] = {}
         """With expiry: since when the value's time to live runs; None where there is no value."""
 
-    def load(self, table: StateTable, slots: IntArray) -> None:
+    def load(self, table: StateTable, slots: Slots) -> None:
         """Take in the rows of these slots, each once a batch."""
         column = table.column(self.name)
         array = column_array(column.values[slots], column.valid[slots], self.codec.column_type)
@@ -63,7 +63,7 @@ class Cells:
             self._times.update(zip(slots.tolist(), living, strict=True))
         self.kept.update(zip(slots.tolist(), kept, strict=True))
 
-    def store(self, table: StateTable, slots: IntArray) -> BoolArray:
+    def store(self, table: StateTable, slots: Slots) -> BoolArray:
         """Write all cells, loaded for `slots` in this order; returns which of them have a value."""
         column = table.column(self.name)
         kept = list(self.kept.values())

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from holdfast.functions import kernels
 from holdfast.functions.accumulators import Accumulator, Chunk, room
 from holdfast.functions.columns import AnyArray, BoolArray, IntArray, cells_at, fixed_array, object_array, validity
-from holdfast.state.physical import values_of
+from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class DecimalSum(CheckedSum):
         self.least = -self.greatest
         self._too_large = Decimal(10) ** (self.type.precision - self.type.scale)
         self._out: list[Decimal | None] = []
-        self._before: tuple[IntArray, AnyArray, BoolArray] | None = None
+        self._before: tuple[Slots, AnyArray, BoolArray] | None = None
 
     def try_add(self, chunk: Chunk) -> int:
         values, valid = self.state()
@@ -188,7 +188,7 @@ def _first_outside(sums: Sequence[CheckedSum], after: Sequence[int]) -> CheckedS
     return None
 
 
-def _totals(checked: CheckedSum, slots: IntArray) -> dict[int, int]:
+def _totals(checked: CheckedSum, slots: Slots) -> dict[int, int]:
     values, valid = checked.state()
     pairs = zip(slots.tolist(), values[slots].tolist(), valid[slots].tolist(), strict=True)
     return {slot: checked.exact(value) if ok else 0 for slot, value, ok in pairs}

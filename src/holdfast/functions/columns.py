@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.state.physical import Slots, physical_dtype, validity_of, values_of
 from holdfast.state.physical import fixed_array as _fixed_array
-from holdfast.state.physical import physical_dtype, validity_of, values_of
 
 BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -49,7 +49,7 @@ def object_array(values: list[Any]) -> AnyArray:
     return out
 
 
-def cells_at(slots: IntArray, values: AnyArray, valid: BoolArray) -> dict[int, Any]:
+def cells_at(slots: Slots, values: AnyArray, valid: BoolArray) -> dict[int, Any]:
     """Value by slot of an object column at distinct slots; None where it is null."""
     triples = zip(slots.tolist(), values[slots].tolist(), valid[slots].tolist(), strict=True)
     return {slot: value if ok else None for slot, value, ok in triples}

@@ -25,6 +25,7 @@ from holdfast.functions.columns import AnyArray, BoolArray, IntArray
 from holdfast.functions.expiry import BatchClock, Expiry, expired_rows, renewed
 from holdfast.functions.operator import NewTable, TableSchema
 from holdfast.state.keys import grouped_by
+from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
 
 POSITION, MAP_KEY, VALUE, TIME = "__position", "__map_key", "__value", "__time"
@@ -35,7 +36,7 @@ class SavedRows:
     """Rows of some slots of a table, as they were in this batch before something was written."""
 
     table: StateTable
-    slots: IntArray
+    slots: Slots
     present: BoolArray
     columns: list[tuple[AnyArray, BoolArray]]
 
@@ -45,7 +46,7 @@ class SavedRows:
             self.table.column(name).scatter(self.slots, values, valid)
 
 
-def save_rows(table: StateTable, slots: IntArray) -> SavedRows:
+def save_rows(table: StateTable, slots: Slots) -> SavedRows:
     columns = [table.column(name).gather(slots) for name in table.value_schema.names]
     return SavedRows(table, slots, table.present[slots], columns)
 
@@ -93,18 +94,18 @@ class EntryTable:
         self.expiry = expiry
         self._clock = making.clock
 
-    def slots(self, keys: pa.RecordBatch, groups: IntArray, last: Any) -> IntArray:
+    def slots(self, keys: pa.RecordBatch, groups: IntArray, last: Any) -> Slots:
         arrays = [column.take(pa.array(groups)) for column in keys.columns]
         return self.table.lookup(pa.RecordBatch.from_arrays([*arrays, last], schema=self.table.key_schema))
 
-    def alive(self, slots: IntArray) -> BoolArray:
+    def alive(self, slots: Slots) -> BoolArray:
         """Which rows exist and have not expired."""
         present: BoolArray = self.table.present[slots]
         if self.expiry is None:
             return present
         return present & ~expired_rows(*self.table.column(TIME).gather(slots), self.expiry, self._clock.now_us)
 
-    def write(self, slots: IntArray, values: dict[str, Any]) -> None:
+    def write(self, slots: Slots, values: dict[str, Any]) -> None:
         """Arrow arrays by column; the rows exist from now on. Slots may repeat: the last one stays."""
         self._note(slots)
         if self.expiry is not None and VALUE in values:
@@ -114,33 +115,33 @@ class EntryTable:
             column.scatter(slots, *column.from_arrow(array))
         self.table.present[slots] = True
 
-    def delete(self, slots: IntArray) -> None:
+    def delete(self, slots: Slots) -> None:
         self._note(slots)
         self.table.present[slots] = False
 
-    def read(self, name: str, slots: IntArray) -> Any:
+    def read(self, name: str, slots: Slots) -> Any:
         """A column as Arrow, null where the row does not exist, expired or not."""
         column = self.table.column(name)
         values, valid = column.gather(slots)
         return column.to_arrow(values, valid & self.table.present[slots])
 
-    def touch(self, slots: IntArray) -> None:
+    def touch(self, slots: Slots) -> None:
         """These rows, all alive, were read."""
         if self.expiry is not None and self.expiry.on == "read":
             self._note(slots)
             self._renew(slots, self.expiry)
 
-    def begin_time(self, slots: IntArray) -> None:
+    def begin_time(self, slots: Slots) -> None:
         """Rows without a time have one from now on."""
         slots = slots[self.table.present[slots] & ~self.table.column(TIME).valid[slots]]
         self.table.column(TIME).scatter(slots, np.full(len(slots), self._clock.now_us), np.ones(len(slots), np.bool_))
 
-    def _renew(self, slots: IntArray, expiry: Expiry) -> None:
+    def _renew(self, slots: Slots, expiry: Expiry) -> None:
         times, known = self.table.column(TIME).gather(slots)
         times = renewed(times, known & self.alive(slots), expiry, self._clock.now_us)
         self.table.column(TIME).scatter(slots, times, np.ones(len(slots), np.bool_))
 
-    def _note(self, slots: IntArray) -> None:
+    def _note(self, slots: Slots) -> None:
         if self.journal is not None and len(slots):
             self.journal.append(save_rows(self.table, slots))
 
@@ -241,9 +242,7 @@ class MapEntries:
         self.rows.delete(self.rows.slots(keys, groups, map_keys))
         self.order.cut(keys, np.zeros(len(sizes), np.int64), sizes)
 
-    def _place(
-        self, keys: pa.RecordBatch, groups: IntArray, slots: IntArray, positions: IntArray, map_keys: Any
-    ) -> None:
+    def _place(self, keys: pa.RecordBatch, groups: IntArray, slots: Slots, positions: IntArray, map_keys: Any) -> None:
         self.rows.write(slots, {POSITION: pa.array(positions)})
         self.order.put(keys, groups, positions, map_keys)
 
@@ -251,7 +250,7 @@ class MapEntries:
         self,
         keys: pa.RecordBatch,
         sizes: IntArray,
-        slots: IntArray,
+        slots: Slots,
         groups: IntArray,
         map_keys: Any,
         gone: BoolArray,

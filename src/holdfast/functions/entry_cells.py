@@ -21,6 +21,7 @@ from holdfast.functions.columns import BoolArray, IntArray
 from holdfast.functions.entries import ListEntries, Making, MapEntries
 from holdfast.functions.states import ListState, MapState, size_column, start_column
 from holdfast.functions.values import Codec, Fit, Misfit, fit_for
+from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
 
 ABSENT: Any = object()
@@ -84,10 +85,10 @@ class _EntryCells(ABC, Generic[OfKey]):
         return found
 
     @abstractmethod
-    def store(self, table: StateTable, slots: IntArray) -> BoolArray:
+    def store(self, table: StateTable, slots: Slots) -> BoolArray:
         """Write all changes; returns which of all touched `slots` have entries."""
 
-    def load(self, table: StateTable, slots: IntArray) -> None:
+    def load(self, table: StateTable, slots: Slots) -> None:
         self._table = table
         values, valid = table.column(size_column(self.name)).gather(slots)
         self._sizes.update(zip(slots.tolist(), np.where(valid, values, 0).tolist(), strict=True))
@@ -116,14 +117,14 @@ class _EntryCells(ABC, Generic[OfKey]):
 
     def _keys(self, slots: Sequence[int]) -> pa.RecordBatch:
         assert self._table is not None, "loaded"
-        return self._table.keys_of(np.array(slots, np.int64))
+        return self._table.keys_of(np.array(slots, np.int32))
 
     def _sizes_of(self, slots: Sequence[int]) -> IntArray:
         return np.array([self._sizes[slot] for slot in slots], np.int64)
 
-    def _store_sizes(self, table: StateTable, changed: list[int], sizes: IntArray, slots: IntArray) -> BoolArray:
+    def _store_sizes(self, table: StateTable, changed: list[int], sizes: IntArray, slots: Slots) -> BoolArray:
         column = table.column(size_column(self.name))
-        column.scatter(np.array(changed, np.int64), sizes, sizes > 0)
+        column.scatter(np.array(changed, np.int32), sizes, sizes > 0)
         return column.gather(slots)[1]
 
 
@@ -206,7 +207,7 @@ class MapCells(_EntryCells[_Map]):
         for map_key, _ in self.all():
             self._write(map_key, ABSENT)
 
-    def store(self, table: StateTable, slots: IntArray) -> BoolArray:
+    def store(self, table: StateTable, slots: Slots) -> BoolArray:
         changed = [slot for slot, each in self._of_keys.items() if each.written]
         writes = [
             (group, map_key, self._of_keys[slot].found[map_key])
@@ -242,7 +243,7 @@ class ListCells(_EntryCells[_List]):
 
     def _starts_of(self, slots: Sequence[int]) -> IntArray:
         assert self._table is not None, "loaded"
-        values, valid = self._table.column(start_column(self.name)).gather(np.array(slots, np.int64))
+        values, valid = self._table.column(start_column(self.name)).gather(np.array(slots, np.int32))
         return np.where(valid, values, 0)
 
     def add(self, value: Any) -> None:
@@ -277,7 +278,7 @@ class ListCells(_EntryCells[_List]):
             kept = current.stored
         return [*kept, *current.added]
 
-    def store(self, table: StateTable, slots: IntArray) -> BoolArray:
+    def store(self, table: StateTable, slots: Slots) -> BoolArray:
         changed = [slot for slot, each in self._of_keys.items() if each.added or each.replaced is not None]
         sizes = self._sizes_of(changed)
         if changed:
@@ -288,7 +289,7 @@ class ListCells(_EntryCells[_List]):
             elements = pa.array([element for each in new for element in each], self.codec.column_type)
             starts = self._starts_of(changed)
             sizes, starts = self.entries.write(self._keys(changed), sizes, starts, replaced, groups, elements)
-            table.column(start_column(self.name)).scatter(np.array(changed, np.int64), starts, starts > 0)
+            table.column(start_column(self.name)).scatter(np.array(changed, np.int32), starts, starts > 0)
         return self._store_sizes(table, changed, sizes, slots)
 
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from holdfast.functions.columns import AnyArray, BoolArray, IntArray
 from holdfast.state.compiled import kernel
+from holdfast.state.physical import Slots
 
 
 @kernel
-def open_states(slots: IntArray, valid: BoolArray, values: AnyArray) -> None:
+def open_states(slots: Slots, valid: BoolArray, values: AnyArray) -> None:
     """Zero what is not valid: accumulators count from zero."""
     for i in range(slots.shape[0]):
         if not valid[slots[i]]:
@@ -22,19 +23,19 @@ def open_states(slots: IntArray, valid: BoolArray, values: AnyArray) -> None:
 
 
 @kernel
-def raise_flags(slots: IntArray, flags: BoolArray) -> None:
+def raise_flags(slots: Slots, flags: BoolArray) -> None:
     for i in range(slots.shape[0]):
         flags[slots[i]] = True
 
 
 @kernel
-def count_rows(slots: IntArray, counts: IntArray) -> None:
+def count_rows(slots: Slots, counts: IntArray) -> None:
     for i in range(slots.shape[0]):
         counts[slots[i]] += 1
 
 
 @kernel
-def count_rows_running(slots: IntArray, counts: IntArray, out: IntArray) -> None:
+def count_rows_running(slots: Slots, counts: IntArray, out: IntArray) -> None:
     for i in range(slots.shape[0]):
         n = counts[slots[i]] + 1
         counts[slots[i]] = n
@@ -42,7 +43,7 @@ def count_rows_running(slots: IntArray, counts: IntArray, out: IntArray) -> None
 
 
 @kernel
-def count_values(slots: IntArray, valid: BoolArray, counts: IntArray, out: IntArray) -> None:
+def count_values(slots: Slots, valid: BoolArray, counts: IntArray, out: IntArray) -> None:
     running = out.shape[0] > 0
     for i in range(slots.shape[0]):
         s = slots[i]
@@ -55,7 +56,7 @@ def count_values(slots: IntArray, valid: BoolArray, counts: IntArray, out: IntAr
 
 
 @kernel
-def add_integers(slots: IntArray, values: AnyArray, valid: BoolArray, sums: IntArray, out: IntArray) -> int:
+def add_integers(slots: Slots, values: AnyArray, valid: BoolArray, sums: IntArray, out: IntArray) -> int:
     """Add all rows, or none: the index of the first row whose sum leaves int64, or -1."""
     dense = valid.shape[0] == 0
     running = out.shape[0] > 0
@@ -76,7 +77,7 @@ def add_integers(slots: IntArray, values: AnyArray, valid: BoolArray, sums: IntA
 
 
 @kernel
-def subtract_integers(slots: IntArray, values: AnyArray, valid: BoolArray, sums: IntArray) -> None:
+def subtract_integers(slots: Slots, values: AnyArray, valid: BoolArray, sums: IntArray) -> None:
     """Take back what `add_integers` added; exact, since nothing overflowed."""
     dense = valid.shape[0] == 0
     for i in range(slots.shape[0]):
@@ -85,7 +86,7 @@ def subtract_integers(slots: IntArray, values: AnyArray, valid: BoolArray, sums:
 
 
 @kernel
-def mark_valid(slots: IntArray, valid: BoolArray, state_valid: BoolArray, out_valid: BoolArray) -> None:
+def mark_valid(slots: Slots, valid: BoolArray, state_valid: BoolArray, out_valid: BoolArray) -> None:
     """A key is valid from its first value that is not null on."""
     dense = valid.shape[0] == 0
     running = out_valid.shape[0] > 0
@@ -98,7 +99,7 @@ def mark_valid(slots: IntArray, valid: BoolArray, state_valid: BoolArray, out_va
 
 
 @kernel
-def add_floats(slots: IntArray, values: AnyArray, valid: BoolArray, sums: AnyArray, out: AnyArray) -> None:
+def add_floats(slots: Slots, values: AnyArray, valid: BoolArray, sums: AnyArray, out: AnyArray) -> None:
     dense = valid.shape[0] == 0
     running = out.shape[0] > 0
     for i in range(slots.shape[0]):
@@ -117,7 +118,7 @@ def _before(a: Any, b: Any) -> Any:
 
 @kernel
 def keep_extreme(
-    slots: IntArray,
+    slots: Slots,
     values: AnyArray,
     valid: BoolArray,
     greatest: bool,
@@ -143,7 +144,7 @@ def keep_extreme(
 
 @kernel
 def keep_first(
-    slots: IntArray,
+    slots: Slots,
     values: AnyArray,
     valid: BoolArray,
     state: AnyArray,
@@ -166,7 +167,7 @@ def keep_first(
 
 
 @kernel
-def keep_last(slots: IntArray, values: AnyArray, valid: BoolArray, state: AnyArray, state_valid: BoolArray) -> None:
+def keep_last(slots: Slots, values: AnyArray, valid: BoolArray, state: AnyArray, state_valid: BoolArray) -> None:
     """The running value is the input itself, so nobody needs it from here."""
     dense = valid.shape[0] == 0
     for i in range(slots.shape[0]):
@@ -176,7 +177,7 @@ def keep_last(slots: IntArray, values: AnyArray, valid: BoolArray, state: AnyArr
 
 
 @kernel
-def number_keys(slots: IntArray, numbers: IntArray, groups: IntArray, distinct: IntArray) -> int:
+def number_keys(slots: Slots, numbers: IntArray, groups: IntArray, distinct: Slots) -> int:
     """Number the distinct slots in order of first appearance; returns how many there are.
 
     `numbers` is scratch space of the table's capacity, all -1 before and after; `groups[i]` becomes the number of

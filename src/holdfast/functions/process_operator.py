@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
 from holdfast.functions.cells import Cells, Cursor
-from holdfast.functions.columns import IntArray, python_values
+from holdfast.functions.columns import python_values
 from holdfast.functions.function_operator import FunctionOperator
 from holdfast.functions.keyed_states import AnyCells, keyed
 from holdfast.functions.operator import BatchContext, NewTable, OperatorResult, Timers
@@ -31,6 +31,7 @@ from holdfast.functions.output import OutputMismatch, Row, RowFitter, yielded
 from holdfast.functions.running import bad_row, named_tuples, raised, where_of
 from holdfast.functions.sweeping import Sweeper, with_sweep
 from holdfast.functions.timers import EVENT, PROCESSING, TimerTable, to_datetime
+from holdfast.state.physical import Slots
 
 if TYPE_CHECKING:
     from holdfast.functions.process import Context, ProcessSpec
@@ -114,7 +115,7 @@ class ProcessOperator(FunctionOperator):
         if self._timers is not None:
             self._timers.reset()
 
-    def _look_up(self, rows: pa.RecordBatch) -> IntArray:
+    def _look_up(self, rows: pa.RecordBatch) -> Slots:
         """The slots of rows' keys, their states loaded."""
         slots = self._table.lookup(rows)
         touched = self._table.touched()

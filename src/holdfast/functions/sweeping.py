@@ -22,6 +22,7 @@ from holdfast.functions.entries import TIME, EntryTable, ListEntries, MapEntries
 from holdfast.functions.expiry import BatchClock, Expiry, expired_rows
 from holdfast.functions.operator import Timers
 from holdfast.functions.states import ListState, MapState, State, size_column, start_column, time_column
+from holdfast.state.physical import Slots
 from holdfast.state.survey import START
 from holdfast.state.table import StateTable
 
@@ -75,7 +76,7 @@ class _Part(ABC):
         self._clock = clock
         self._place = START
 
-    def look(self) -> tuple[int, list[IntArray]]:
+    def look(self) -> tuple[int, list[Slots]]:
         """Go on with the round: how much was removed, and the slots of own rows that lost something."""
         rows_max = self.pace.rows(len(self.table), self._clock.now_us)
         removed, touched = 0, []
@@ -97,7 +98,7 @@ class _Part(ABC):
         """Rows with something expired, or with a value whose time has not begun."""
 
     @abstractmethod
-    def _remove(self, keys: pa.RecordBatch) -> tuple[int, IntArray]: ...
+    def _remove(self, keys: pa.RecordBatch) -> tuple[int, Slots]: ...
 
 
 class _Values(_Part):
@@ -114,7 +115,7 @@ class _Values(_Part):
             wanted |= cells[name][1] & (~known | expired_rows(times, known, expiry, self._clock.now_us))
         return wanted
 
-    def _remove(self, keys: pa.RecordBatch) -> tuple[int, IntArray]:
+    def _remove(self, keys: pa.RecordBatch) -> tuple[int, Slots]:
         slots, removed = self.table.lookup(keys), 0
         for name, expiry in self._expiries.items():
             column, time = self.table.column(name), self.table.column(time_column(name))
@@ -142,14 +143,14 @@ class _Entries(_Part):
         times, known = cells[TIME]
         return ~known | expired_rows(times, known, self._expiry, self._clock.now_us)
 
-    def _remove(self, keys: pa.RecordBatch) -> tuple[int, IntArray]:
+    def _remove(self, keys: pa.RecordBatch) -> tuple[int, Slots]:
         self._rows.journal = None
         slots = self.table.lookup(keys)
         self._rows.begin_time(slots)
         expired = self.table.present[slots] & ~self._rows.alive(slots)
         keys = keys.filter(pa.array(expired))
         if not keys.num_rows:
-            return 0, np.zeros(0, np.int64)
+            return 0, slots[:0]
         own_schema = self._own.key_schema
         own_keys = pa.RecordBatch.from_arrays(keys.columns[: len(own_schema)], schema=own_schema)
         own_slots, first, groups = np.unique(self._own.lookup(own_keys), return_index=True, return_inverse=True)
@@ -157,21 +158,21 @@ class _Entries(_Part):
         return self._take_out(distinct, own_slots, groups.astype(np.int64), keys.columns[-1]), own_slots
 
     @abstractmethod
-    def _take_out(self, keys: pa.RecordBatch, slots: IntArray, groups: IntArray, last: Any) -> int:
+    def _take_out(self, keys: pa.RecordBatch, slots: Slots, groups: IntArray, last: Any) -> int:
         """Remove entries, by the index of their key among the distinct `keys` and their `last` key column."""
 
-    def _get(self, column: str, slots: IntArray) -> IntArray:
+    def _get(self, column: str, slots: Slots) -> IntArray:
         values, valid = self._own.column(column).gather(slots)
         return np.where(valid, values, 0)
 
-    def _put(self, column: str, slots: IntArray, values: IntArray) -> None:
+    def _put(self, column: str, slots: Slots, values: IntArray) -> None:
         self._own.column(column).scatter(slots, values, values > 0)
 
 
 class _Elements(_Entries):
     """Elements expire from the front: they were appended in order of time. Those behind one that lives wait for it."""
 
-    def _take_out(self, keys: pa.RecordBatch, slots: IntArray, groups: IntArray, last: Any) -> int:
+    def _take_out(self, keys: pa.RecordBatch, slots: Slots, groups: IntArray, last: Any) -> int:
         size, start = size_column(self._name), start_column(self._name)
         sizes, starts = self._get(size, slots), self._get(start, slots)
         stops = starts.copy()
@@ -193,7 +194,7 @@ class _MapEntries(_Entries):
         super().__init__(own, name, entries.rows, expiry, clock)
         self._map = entries
 
-    def _take_out(self, keys: pa.RecordBatch, slots: IntArray, groups: IntArray, last: Any) -> int:
+    def _take_out(self, keys: pa.RecordBatch, slots: Slots, groups: IntArray, last: Any) -> int:
         self._map.order.rows.journal = None
         size = size_column(self._name)
         nothing = pa.nulls(len(groups), self.table.value_schema.field(0).type)
@@ -248,7 +249,7 @@ class Sweeper:
         due = [time_us for part in self._parts if (time_us := part.pace.next_us(len(part.table))) is not None]
         return Swept(removed, min(due, default=None))
 
-    def _hold_something(self, slots: IntArray) -> BoolArray:
+    def _hold_something(self, slots: Slots) -> BoolArray:
         """Which rows of the operator's own table have any value, element or entry."""
         some = np.zeros(len(slots), np.bool_)
         for name in self._holders:

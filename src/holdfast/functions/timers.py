@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 
 from holdfast.errors import UserFunctionError
 from holdfast.functions.cells import Cursor
-from holdfast.functions.columns import IntArray
 from holdfast.functions.operator import NewTable, TableSchema, Timers
 from holdfast.functions.timer_index import TIME_KEY, TimerRuns
 from holdfast.state.keys import grouped_by
+from holdfast.state.physical import Slots
 from holdfast.state.survey import START
 from holdfast.state.table import StateTable
 
@@ -160,7 +160,7 @@ class TimerTable:
         self._firing = None
         self._fired = 0
 
-    def fire(self, kind: int, until_us: int | None, own_slots: Callable[[pa.RecordBatch], IntArray]) -> Iterator[int]:
+    def fire(self, kind: int, until_us: int | None, own_slots: Callable[[pa.RecordBatch], Slots]) -> Iterator[int]:
         """Each due timer's time, in order; the cursor stands at its key. Those that become due meanwhile as well.
 
         `own_slots` looks keys up in the operator's own table and loads their states.
@@ -189,7 +189,9 @@ class TimerTable:
         assert self._batch is not None, "begun"
         if self._changes:
             timers = np.array(list(self._changes), np.int64).reshape(-1, 3)
-            rows = self._rows(self._own.keys_of(timers[:, 0]), timers[:, 1].astype(np.int8), pa.array(timers[:, 2]))
+            rows = self._rows(
+                self._own.keys_of(timers[:, 0].astype(np.int32)), timers[:, 1].astype(np.int8), pa.array(timers[:, 2])
+            )
             slots = self.table.lookup(rows)
             before = self.table.present[slots]
             wanted = np.fromiter(self._changes.values(), np.bool_, len(slots))
@@ -207,9 +209,7 @@ class TimerTable:
         self._undo.append((timer, self._changes.get(timer)))
         self._changes[timer] = wanted
 
-    def _stored_due(
-        self, kind: int, until_us: int, own_slots: Callable[[pa.RecordBatch], IntArray]
-    ) -> dict[Timer, None]:
+    def _stored_due(self, kind: int, until_us: int, own_slots: Callable[[pa.RecordBatch], Slots]) -> dict[Timer, None]:
         """Those that are in the table, in order of time, then key."""
         assert self._batch is not None, "begun"
         self._batch.until[kind] = until_us

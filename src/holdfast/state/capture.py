@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from holdfast.state import kernels
 from holdfast.state.changes import stored_rows
-from holdfast.state.physical import Bools, Integers
+from holdfast.state.physical import Bools, Slots
 from holdfast.state.rows import KeyedRows, OldRows, Rows
 
 Groups = npt.NDArray[np.int32]
@@ -70,7 +70,7 @@ class Captured:
         self._number_of = np.zeros(len(wanted), np.int32)
         """By slot: the number of its saved row, from 1 on."""
         self._listed_to = 0
-        self._unlisted: list[tuple[Integers, Groups]] = []
+        self._unlisted: list[tuple[Slots, Groups]] = []
         """Saved before their slots were listed."""
         self._closed = False
 
@@ -99,7 +99,7 @@ class Captured:
         slots = self._in_order()
         for start in range(0, len(slots), PIECE_ROWS):
             stop = start + PIECE_ROWS
-            piece = self._piece(slots[start:stop].astype(np.int64))
+            piece = self._piece(slots[start:stop])
             if piece is None:
                 return
             yield piece
@@ -113,34 +113,34 @@ class Captured:
             self._saved = []
             self._unlisted = []
 
-    def _in_order(self) -> npt.NDArray[np.int32]:
+    def _in_order(self) -> Slots:
         """The slots that the rows had, sorted by key group."""
         listed = []
         while self._listed_to < len(self._wanted):
             with self._lock:
                 start, stop = self._listed_to, min(self._listed_to + PIECE_ROWS, len(self._wanted))
-                slots = start + np.flatnonzero(self._wanted[start:stop])
-                listed.append((slots.astype(np.int32), self._rows.index.key_groups(slots, self._max_parallelism)))
+                slots = start + kernels.where(self._wanted[start:stop])
+                listed.append((slots, self._rows.index.key_groups(slots, self._max_parallelism)))
                 self._listed_to = stop
         with self._lock:
-            listed += [(slots.astype(np.int32), groups) for slots, groups in self._unlisted]
+            listed += self._unlisted
             self._unlisted = []
         all_slots = np.concatenate([np.empty(0, np.int32), *(each[0] for each in listed)])
         all_groups = np.concatenate([np.empty(0, np.int32), *(each[1] for each in listed)])
-        order: npt.NDArray[np.int32]
+        order: Slots
         order, _ = kernels.sort_by_group(all_groups, self._max_parallelism, all_slots)
         return order
 
-    def _piece(self, slots: Integers) -> pa.RecordBatch | None:
+    def _piece(self, slots: Slots) -> pa.RecordBatch | None:
         with self._lock:
             if self._closed:
                 return None
             still = kernels.claim(slots, self._wanted)
             now = self._rows.with_keys(self._rows.copy(slots[still]))
             saved = list(self._saved)
-            numbers = kernels.gather(self._number_of, slots).astype(np.int64) - 1
+            numbers = kernels.gather(self._number_of, slots) - 1
         places, parts = [still], [self._batch(now)]
-        gone = np.setdiff1d(np.arange(len(slots)), still, assume_unique=True)
+        gone = np.setdiff1d(np.arange(len(slots), dtype=np.int32), still, assume_unique=True)
         gone = gone[np.argsort(numbers[gone])]
         for each in saved if len(gone) else []:
             start, stop = np.searchsorted(numbers[gone], [each.first, each.first + len(each.copies)])

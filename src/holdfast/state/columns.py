@@ -18,7 +18,7 @@ import pyarrow.ipc
 from holdfast.errors import UserFunctionError
 from holdfast.state import kernels
 from holdfast.state.growing import enlarge
-from holdfast.state.physical import Bools, Integers, fixed_array, physical_dtype, validity_of, values_of, variable_array
+from holdfast.state.physical import Bools, Slots, fixed_array, physical_dtype, validity_of, values_of, variable_array
 
 Values = npt.NDArray[Any]
 
@@ -70,28 +70,28 @@ class Column:
         enlarge(self, "values", capacity)
         enlarge(self, "valid", capacity)
 
-    def compact(self, live: Integers, capacity: int) -> None:
+    def compact(self, live: Slots, capacity: int) -> None:
         """Keep only slots `live`, the i-th at slot i."""
         self.values, self.valid = self.gather(live)
         self.grow(capacity)
 
-    def gather(self, slots: Integers) -> tuple[Values, Bools]:
+    def gather(self, slots: Slots) -> tuple[Values, Bools]:
         """Copies of the values and validity of `slots`."""
         return gathered(self.values, slots), gathered(self.valid, slots)
 
-    def scatter(self, slots: Integers, values: Values, valid: Bools) -> None:
+    def scatter(self, slots: Slots, values: Values, valid: Bools) -> None:
         """Write `values` and `valid` at `slots`; where a slot comes twice, the last one stays."""
         scatter(self.valid, slots, valid)
         scatter(self.values, slots, values)
 
-    def clear(self, slots: Integers) -> None:
+    def clear(self, slots: Slots) -> None:
         kernels.fill(self.valid, slots, False)
         if self.fixed_width:
             kernels.fill(_bits(self.values), slots, 0)
         else:
             self.values[slots] = None
 
-    def mark_changed(self, slots: Integers, old: Values, old_valid: Bools, changed: Bools) -> None:
+    def mark_changed(self, slots: Slots, old: Values, old_valid: Bools, changed: Bools) -> None:
         """Set `changed` where the value at a slot is not, bit by bit, the old one."""
         if self.fixed_width:
             kernels.mark_changed(_bits(self.values), self.valid, slots, _bits(old), old_valid, changed)
@@ -168,20 +168,27 @@ class Column:
         values[:] = objects
         return values
 
-    def object_bytes(self, slots: Integers) -> float:
+    def object_bytes(self, slots: Slots) -> float:
         """The average size of the objects at `slots`, those inside containers estimated by their encoded length."""
         sizes = [_size(value) for value in self.values[slots] if value is not None]
         return sum(sizes) / len(slots) if sizes else 0.0
 
 
-def gathered(values: Values, slots: Integers) -> Values:
+def gathered(values: Values, slots: Slots) -> Values:
     """`values[slots]`; other threads go on meanwhile, but where they are objects."""
     if values.dtype.hasobject:
         return values[slots]
     return cast(Values, kernels.gather(_bits(values), slots).view(values.dtype))
 
 
-def scatter(values: Values, slots: Integers, source: Values) -> None:
+def taken(array: Any, places: Slots) -> Any:
+    """`array.take(places)`, in half the time where values are of fixed width and none is null."""
+    if physical_dtype(array.type) is None or array.null_count:
+        return array.take(pa.array(places))
+    return fixed_array(gathered(values_of(array), places), None, array.type)
+
+
+def scatter(values: Values, slots: Slots, source: Values) -> None:
     """`values[slots] = source`; other threads go on meanwhile, but where they are objects."""
     if values.dtype.hasobject:
         values[slots] = source
@@ -189,7 +196,7 @@ def scatter(values: Values, slots: Integers, source: Values) -> None:
         kernels.scatter(_bits(values), slots, _bits(source))
 
 
-def scatter_some(values: Values, slots: Integers, source: Values) -> None:
+def scatter_some(values: Values, slots: Slots, source: Values) -> None:
     """`scatter` of fixed-width values, except where the slot is negative."""
     kernels.scatter_some(_bits(values), slots, _bits(source))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from holdfast.errors import HoldfastError
 from holdfast.state.index import KeyIndex
 from holdfast.state.keys import Keys
-from holdfast.state.physical import Integers
+from holdfast.state.physical import Slots
 from holdfast.state.rows import OldRows
 
 UNDO_BYTES_MAX = 256 * 1024 * 1024
@@ -35,7 +35,7 @@ class Segment:
         return self.batch
 
     @property
-    def slots(self) -> Integers:
+    def slots(self) -> Slots:
         return self.rows.slots
 
     @property

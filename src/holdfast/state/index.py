@@ -41,7 +41,7 @@ from holdfast.state.keys import (
     is_integer_kind,
     key_groups,
 )
-from holdfast.state.physical import Bytes, Integers
+from holdfast.state.physical import Bytes, Integers, Slots
 
 ENTRIES_LEAST = 128
 ENTRY_BYTES = 16
@@ -73,8 +73,8 @@ class KeyIndex(ABC):
         self.key_schema = key_schema
         self._control = np.zeros(CONTROL_FIELDS, np.int64)
         self._tags = np.zeros(SLOTS_LEAST, np.int64)
-        self._free = np.empty(0, np.int64)
-        self._fresh = np.empty(0, np.int64)
+        self._free = np.empty(0, np.int32)
+        self._fresh = np.empty(0, np.int32)
         self._entries = self._old = _EMPTY
         self._swept_pages_end = self._given_back = 0
         """Of the old table: up to which byte it is swept in whole pages, and how many bytes the system has again."""
@@ -104,14 +104,14 @@ class KeyIndex(ABC):
         if keys > len(self._tags):
             self._grow_slots(keys)
 
-    def lookup(self, keys: Keys, stamp: int) -> tuple[Integers, Integers]:
+    def lookup(self, keys: Keys, stamp: int) -> tuple[Slots, Slots]:
         """The slot of every row's key, unknown keys inserted; and the distinct slots not yet stamped so.
 
         `stamp` is in [1, 2^31). Keys must not be null where they are of one column.
         """
-        slots = np.empty(len(keys), np.int64)
+        slots = np.empty(len(keys), np.int32)
         if len(self._fresh) < len(keys):
-            self._fresh = np.empty(len(keys), np.int64)
+            self._fresh = np.empty(len(keys), np.int32)
         self._control[FRESH] = 0
         row = 0
         while row < len(keys):
@@ -123,7 +123,7 @@ class KeyIndex(ABC):
                 self._make_room(keys, row)
         return slots, self._fresh[: self._control[FRESH]].copy()
 
-    def remove(self, slots: Integers) -> None:
+    def remove(self, slots: Slots) -> None:
         """Remove the keys of distinct `slots`, all in use."""
         wanted = int(self._control[FREE]) + len(slots)
         if wanted > len(self._free):
@@ -144,41 +144,42 @@ class KeyIndex(ABC):
         index_kernels.clear_stamps(self._entries)
         index_kernels.clear_stamps(self._old)
 
-    def compact(self, live: Integers) -> None:
+    def compact(self, live: Slots) -> None:
         """Keep only the keys of `live`, which are all keys there are; the i-th of them gets slot i."""
         self._keep(live)
-        self._free = np.empty(0, np.int64)
+        self._free = np.empty(0, np.int32)
         self._control[[COUNT, SLOTS_USED, FREE]] = 0, 0, 0
         self._drop_old()
         self._use_entries(np.zeros(2 * _capacity_for(len(live)), np.int64))
         index_kernels.insert_distinct(self._tags, len(live), self._entries)
         self._control[[COUNT, SLOTS_USED]] = len(live)
 
-    def stored_keys(self, slots: Integers, max_parallelism: int) -> tuple[Integers, "StoredKeys"]:
+    def stored_keys(self, slots: Slots, max_parallelism: int) -> tuple[Slots, "StoredKeys"]:
         """An order of `slots` by key group and tag, and their keys in that order."""
         tags = kernels.gather(self._tags, slots)
         groups = self._groups(slots, tags, max_parallelism)
         order, heads = kernels.stored_heads(tags.view(np.uint64), groups, max_parallelism)
-        return order, StoredKeys(heads.view(f"V{kernels.STORED_HEAD.itemsize}"), self._key_bytes(slots[order]))
+        key_bytes = self._key_bytes(kernels.gather(slots, order))
+        return order, StoredKeys(heads.view(f"V{kernels.STORED_HEAD.itemsize}"), key_bytes)
 
     @abstractmethod
-    def keys(self, slots: Integers) -> Keys:
+    def keys(self, slots: Slots) -> Keys:
         """The keys of `slots`; nothing shared."""
 
     @abstractmethod
-    def _key_bytes(self, slots: Integers) -> tuple[Integers, Bytes] | None:
+    def _key_bytes(self, slots: Slots) -> tuple[Integers, Bytes] | None:
         """Offsets and data of the keys of `slots`, where tags are not the keys themselves; else None."""
 
     @abstractmethod
-    def columns(self, slots: Integers) -> list[object]:
+    def columns(self, slots: Slots) -> list[object]:
         """The key columns of `slots` as Arrow arrays."""
 
-    def key_groups(self, slots: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
+    def key_groups(self, slots: Slots, max_parallelism: int) -> npt.NDArray[np.int32]:
         """The key groups of `slots`."""
         return self._groups(slots, kernels.gather(self._tags, slots), max_parallelism)
 
     @abstractmethod
-    def _groups(self, slots: Integers, tags: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
+    def _groups(self, slots: Slots, tags: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
         """The key groups of `slots`, which have these tags."""
 
     @abstractmethod
@@ -188,7 +189,7 @@ class KeyIndex(ABC):
         """What the kernel `lookup` needs beside tags."""
         return None
 
-    def _probe(self, keys: Keys, row: int, stop: int, stamp: int, slots: Integers) -> int:
+    def _probe(self, keys: Keys, row: int, stop: int, stamp: int, slots: Slots) -> int:
         """Look up rows `[row, stop)`; the row where room ran out, or `stop`."""
         return int(
             index_kernels.lookup(
@@ -247,7 +248,7 @@ class KeyIndex(ABC):
     def _grow_slots(self, capacity: int) -> None:
         enlarge(self, "_tags", capacity)
 
-    def _keep(self, live: Integers) -> None:
+    def _keep(self, live: Slots) -> None:
         self._tags = kernels.gather(self._tags, live)
         enlarge(self, "_tags", max(SLOTS_LEAST, len(live)))
 
@@ -259,16 +260,16 @@ class KeyIndex(ABC):
 class IntegerIndex(KeyIndex):
     """For keys of integer kind."""
 
-    def keys(self, slots: Integers) -> Keys:
+    def keys(self, slots: Slots) -> Keys:
         return Keys(kernels.gather(self._tags, slots))
 
-    def _key_bytes(self, slots: Integers) -> None:
+    def _key_bytes(self, slots: Slots) -> None:
         return None
 
-    def columns(self, slots: Integers) -> list[object]:
+    def columns(self, slots: Slots) -> list[object]:
         return decode_integers(kernels.gather(self._tags, slots), self.key_schema)
 
-    def _groups(self, slots: Integers, tags: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
+    def _groups(self, slots: Slots, tags: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
         return groups_of_integers(tags, max_parallelism)
 
     def _tags_of(self, keys: Keys) -> Integers:
@@ -288,13 +289,13 @@ class BytesIndex(KeyIndex):
     def memory_bytes(self) -> int:
         return super().memory_bytes + self._extents.nbytes + self._arena.nbytes
 
-    def keys(self, slots: Integers) -> Keys:
+    def keys(self, slots: Slots) -> Keys:
         return Keys(None, *self._key_bytes(slots))
 
-    def columns(self, slots: Integers) -> list[object]:
+    def columns(self, slots: Slots) -> list[object]:
         return decode_bytes(*self._key_bytes(slots), self.key_schema)
 
-    def _groups(self, slots: Integers, tags: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
+    def _groups(self, slots: Slots, tags: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
         leading = group_columns(self.key_schema)
         if leading == len(self.key_schema):
             return groups_of(tags.view(np.uint64), max_parallelism)
@@ -302,7 +303,7 @@ class BytesIndex(KeyIndex):
             encode_columns(self.columns(slots)[:leading], self.key_schema.names[:leading]), max_parallelism
         )
 
-    def remove(self, slots: Integers) -> None:
+    def remove(self, slots: Slots) -> None:
         super().remove(slots)
         self._control[ARENA_LIVE] -= self._extents[slots, 1].sum()
 
@@ -322,7 +323,7 @@ class BytesIndex(KeyIndex):
         """Room for `length` bytes: from removed keys where they take up more than half, else from growing."""
         if self._control[ARENA_LIVE] * 2 < self._control[ARENA_USED]:
             metas = np.concatenate([self._entries[1::2], self._old[1::2]])
-            in_use = (metas[metas != 0] & 0xFFFFFFFF) - 1
+            in_use = ((metas[metas != 0] & 0xFFFFFFFF) - 1).astype(np.int32)
             self._place(in_use, *self._key_bytes(in_use))
         wanted = int(self._control[ARENA_USED]) + length
         if wanted > len(self._arena):
@@ -332,17 +333,17 @@ class BytesIndex(KeyIndex):
         super()._grow_slots(capacity)
         enlarge(self, "_extents", capacity)
 
-    def _keep(self, live: Integers) -> None:
+    def _keep(self, live: Slots) -> None:
         offsets, data = self._key_bytes(live)
         super()._keep(live)
         self._extents = np.zeros((len(self._tags), 2), np.int64)
-        self._place(np.arange(len(live)), offsets, data)
+        self._place(np.arange(len(live), dtype=np.int32), offsets, data)
 
-    def _key_bytes(self, slots: Integers) -> tuple[Integers, Bytes]:
+    def _key_bytes(self, slots: Slots) -> tuple[Integers, Bytes]:
         offsets = index_kernels.gather_lengths(self._extents, slots)
         return offsets, index_kernels.gather_bytes(self._extents, self._arena, slots, offsets)
 
-    def _place(self, slots: Integers, offsets: Integers, data: Bytes) -> None:
+    def _place(self, slots: Slots, offsets: Integers, data: Bytes) -> None:
         self._extents[slots, 0] = offsets[:-1]
         self._extents[slots, 1] = np.diff(offsets)
         self._arena = data

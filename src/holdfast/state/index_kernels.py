@@ -23,12 +23,10 @@ addresses are uint64: signed ones cost a check for each access.
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from holdfast.state.compiled import copy_bytes, inlined, kernel, load_u64, prefetch, same_bytes, store_u64
 from holdfast.state.hashing import mix
-
-Integers = npt.NDArray[np.int64]
+from holdfast.state.physical import Integers, Slots
 
 CONTROL_FIELDS = 9
 COUNT, COUNT_MAX, SLOTS_USED, FREE, FRESH, ARENA_USED, ARENA_LIVE, SWEEP_START, SWEPT = range(CONTROL_FIELDS)
@@ -193,10 +191,10 @@ def lookup(
     entries: Integers,
     old: Integers,
     slot_tags: Integers,
-    free: Integers,
+    free: Slots,
     control: Integers,
-    slots: Integers,
-    fresh: Integers,
+    slots: Slots,
+    fresh: Slots,
 ) -> Any:
     """Slot of each key of rows `[start, stop)`, inserting unknown ones; returns the row where room ran out, or `stop`.
 
@@ -329,9 +327,7 @@ def _take_out(slot: Any, home: Any, table_at: Any, table_end: Any) -> None:
 
 
 @kernel
-def remove(
-    slots: Integers, tags: Integers, entries: Integers, old: Integers, free: Integers, control: Integers
-) -> None:
+def remove(slots: Slots, tags: Integers, entries: Integers, old: Integers, free: Slots, control: Integers) -> None:
     """Take the entries of `slots`, which have these tags and must be there, out of the index; they become free."""
     entries_at, entries_end = _extent(entries)
     old_at, old_end = _extent(old)
@@ -359,7 +355,7 @@ def clear_stamps(entries: Integers) -> None:
 
 
 @kernel
-def gather_lengths(extents: Integers, slots: Integers) -> Any:
+def gather_lengths(extents: Integers, slots: Slots) -> Any:
     """Offsets (from 0) of the keys of `slots`, laid end to end."""
     offsets = np.zeros(len(slots) + 1, np.int64)
     for i in range(len(slots)):
@@ -368,7 +364,7 @@ def gather_lengths(extents: Integers, slots: Integers) -> Any:
 
 
 @kernel
-def gather_bytes(extents: Integers, arena: Any, slots: Integers, offsets: Integers) -> Any:
+def gather_bytes(extents: Integers, arena: Any, slots: Slots, offsets: Integers) -> Any:
     """The keys of `slots`, laid end to end."""
     out = np.empty(offsets[-1], np.uint8)
     source, target = arena.ctypes.data, out.ctypes.data

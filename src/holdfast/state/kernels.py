@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.state.compiled import kernel, store_u8, store_u64
+from holdfast.state.physical import Bools, Slots
 
 Array = npt.NDArray[Any]
-Integers = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 STORED_HEAD = np.dtype([("group", ">u2"), ("tag", ">i8")])
 """What a key begins with in a base store (`docs/format/materialized.md`): its key group, and itself or its hash."""
@@ -23,7 +22,7 @@ _DIGIT_BITS_MAX = 11
 
 
 @kernel
-def gather(values: Array, slots: Integers) -> Any:
+def gather(values: Array, slots: Slots) -> Any:
     """`values[slots]`, without bounds checks."""
     out = np.empty(len(slots), values.dtype)
     for i in range(len(slots)):
@@ -32,14 +31,14 @@ def gather(values: Array, slots: Integers) -> Any:
 
 
 @kernel
-def scatter(values: Array, slots: Integers, source: Array) -> None:
+def scatter(values: Array, slots: Slots, source: Array) -> None:
     """`values[slots] = source`; where a slot comes twice, the last one stays."""
     for i in range(len(slots)):
         values[np.uint64(slots[i])] = source[i]
 
 
 @kernel
-def scatter_some(values: Array, slots: Integers, source: Array) -> None:
+def scatter_some(values: Array, slots: Slots, source: Array) -> None:
     """`scatter`, except where the slot is negative."""
     for i in range(len(slots)):
         if slots[i] >= 0:
@@ -47,16 +46,27 @@ def scatter_some(values: Array, slots: Integers, source: Array) -> None:
 
 
 @kernel
-def fill(values: Array, slots: Integers, value: Any) -> None:
+def fill(values: Array, slots: Slots, value: Any) -> None:
     """`values[slots] = value`."""
     for i in range(len(slots)):
         values[np.uint64(slots[i])] = value
 
 
 @kernel
-def claim(slots: Integers, flags: Bools) -> Any:
+def where(flags: Bools) -> Any:
+    """The numbers of flags that are set."""
+    found = np.empty(len(flags), np.int32)
+    count = 0
+    for i in range(len(flags)):
+        found[count] = i
+        count += flags[i]
+    return found[:count].copy()
+
+
+@kernel
+def claim(slots: Slots, flags: Bools) -> Any:
     """Numbers of the distinct `slots` whose flag is set; it no longer is. Those past the flags have none."""
-    claimed = np.empty(len(slots), np.int64)
+    claimed = np.empty(len(slots), np.int32)
     count = 0
     for i in range(len(slots)):
         slot = np.uint64(slots[i])
@@ -68,7 +78,7 @@ def claim(slots: Integers, flags: Bools) -> Any:
 
 
 @kernel
-def mark_changed(values: Array, valid: Bools, slots: Integers, old: Array, old_valid: Bools, changed: Bools) -> None:
+def mark_changed(values: Array, valid: Bools, slots: Slots, old: Array, old_valid: Bools, changed: Bools) -> None:
     """Set `changed[i]` where the column's value at `slots[i]` is no longer the old one. Bits are compared."""
     for i in range(len(slots)):
         slot = np.uint64(slots[i])
@@ -155,29 +165,30 @@ def argsort(values: npt.NDArray[np.uint64]) -> Any:
 
     Where that does not fit a word it takes two rounds, the second one by the upper bits.
     """
-    order = np.arange(len(values)).view(np.uint64)
+    order = np.empty(len(values), np.int32)
     if len(values) == 0:
-        return order.view(np.int64)
+        return order
+    words = np.arange(len(values)).view(np.uint64)
     least = values.min()
     bits, row_bits = _bits_of(values.max() - least), _bits_of(np.uint64(len(values) - 1))
     row = _ones(row_bits)
     done = 0
     while done < bits:
         some = min(bits - done, 64 - row_bits)
-        for i in range(len(order)):
-            value = ((values[order[i] & row] - least) >> np.uint64(done)) & _ones(some)
-            order[i] = (value << np.uint64(row_bits)) | (order[i] & row)
-        order = _sort_words(order, row_bits, some)
+        for i in range(len(words)):
+            value = ((values[words[i] & row] - least) >> np.uint64(done)) & _ones(some)
+            words[i] = (value << np.uint64(row_bits)) | (words[i] & row)
+        words = _sort_words(words, row_bits, some)
         done += some
-    for i in range(len(order)):
-        order[i] &= row
-    return order.view(np.int64)
+    for i in range(len(words)):
+        order[i] = words[i] & row
+    return order
 
 
 @kernel
 def stored_heads(tags: npt.NDArray[np.uint64], groups: npt.NDArray[np.int32], group_count: int) -> Any:
     """The order of rows by group, then tag, and the bytes of their `STORED_HEAD`s in that order, laid end to end."""
-    order, heads = np.empty(len(tags), np.int64), np.empty(_HEAD_BYTES * np.uint64(len(tags)), np.uint8)
+    order, heads = np.empty(len(tags), np.int32), np.empty(_HEAD_BYTES * np.uint64(len(tags)), np.uint8)
     if len(tags) == 0:
         return order, heads
     words = np.empty(len(tags), np.uint64)
@@ -190,9 +201,10 @@ def stored_heads(tags: npt.NDArray[np.uint64], groups: npt.NDArray[np.int32], gr
             words[i] = (key << np.uint64(row_bits)) | np.uint64(i)
     else:
         tag_bits = 0
-        by_tag = argsort(tags).view(np.uint64)
+        by_tag = argsort(tags)
         for i in range(len(tags)):
-            words[i] = (np.uint64(groups[by_tag[i]]) << np.uint64(row_bits)) | by_tag[i]
+            row_of_tag = np.uint64(by_tag[i])
+            words[i] = (np.uint64(groups[row_of_tag]) << np.uint64(row_bits)) | row_of_tag
     words = _sort_words(words, row_bits, tag_bits + group_bits)
     head: Any = heads.ctypes.data
     for i in range(len(words)):
@@ -207,9 +219,9 @@ def stored_heads(tags: npt.NDArray[np.uint64], groups: npt.NDArray[np.int32], gr
 
 
 @kernel
-def last_rows(slots: Integers, slot_count: int) -> Any:
+def last_rows(slots: Slots, slot_count: int) -> Any:
     """Of rows that have `slots` in [0, slot_count): the number of the last row of each slot."""
-    last = np.empty(slot_count, np.int64)
+    last = np.empty(slot_count, np.int32)
     for i in range(len(slots)):
         last[slots[i]] = i
     return last

@@ -12,14 +12,11 @@ only where a log begins. Every row of a look-up touches its slot, in row order. 
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from holdfast.state import kernels
 from holdfast.state.compiled import kernel, prefetch
 from holdfast.state.growing import enlarge
-from holdfast.state.physical import Integers
-
-Slots = npt.NDArray[np.int32]
+from holdfast.state.physical import Integers, Slots
 
 _AHEAD = 32
 """Uses between one and what is fetched for another: a base store empties the processor's caches between batches."""
@@ -43,7 +40,7 @@ class Recency:
     def grow(self, capacity: int) -> None:
         enlarge(self, "_last_use", capacity)
 
-    def touch(self, slots: Integers, *, distinct: bool = False) -> None:
+    def touch(self, slots: Slots, *, distinct: bool = False) -> None:
         """Each slot in turn becomes the newest; `distinct` says that none comes twice."""
         if self._log is not None and self._uses + len(slots) > len(self._log):
             self._make_room(len(slots))
@@ -53,17 +50,17 @@ class Recency:
         else:
             self._uses = _touch_logged(slots, distinct, self._last_use, self._log, self._uses)
 
-    def remove(self, slots: Integers) -> None:
+    def remove(self, slots: Slots) -> None:
         kernels.fill(self._last_use, slots, 0)
 
-    def pop_oldest(self, count: int) -> Integers:
+    def pop_oldest(self, count: int) -> Slots:
         """Takes out up to `count` slots, the oldest first."""
         log = self._begin_log() if self._log is None else self._log
-        popped = np.empty(count, np.int64)
+        popped = np.empty(count, np.int32)
         taken, self._oldest = _pop(log, self._oldest, self._uses, self._last_use, popped)
         return popped[:taken]
 
-    def renumber(self, live: Integers, capacity: int) -> None:
+    def renumber(self, live: Slots, capacity: int) -> None:
         """The i-th of `live`, which are all slots in the order, becomes slot i."""
         self._last_use = kernels.gather(self._last_use, live)
         self.grow(capacity)
@@ -71,7 +68,7 @@ class Recency:
 
     def _begin_log(self) -> Slots:
         """All slots in order, numbered anew."""
-        slots = np.flatnonzero(self._last_use)
+        slots = kernels.where(self._last_use != 0)
         slots = slots[kernels.argsort(kernels.gather(self._last_use, slots).view(np.uint64))]
         self._log = np.empty(LOG_SHARE * len(slots), np.int32)
         self._log[: len(slots)] = slots
@@ -92,13 +89,13 @@ class Recency:
 
 
 @kernel
-def _touch(slots: Integers, last_use: Integers, uses: int) -> None:
+def _touch(slots: Slots, last_use: Integers, uses: int) -> None:
     for i in range(len(slots)):
         last_use[np.uint64(slots[i])] = uses + i + 1
 
 
 @kernel
-def _touch_logged(slots: Integers, distinct: bool, last_use: Integers, log: Slots, uses: int) -> Any:
+def _touch_logged(slots: Slots, distinct: bool, last_use: Integers, log: Slots, uses: int) -> Any:
     """Only a slot's last use among `slots` is logged. Returns how many uses there are now."""
     if not distinct:
         for i in range(len(slots)):
@@ -115,7 +112,7 @@ def _touch_logged(slots: Integers, distinct: bool, last_use: Integers, log: Slot
 
 
 @kernel
-def _pop(log: Slots, oldest: int, uses: int, last_use: Integers, popped: Integers) -> Any:
+def _pop(log: Slots, oldest: int, uses: int, last_use: Integers, popped: Slots) -> Any:
     """Move on from `oldest` until `popped` is full; how many are in it, and where to go on."""
     at, taken = oldest, 0
     last_use_at = last_use.ctypes.data

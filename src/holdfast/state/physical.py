@@ -13,6 +13,9 @@ import pyarrow as pa
 
 Bools = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
+Slots = npt.NDArray[np.int32]
+"""Slots of a table, or numbers of rows: where kernels read and write. A table has less than 2^31 of them, and they are
+most of what a batch leaves behind."""
 Bytes = npt.NDArray[np.uint8]
 
 _PHYSICAL: dict[Any, Any] = {

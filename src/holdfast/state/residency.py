@@ -15,11 +15,12 @@ from typing import Protocol, cast
 import numpy as np
 
 from holdfast.state import kernels
+from holdfast.state.columns import gathered
 from holdfast.state.growing import enlarge
 from holdfast.state.hit_ratio import HitRatio
 from holdfast.state.index import StoredKeys
 from holdfast.state.lru import Recency
-from holdfast.state.physical import Bools, Integers
+from holdfast.state.physical import Bools, Slots
 from holdfast.state.row_codec import RowCodec
 from holdfast.state.rows import OldRows, Rows
 
@@ -84,7 +85,7 @@ class Residency:
     """
 
     def __init__(
-        self, rows: Rows, base: BaseStore, entries_max: int, max_parallelism: int, slots_go: Callable[[Integers], None]
+        self, rows: Rows, base: BaseStore, entries_max: int, max_parallelism: int, slots_go: Callable[[Slots], None]
     ) -> None:
         self.base = base
         self.entries_max = entries_max
@@ -95,7 +96,7 @@ class Residency:
         self._slots_go = slots_go
         self._recency = Recency(rows.capacity) if entries_max else None
         self.dirty: Bools = np.zeros(rows.capacity, np.bool_)
-        self._sorted: tuple[Integers, Integers, StoredKeys] | None = None
+        self._sorted: tuple[Slots, Slots, StoredKeys] | None = None
         """Slots of the batch in flight, and their stored keys."""
 
     @property
@@ -104,7 +105,7 @@ class Residency:
         order = 0 if self._recency is None else self._recency.memory_bytes
         return self.dirty.nbytes + order + self.base.memory_bytes
 
-    def looked_up(self, slots: Integers, fresh: Integers, *, read: bool = True) -> OldRows:
+    def looked_up(self, slots: Slots, fresh: Slots, *, read: bool = True) -> OldRows:
         """`slots` were looked up, `fresh` of them for the first time in the batch, and these rows are returned.
 
         Those that are not in memory are read.
@@ -136,7 +137,7 @@ class Residency:
             self._delete(old.slots[gone & old.present])
         return old
 
-    def put_anew(self, slots: Integers) -> None:
+    def put_anew(self, slots: Slots) -> None:
         """These were written outside a batch; those that are not present may be in the base all the same."""
         if len(self.dirty) < self._rows.capacity:
             self._grow()
@@ -146,7 +147,7 @@ class Residency:
         if self._recency is not None:
             self._recency.touch(slots)
 
-    def removed(self, slots: Integers) -> None:
+    def removed(self, slots: Slots) -> None:
         """These are about to be taken out of memory."""
         kernels.fill(self.dirty, slots, False)
         if self._recency is not None:
@@ -164,7 +165,7 @@ class Residency:
             self._rows.remove(leaving)
         self._sorted = None
 
-    def renumber(self, live: Integers) -> None:
+    def renumber(self, live: Slots) -> None:
         """Rows move: the i-th of `live`, which are all, to slot i."""
         dirty = kernels.gather(self.dirty, live)
         self.dirty = np.zeros(self._rows.capacity, np.bool_)
@@ -177,13 +178,13 @@ class Residency:
         if self._recency is not None:
             self._recency.grow(self._rows.capacity)
 
-    def _read(self, slots: Integers) -> None:
+    def _read(self, slots: Slots) -> None:
         order, keys = self._stored_keys(slots)
-        slots = slots[order]
+        slots = gathered(slots, order)
         for piece in self._pieces(len(slots)):
             self._load(slots[piece], self.base.read(keys[piece]))
 
-    def _load(self, slots: Integers, read: list[bytes | None]) -> None:
+    def _load(self, slots: Slots, read: list[bytes | None]) -> None:
         records = cast(list[bytes], read)
         if not all(read):  # a record is never empty
             records = [record for record in read if record is not None]
@@ -192,7 +193,7 @@ class Residency:
             column.scatter(slots, values, valid)
         kernels.fill(self._rows.present, slots, True)
 
-    def _stored_keys(self, slots: Integers) -> tuple[Integers, StoredKeys]:
+    def _stored_keys(self, slots: Slots) -> tuple[Slots, StoredKeys]:
         """As the index gives them: without a cache the rows that a batch read are often those that it writes."""
         if self._sorted is not None and np.array_equal(self._sorted[0], slots):
             return self._sorted[1:]
@@ -201,17 +202,17 @@ class Residency:
             self._sorted = slots, order, keys
         return order, keys
 
-    def _delete(self, slots: Integers) -> None:
+    def _delete(self, slots: Slots) -> None:
         """In the base; those that it does not have may be among them."""
         if len(slots) and not self.base.is_empty:
             _, keys = self._rows.index.stored_keys(slots, self._max_parallelism)
             self.base.write([], [], keys[:])
 
-    def _write(self, slots: Integers) -> None:
+    def _write(self, slots: Slots) -> None:
         if not len(slots):
             return
         order, keys = self._stored_keys(slots)
-        slots = slots[order]
+        slots = gathered(slots, order)
         for piece in self._pieces(len(slots)):
             some = slots[piece]
             records = self.codec.encode(len(some), [column.gather(some) for column in self._rows.columns])

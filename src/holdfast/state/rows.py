@@ -13,11 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.state import kernels
-from holdfast.state.columns import Column, Values, gathered, scatter_some
+from holdfast.state.columns import Column, Values, gathered, scatter_some, taken
 from holdfast.state.growing import enlarge
 from holdfast.state.index import new_index
 from holdfast.state.keys import Keys
-from holdfast.state.physical import Bools, Integers
+from holdfast.state.physical import Bools, Slots
 
 COMPACT_FROM = 4096
 """Slots below which a table with many free ones is left as it is."""
@@ -27,26 +27,21 @@ OBJECT_SAMPLE = 64
 
 
 @dataclass(frozen=True)
-class OldRows:
-    """Copies of rows: at position i, the row of `slots[i]` as it was."""
+class Copies:
+    """Copies of rows: whether each is there, and its value columns."""
 
-    slots: Integers
     present: Bools
     columns: list[tuple[Values, Bools]]
 
     @property
     def memory_bytes(self) -> int:
-        own = self.slots.nbytes + self.present.nbytes
-        return own + sum(values.nbytes + valid.nbytes for values, valid in self.columns)
+        return self.present.nbytes + sum(values.nbytes + valid.nbytes for values, valid in self.columns)
 
-    def only(self, chosen: Bools) -> "OldRows":
-        return self if chosen.all() else self.take(np.flatnonzero(chosen))
-
-    def take(self, places: Integers) -> "OldRows":
+    def take(self, places: Slots) -> "Copies":
         columns = [(gathered(values, places), gathered(valid, places)) for values, valid in self.columns]
-        return OldRows(gathered(self.slots, places), gathered(self.present, places), columns)
+        return Copies(gathered(self.present, places), columns)
 
-    def overwrite(self, places: Integers, source: "OldRows") -> None:
+    def overwrite(self, places: Slots, source: "Copies") -> None:
         """Presence and fixed-width values at `places` become those of `source`, where the place is not negative."""
         scatter_some(self.present, places, source.present)
         for cells, new_cells in zip(self.columns, source.columns, strict=True):
@@ -55,10 +50,28 @@ class OldRows:
 
 
 @dataclass(frozen=True)
-class KeyedRows:
-    """Copies of rows with their key groups and key columns: the table may change, and their slots mean nothing."""
+class OldRows(Copies):
+    """At position i, the row of `slots[i]` as it was."""
 
-    rows: OldRows
+    slots: Slots
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.slots.nbytes + super().memory_bytes
+
+    def only(self, chosen: Bools) -> "OldRows":
+        return self if chosen.all() else self.take(kernels.where(chosen))
+
+    def take(self, places: Slots) -> "OldRows":
+        copies = super().take(places)
+        return OldRows(copies.present, copies.columns, gathered(self.slots, places))
+
+
+@dataclass(frozen=True)
+class KeyedRows:
+    """Copies of rows with their key groups and key columns: whatever becomes of the table and its slots."""
+
+    rows: Copies
     groups: npt.NDArray[np.int32]
     keys: Sequence[Any]
 
@@ -69,9 +82,17 @@ class KeyedRows:
     def memory_bytes(self) -> int:
         return self.rows.memory_bytes + int(self.groups.nbytes) + sum(int(each.nbytes) for each in self.keys)
 
-    def take(self, places: Integers) -> "KeyedRows":
-        keys = [column.take(pa.array(places)) for column in self.keys]
-        return KeyedRows(self.rows.take(places), gathered(self.groups, places), keys)
+    def take(self, places: Slots) -> "KeyedRows":
+        return KeyedRows(self.rows.take(places), gathered(self.groups, places), self._keys_at(places))
+
+    def by_group(self, group_count: int) -> "KeyedRows":
+        """In stable order of their key groups."""
+        numbers = np.arange(len(self), dtype=np.int32)
+        order, groups = kernels.sort_by_group(self.groups, group_count, numbers)
+        return KeyedRows(self.rows.take(order), groups, self._keys_at(order))
+
+    def _keys_at(self, places: Slots) -> list[Any]:
+        return [taken(column, places) for column in self.keys]
 
 
 class Rows:
@@ -99,23 +120,23 @@ class Rows:
         arrays = self.index.memory_bytes + self.present.nbytes + sum(column.memory_bytes for column in self.columns)
         return arrays + int(self.object_bytes * len(self.index))
 
-    def lookup(self, keys: Keys, stamp: int) -> tuple[Integers, Integers]:
+    def lookup(self, keys: Keys, stamp: int) -> tuple[Slots, Slots]:
         """The slot of each key, unknown ones inserted as blank rows; the distinct slots not yet stamped so."""
         slots, fresh = self.index.lookup(keys, stamp)
         if len(self.present) < self.index.slot_capacity:
             self._grow(self.index.slot_capacity)
         return slots, fresh
 
-    def copy(self, slots: Integers) -> OldRows:
+    def copy(self, slots: Slots) -> OldRows:
         columns = [column.gather(slots) for column in self.columns]
-        return OldRows(slots, kernels.gather(self.present, slots), columns)
+        return OldRows(kernels.gather(self.present, slots), columns, slots)
 
     def with_keys(self, rows: OldRows) -> KeyedRows:
         """Copies whose slots still have their keys, in their order."""
         groups = self.index.key_groups(rows.slots, self._max_parallelism)
-        return KeyedRows(rows, groups, self.index.columns(rows.slots))
+        return KeyedRows(Copies(rows.present, rows.columns), groups, self.index.columns(rows.slots))
 
-    def put(self, slots: Integers, rows: OldRows) -> None:
+    def put(self, slots: Slots, rows: Copies) -> None:
         """Write the copies' presence and values at `slots`, whatever slots they were copied from."""
         for column, (values, valid) in zip(self.columns, rows.columns, strict=True):
             column.scatter(slots, values, valid)
@@ -135,7 +156,7 @@ class Rows:
         changed &= present | old.present
         return changed
 
-    def different(self, now: OldRows, old: OldRows) -> Bools:
+    def different(self, now: Copies, old: Copies) -> Bools:
         """`changed` for two copies of the same slots."""
         different: Bools = now.present != old.present
         for column, new_cells, old_cells in zip(self.columns, now.columns, old.columns, strict=True):
@@ -143,21 +164,22 @@ class Rows:
         different &= now.present | old.present
         return different
 
-    def present_at(self, slots: Integers) -> Bools:
+    def present_at(self, slots: Slots) -> Bools:
         """Which of `slots` are present."""
         present: Bools = kernels.gather(self.present, slots)
         return present
 
-    def absent(self, slots: Integers) -> Integers:
+    def absent(self, slots: Slots) -> Slots:
         """Those of `slots` that are not present."""
-        missing: Integers = slots[~self.present_at(slots)]
+        missing: Slots = slots[~self.present_at(slots)]
         return missing
 
-    def live(self) -> Integers:
+    def live(self) -> Slots:
         """All slots that are present."""
-        return np.flatnonzero(self.present)
+        live: Slots = kernels.where(self.present)
+        return live
 
-    def remove(self, slots: Integers) -> None:
+    def remove(self, slots: Slots) -> None:
         """Take distinct slots out of the index; the columns are blank there again."""
         if not len(slots):
             return
@@ -174,7 +196,7 @@ class Rows:
         used = self.index.slots_used
         return used >= COMPACT_FROM and max(in_use, len(self.index)) * COMPACT_SHARE <= used
 
-    def compact(self, live: Integers) -> None:
+    def compact(self, live: Slots) -> None:
         """Keep only `live`, the i-th at slot i: memory follows the rows that are left."""
         self.index.compact(live)
         for column in self.columns:
@@ -185,12 +207,12 @@ class Rows:
         """Key columns of the copies' slots, and their values, null where not present."""
         return [*self.index.columns(rows.slots), *self.value_arrays(rows)]
 
-    def value_arrays(self, rows: OldRows) -> list[Any]:
+    def value_arrays(self, rows: Copies) -> list[Any]:
         """The copies' values, null where not present."""
         pairs = zip(self.columns, rows.columns, strict=True)
         return [column.to_arrow(values, valid & rows.present) for column, (values, valid) in pairs]
 
-    def estimate_objects(self, slots: Integers) -> None:
+    def estimate_objects(self, slots: Slots) -> None:
         sample = slots[:OBJECT_SAMPLE]
         if len(sample):
             self.object_bytes = sum(c.object_bytes(sample) for c in self.columns if not c.fixed_width)
@@ -207,10 +229,10 @@ def concatenated(segments: Sequence[OldRows]) -> OldRows:
         return segments[0]
     columns = zip(*(segment.columns for segment in segments), strict=True)
     return OldRows(
-        np.concatenate([segment.slots for segment in segments]),
         np.concatenate([segment.present for segment in segments]),
         [
             (np.concatenate([part[0] for part in column]), np.concatenate([part[1] for part in column]))
             for column in columns
         ],
+        np.concatenate([segment.slots for segment in segments]),
     )

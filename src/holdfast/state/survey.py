@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from holdfast.state import kernels
 from holdfast.state.columns import Values
 from holdfast.state.index import columns_of_stored
 from holdfast.state.physical import Bools
@@ -60,7 +61,7 @@ def survey(rows: Rows, residency: Residency | None, place: Place, rows_max: int,
 def _in_memory(rows: Rows, start: int, rows_max: int, wanted: Wanted | None, has_base: bool) -> Survey:
     used = rows.index.slots_used
     stop = min(used, start + max(COMPACT_FROM, 4 * COMPACT_SHARE * rows_max))
-    slots = start + np.flatnonzero(rows.present[start:stop])[:rows_max]
+    slots = start + kernels.where(rows.present[start:stop])[:rows_max]
     if len(slots) == rows_max:
         stop = int(slots[-1]) + 1
     found = slots

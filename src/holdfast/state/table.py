@@ -29,7 +29,7 @@ from holdfast.state.changes import decoded, merge_changes, stored_rows, stored_s
 from holdfast.state.columns import Column, object_field
 from holdfast.state.history import UNDO_BYTES_MAX, History, Segment
 from holdfast.state.keys import check_key_types, declared_columns, encode_columns, refuse_nulls
-from holdfast.state.physical import Bools, Integers, values_of
+from holdfast.state.physical import Bools, Slots, values_of
 from holdfast.state.residency import BaseStore, Residency
 from holdfast.state.row_codec import RowCodec
 from holdfast.state.rows import KeyedRows, OldRows, Rows
@@ -41,7 +41,7 @@ from holdfast.state.widening import check_stored, widened
 __all__ = ["Captured", "Column", "StateTable", "merge_changes", "object_field", "stored_schema"]
 
 STAMP_MAX = (1 << 31) - 1
-_NONE = np.empty(0, np.int64)
+_NONE = np.empty(0, np.int32)
 
 
 class StateTable:
@@ -159,7 +159,7 @@ class StateTable:
         self._next_stamp()
         self._transaction = Transaction(batch, self._rows.copy(_NONE))
 
-    def lookup(self, rows: pa.RecordBatch) -> Integers:
+    def lookup(self, rows: pa.RecordBatch) -> Slots:
         """The slot of each row's key. Unknown keys get a blank row that is not present.
 
         All slots returned count as touched. Columns' arrays and `present` may have been replaced: fetch them after it
@@ -180,15 +180,15 @@ class StateTable:
             self._save_for_captured(old)
         return slots
 
-    def touched(self) -> Integers:
+    def touched(self) -> Slots:
         """The distinct slots touched in this batch, in order of first touch."""
         return self._in_transaction("touched").old_rows().slots
 
-    def keys_of(self, slots: Integers) -> pa.RecordBatch:
+    def keys_of(self, slots: Slots) -> pa.RecordBatch:
         """The key columns of `slots`, in their order."""
         return pa.RecordBatch.from_arrays(self._rows.index.columns(slots), schema=self.key_schema)
 
-    def rows_of(self, slots: Integers) -> pa.RecordBatch:
+    def rows_of(self, slots: Slots) -> pa.RecordBatch:
         """Key and value columns of `slots`, in their order; rows that are not present have null values."""
         schema = pa.schema([*self.key_schema, *self.value_schema])
         return pa.RecordBatch.from_arrays(self._rows.arrow(self._rows.copy(slots)), schema=schema)
@@ -416,27 +416,26 @@ class StateTable:
     def _changes(self, old: OldRows, changed: Bools) -> pa.RecordBatch | None:
         return self._snapshot(old.slots[changed]) if changed.any() else None
 
-    def _snapshot(self, slots: Integers) -> pa.RecordBatch:
+    def _snapshot(self, slots: Slots) -> pa.RecordBatch:
         """Rows as they are now, in the stored schema."""
         return self._stored(self._rows.with_keys(self._rows.copy(slots)))
 
     def _stored(self, copies: KeyedRows) -> pa.RecordBatch:
         """Copies of rows in the stored schema."""
-        order, _ = kernels.sort_by_group(copies.groups, self.max_parallelism, np.arange(len(copies)))
-        return stored_rows(self._stored_schema, self._rows, copies.take(order))
+        return stored_rows(self._stored_schema, self._rows, copies.by_group(self.max_parallelism))
 
     def _keep(self, segment: Segment, deferred: bool) -> None:
         self._history.add(segment)
         if deferred:
             self._unlogged.add(segment)
 
-    def _slots_go(self, slots: Integers) -> None:
+    def _slots_go(self, slots: Slots) -> None:
         """These slots are about to lose their keys: whatever names rows by slot is read, or gets their keys."""
         self._about_to_change(slots)
         self._unlogged.resolve()
         self._history.fix_keys(self._rows.index)
 
-    def _about_to_change(self, slots: Integers) -> None:
+    def _about_to_change(self, slots: Slots) -> None:
         """Otherwise than by a batch that looked them up."""
         if self._captured:
             self._save_for_captured(self._rows.copy(slots))
@@ -445,7 +444,7 @@ class StateTable:
         for captured in self._captured:
             captured.touched(old)
 
-    def _put_anew(self, parts: Sequence[Integers]) -> None:
+    def _put_anew(self, parts: Sequence[Slots]) -> None:
         """These rows were written outside a batch: all of them are dirty."""
         self.commits = None
         slots = np.unique(np.concatenate(parts)) if len(parts) > 1 else next(iter(parts), _NONE)
@@ -453,7 +452,7 @@ class StateTable:
             self._residency.put_anew(slots)
         self._settle(slots, self._rows.present_at(slots))
 
-    def _settle(self, touched: Integers, present: Bools) -> None:
+    def _settle(self, touched: Slots, present: Bools) -> None:
         """After a batch: only present rows in the index, no more than the limit, and memory follows them."""
         if not present.all():
             absent = touched[~present]

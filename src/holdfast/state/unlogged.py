@@ -15,13 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from holdfast.errors import CheckpointFailed
 from holdfast.state import kernels
 from holdfast.state.history import History, Segment
-from holdfast.state.physical import Integers
-from holdfast.state.rows import KeyedRows, OldRows, Rows
+from holdfast.state.physical import Slots
+from holdfast.state.rows import Copies, KeyedRows, OldRows, Rows
 
 WAITING_BYTES_MAX = 256 * 1024 * 1024
 """What waits may take beyond what undo holds, which is mostly the same; past it, it is condensed."""
@@ -30,25 +29,27 @@ LAG_BATCHES = 8
 
 
 class Timeline:
-    """Copies of rows, taken back in time: over segments, the newest first."""
+    """Copies of the rows of distinct `slots`, taken back in time where they are: over segments, the newest first."""
 
-    def __init__(self, now: OldRows, capacity: int) -> None:
-        self.rows = now
-        self._place: npt.NDArray[np.int32] = np.zeros(capacity, np.int32)
+    def __init__(self, slots: Slots, copies: Copies, capacity: int) -> None:
+        self._copies = copies
+        self._place: Slots = np.zeros(capacity, np.int32)
         """By slot: which copy is its row, from 1 on."""
-        kernels.scatter(self._place, now.slots, np.arange(1, len(now.slots) + 1, dtype=np.int32))
+        kernels.scatter(self._place, slots, np.arange(1, len(slots) + 1, dtype=np.int32))
 
     def back_before(self, segment: OldRows) -> None:
         """From now on rows are as they were before it; after all later ones."""
-        self.rows.overwrite(self._places(segment.slots), segment)
+        self._copies.overwrite(self._places(segment.slots), segment)
 
-    def at(self, slots: Integers) -> OldRows:
+    def at(self, slots: Slots) -> OldRows:
         """Some of the rows."""
-        return self.rows.take(self._places(slots))
+        copies = self._copies.take(self._places(slots))
+        return OldRows(copies.present, copies.columns, slots)
 
-    def _places(self, slots: Integers) -> Integers:
-        places: Integers = kernels.gather(self._place, slots).astype(np.int64)
-        return places - 1
+    def _places(self, slots: Slots) -> Slots:
+        places: Slots = kernels.gather(self._place, slots)
+        places -= 1
+        return places
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +58,7 @@ class Condensed:
 
     first: int
     batch: int
-    slots: Integers
+    slots: Slots
 
     @property
     def memory_bytes(self) -> int:
@@ -80,12 +81,13 @@ class Read:
 class Taken:
     """Changes that no longer wait. `net` puts them together, at any time and without the table's lock.
 
-    Of `parts`, neighbouring batches, all rows as they were when they were taken; `later` saved some of them before
-    that; `read` are changes of still earlier batches.
+    Of `parts`, neighbouring batches, the rows of `slots`, which are all, as they were when they were taken; `later`
+    saved some of them before that; `read` are changes of still earlier batches.
     """
 
     read: list[KeyedRows]
     parts: Sequence[Part] = ()
+    slots: Slots | None = None
     now: KeyedRows | None = None
     later: Sequence[OldRows] = ()
     capacity: int = 0
@@ -96,27 +98,28 @@ class Taken:
         Of several batches every row that they touched, whether it came back to what it was or not: what this is
         replayed upon may be a table as of a batch between them.
         """
-        if self.now is None:
+        if self.slots is None or self.now is None:
             return self.read
         if self.later:
-            timeline = Timeline(self.now.rows, self.capacity)
+            timeline = Timeline(self.slots, self.now.rows, self.capacity)
             for segment in reversed(self.later):
                 timeline.back_before(segment)
         only = self.parts[0]
         if len(self.parts) > 1 or isinstance(only, Condensed):
             return [*self.read, self.now]
         different = rows.different(self.now.rows, only.rows)
-        return [*self.read, self.now.take(np.flatnonzero(different))]
+        return [*self.read, self.now.take(kernels.where(different))]
 
 
-def touched_by(parts: Sequence[Part]) -> Integers:
+def touched_by(parts: Sequence[Part]) -> Slots:
     """Their distinct slots; of several parts in order, so that the table is read from one end to the other."""
     if len(parts) < 2:
-        return next((each.slots for each in parts), np.empty(0, np.int64))
+        return next((each.slots for each in parts), np.empty(0, np.int32))
     touched = np.zeros(max(int(each.slots.max()) for each in parts) + 1, np.bool_)
     for each in parts:
         kernels.fill(touched, each.slots, True)
-    return np.flatnonzero(touched)
+    slots: Slots = kernels.where(touched)
+    return slots
 
 
 class Unlogged:
@@ -145,7 +148,7 @@ class Unlogged:
         """What waits of batches up to that one."""
         return [each for each in self._parts() if each.batch <= up_to_batch]
 
-    def take(self, up_to_batch: int, in_flight: OldRows | None, gathered: Sequence[Part], touched: Integers) -> Taken:
+    def take(self, up_to_batch: int, in_flight: OldRows | None, gathered: Sequence[Part], touched: Slots) -> Taken:
         """Takes out the changes of batches up to that one; `in_flight` was saved by the batch that is running.
 
         `touched` are the slots of `gathered`, which waited then.
@@ -167,10 +170,11 @@ class Unlogged:
         parts = self.waiting(up_to_batch)
         taken = Taken(read)
         if parts:
-            now = self._rows.with_keys(self._rows.copy(touched if parts == gathered else touched_by(parts)))
+            slots = touched if parts == gathered else touched_by(parts)
+            now = self._rows.with_keys(self._rows.copy(slots))
             saved = [each.rows for each in self._by_slot(up_to_batch + 1)]
             later = saved if in_flight is None else [*saved, in_flight]
-            taken = Taken(read, parts, now, later, self._rows.capacity)
+            taken = Taken(read, parts, slots, now, later, self._rows.capacity)
         self._read = [each for each in self._read if each.batch > up_to_batch]
         waiting = [each for each in self._waiting if each.batch > up_to_batch]
         self._keep(waiting, None if self._condensed in parts else self._condensed)
@@ -186,7 +190,8 @@ class Unlogged:
         if parts == segments and len(segments) == 1:
             read.append(self._changed(segments[0], self._rows.copy(segments[0].slots)))
         else:
-            timeline = Timeline(self._rows.copy(touched_by(parts)), self._rows.capacity)
+            slots = touched_by(parts)
+            timeline = Timeline(slots, self._rows.copy(slots), self._rows.capacity)
             for each in reversed(segments):
                 if each in self._waiting:
                     read.append(self._changed(each, timeline.at(each.slots)))
