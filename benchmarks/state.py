@@ -12,6 +12,11 @@ Patterns, by `--pattern`:
     random      keys uniformly at random; with a cache of N of K keys about N/K of the distinct rows of a batch hit
     returning   the pattern of FLIP-325 stretched over batches: half the keys once, the same half again, then the
                 other half twice, …; with a cache of K all hit, of K/2 half of them, of K/4 none
+`--changelog both` says what the changelog costs: one table, with it and without it in turn, a second each with a
+checkpoint in its middle, and how fast batches with it are beside those without it (`on_off_ratio`: of all of them, of
+the median pair, of all of them by the clock). Two runs one after the other tell little on a shared machine: how fast
+memory answers changes within seconds, and where a table's pages lie makes as much of a difference.
+
 Reuse inside a batch is free in every case, so `hit_ratio` counts distinct rows of a batch found in memory.
 
 `--against-flink` then runs Flink with the same backend and number of keys, parallelism 1, with and without its
@@ -31,6 +36,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from obstore.store import MemoryStore
+from rich.console import Console
+from rich.progress import Progress
 
 from benchmarks.peers import flink
 from holdfast.changelog.format import LogId
@@ -84,51 +91,104 @@ def drawn(keys: int, pattern: str, batches: int) -> Iterator[npt.NDArray[np.int6
 
 
 class Log:
-    """The table's changelog, persisted every second; or none."""
+    """The table's changelog, on or off, persisted every second."""
 
     def __init__(self, table: StateTable, on: bool) -> None:
         self.table = table
+        self.on = on
         self.uploader = Uploader(ObstoreStore("memory://", MemoryStore()), 1, 1)
-        self.writer = ChangelogWriter(LogId("count", "state", 0, 128), self.uploader, merge_changes) if on else None
-        self.persisted_s = time.monotonic()
+        self.writer = ChangelogWriter(LogId("count", "state", 0, 128), self.uploader, merge_changes)
+        self.cut_at_s = time.monotonic() + CHECKPOINT_S
         self.cuts = ThreadPoolExecutor(1, thread_name_prefix="cut")
 
     def changes(self) -> Any:
-        return None if self.writer is None else self.table.defer_changes()
+        return self.table.defer_changes() if self.on else None
 
     def committed(self, batch: int, changes: Any) -> None:
-        if self.writer is not None:
+        if self.on:
             self.writer.append(batch, changes)
-        if time.monotonic() - self.persisted_s >= CHECKPOINT_S:
+        if time.monotonic() >= self.cut_at_s:
             self.cut(batch)
 
     def cut(self, batch: int) -> None:
         """On a thread of its own, as a TaskManager is asked for it."""
-        self.persisted_s = time.monotonic()
-        self.cuts.submit(self._cut, batch, self.writer.next_sqn() if self.writer else 0)
+        self.cut_at_s = time.monotonic() + CHECKPOINT_S
+        self.cuts.submit(self._cut, batch, self.writer.next_sqn(), self.on)
 
-    def _cut(self, batch: int, sqn: int) -> None:
-        if self.writer is not None:
+    def await_cuts(self) -> None:
+        self.cuts.submit(lambda: None).result()
+
+    def close(self) -> None:
+        self.cuts.shutdown()
+        self.uploader.close(discard=False)
+
+    def _cut(self, batch: int, sqn: int, on: bool) -> None:
+        if on:
             self.writer.persist(batch).result()
             self.writer.truncate(sqn)
         self.table.release(batch)
 
 
-def process(table: StateTable, log: Log, batch: int, rows: pa.RecordBatch) -> list[float]:
-    """One batch; returns the seconds of each of `STEPS`."""
-    clock = [time.thread_time()]
-    table.begin(batch)
-    slots = table.lookup(rows)
-    clock.append(time.thread_time())
-    column = table.column("n")
-    running_count(slots, column.values, column.valid, table.present, np.empty(len(slots), np.int64))
-    clock.append(time.thread_time())
-    changes = log.changes()
-    clock.append(time.thread_time())
-    table.commit()
-    log.committed(batch, changes)
-    clock.append(time.thread_time())
-    return np.diff(clock).tolist()
+class Run:
+    """A table with all its keys, its log, and input for so many rows, whose first batch it has processed."""
+
+    def __init__(
+        self, backend: str, cache: int, keys: int, key_type: str, rows: int, changelog: bool, pattern: str
+    ) -> None:
+        arrow_type = pa.int64() if key_type == "int64" else pa.string()
+        state = HashMapState() if backend == "hashmap" else RocksDBState(cache_max_entries=cache)
+        self.table = new_table(state, None, pa.schema([("k", arrow_type)]), pa.schema([("n", pa.int64())]), 128)
+        self.log = Log(self.table, changelog)
+        self._batch = 0
+        every_key = (np.arange(start, min(start + BATCH_ROWS, keys)) for start in range(0, keys, BATCH_ROWS))
+        for filling in key_batches(keys, key_type, every_key):
+            self._process(filling)
+        self.count = -(-rows // BATCH_ROWS)
+        """How many batches the rows are."""
+        distinct = self.count if pattern == "returning" else min(self.count, DISTINCT_BATCHES)
+        self._input = list(key_batches(keys, key_type, drawn(keys, pattern, distinct)))
+        self._process(self._input[0])
+        self.log.cut(self._batch - 1)
+        self._done = 0
+
+    def step(self) -> list[float]:
+        """The next batch; returns the seconds of each of `STEPS`."""
+        rows = self._input[self._done % len(self._input)]
+        self._done += 1
+        return self._process(rows)
+
+    def slice(self, changelog: bool) -> tuple[int, float, float]:
+        """A second of batches, a checkpoint in its middle: their number, processor time and time by the clock."""
+        self.log.on = changelog
+        begun, count, seconds = time.monotonic(), 0, 0.0
+        self.log.cut_at_s = begun + CHECKPOINT_S / 2
+        while time.monotonic() < begun + CHECKPOINT_S:
+            seconds += sum(self.step())
+            count += 1
+        wall_s = time.monotonic() - begun
+        self.log.await_cuts()
+        return count, seconds, wall_s
+
+    def close(self) -> None:
+        self.log.close()
+        self.table.close()
+
+    def _process(self, rows: pa.RecordBatch) -> list[float]:
+        table, batch = self.table, self._batch
+        self._batch += 1
+        clock = [time.thread_time()]
+        table.begin(batch)
+        slots = table.lookup(rows)
+        clock.append(time.thread_time())
+        column = table.column("n")
+        running_count(slots, column.values, column.valid, table.present, np.empty(len(slots), np.int64))
+        clock.append(time.thread_time())
+        changes = self.log.changes()
+        clock.append(time.thread_time())
+        table.commit()
+        self.log.committed(batch, changes)
+        clock.append(time.thread_time())
+        return np.diff(clock).tolist()
 
 
 def measure(
@@ -136,29 +196,13 @@ def measure(
 ) -> dict[str, Any]:
     """Run the benchmark; the result is what `--json` prints."""
     started = time.perf_counter()
-    arrow_type = pa.int64() if key_type == "int64" else pa.string()
-    state = HashMapState() if backend == "hashmap" else RocksDBState(cache_max_entries=cache)
-    table = new_table(state, None, pa.schema([("k", arrow_type)]), pa.schema([("n", pa.int64())]), 128)
-    log = Log(table, changelog)
-    batch = 0
-    every_key = (np.arange(start, min(start + BATCH_ROWS, keys)) for start in range(0, keys, BATCH_ROWS))
-    for filling in key_batches(keys, key_type, every_key):
-        process(table, log, batch, filling)
-        batch += 1
-    count = -(-rows // BATCH_ROWS)
-    distinct = count if pattern == "returning" else min(count, DISTINCT_BATCHES)
-    batches = list(key_batches(keys, key_type, drawn(keys, pattern, distinct)))
-    process(table, log, batch, batches[0])
-    log.cut(batch)
+    run = Run(backend, cache, keys, key_type, rows, changelog, pattern)
+    table, count = run.table, run.count
     warmed = time.perf_counter()
     hits, accesses = table.cache_accesses
-    taken = []
     begun = time.perf_counter()
-    for number in range(count):
-        batch += 1
-        taken.append(process(table, log, batch, batches[number % len(batches)]))
+    steps = np.array([run.step() for _ in range(count)])
     wall_s = time.perf_counter() - begun
-    steps = np.array(taken)
     seconds = float(steps.sum())
     hits, accesses = table.cache_accesses[0] - hits, table.cache_accesses[1] - accesses
     result = {
@@ -182,10 +226,40 @@ def measure(
         "batch_ms_max": round(float(steps.sum(1).max()) * 1000, 1),
         "warmup_s": round(warmed - started, 2),
     }
-    log.cuts.shutdown()
-    log.uploader.close(discard=False)
-    table.close()
+    run.close()
     return result
+
+
+def compare(backend: str, cache: int, keys: int, key_type: str, rows: int, pattern: str) -> dict[str, Any]:
+    """The same with and without changelog, in turn."""
+    run = Run(backend, cache, keys, key_type, rows, True, pattern)
+    for on in (True, False):
+        run.slice(on)
+    taken: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    done = 0
+    with Progress(console=Console(stderr=True), auto_refresh=False) as progress:
+        task = progress.add_task("batches", total=run.count)
+        while done < run.count:
+            for on in (True, False) if len(taken[True]) % 2 else (False, True):
+                count, seconds, wall_s = run.slice(on)
+                taken[on].append((seconds / count, wall_s / count))
+                done += count
+            progress.update(task, completed=done, refresh=True)
+    run.close()
+    on, off = (np.array(taken[each]) / BATCH_ROWS * 1e9 for each in (True, False))
+    return {
+        "backend": backend,
+        "cache": cache,
+        "keys": keys,
+        "key_type": key_type,
+        "rows": done * BATCH_ROWS,
+        "pairs": len(on),
+        "ns_per_row_on": round(float(on[:, 0].mean()), 2),
+        "ns_per_row_off": round(float(off[:, 0].mean()), 2),
+        "on_off_ratio": round(float(off[:, 0].mean() / on[:, 0].mean()), 3),
+        "on_off_ratio_p50": round(float(np.median(off[:, 0] / on[:, 0])), 3),
+        "on_off_ratio_by_wall": round(float(off[:, 1].mean() / on[:, 1].mean()), 3),
+    }
 
 
 def main() -> None:
@@ -196,24 +270,22 @@ def main() -> None:
     parser.add_argument("--key-type", choices=["int64", "string"], default="int64")
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--emit", choices=["every"], default="every", help="one running value for each row")
-    parser.add_argument("--changelog", choices=["on", "off"], default="on")
+    parser.add_argument("--changelog", choices=["on", "off", "both"], default="on")
     parser.add_argument("--pattern", choices=["random", "returning"], default="random")
     parser.add_argument("--json", action="store_true", help="one JSON line instead of a line for each figure")
     parser.add_argument("--against-flink", action="store_true", help="the same on Flink, and the ratios as a table")
     arguments = parser.parse_args()
     if arguments.against_flink and arguments.key_type != "int64":
         parser.error("the Flink peer counts int64 keys: leave --key-type out with --against-flink")
+    if arguments.against_flink and arguments.changelog == "both":
+        parser.error("--against-flink compares one rate: choose --changelog on or off")
     keep_freed_memory()  # as a TaskManager's process does, and its garbage collection
     with GarbageCollection(SystemClock()):
-        result = measure(
-            arguments.backend,
-            arguments.cache,
-            arguments.keys,
-            arguments.key_type,
-            arguments.rows,
-            arguments.changelog == "on",
-            arguments.pattern,
-        )
+        table = (arguments.backend, arguments.cache, arguments.keys, arguments.key_type, arguments.rows)
+        if arguments.changelog == "both":
+            result = compare(*table, arguments.pattern)
+        else:
+            result = measure(*table, arguments.changelog == "on", arguments.pattern)
     print(json.dumps(result) if arguments.json else "\n".join(f"{name:16} {value}" for name, value in result.items()))
     if arguments.against_flink:
         backend = arguments.backend

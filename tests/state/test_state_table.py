@@ -384,8 +384,8 @@ def test_rows_may_go_while_it_is_found_out_which_ones_a_cut_needs(monkeypatch: p
         assert table.defer_changes() is table
         table.commit()
 
-    def meanwhile(parts: Any) -> Any:
-        touched = unlogged.touched_by(parts)
+    def meanwhile(parts: Any, slots_used: int) -> Any:
+        touched = unlogged.touched_by(parts, slots_used)
         commit(3, dict.fromkeys(range(100, 110), 3), list(range(8)))
         commit(4, dict.fromkeys(range(110, 120), 4), [])
         return touched

@@ -226,8 +226,8 @@ class StateTable:
         Raises `CheckpointFailed` where they were condensed with those of later batches (`unlogged`).
         """
         with self._lock:
-            parts = self._unlogged.waiting(up_to_batch)
-        touched = touched_by(parts)
+            parts, slots_used = self._unlogged.waiting(up_to_batch), self._rows.index.slots_used
+        touched = touched_by(parts, slots_used)
         with self._lock:
             in_flight = None if self._transaction is None else self._transaction.old_rows()
             taken = self._unlogged.take(up_to_batch, in_flight, parts, touched)

@@ -111,13 +111,19 @@ class Taken:
         return [*self.read, self.now.take(kernels.where(different))]
 
 
-def touched_by(parts: Sequence[Part]) -> Slots:
-    """Their distinct slots; of several parts in order, so that the table is read from one end to the other."""
+def touched_by(parts: Sequence[Part], slots_used: int) -> Slots:
+    """Their distinct slots, all below `slots_used`; of several parts in order, as the table is read best.
+
+    What is read for it, and what batches read beside it, share the memory: the newest parts, which the processor's
+    cache may still have, come first, and the rest does not matter once every slot was touched.
+    """
     if len(parts) < 2:
         return next((each.slots for each in parts), np.empty(0, np.int32))
-    touched = np.zeros(max(int(each.slots.max()) for each in parts) + 1, np.bool_)
-    for each in parts:
+    touched = np.zeros(slots_used, np.bool_)
+    for each in reversed(parts):
         kernels.fill(touched, each.slots, True)
+        if touched.all():
+            break
     slots: Slots = kernels.where(touched)
     return slots
 
@@ -170,7 +176,7 @@ class Unlogged:
         parts = self.waiting(up_to_batch)
         taken = Taken(read)
         if parts:
-            slots = touched if parts == gathered else touched_by(parts)
+            slots = touched if parts == gathered else touched_by(parts, self._rows.index.slots_used)
             now = self._rows.with_keys(self._rows.copy(slots))
             saved = [each.rows for each in self._by_slot(up_to_batch + 1)]
             later = saved if in_flight is None else [*saved, in_flight]
@@ -190,7 +196,7 @@ class Unlogged:
         if parts == segments and len(segments) == 1:
             read.append(self._changed(segments[0], self._rows.copy(segments[0].slots)))
         else:
-            slots = touched_by(parts)
+            slots = touched_by(parts, self._rows.index.slots_used)
             timeline = Timeline(slots, self._rows.copy(slots), self._rows.capacity)
             for each in reversed(segments):
                 if each in self._waiting:
@@ -214,7 +220,8 @@ class Unlogged:
         kept = {*self._history.by_slot, *self._waiting[-LAG_BATCHES:]}
         given_up = [each for each in self._parts() if each not in kept]
         if given_up:
-            condensed = Condensed(given_up[0].first, given_up[-1].batch, touched_by(given_up))
+            slots = touched_by(given_up, self._rows.index.slots_used)
+            condensed = Condensed(given_up[0].first, given_up[-1].batch, slots)
             self._keep([each for each in self._waiting if each in kept], condensed)
 
     def rewind(self, to_batch: int) -> None:
