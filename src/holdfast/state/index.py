@@ -170,13 +170,22 @@ class KeyIndex(ABC):
     def _key_bytes(self, slots: Slots) -> tuple[Integers, Bytes] | None:
         """Offsets and data of the keys of `slots`, where tags are not the keys themselves; else None."""
 
-    @abstractmethod
     def columns(self, slots: Slots) -> list[object]:
         """The key columns of `slots` as Arrow arrays."""
+        return self._columns(slots, kernels.gather(self._tags, slots))
 
     def key_groups(self, slots: Slots, max_parallelism: int) -> npt.NDArray[np.int32]:
         """The key groups of `slots`."""
         return self._groups(slots, kernels.gather(self._tags, slots), max_parallelism)
+
+    def grouped_columns(self, slots: Slots, max_parallelism: int) -> tuple[npt.NDArray[np.int32], list[object]]:
+        """`key_groups` and `columns`."""
+        tags = kernels.gather(self._tags, slots)
+        return self._groups(slots, tags, max_parallelism), self._columns(slots, tags)
+
+    @abstractmethod
+    def _columns(self, slots: Slots, tags: Integers) -> list[object]:
+        """The key columns of `slots`, which have these tags."""
 
     @abstractmethod
     def _groups(self, slots: Slots, tags: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
@@ -266,8 +275,8 @@ class IntegerIndex(KeyIndex):
     def _key_bytes(self, slots: Slots) -> None:
         return None
 
-    def columns(self, slots: Slots) -> list[object]:
-        return decode_integers(kernels.gather(self._tags, slots), self.key_schema)
+    def _columns(self, slots: Slots, tags: Integers) -> list[object]:
+        return decode_integers(tags, self.key_schema)
 
     def _groups(self, slots: Slots, tags: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
         return groups_of_integers(tags, max_parallelism)
@@ -292,7 +301,7 @@ class BytesIndex(KeyIndex):
     def keys(self, slots: Slots) -> Keys:
         return Keys(None, *self._key_bytes(slots))
 
-    def columns(self, slots: Slots) -> list[object]:
+    def _columns(self, slots: Slots, tags: Integers) -> list[object]:
         return decode_bytes(*self._key_bytes(slots), self.key_schema)
 
     def _groups(self, slots: Slots, tags: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
@@ -300,7 +309,7 @@ class BytesIndex(KeyIndex):
         if leading == len(self.key_schema):
             return groups_of(tags.view(np.uint64), max_parallelism)
         return key_groups(
-            encode_columns(self.columns(slots)[:leading], self.key_schema.names[:leading]), max_parallelism
+            encode_columns(self._columns(slots, tags)[:leading], self.key_schema.names[:leading]), max_parallelism
         )
 
     def remove(self, slots: Slots) -> None:

@@ -55,12 +55,15 @@ def fill(values: Array, slots: Slots, value: Any) -> None:
 @kernel
 def where(flags: Bools) -> Any:
     """The numbers of flags that are set."""
-    found = np.empty(len(flags), np.int32)
+    total = 0
+    for flag in flags:
+        total += flag
+    found = np.empty(total + 1, np.int32)  # flags behind the last one that is set write to one more
     count = 0
     for i in range(len(flags)):
-        found[count] = i
+        found[np.uint64(count)] = i
         count += flags[i]
-    return found[:count].copy()
+    return found[:total]
 
 
 @kernel
@@ -98,16 +101,16 @@ def _starts(groups: npt.NDArray[np.int32], group_count: int) -> Any:
 
 
 @kernel
-def sort_by_group(groups: npt.NDArray[np.int32], group_count: int, rows: Array) -> Any:
-    """`rows` and `groups` in stable order of their group, groups being in [0, group_count): a counting sort."""
+def sort_by_group(groups: npt.NDArray[np.int32], group_count: int) -> Any:
+    """The stable order of `groups`, which are in [0, group_count), and they in that order: a counting sort."""
     starts = _starts(groups, group_count)
-    sorted_rows, sorted_groups = np.empty(len(rows), rows.dtype), np.empty(len(groups), np.int32)
-    for i in range(len(rows)):
+    order, sorted_groups = np.empty(len(groups), np.int32), np.empty(len(groups), np.int32)
+    for i in range(len(groups)):
         place = np.uint64(starts[np.uint64(groups[i])])
-        sorted_rows[place] = rows[i]
+        order[place] = i
         sorted_groups[place] = groups[i]
         starts[np.uint64(groups[i])] += 1
-    return sorted_rows, sorted_groups
+    return order, sorted_groups
 
 
 @kernel

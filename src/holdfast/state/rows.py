@@ -87,8 +87,7 @@ class KeyedRows:
 
     def by_group(self, group_count: int) -> "KeyedRows":
         """In stable order of their key groups."""
-        numbers = np.arange(len(self), dtype=np.int32)
-        order, groups = kernels.sort_by_group(self.groups, group_count, numbers)
+        order, groups = kernels.sort_by_group(self.groups, group_count)
         return KeyedRows(self.rows.take(order), groups, self._keys_at(order))
 
     def _keys_at(self, places: Slots) -> list[Any]:
@@ -133,8 +132,8 @@ class Rows:
 
     def with_keys(self, rows: OldRows) -> KeyedRows:
         """Copies whose slots still have their keys, in their order."""
-        groups = self.index.key_groups(rows.slots, self._max_parallelism)
-        return KeyedRows(Copies(rows.present, rows.columns), groups, self.index.columns(rows.slots))
+        groups, keys = self.index.grouped_columns(rows.slots, self._max_parallelism)
+        return KeyedRows(Copies(rows.present, rows.columns), groups, keys)
 
     def put(self, slots: Slots, rows: Copies) -> None:
         """Write the copies' presence and values at `slots`, whatever slots they were copied from."""

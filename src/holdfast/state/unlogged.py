@@ -112,18 +112,14 @@ class Taken:
 
 
 def touched_by(parts: Sequence[Part], slots_used: int) -> Slots:
-    """Their distinct slots, all below `slots_used`; of several parts in order, as the table is read best.
-
-    What is read for it, and what batches read beside it, share the memory: the newest parts, which the processor's
-    cache may still have, come first, and the rest does not matter once every slot was touched.
+    """Their distinct slots, all below `slots_used`; of several parts in order, so that the table is read from one end
+    to the other.
     """
     if len(parts) < 2:
         return next((each.slots for each in parts), np.empty(0, np.int32))
     touched = np.zeros(slots_used, np.bool_)
-    for each in reversed(parts):
+    for each in parts:
         kernels.fill(touched, each.slots, True)
-        if touched.all():
-            break
     slots: Slots = kernels.where(touched)
     return slots
 
