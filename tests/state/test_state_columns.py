@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import UserFunctionError
-from holdfast.state.columns import PIECE_ROWS, Column, object_field
+from holdfast.state.columns import PIECE_ROWS, Column, object_field, taken
 
 
 def to_arrow(field: pa.Field, objects: list) -> pa.Array:
@@ -42,3 +42,21 @@ def test_objects_that_msgpack_writes_come_back():
 def test_what_is_no_bytes_is_refused_by_the_states_name(wrong):
     with pytest.raises(UserFunctionError, match="state 'v' is declared as binary"):
         to_arrow(pa.field("v", pa.binary()), [b"fits", wrong])
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array(range(10), pa.int64()),
+        pa.array(range(30), pa.int16()).slice(5, 10),
+        pa.array([i % 3 == 0 for i in range(30)]).slice(3, 10),
+        pa.array(range(10), pa.timestamp("us", "UTC")),
+        pa.array([None, *range(9)], pa.int64()),
+        pa.array([str(i) for i in range(10)]),
+        pa.array(range(10), pa.decimal128(5, 1)),
+    ],
+    ids=lambda array: str(array.type),
+)
+@pytest.mark.parametrize("places", [[], [3], [9, 0, 0, 5]])
+def test_taken_is_what_arrow_takes(array, places):
+    assert taken(array, np.array(places, np.int32)).equals(array.take(pa.array(places, pa.int32())))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from holdfast.errors import StateTooLarge
 from holdfast.state import index as index_module
 from holdfast.state import index_kernels
 from holdfast.state.index import BytesIndex, IntegerIndex, KeyIndex, columns_of_stored, new_index
@@ -245,3 +246,13 @@ def test_keys_of_any_length_live_in_the_arena() -> None:
     slots, _ = index.lookup(text_keys(texts), 1)
     assert keys_in(index, slots) == texts
     assert index.lookup(text_keys(texts), 2)[0].tolist() == slots.tolist()
+
+
+def test_an_index_that_has_given_all_slot_numbers_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "SLOTS_MAX", 100)
+    index = new_index(INTEGER)
+    index.lookup(integer_keys(list(range(100))), 1)
+    with pytest.raises(StateTooLarge, match="has 100 rows in memory"):
+        index.lookup(integer_keys([100]), 2)
+    slots, _ = index.lookup(integer_keys(list(range(100))), 3)
+    assert keys_in(index, slots) == list(range(100))

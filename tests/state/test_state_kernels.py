@@ -32,3 +32,20 @@ def test_stored_heads_are_in_the_order_of_their_bytes(count: int, bits: int, gro
     found = heads.view(kernels.STORED_HEAD)
     assert found["group"].tolist() == groups[order].tolist()
     assert found["tag"].astype(np.int64).tolist() == tags[order].view(np.int64).tolist()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5000])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 1.0])
+def test_where_gives_the_numbers_of_set_flags(count: int, share: float) -> None:
+    flags = np.random.default_rng(count).random(count) < share
+    found = kernels.where(flags)
+    assert found.dtype == np.int32
+    assert found.tolist() == np.flatnonzero(flags).tolist()
+
+
+@pytest.mark.parametrize("count", [0, 1, 5000])
+def test_sort_by_group_is_stable(count: int) -> None:
+    groups = np.random.default_rng(count).integers(7, size=count).astype(np.int32)
+    order, in_order = kernels.sort_by_group(groups, 9)
+    assert order.tolist() == np.argsort(groups, kind="stable").tolist()
+    assert in_order.tolist() == sorted(groups.tolist())

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.errors import StateTooLarge
 from holdfast.state import index_kernels, kernels
 from holdfast.state.growing import enlarge, give_back, whole_pages
 from holdfast.state.hashing import groups_of, groups_of_integers
@@ -56,6 +57,8 @@ GROW_BY_PART_FROM = 1 << 17
 half, slots, of which columns have as many, by a quarter."""
 SLOTS_STEP_MAX = 1 << 18
 """More slots are not added at once: adding costs in proportion to what is added."""
+SLOTS_MAX = int(np.iinfo(np.int32).max)
+"""The numbers that `physical.Slots` can hold."""
 PROBE_ROWS = 1 << 14
 """Rows that a kernel looks up or removes at once: their homes (128 KB) stay in the processor's cache, and few of them
 are computed in vain where room runs out."""
@@ -108,6 +111,11 @@ class KeyIndex(ABC):
         """The slot of every row's key, unknown keys inserted; and the distinct slots not yet stamped so.
 
         `stamp` is in [1, 2^31). Keys must not be null where they are of one column.
+
+        Raises
+        ------
+        StateTooLarge
+            There are `SLOTS_MAX` keys.
         """
         slots = np.empty(len(keys), np.int32)
         if len(self._fresh) < len(keys):
@@ -223,7 +231,13 @@ class KeyIndex(ABC):
         if control[COUNT] >= control[COUNT_MAX]:
             self._pour(_next_capacity(len(self._entries) // 2))
         if control[FREE] == 0 and control[SLOTS_USED] == len(self._tags):
-            self._grow_slots(min(_next_capacity(len(self._tags), 4), len(self._tags) + SLOTS_STEP_MAX))
+            capacity = min(_next_capacity(len(self._tags), 4), len(self._tags) + SLOTS_STEP_MAX, SLOTS_MAX)
+            if capacity == len(self._tags):
+                raise StateTooLarge(
+                    f"a state table has {capacity} rows in memory and cannot have more in one subtask: raise the job's "
+                    "parallelism, or keep fewer in memory with RocksDBState"
+                )
+            self._grow_slots(capacity)
 
     def _pour(self, capacity: int) -> None:
         """Begin to pour the entries into a table of that capacity; `lookup` goes on with it."""
