@@ -29,7 +29,7 @@ import json
 import statistics
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -100,6 +100,7 @@ class Log:
         self.writer = ChangelogWriter(LogId("count", "state", 0, 128), self.uploader, merge_changes)
         self.cut_at_s = time.monotonic() + CHECKPOINT_S
         self.cuts = ThreadPoolExecutor(1, thread_name_prefix="cut")
+        self.last_cut: Future[None] | None = None
 
     def changes(self) -> Any:
         return self.table.defer_changes() if self.on else None
@@ -113,12 +114,15 @@ class Log:
     def cut(self, batch: int) -> None:
         """On a thread of its own, as a TaskManager is asked for it."""
         self.cut_at_s = time.monotonic() + CHECKPOINT_S
-        self.cuts.submit(self._cut, batch, self.writer.next_sqn(), self.on)
+        self.last_cut = self.cuts.submit(self._cut, batch, self.writer.next_sqn(), self.on)
 
-    def await_cuts(self) -> None:
-        self.cuts.submit(lambda: None).result()
+    def await_cut(self) -> None:
+        """The last one; raises what it raised."""
+        if self.last_cut is not None:
+            self.last_cut.result()
 
     def close(self) -> None:
+        self.await_cut()
         self.cuts.shutdown()
         self.uploader.close(discard=False)
 
@@ -158,7 +162,9 @@ class Run:
         return self._process(rows)
 
     def slice(self, changelog: bool) -> tuple[int, float, float]:
-        """A second of batches, a checkpoint in its middle: their number, processor time and time by the clock."""
+        """A second of batches, a checkpoint in its middle, which is over before the next slice begins: their number,
+        processor time and time by the clock.
+        """
         self.log.on = changelog
         begun, count, seconds = time.monotonic(), 0, 0.0
         self.log.cut_at_s = begun + CHECKPOINT_S / 2
@@ -166,7 +172,7 @@ class Run:
             seconds += sum(self.step())
             count += 1
         wall_s = time.monotonic() - begun
-        self.log.await_cuts()
+        self.log.await_cut()
         return count, seconds, wall_s
 
     def close(self) -> None:
@@ -250,6 +256,8 @@ def compare(backend: str, cache: int, keys: int, key_type: str, rows: int, patte
     return {
         "backend": backend,
         "cache": cache,
+        "changelog": "both",
+        "pattern": pattern,
         "keys": keys,
         "key_type": key_type,
         "rows": done * BATCH_ROWS,
@@ -286,7 +294,7 @@ def main() -> None:
             result = compare(*table, arguments.pattern)
         else:
             result = measure(*table, arguments.changelog == "on", arguments.pattern)
-    print(json.dumps(result) if arguments.json else "\n".join(f"{name:16} {value}" for name, value in result.items()))
+    print(json.dumps(result) if arguments.json else "\n".join(f"{name:22} {value}" for name, value in result.items()))
     if arguments.against_flink:
         backend = arguments.backend
         flink.compare(result["rows_per_s"], arguments.keys, 1, [(backend, False), (backend, True)])

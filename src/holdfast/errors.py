@@ -43,7 +43,7 @@ class UserFunctionError(HoldfastError):
 
 
 class StateTooLarge(HoldfastError):
-    """A state table outgrew its share of the TaskManager's memory."""
+    """A state table outgrew its share of the TaskManager's memory, or the numbers that its rows can have."""
 
 
 class StorageError(HoldfastError):

@@ -209,9 +209,9 @@ def test_the_hit_ratio_counts_distinct_rows_of_a_batch_and_is_averaged_over_a_se
 
 def test_a_recency_list_keeps_its_order_when_slots_are_renumbered() -> None:
     recency = Recency(10)
-    recency.touch(np.array([9, 1, 5, 3, 9]))
-    recency.remove(np.array([5]))
-    recency.renumber(np.array([1, 3, 9]), 4)
+    recency.touch(np.array([9, 1, 5, 3, 9], np.int32))
+    recency.remove(np.array([5], np.int32))
+    recency.renumber(np.array([1, 3, 9], np.int32), 4)
     assert recency.pop_oldest(2).tolist() == [0, 1]
     assert recency.pop_oldest(5).tolist() == [2]
 
@@ -222,7 +222,7 @@ def test_a_recency_list_is_exact_whether_rows_leave_often_or_hardly_ever(seed: i
     recency, order, uses = Recency(slots), OrderedDict[int, None](), 0
     leaving = (0.5, 0.01)[seed % 2]
     for _ in range(600):
-        touched = random.integers(0, slots, random.integers(0, 80))
+        touched = random.integers(0, slots, random.integers(0, 80), np.int32)
         touched = touched[touched % 10 < random.integers(1, 11)]  # some are used more often than others
         recency.touch(touched)
         uses += len(touched)
@@ -230,7 +230,7 @@ def test_a_recency_list_is_exact_whether_rows_leave_often_or_hardly_ever(seed: i
             order[slot] = None
             order.move_to_end(slot)
         if random.random() < 0.2 and order:
-            removed = random.choice(list(order), 2)
+            removed = random.choice(np.array(list(order), np.int32), 2)
             recency.remove(removed)
             for slot in set(removed.tolist()):
                 del order[slot]

@@ -112,7 +112,7 @@ def check_against_a_dict(kind: str, data: st.DataObject, reserved: int = 0, rows
             assert model.setdefault(key, slot) == slot
         assert len(set(model.values())) == len(model) == len(index)
         gone = data.draw(st.lists(st.sampled_from(sorted(model, key=str)), unique=True)) if model else []
-        index.remove(np.array([model.pop(key) for key in gone], np.int64))
+        index.remove(np.array([model.pop(key) for key in gone], np.int32))
         assert len(index) == len(model)
 
 

@@ -38,7 +38,7 @@ class BatchOperator(FunctionOperator):
             self._function.__dict__[name] = state
         entries = {state.name: state.entries for state in self._states if not isinstance(state, ArrayValueState)}
         self._sweeper = Sweeper(self._table, spec.states, entries, self._clock)
-        self._numbers: IntArray = np.zeros(0, dtype=np.int64)
+        self._numbers: Slots = np.zeros(0, dtype=np.int32)
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(output=[])
@@ -84,7 +84,7 @@ class BatchOperator(FunctionOperator):
     def _group(self, slots: Slots) -> tuple[Slots, IntArray]:
         """The distinct slots in order of first appearance, and for each row the index of its own."""
         if len(self._numbers) < len(self._table.present):
-            self._numbers = np.full(len(self._table.present), -1, dtype=np.int64)
+            self._numbers = np.full(len(self._table.present), -1, dtype=np.int32)
         groups = np.empty(len(slots), dtype=np.int64)
         distinct = np.empty(len(slots), dtype=np.int32)
         count = kernels.number_keys(slots, self._numbers, groups, distinct)

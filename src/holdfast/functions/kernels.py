@@ -177,7 +177,7 @@ def keep_last(slots: Slots, values: AnyArray, valid: BoolArray, state: AnyArray,
 
 
 @kernel
-def number_keys(slots: Slots, numbers: IntArray, groups: IntArray, distinct: Slots) -> int:
+def number_keys(slots: Slots, numbers: Slots, groups: IntArray, distinct: Slots) -> int:
     """Number the distinct slots in order of first appearance; returns how many there are.
 
     `numbers` is scratch space of the table's capacity, all -1 before and after; `groups[i]` becomes the number of

@@ -154,7 +154,7 @@ class ProcessOperator(FunctionOperator):
             if out:
                 result.output.append(self._fitter.batch(out))
         except Exception as error:  # user code may raise anything
-            key = self._table.keys_of(np.array(slots)).to_pylist()[0]
+            key = self._table.keys_of(np.array(slots, np.int32)).to_pylist()[0]
             place = f"timer {timestamp.isoformat()} in batch {context.batch}, subtask {context.subtask}"
             reason = raised(self._spec.name, key, place, error, "on_timer")
             if self._spec.bad_records == "fail":
@@ -163,7 +163,7 @@ class ProcessOperator(FunctionOperator):
             result.bad.append(bad_row(self._spec.name, place, reason, {**key, "timestamp": timestamp}))
 
     def _key_at(self, slot: int) -> Any:
-        columns = [column[0].as_py() for column in self._table.keys_of(np.array([slot])).columns]
+        columns = [column[0].as_py() for column in self._table.keys_of(np.array([slot], np.int32)).columns]
         return columns[0] if len(columns) == 1 else self._key_of(columns)
 
     def _with_timestamp(self) -> Callable[[Any, "Context"], Any]:

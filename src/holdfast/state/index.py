@@ -58,7 +58,7 @@ half, slots, of which columns have as many, by a quarter."""
 SLOTS_STEP_MAX = 1 << 18
 """More slots are not added at once: adding costs in proportion to what is added."""
 SLOTS_MAX = int(np.iinfo(np.int32).max)
-"""The numbers that `physical.Slots` can hold."""
+"""Numbers of rows, counted from 1 in places, fit int32 (`physical.Slots`)."""
 PROBE_ROWS = 1 << 14
 """Rows that a kernel looks up or removes at once: their homes (128 KB) stay in the processor's cache, and few of them
 are computed in vain where room runs out."""
@@ -228,8 +228,6 @@ class KeyIndex(ABC):
     def _make_room(self, keys: Keys, row: int) -> None:
         """So that the key of `row` can be inserted."""
         control = self._control
-        if control[COUNT] >= control[COUNT_MAX]:
-            self._pour(_next_capacity(len(self._entries) // 2))
         if control[FREE] == 0 and control[SLOTS_USED] == len(self._tags):
             capacity = min(_next_capacity(len(self._tags), 4), len(self._tags) + SLOTS_STEP_MAX, SLOTS_MAX)
             if capacity == len(self._tags):
@@ -238,6 +236,8 @@ class KeyIndex(ABC):
                     "parallelism, or keep fewer in memory with RocksDBState"
                 )
             self._grow_slots(capacity)
+        if control[COUNT] >= control[COUNT_MAX]:
+            self._pour(_next_capacity(len(self._entries) // 2))
 
     def _pour(self, capacity: int) -> None:
         """Begin to pour the entries into a table of that capacity; `lookup` goes on with it."""

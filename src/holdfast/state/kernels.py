@@ -54,7 +54,7 @@ def fill(values: Array, slots: Slots, value: Any) -> None:
 
 @kernel
 def where(flags: Bools) -> Any:
-    """The numbers of flags that are set."""
+    """The numbers of flags that are set; no other thread writes them meanwhile."""
     total = 0
     for flag in flags:
         total += flag

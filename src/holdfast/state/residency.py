@@ -15,7 +15,6 @@ from typing import Protocol, cast
 import numpy as np
 
 from holdfast.state import kernels
-from holdfast.state.columns import gathered
 from holdfast.state.growing import enlarge
 from holdfast.state.hit_ratio import HitRatio
 from holdfast.state.index import StoredKeys
@@ -180,7 +179,7 @@ class Residency:
 
     def _read(self, slots: Slots) -> None:
         order, keys = self._stored_keys(slots)
-        slots = gathered(slots, order)
+        slots = kernels.gather(slots, order)
         for piece in self._pieces(len(slots)):
             self._load(slots[piece], self.base.read(keys[piece]))
 
@@ -212,7 +211,7 @@ class Residency:
         if not len(slots):
             return
         order, keys = self._stored_keys(slots)
-        slots = gathered(slots, order)
+        slots = kernels.gather(slots, order)
         for piece in self._pieces(len(slots)):
             some = slots[piece]
             records = self.codec.encode(len(some), [column.gather(some) for column in self._rows.columns])

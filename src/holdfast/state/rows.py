@@ -27,7 +27,7 @@ OBJECT_SAMPLE = 64
 
 
 @dataclass(frozen=True)
-class Copies:
+class RowCopies:
     """Copies of rows: whether each is there, and its value columns."""
 
     present: Bools
@@ -37,11 +37,11 @@ class Copies:
     def memory_bytes(self) -> int:
         return self.present.nbytes + sum(values.nbytes + valid.nbytes for values, valid in self.columns)
 
-    def take(self, places: Slots) -> "Copies":
+    def take(self, places: Slots) -> "RowCopies":
         columns = [(gathered(values, places), gathered(valid, places)) for values, valid in self.columns]
-        return Copies(gathered(self.present, places), columns)
+        return RowCopies(gathered(self.present, places), columns)
 
-    def overwrite(self, places: Slots, source: "Copies") -> None:
+    def overwrite(self, places: Slots, source: "RowCopies") -> None:
         """Presence and fixed-width values at `places` become those of `source`, where the place is not negative."""
         scatter_some(self.present, places, source.present)
         for cells, new_cells in zip(self.columns, source.columns, strict=True):
@@ -50,7 +50,7 @@ class Copies:
 
 
 @dataclass(frozen=True)
-class OldRows(Copies):
+class OldRows(RowCopies):
     """At position i, the row of `slots[i]` as it was."""
 
     slots: Slots
@@ -71,7 +71,7 @@ class OldRows(Copies):
 class KeyedRows:
     """Copies of rows with their key groups and key columns: whatever becomes of the table and its slots."""
 
-    rows: Copies
+    rows: RowCopies
     groups: npt.NDArray[np.int32]
     keys: Sequence[Any]
 
@@ -133,9 +133,9 @@ class Rows:
     def with_keys(self, rows: OldRows) -> KeyedRows:
         """Copies whose slots still have their keys, in their order."""
         groups, keys = self.index.grouped_columns(rows.slots, self._max_parallelism)
-        return KeyedRows(Copies(rows.present, rows.columns), groups, keys)
+        return KeyedRows(RowCopies(rows.present, rows.columns), groups, keys)
 
-    def put(self, slots: Slots, rows: Copies) -> None:
+    def put(self, slots: Slots, rows: RowCopies) -> None:
         """Write the copies' presence and values at `slots`, whatever slots they were copied from."""
         for column, (values, valid) in zip(self.columns, rows.columns, strict=True):
             column.scatter(slots, values, valid)
@@ -155,7 +155,7 @@ class Rows:
         changed &= present | old.present
         return changed
 
-    def different(self, now: Copies, old: Copies) -> Bools:
+    def different(self, now: RowCopies, old: RowCopies) -> Bools:
         """`changed` for two copies of the same slots."""
         different: Bools = now.present != old.present
         for column, new_cells, old_cells in zip(self.columns, now.columns, old.columns, strict=True):
@@ -206,7 +206,7 @@ class Rows:
         """Key columns of the copies' slots, and their values, null where not present."""
         return [*self.index.columns(rows.slots), *self.value_arrays(rows)]
 
-    def value_arrays(self, rows: Copies) -> list[Any]:
+    def value_arrays(self, rows: RowCopies) -> list[Any]:
         """The copies' values, null where not present."""
         pairs = zip(self.columns, rows.columns, strict=True)
         return [column.to_arrow(values, valid & rows.present) for column, (values, valid) in pairs]

@@ -169,6 +169,8 @@ class StateTable:
         ------
         BadRecord
             A key column is missing, has another type than declared, or (a single key column) holds a null.
+        StateTooLarge
+            As many rows are in memory as can be numbered.
         """
         transaction = self._in_transaction("lookup")
         keys = encode_columns(declared_columns(rows, self.key_schema), self.key_schema.names)

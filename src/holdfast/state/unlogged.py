@@ -20,7 +20,7 @@ from holdfast.errors import CheckpointFailed
 from holdfast.state import kernels
 from holdfast.state.history import History, Segment
 from holdfast.state.physical import Slots
-from holdfast.state.rows import Copies, KeyedRows, OldRows, Rows
+from holdfast.state.rows import KeyedRows, OldRows, RowCopies, Rows
 
 WAITING_BYTES_MAX = 256 * 1024 * 1024
 """What waits may take beyond what undo holds, which is mostly the same; past it, it is condensed."""
@@ -31,7 +31,7 @@ LAG_BATCHES = 8
 class Timeline:
     """Copies of the rows of distinct `slots`, taken back in time where they are: over segments, the newest first."""
 
-    def __init__(self, slots: Slots, copies: Copies, capacity: int) -> None:
+    def __init__(self, slots: Slots, copies: RowCopies, capacity: int) -> None:
         self._copies = copies
         self._place: Slots = np.zeros(capacity, np.int32)
         """By slot: which copy is its row, from 1 on."""
@@ -81,8 +81,8 @@ class Read:
 class Taken:
     """Changes that no longer wait. `net` puts them together, at any time and without the table's lock.
 
-    Of `parts`, neighbouring batches, the rows of `slots`, which are all, as they were when they were taken; `later`
-    saved some of them before that; `read` are changes of still earlier batches.
+    `slots` are all that `parts`, neighbouring batches, touched, and `now` are their rows when they were taken; `later`
+    saved some of them before that. `read` are changes of still earlier batches.
     """
 
     read: list[KeyedRows]
@@ -193,7 +193,8 @@ class Unlogged:
             read.append(self._changed(segments[0], self._rows.copy(segments[0].slots)))
         else:
             slots = touched_by(parts, self._rows.index.slots_used)
-            timeline = Timeline(slots, self._rows.copy(slots), self._rows.capacity)
+            copies = self._rows.copy(slots)
+            timeline = Timeline(slots, RowCopies(copies.present, copies.columns), self._rows.capacity)
             for each in reversed(segments):
                 if each in self._waiting:
                     read.append(self._changed(each, timeline.at(each.slots)))
