@@ -189,9 +189,8 @@ class TimerTable:
         assert self._batch is not None, "begun"
         if self._changes:
             timers = np.array(list(self._changes), np.int64).reshape(-1, 3)
-            rows = self._rows(
-                self._own.keys_of(timers[:, 0].astype(np.int32)), timers[:, 1].astype(np.int8), pa.array(timers[:, 2])
-            )
+            keys = self._own.keys_of(timers[:, 0].astype(np.int32))
+            rows = self._rows(keys, timers[:, 1].astype(np.int8), pa.array(timers[:, 2]))
             slots = self.table.lookup(rows)
             before = self.table.present[slots]
             wanted = np.fromiter(self._changes.values(), np.bool_, len(slots))
