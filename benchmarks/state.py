@@ -114,10 +114,10 @@ class Log:
     def cut(self, batch: int) -> None:
         """On a thread of its own, as a TaskManager is asked for it."""
         self.cut_at_s = time.monotonic() + CHECKPOINT_S
-        self.last_cut = self.cuts.submit(self._cut, batch, self.writer.next_sqn(), self.on)
+        self.last_cut = self.cuts.submit(self._cut, batch, self.writer.next_sqn(), self.on, self.last_cut)
 
     def await_cut(self) -> None:
-        """The last one; raises what it raised."""
+        """The last one; raises what any one raised."""
         if self.last_cut is not None:
             self.last_cut.result()
 
@@ -126,7 +126,9 @@ class Log:
         self.cuts.shutdown()
         self.uploader.close(discard=False)
 
-    def _cut(self, batch: int, sqn: int, on: bool) -> None:
+    def _cut(self, batch: int, sqn: int, on: bool, previous: "Future[None] | None") -> None:
+        if previous is not None:
+            previous.result()
         if on:
             self.writer.persist(batch).result()
             self.writer.truncate(sqn)

@@ -59,6 +59,11 @@ class OldRows(RowCopies):
     def memory_bytes(self) -> int:
         return self.slots.nbytes + super().memory_bytes
 
+    @property
+    def copies(self) -> RowCopies:
+        """The same without slots."""
+        return RowCopies(self.present, self.columns)
+
     def only(self, chosen: Bools) -> "OldRows":
         return self if chosen.all() else self.take(kernels.where(chosen))
 
@@ -133,7 +138,7 @@ class Rows:
     def with_keys(self, rows: OldRows) -> KeyedRows:
         """Copies whose slots still have their keys, in their order."""
         groups, keys = self.index.grouped_columns(rows.slots, self._max_parallelism)
-        return KeyedRows(RowCopies(rows.present, rows.columns), groups, keys)
+        return KeyedRows(rows.copies, groups, keys)
 
     def put(self, slots: Slots, rows: RowCopies) -> None:
         """Write the copies' presence and values at `slots`, whatever slots they were copied from."""

@@ -193,8 +193,7 @@ class Unlogged:
             read.append(self._changed(segments[0], self._rows.copy(segments[0].slots)))
         else:
             slots = touched_by(parts, self._rows.index.slots_used)
-            copies = self._rows.copy(slots)
-            timeline = Timeline(slots, RowCopies(copies.present, copies.columns), self._rows.capacity)
+            timeline = Timeline(slots, self._rows.copy(slots).copies, self._rows.capacity)
             for each in reversed(segments):
                 if each in self._waiting:
                     read.append(self._changed(each, timeline.at(each.slots)))
