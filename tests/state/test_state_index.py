@@ -105,7 +105,7 @@ def check_against_a_dict(kind: str, data: st.DataObject, reserved: int = 0, rows
         assert len(index._entries) >= index_kernels._PREFETCH_FROM
     for stamp in range(1, data.draw(st.integers(1, 8)) + 1):
         chosen = data.draw(st.lists(st.sampled_from(universe), max_size=rows_max))
-        slots, fresh = index.lookup(encode(chosen), stamp)
+        slots, fresh, _ = index.lookup(encode(chosen), stamp)
         assert keys_in(index, slots) == chosen
         assert keys_in(index, fresh) == list(dict.fromkeys(chosen))
         for key, slot in zip(chosen, slots.tolist(), strict=True):
@@ -120,10 +120,10 @@ def check_against_a_dict(kind: str, data: st.DataObject, reserved: int = 0, rows
 def test_compacting_keeps_exactly_the_live_keys(kind: str) -> None:
     universe, schema, encode = KEYS_THAT_COLLIDE[kind]
     index = new_index(schema)
-    slots, _ = index.lookup(encode(universe), 1)
+    slots, *_ = index.lookup(encode(universe), 1)
     index.remove(slots[::2])
     index.compact(slots[1::2])
-    again, fresh = index.lookup(encode(universe[1::2]), 2)
+    again, fresh, _ = index.lookup(encode(universe[1::2]), 2)
     assert again.tolist() == list(range(30))
     assert len(fresh) == 30
     assert keys_in(index, again) == universe[1::2]
@@ -134,7 +134,7 @@ def test_index_grows_through_one_large_lookup(schema: pa.Schema) -> None:
     keys = np.random.default_rng(1).integers(0, 200_000, 300_000)
     rows = pa.record_batch({"k": pa.array(keys).cast(schema.field(0).type)})
     index = new_index(schema)
-    slots, fresh = index.lookup(encode_keys(rows, ["k"]), 1)
+    slots, fresh, _ = index.lookup(encode_keys(rows, ["k"]), 1)
     _, expected = np.unique(keys, return_index=True)
     assert np.array_equal(fresh, slots[np.sort(expected)])
     assert pa.array(index.columns(slots)[0]).equals(rows.column(0))
@@ -146,7 +146,7 @@ def test_what_was_poured_goes_back_to_the_system() -> None:
     for start in range(0, 600_000, 20_000):
         index.lookup(Keys(np.arange(start, start + 20_000)), 1)
         given_back = max(given_back, index._given_back)
-    slots, fresh = index.lookup(Keys(np.arange(600_000)), 1)
+    slots, fresh, _ = index.lookup(Keys(np.arange(600_000)), 1)
     assert (slots == np.arange(600_000)).all() and len(fresh) == 0
     assert given_back >= 4 << 20 or sys.platform != "linux"
 
@@ -190,12 +190,12 @@ def test_removals_from_a_large_index_leave_the_other_keys_where_they_are(schema:
     random = np.random.default_rng(2)
     index = new_index(schema)
     keys = encode_keys(pa.record_batch({"k": pa.array(np.arange(60_000)).cast(schema.field(0).type)}), ["k"])
-    slots, _ = index.lookup(keys, 1)
+    slots, *_ = index.lookup(keys, 1)
     assert len(index._old)
     for stamp in range(2, 6):
         gone = random.random(60_000) < 0.5
         index.remove(slots[gone])
-        again, fresh = index.lookup(keys, stamp)
+        again, fresh, _ = index.lookup(keys, stamp)
         assert len(fresh) == len(index) == 60_000
         assert np.array_equal(again[~gone], slots[~gone])
         assert np.array_equal(np.sort(again[gone]), np.sort(slots[gone]))
@@ -207,7 +207,7 @@ def test_removals_from_a_large_index_leave_the_other_keys_where_they_are(schema:
 def test_stored_keys_come_in_order_of_groups_and_in_pieces(schema: pa.Schema) -> None:
     values = pa.array(np.random.default_rng(3).integers(-(1 << 62), 1 << 62, 1000)).cast(schema.field(0).type)
     index = new_index(schema)
-    slots, _ = index.lookup(encode_keys(pa.record_batch({"k": values}), ["k"]), 1)
+    slots, *_ = index.lookup(encode_keys(pa.record_batch({"k": values}), ["k"]), 1)
     order, stored = index.stored_keys(slots, 600)
     keys = stored[:]
     assert [key for start in range(0, 1000, 300) for key in stored[start : start + 300]] == keys
@@ -233,7 +233,7 @@ def test_endless_inserts_and_removals_do_not_grow_the_index(schema: pa.Schema) -
     sizes = []
     for round_ in range(200):
         keys = pa.array(np.arange(500) + 500 * round_).cast(schema.field(0).type)
-        slots, _ = index.lookup(encode_keys(pa.record_batch({"k": keys}), ["k"]), round_ + 1)
+        slots, *_ = index.lookup(encode_keys(pa.record_batch({"k": keys}), ["k"]), round_ + 1)
         index.remove(slots)
         sizes.append(index.memory_bytes)
     assert len(index) == 0
@@ -243,7 +243,7 @@ def test_endless_inserts_and_removals_do_not_grow_the_index(schema: pa.Schema) -
 def test_keys_of_any_length_live_in_the_arena() -> None:
     texts = ["", "a" * 100_000, "b", "c" * 31, "c" * 32, "é" * 33]
     index = BytesIndex(TEXT)
-    slots, _ = index.lookup(text_keys(texts), 1)
+    slots, *_ = index.lookup(text_keys(texts), 1)
     assert keys_in(index, slots) == texts
     assert index.lookup(text_keys(texts), 2)[0].tolist() == slots.tolist()
 
@@ -254,5 +254,5 @@ def test_an_index_that_has_given_all_slot_numbers_says_so(monkeypatch: pytest.Mo
     index.lookup(integer_keys(list(range(100))), 1)
     with pytest.raises(StateTooLarge, match="has 100 rows in memory"):
         index.lookup(integer_keys([100]), 2)
-    slots, _ = index.lookup(integer_keys(list(range(100))), 3)
+    slots, *_ = index.lookup(integer_keys(list(range(100))), 3)
     assert keys_in(index, slots) == list(range(100))

@@ -90,7 +90,7 @@ def test_keys_come_back_from_the_index_as_they_were(rows: pa.RecordBatch) -> Non
         rows = rows.filter(pa.array(~keys.nulls))
         keys = encode_keys(rows, names)
     index = new_index(rows.schema)
-    slots, _ = index.lookup(keys, 1)
+    slots, *_ = index.lookup(keys, 1)
     back = pa.RecordBatch.from_arrays(index.columns(slots), names=names)
     back.validate(full=True)
     assert back.to_pylist() == rows.to_pylist()

@@ -83,7 +83,7 @@ def merge_changes(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     key_schema = key_schema_of(rows.schema)
     index = new_index(key_schema)
     index.reserve(len(rows))
-    slots, _ = index.lookup(encode_columns([rows.column(name) for name in key_schema.names], key_schema.names), 1)
+    slots, *_ = index.lookup(encode_columns([rows.column(name) for name in key_schema.names], key_schema.names), 1)
     last = kernels.last_rows(slots, len(index))
     groups = values_of(rows.column(0))[last]
     order, _ = kernels.sort_by_group(groups, int(groups.max(initial=-1)) + 1)

@@ -22,11 +22,16 @@ UNDO_BYTES_MAX = 256 * 1024 * 1024
 
 @dataclass(eq=False)
 class Segment:
-    """The rows that batch `batch` changed, as they were before it; it made the table `appeared` rows larger."""
+    """The rows that batch `batch` changed, as they were before it; it made the table `appeared` rows larger.
+
+    `unseen`: while its changes wait, those of its slots that no batch before it which waits has, or some more; None
+    where it is not known (`unlogged.Chain`).
+    """
 
     batch: int
     rows: OldRows
     appeared: int
+    unseen: Slots | None = None
     keys: Keys | None = None
 
     @property

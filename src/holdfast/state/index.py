@@ -32,6 +32,7 @@ from holdfast.state.index_kernels import (
     SLOTS_USED,
     SWEEP_START,
     SWEPT,
+    UNSEEN,
 )
 from holdfast.state.keys import (
     Keys,
@@ -78,6 +79,7 @@ class KeyIndex(ABC):
         self._tags = np.zeros(SLOTS_LEAST, np.int64)
         self._free = np.empty(0, np.int32)
         self._fresh = np.empty(0, np.int32)
+        self._unseen = np.empty(0, np.int32)
         self._entries = self._old = _EMPTY
         self._swept_pages_end = self._given_back = 0
         """Of the old table: up to which byte it is swept in whole pages, and how many bytes the system has again."""
@@ -99,7 +101,7 @@ class KeyIndex(ABC):
     @property
     def memory_bytes(self) -> int:
         tables = self._entries.nbytes + self._old.nbytes - self._given_back
-        return tables + self._tags.nbytes + self._free.nbytes + self._fresh.nbytes
+        return tables + self._tags.nbytes + self._free.nbytes + self._fresh.nbytes + self._unseen.nbytes
 
     def reserve(self, keys: int) -> None:
         """An empty index makes room for so many at once, not step by step."""
@@ -107,10 +109,12 @@ class KeyIndex(ABC):
         if keys > len(self._tags):
             self._grow_slots(keys)
 
-    def lookup(self, keys: Keys, stamp: int) -> tuple[Slots, Slots]:
-        """The slot of every row's key, unknown keys inserted; and the distinct slots not yet stamped so.
+    def lookup(self, keys: Keys, stamp: int, since: int = 0) -> tuple[Slots, Slots, Slots]:
+        """The slot of every row's key, unknown keys inserted; the distinct slots not yet stamped so; and those of them
+        whose stamp was `since` or an earlier one.
 
-        `stamp` is in [1, 2^31). Keys must not be null where they are of one column.
+        `stamp` is in [1, 2^31), not below the last one, and above `since`; a new key's was 0. Keys must not be null
+        where they are of one column.
 
         Raises
         ------
@@ -119,17 +123,17 @@ class KeyIndex(ABC):
         """
         slots = np.empty(len(keys), np.int32)
         if len(self._fresh) < len(keys):
-            self._fresh = np.empty(len(keys), np.int32)
-        self._control[FRESH] = 0
+            self._fresh, self._unseen = np.empty((2, len(keys)), np.int32)
+        self._control[[FRESH, UNSEEN]] = 0
         row = 0
         while row < len(keys):
             stop = min(len(keys), row + PROBE_ROWS)
             if len(self._old):
                 self._sweep(max(SWEEP_LEAST, SWEEP_PER_ROW * (stop - row)))
-            row = self._probe(keys, row, stop, stamp, slots)
+            row = self._probe(keys, row, stop, (stamp, since), slots)
             if row < stop:
                 self._make_room(keys, row)
-        return slots, self._fresh[: self._control[FRESH]].copy()
+        return slots, self._fresh[: self._control[FRESH]].copy(), self._unseen[: self._control[UNSEEN]].copy()
 
     def remove(self, slots: Slots) -> None:
         """Remove the keys of distinct `slots`, all in use."""
@@ -206,7 +210,7 @@ class KeyIndex(ABC):
         """What the kernel `lookup` needs beside tags."""
         return None
 
-    def _probe(self, keys: Keys, row: int, stop: int, stamp: int, slots: Slots) -> int:
+    def _probe(self, keys: Keys, row: int, stop: int, stamps: tuple[int, int], slots: Slots) -> int:
         """Look up rows `[row, stop)`; the row where room ran out, or `stop`."""
         return int(
             index_kernels.lookup(
@@ -214,7 +218,7 @@ class KeyIndex(ABC):
                 self._strings_of(keys),
                 row,
                 stop,
-                stamp,
+                *stamps,
                 self._entries,
                 self._old,
                 self._tags,
@@ -222,6 +226,7 @@ class KeyIndex(ABC):
                 self._control,
                 slots,
                 self._fresh,
+                self._unseen,
             )
         )
 

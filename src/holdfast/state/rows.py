@@ -124,12 +124,12 @@ class Rows:
         arrays = self.index.memory_bytes + self.present.nbytes + sum(column.memory_bytes for column in self.columns)
         return arrays + int(self.object_bytes * len(self.index))
 
-    def lookup(self, keys: Keys, stamp: int) -> tuple[Slots, Slots]:
-        """The slot of each key, unknown ones inserted as blank rows; the distinct slots not yet stamped so."""
-        slots, fresh = self.index.lookup(keys, stamp)
+    def lookup(self, keys: Keys, stamp: int, since: int = 0) -> tuple[Slots, Slots, Slots]:
+        """`KeyIndex.lookup`; unknown keys get blank rows."""
+        found = self.index.lookup(keys, stamp, since)
         if len(self.present) < self.index.slot_capacity:
             self._grow(self.index.slot_capacity)
-        return slots, fresh
+        return found
 
     def copy(self, slots: Slots) -> OldRows:
         columns = [column.gather(slots) for column in self.columns]

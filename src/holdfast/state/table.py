@@ -156,8 +156,9 @@ class StateTable:
     def begin(self, batch: int) -> None:
         """Start a transaction. There must be none."""
         self._refuse_in_batch("begin")
-        self._next_stamp()
-        self._transaction = Transaction(batch, self._rows.copy(_NONE))
+        with self._lock:
+            since = self._unlogged.begins(self._next_stamp())
+            self._transaction = Transaction(batch, since, self._rows.copy(_NONE))
 
     def lookup(self, rows: pa.RecordBatch) -> Slots:
         """The slot of each row's key. Unknown keys get a blank row that is not present.
@@ -176,9 +177,9 @@ class StateTable:
         keys = encode_columns(declared_columns(rows, self.key_schema), self.key_schema.names)
         refuse_nulls(keys, self.key_schema.names)
         with self._lock:
-            slots, fresh = self._rows.lookup(keys, self._stamp)
+            slots, fresh, unseen = self._rows.lookup(keys, self._stamp, transaction.since or 0)
             old = self._rows.copy(fresh) if self._residency is None else self._residency.looked_up(slots, fresh)
-            transaction.save(old)
+            transaction.save(old, unseen)
             self._save_for_captured(old)
         return slots
 
@@ -249,7 +250,10 @@ class StateTable:
             self._rows.estimate_objects(old.slots)
             changed = old if self._residency is None else self._residency.committed(old, present, transaction.changed)
             if len(changed.slots):
-                self._keep(Segment(transaction.batch, changed, appeared), transaction.deferred)
+                self._history.add(segment := Segment(transaction.batch, changed, appeared))
+                if transaction.deferred:
+                    segment.unseen = transaction.unseen()
+                    self._unlogged.add(segment, transaction.since if changed is old else None)
             self._settle(old.slots, present)
 
     def undo(self) -> None:
@@ -279,7 +283,7 @@ class StateTable:
         for segment in taken:
             slots = segment.rows.slots
             if segment.keys is not None:
-                slots, _ = self._rows.lookup(segment.keys, self._next_stamp())
+                slots, *_ = self._rows.lookup(segment.keys, self._next_stamp())
             self._about_to_change(slots)
             self._rows.put(slots, segment.rows)
             self._count -= segment.appeared
@@ -319,7 +323,7 @@ class StateTable:
 
     def _apply(self, rows: pa.RecordBatch, names: Sequence[str], blind: bool) -> None:
         keys = encode_columns([rows.column(name) for name in self.key_schema.names], self.key_schema.names)
-        slots, touched = self._rows.lookup(keys, self._next_stamp())
+        slots, touched, _ = self._rows.lookup(keys, self._next_stamp())
         if self._residency is not None:
             self._residency.looked_up(slots, touched, read=not blind)
         self._about_to_change(touched)
@@ -425,11 +429,6 @@ class StateTable:
     def _stored(self, copies: KeyedRows) -> pa.RecordBatch:
         """Copies of rows in the stored schema."""
         return stored_rows(self._stored_schema, self._rows, copies.by_group(self.max_parallelism))
-
-    def _keep(self, segment: Segment, deferred: bool) -> None:
-        self._history.add(segment)
-        if deferred:
-            self._unlogged.add(segment)
 
     def _slots_go(self, slots: Slots) -> None:
         """These slots are about to lose their keys: whatever names rows by slot is read, or gets their keys."""

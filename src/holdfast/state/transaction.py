@@ -6,29 +6,34 @@ kept after the batch (`history`).
 
 import numpy as np
 
-from holdfast.state.physical import Bools
+from holdfast.state.physical import Bools, Slots
 from holdfast.state.rows import OldRows, Rows, concatenated
 
 
 class Transaction:
     """The touched rows of batch `batch`, in order of first touch: one segment for each lookup that touched any."""
 
-    def __init__(self, batch: int, none: OldRows) -> None:
+    def __init__(self, batch: int, since: int | None, none: OldRows) -> None:
         self.batch = batch
+        self.since = since
+        """See `unlogged.Chain`."""
         self.deferred = False
         """Whether its changes are to be collected after it is committed."""
         self.changed: Bools | None = None
         """By touched row, where its changes were read and nothing is written since: whether it changed."""
         self._segments = [none]
+        self._unseen = [none.slots]
 
     @property
     def memory_bytes(self) -> int:
-        return sum(segment.memory_bytes for segment in self._segments)
+        return sum(segment.memory_bytes for segment in self._segments) + sum(slots.nbytes for slots in self._unseen)
 
-    def save(self, old: OldRows) -> None:
-        """Remember rows touched for the first time and not yet written."""
+    def save(self, old: OldRows, unseen: Slots) -> None:
+        """Remember rows touched for the first time and not yet written; `unseen` are some of them."""
         if len(old.slots):
             self._segments.append(old)
+        if len(unseen):
+            self._unseen.append(unseen)
 
     @property
     def is_empty(self) -> bool:
@@ -39,6 +44,10 @@ class Transaction:
         if len(self._segments) > 1:
             self._segments = [concatenated([each for each in self._segments if len(each.slots)])]
         return self._segments[0]
+
+    def unseen(self) -> Slots:
+        """Those of the rows touched so far that no batch had touched after `since`."""
+        return np.concatenate(self._unseen) if len(self._unseen) > 2 else self._unseen[-1]
 
     def appeared(self, rows: Rows) -> int:
         """By how many rows the batch has made the table larger so far."""

@@ -111,17 +111,60 @@ class Taken:
         return [*self.read, self.now.take(kernels.where(different))]
 
 
+class Chain:
+    """Batches one right after the other that wait, with nothing else that touched rows between.
+
+    The index tells which stamp a row had before a batch touched it. Those rows of the chain's batches whose stamp was
+    `since` or an earlier one are all that they touched, each once: of a hundred batches that touch the same rows only
+    the first has any, and the others need not be gone through. Where one does not wait, or rows were touched otherwise
+    (a batch undone, rows replayed), the next chain begins.
+    """
+
+    def __init__(self) -> None:
+        self._since: int | None = None
+        self._stamp = 0
+        """Of the batch that began last."""
+        self._added = False
+        """Whether it waits."""
+
+    def end(self) -> None:
+        """Some of its batches no longer wait, or never were."""
+        self._since = None
+
+    def since(self, stamp: int) -> int | None:
+        """A batch with that stamp begins. None where it belongs to no chain: tables without a changelog have none."""
+        if not self._added:
+            self._since = None
+        elif self._since is None or stamp != self._stamp + 1:
+            self._since = stamp - 1
+        self._stamp, self._added = stamp, False
+        return self._since
+
+    def add(self, since: int | None) -> bool:
+        """The batch that began last, which was told that, waits: whether it belongs to the chain."""
+        self._added = True
+        if since != self._since:
+            self._since = None
+        return self._since is not None
+
+
 def touched_by(parts: Sequence[Part], slots_used: int) -> Slots:
-    """Their distinct slots, all below `slots_used`; of several parts in order, so that the table is read from one end
-    to the other.
+    """The distinct slots, all below `slots_used`, of parts of which nothing that waits is earlier; of several parts in
+    order, so that the table is read from one end to the other.
     """
     if len(parts) < 2:
         return next((each.slots for each in parts), np.empty(0, np.int32))
     touched = np.zeros(slots_used, np.bool_)
     for each in parts:
-        kernels.fill(touched, each.slots, True)
+        unseen = each.unseen if isinstance(each, Segment) else None
+        kernels.fill(touched, each.slots if unseen is None else unseen, True)
     slots: Slots = kernels.where(touched)
     return slots
+
+
+def _memory_bytes(part: Part) -> int:
+    unseen = part.unseen if isinstance(part, Segment) else None
+    return part.memory_bytes + (0 if unseen is None else unseen.nbytes)
 
 
 class Unlogged:
@@ -135,13 +178,22 @@ class Unlogged:
         """After what is condensed."""
         self._read: list[Read] = []
         """Before all that waits."""
+        self._chain = Chain()
         self.memory_bytes = 0
         """What waits takes. Of the batches that are there, undo and this hold the newest, so the larger is the sum."""
 
-    def add(self, segment: Segment) -> None:
-        """The segment of the batch that is committed now, which the history has too."""
+    def begins(self, stamp: int) -> int | None:
+        """A batch with that stamp: since which one it is to tell rows as `unseen`, if it is."""
+        return self._chain.since(stamp)
+
+    def add(self, segment: Segment, since: int | None) -> None:
+        """The segment of the batch that is committed now, which the history has too; it told its `unseen` rows `since`
+        that stamp, None where not all that it touched are in it.
+        """
+        if not self._chain.add(since):
+            segment.unseen = None
         self._waiting.append(segment)
-        self.memory_bytes += segment.memory_bytes
+        self.memory_bytes += _memory_bytes(segment)
         condensed_bytes = 0 if self._condensed is None else self._condensed.memory_bytes
         if self.memory_bytes - condensed_bytes > self._history.memory_bytes + WAITING_BYTES_MAX:
             self._condense()
@@ -179,7 +231,10 @@ class Unlogged:
             taken = Taken(read, parts, slots, now, later, self._rows.capacity)
         self._read = [each for each in self._read if each.batch > up_to_batch]
         waiting = [each for each in self._waiting if each.batch > up_to_batch]
+        for each in waiting:
+            each.unseen = None
         self._keep(waiting, None if self._condensed in parts else self._condensed)
+        self._chain.end()
         return taken
 
     def resolve(self) -> None:
@@ -203,6 +258,7 @@ class Unlogged:
                 read.append(Read(self._condensed.first, self._condensed.batch, rows))
         self._read += reversed(read)
         self._keep([], None)
+        self._chain.end()
 
     def shrink(self, bytes_max: int) -> None:
         """Between batches: what waits takes no more than that, after undo was shrunk to it, or as little as it can."""
@@ -224,6 +280,7 @@ class Unlogged:
         """Later batches never were. What is condensed is older: undo has given it up."""
         self._keep([each for each in self._waiting if each.batch <= to_batch], self._condensed)
         self._read = [each for each in self._read if each.batch <= to_batch]
+        self._chain.end()
 
     def _parts(self) -> list[Part]:
         return [*([] if self._condensed is None else [self._condensed]), *self._waiting]
@@ -231,7 +288,7 @@ class Unlogged:
     def _keep(self, waiting: list[Segment], condensed: Condensed | None) -> None:
         self._waiting = waiting
         self._condensed = condensed
-        self.memory_bytes = sum(each.memory_bytes for each in self._parts())
+        self.memory_bytes = sum(_memory_bytes(each) for each in self._parts())
 
     def _by_slot(self, from_batch: int) -> list[Segment]:
         """Segments of that batch and later ones, also such as undo had to give up."""
