@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import UserFunctionError
-from holdfast.state.columns import PIECE_ROWS, Column, object_field, taken
+from holdfast.state.columns import PIECE_ROWS, Column, object_field, placed, placed_array, taken
 
 
 def to_arrow(field: pa.Field, objects: list) -> pa.Array:
@@ -44,19 +44,32 @@ def test_what_is_no_bytes_is_refused_by_the_states_name(wrong):
         to_arrow(pa.field("v", pa.binary()), [b"fits", wrong])
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
+def typed(name: str) -> pytest.MarkDecorator:
+    arrays = [
         pa.array(range(10), pa.int64()),
         pa.array(range(30), pa.int16()).slice(5, 10),
         pa.array([i % 3 == 0 for i in range(30)]).slice(3, 10),
+        pa.array([True] * 10),
         pa.array(range(10), pa.timestamp("us", "UTC")),
         pa.array([None, *range(9)], pa.int64()),
         pa.array([str(i) for i in range(10)]),
         pa.array(range(10), pa.decimal128(5, 1)),
-    ],
-    ids=lambda array: str(array.type),
-)
+    ]
+    return pytest.mark.parametrize(name, arrays, ids=lambda array: str(array.type))
+
+
+@typed("array")
 @pytest.mark.parametrize("places", [[], [3], [9, 0, 0, 5]])
 def test_taken_is_what_arrow_takes(array, places):
     assert taken(array, np.array(places, np.int32)).equals(array.take(pa.array(places, pa.int32())))
+
+
+@typed("array")
+def test_placed_is_the_inverse_of_taken(array):
+    places = np.random.default_rng(7).permutation(len(array)).astype(np.int32)
+    assert taken(placed_array(array, places), places).equals(array)
+
+
+def test_objects_are_placed_as_well():
+    values = np.array(["a", None, {"b": 1}], object)
+    assert placed(values, np.array([2, 0, 1], np.int32)).tolist() == [None, {"b": 1}, "a"]

@@ -44,8 +44,13 @@ def test_where_gives_the_numbers_of_set_flags(count: int, share: float) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 5000])
-def test_sort_by_group_is_stable(count: int) -> None:
+def test_rows_come_to_be_in_stable_order_of_their_groups(count: int) -> None:
     groups = np.random.default_rng(count).integers(7, size=count).astype(np.int32)
-    order, in_order = kernels.sort_by_group(groups, 9)
-    assert order.tolist() == np.argsort(groups, kind="stable").tolist()
+    places, in_order = kernels.places_by_group(groups, 9)
+    numbers = kernels.placed(np.arange(count, dtype=np.int32), places)
+    assert numbers.tolist() == np.argsort(groups, kind="stable").tolist()
     assert in_order.tolist() == sorted(groups.tolist())
+
+
+def test_numbers_by_slot_tell_which_row_a_slot_is() -> None:
+    assert kernels.numbers_by_slot(np.array([4, 0, 2], np.int32), 6).tolist() == [2, 0, 3, 0, 1, 0]

@@ -175,15 +175,17 @@ def _edges(
     start: int,
     stop: int,
     target_bytes: int,
-) -> npt.NDArray[np.int64]:
+) -> npt.NDArray[np.int32]:
+    """Key groups at which blocks begin, and `stop`."""
     sizes = np.zeros(stop - start, np.float64)
+    every_edge = np.arange(start, stop + 1, dtype=np.int32)
     for rows, each in zip(change_sets, groups, strict=True):
-        if len(each):
-            sizes += np.bincount(each - start, minlength=stop - start) * (rows.nbytes / len(each))
+        sizes += np.diff(np.searchsorted(each, every_edge)) * (rows.nbytes / max(1, len(each)))
     before = np.cumsum(sizes) - sizes
     block_of_group = (before // target_bytes).astype(np.int64)
     inner = np.flatnonzero(np.diff(block_of_group)) + 1 + start
-    return np.concatenate(([start], inner, [stop])).astype(np.int64)
+    # Of the type of `groups`, which would be copied to be compared with another one.
+    return np.concatenate(([start], inner, [stop])).astype(np.int32)
 
 
 def _shrinks(change_sets: Sequence[pa.RecordBatch], codec: Codec) -> bool:

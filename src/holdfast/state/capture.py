@@ -127,8 +127,8 @@ class Captured:
             self._unlisted = []
         all_slots = np.concatenate([np.empty(0, np.int32), *(each[0] for each in listed)])
         all_groups = np.concatenate([np.empty(0, np.int32), *(each[1] for each in listed)])
-        order, _ = kernels.sort_by_group(all_groups, self._max_parallelism)
-        in_order: Slots = kernels.gather(all_slots, order)
+        places, _ = kernels.places_by_group(all_groups, self._max_parallelism)
+        in_order: Slots = kernels.placed(all_slots, places)
         return in_order
 
     def _piece(self, slots: Slots) -> pa.RecordBatch | None:

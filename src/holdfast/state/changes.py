@@ -86,8 +86,8 @@ def merge_changes(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     slots, *_ = index.lookup(encode_columns([rows.column(name) for name in key_schema.names], key_schema.names), 1)
     last = kernels.last_rows(slots, len(index))
     groups = values_of(rows.column(0))[last]
-    order, _ = kernels.sort_by_group(groups, int(groups.max(initial=-1)) + 1)
-    return rows.take(pa.array(kernels.gather(last, order)))
+    places, _ = kernels.places_by_group(groups, int(groups.max(initial=-1)) + 1)
+    return rows.take(pa.array(kernels.placed(last, places)))
 
 
 def within(rows: pa.RecordBatch, key_group_start: int, key_group_stop: int) -> pa.RecordBatch:

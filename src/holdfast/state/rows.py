@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.state import kernels
-from holdfast.state.columns import Column, Values, gathered, scatter_some, taken
+from holdfast.state.columns import Column, Values, gathered, placed, placed_array, scatter_some, taken
 from holdfast.state.growing import enlarge
 from holdfast.state.index import new_index
 from holdfast.state.keys import Keys
@@ -40,6 +40,11 @@ class RowCopies:
     def take(self, places: Slots) -> "RowCopies":
         columns = [(gathered(values, places), gathered(valid, places)) for values, valid in self.columns]
         return RowCopies(gathered(self.present, places), columns)
+
+    def placed(self, places: Slots) -> "RowCopies":
+        """All of them, the i-th at `places[i]`."""
+        columns = [(placed(values, places), placed(valid, places)) for values, valid in self.columns]
+        return RowCopies(placed(self.present, places), columns)
 
     def overwrite(self, places: Slots, source: "RowCopies") -> None:
         """Presence and fixed-width values at `places` become those of `source`, where the place is not negative."""
@@ -88,15 +93,13 @@ class KeyedRows:
         return self.rows.memory_bytes + int(self.groups.nbytes) + sum(int(each.nbytes) for each in self.keys)
 
     def take(self, places: Slots) -> "KeyedRows":
-        return KeyedRows(self.rows.take(places), gathered(self.groups, places), self._keys_at(places))
+        keys = [taken(column, places) for column in self.keys]
+        return KeyedRows(self.rows.take(places), gathered(self.groups, places), keys)
 
     def by_group(self, group_count: int) -> "KeyedRows":
         """In stable order of their key groups."""
-        order, groups = kernels.sort_by_group(self.groups, group_count)
-        return KeyedRows(self.rows.take(order), groups, self._keys_at(order))
-
-    def _keys_at(self, places: Slots) -> list[Any]:
-        return [taken(column, places) for column in self.keys]
+        places, groups = kernels.places_by_group(self.groups, group_count)
+        return KeyedRows(self.rows.placed(places), groups, [placed_array(column, places) for column in self.keys])
 
 
 class Rows:

@@ -33,9 +33,7 @@ class Timeline:
 
     def __init__(self, slots: Slots, copies: RowCopies, capacity: int) -> None:
         self._copies = copies
-        self._place: Slots = np.zeros(capacity, np.int32)
-        """By slot: which copy is its row, from 1 on."""
-        kernels.scatter(self._place, slots, np.arange(1, len(slots) + 1, dtype=np.int32))
+        self._numbers: Slots = kernels.numbers_by_slot(slots, capacity)
 
     def back_before(self, segment: OldRows) -> None:
         """From now on rows are as they were before it; after all later ones."""
@@ -47,7 +45,7 @@ class Timeline:
         return OldRows(copies.present, copies.columns, slots)
 
     def _places(self, slots: Slots) -> Slots:
-        places: Slots = kernels.gather(self._place, slots)
+        places: Slots = kernels.gather(self._numbers, slots)
         places -= 1
         return places
 
