@@ -13,9 +13,10 @@ Patterns, by `--pattern`:
     returning   the pattern of FLIP-325 stretched over batches: half the keys once, the same half again, then the
                 other half twice, …; with a cache of K all hit, of K/2 half of them, of K/4 none
 `--changelog both` says what the changelog costs: one table, with it and without it in turn, a second each with a
-checkpoint in its middle, and how fast batches with it are beside those without it (`on_off_ratio`: of all of them, of
-the median pair, of all of them by the clock). Two runs one after the other tell little on a shared machine: how fast
-memory answers changes within seconds, and where a table's pages lie makes as much of a difference.
+checkpoint in its middle, and how fast batches with it are beside those without it: `on_off_ratio`, of all of them, with
+its standard error by how the pairs differ; of the median pair; of all of them by the clock. Two runs one after the other
+tell little on a shared machine: how fast memory answers changes within seconds, by half. So do few pairs: in a noisy
+hour they differ by 10 %, and 400 of them, a quarter of an hour, make the error 0.005.
 
 Reuse inside a batch is free in every case, so `hit_ratio` counts distinct rows of a batch found in memory.
 
@@ -255,6 +256,8 @@ def compare(backend: str, cache: int, keys: int, key_type: str, rows: int, patte
             progress.update(task, completed=done, refresh=True)
     run.close()
     on, off = (np.array(taken[each]) / BATCH_ROWS * 1e9 for each in (True, False))
+    ratio = float(off[:, 0].mean() / on[:, 0].mean())
+    error = float(np.std(off[:, 0] - ratio * on[:, 0], ddof=1) / len(on) ** 0.5 / on[:, 0].mean())
     return {
         "backend": backend,
         "cache": cache,
@@ -266,7 +269,8 @@ def compare(backend: str, cache: int, keys: int, key_type: str, rows: int, patte
         "pairs": len(on),
         "ns_per_row_on": round(float(on[:, 0].mean()), 2),
         "ns_per_row_off": round(float(off[:, 0].mean()), 2),
-        "on_off_ratio": round(float(off[:, 0].mean() / on[:, 0].mean()), 3),
+        "on_off_ratio": round(ratio, 3),
+        "on_off_ratio_se": round(error, 3),
         "on_off_ratio_p50": round(float(np.median(off[:, 0] / on[:, 0])), 3),
         "on_off_ratio_by_wall": round(float(off[:, 1].mean() / on[:, 1].mean()), 3),
     }

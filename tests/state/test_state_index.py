@@ -100,19 +100,25 @@ def test_index_agrees_with_a_dict_where_entries_are_fetched_ahead(kind: str, dat
 def check_against_a_dict(kind: str, data: st.DataObject, reserved: int = 0, rows_max: int = 40) -> None:
     universe, schema, encode = KEYS_THAT_COLLIDE[kind]
     index, model = new_index(schema), dict[object, int]()
+    stamps = dict[object, int]()
     if reserved:
         index.reserve(reserved)
         assert len(index._entries) >= index_kernels._PREFETCH_FROM
     for stamp in range(1, data.draw(st.integers(1, 8)) + 1):
         chosen = data.draw(st.lists(st.sampled_from(universe), max_size=rows_max))
-        slots, fresh, _ = index.lookup(encode(chosen), stamp)
+        since = data.draw(st.integers(0, stamp - 1))
+        slots, fresh, unseen = index.lookup(encode(chosen), stamp, since)
+        distinct = list(dict.fromkeys(chosen))
         assert keys_in(index, slots) == chosen
-        assert keys_in(index, fresh) == list(dict.fromkeys(chosen))
+        assert keys_in(index, fresh) == distinct
+        assert keys_in(index, unseen) == [key for key in distinct if stamps.get(key, 0) <= since]
+        stamps |= dict.fromkeys(distinct, stamp)
         for key, slot in zip(chosen, slots.tolist(), strict=True):
             assert model.setdefault(key, slot) == slot
         assert len(set(model.values())) == len(model) == len(index)
         gone = data.draw(st.lists(st.sampled_from(sorted(model, key=str)), unique=True)) if model else []
         index.remove(np.array([model.pop(key) for key in gone], np.int32))
+        stamps = {key: each for key, each in stamps.items() if key in model}
         assert len(index) == len(model)
 
 

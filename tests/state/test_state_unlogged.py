@@ -13,6 +13,7 @@ import pytest
 from holdfast.errors import CheckpointFailed, HoldfastError
 from holdfast.state import unlogged
 from holdfast.state.base_rocksdb import RocksDBBase
+from holdfast.state.history import Segment
 from holdfast.state.table import StateTable
 
 KEY = pa.schema([("k", pa.int64())])
@@ -38,13 +39,23 @@ class World:
         self.batch += 1
         self.table.begin(self.batch)
         rows = dict(self.rows)
+        if rows and self.random.random() < 0.3:  # some of which it only reads
+            self.table.lookup(key_rows(self.random.sample(sorted(rows), min(len(rows), 5))))
         self.write(rows, self.random.sample(range(KEYS), self.random.randint(1, 12)), gone=False)
         if self.random.random() < 0.02:
             self.write(rows, self.random.sample(range(KEYS), 3), gone=True)
         return rows
 
+    def process(self, keys: list[int], reads: list[int] | None = None) -> None:
+        """A batch that writes some rows and looks others up."""
+        self.batch += 1
+        self.table.begin(self.batch)
+        self.table.lookup(key_rows(reads or []))
+        self.write({}, keys, gone=False)
+        self.commit({})
+
     def write(self, rows: dict[int, int], keys: list[int], *, gone: bool) -> None:
-        slots = self.table.lookup(pa.record_batch({"k": pa.array(keys)}))
+        slots = self.table.lookup(key_rows(keys))
         column = self.table.column("n")
         column.values[slots] = self.batch
         column.valid[slots] = True
@@ -106,6 +117,10 @@ class World:
                 self.commit(rows)
 
 
+def key_rows(keys: list[int]) -> pa.RecordBatch:
+    return pa.record_batch({"k": pa.array(keys, pa.int64())})
+
+
 def contents(table: StateTable) -> dict[Any, Any]:
     return {row["k"]: row["n"] for row in table.snapshot().to_pylist()}
 
@@ -129,3 +144,56 @@ def test_a_replica_follows_whatever_happens(backend: str, monkeypatch: pytest.Mo
         table.close()
     assert done >= {"cut", "lagged", "rewound", "given up"}
     assert backend == "cached" or ("refused" in done and condensed > 300)
+
+
+def test_of_batches_that_touch_the_same_rows_the_later_ones_are_not_gone_through() -> None:
+    world = World(0, StateTable(KEY, COUNT, 128))
+
+    def unseen(*batches: list[int]) -> list[list[int] | None]:
+        for keys in batches:
+            world.process(keys)
+        waiting = world.table._unlogged.waiting(world.batch)
+        assert all(isinstance(each, Segment) for each in waiting)
+        return [
+            None if each.unseen is None else sorted(world.table.keys_of(each.unseen).column("k").to_pylist())
+            for each in waiting
+            if isinstance(each, Segment)
+        ]
+
+    assert unseen([1, 2, 3], [1, 2], [2, 3], [3, 4], [4, 5]) == [None, [1, 2], [3], [4], [5]]
+    world.table.collect(world.batch - 1)
+    assert unseen([5, 1], [5, 2]) == [None, [1, 5], [2]], "the one that the cut left tells nothing any more"
+    world.table.begin(world.batch + 1)
+    world.write({}, [1, 3], gone=False)
+    world.table.undo()
+    another = [None, [3, 4], []]
+    assert unseen([3], [3, 4], [3]) == [None, [1, 5], [2], *another], "another chain after a batch that was undone"
+
+
+def test_rows_that_were_replayed_between_two_batches_are_logged_once_a_batch_writes_them() -> None:
+    world = World(0, StateTable(KEY, COUNT, 128))
+    other = World(0, StateTable(KEY, COUNT, 128))
+    other.batch = 100
+    for keys in ([3], [3], [3]):
+        world.process(keys)
+    other.process([1])
+    (replayed,) = other.table.collect(other.batch)
+    world.table.apply(replayed, 0, 128)
+    world.process([1])
+    world.process([1, 3])
+    for each in world.table.collect(world.batch):
+        world.replica.apply(each, 0, 128)
+    assert contents(world.replica) == {1: world.batch, 3: world.batch}
+
+
+def test_rows_that_a_cached_table_only_read_are_not_logged(tmp_path: Path) -> None:
+    table = StateTable(KEY, COUNT, 128, base=RocksDBBase(str(tmp_path)), cache_max_entries=4)
+    world = World(0, table)
+    for keys, reads in ([1, 2, 3, 4], []), ([5, 6], []), ([5], [1]):
+        world.process(keys, reads)  # row 1 leaves memory, and comes back as the base has it
+    table.collect(world.batch)
+    for keys, reads in ([5], []), ([6], []), ([5], [1]), ([6], []):
+        world.process(keys, reads)
+    (changes,) = table.collect(world.batch)
+    assert sorted(changes.column("k").to_pylist()) == [5, 6]
+    table.close()

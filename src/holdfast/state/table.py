@@ -253,7 +253,7 @@ class StateTable:
                 self._history.add(segment := Segment(transaction.batch, changed, appeared))
                 if transaction.deferred:
                     segment.unseen = transaction.unseen()
-                    self._unlogged.add(segment, transaction.since if changed is old else None)
+                    self._unlogged.add(segment, whole=changed is old)
             self._settle(old.slots, present)
 
     def undo(self) -> None:

@@ -16,7 +16,7 @@ class Transaction:
     def __init__(self, batch: int, since: int | None, none: OldRows) -> None:
         self.batch = batch
         self.since = since
-        """See `unlogged.Chain`."""
+        """What `unseen` means: see `unlogged.Chain`."""
         self.deferred = False
         """Whether its changes are to be collected after it is committed."""
         self.changed: Bools | None = None

@@ -126,11 +126,11 @@ class Chain:
         """Whether it waits."""
 
     def end(self) -> None:
-        """Some of its batches no longer wait, or never were."""
+        """Some of its batches no longer wait, or never were, or not with all rows that they touched."""
         self._since = None
 
     def since(self, stamp: int) -> int | None:
-        """A batch with that stamp begins. None where it belongs to no chain: tables without a changelog have none."""
+        """A batch with that stamp begins. None where it is of no chain: tables without a changelog have none."""
         if not self._added:
             self._since = None
         elif self._since is None or stamp != self._stamp + 1:
@@ -138,11 +138,11 @@ class Chain:
         self._stamp, self._added = stamp, False
         return self._since
 
-    def add(self, since: int | None) -> bool:
-        """The batch that began last, which was told that, waits: whether it belongs to the chain."""
+    def add(self, whole: bool) -> bool:
+        """The batch that began last waits, with all rows that it touched or only some: whether it is of the chain."""
         self._added = True
-        if since != self._since:
-            self._since = None
+        if not whole:
+            self.end()
         return self._since is not None
 
 
@@ -184,11 +184,9 @@ class Unlogged:
         """A batch with that stamp: since which one it is to tell rows as `unseen`, if it is."""
         return self._chain.since(stamp)
 
-    def add(self, segment: Segment, since: int | None) -> None:
-        """The segment of the batch that is committed now, which the history has too; it told its `unseen` rows `since`
-        that stamp, None where not all that it touched are in it.
-        """
-        if not self._chain.add(since):
+    def add(self, segment: Segment, whole: bool) -> None:
+        """The segment of the batch that is committed now, which the history has too. `whole`: all that it touched."""
+        if not self._chain.add(whole):
             segment.unseen = None
         self._waiting.append(segment)
         self.memory_bytes += _memory_bytes(segment)
