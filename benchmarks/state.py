@@ -14,9 +14,9 @@ Patterns, by `--pattern`:
                 other half twice, …; with a cache of K all hit, of K/2 half of them, of K/4 none
 `--changelog both` says what the changelog costs: one table, with it and without it in turn, a second each with a
 checkpoint in its middle, and how fast batches with it are beside those without it: `on_off_ratio`, of all of them, with
-its standard error by how the pairs differ; of the median pair; of all of them by the clock. Two runs one after the other
-tell little on a shared machine: how fast memory answers changes within seconds, by half. So do few pairs: in a noisy
-hour they differ by 10 %, and 400 of them, a quarter of an hour, make the error 0.005.
+its standard error by how the pairs differ; of the median pair; of all of them by the clock. Two runs one after the
+other tell little on a shared machine: how fast memory answers changes within seconds. So do few pairs: in a noisy hour
+they differ by 10 %, so that it takes 400 of them, a quarter of an hour, for an error of 0.005.
 
 Reuse inside a batch is free in every case, so `hit_ratio` counts distinct rows of a batch found in memory.
 
