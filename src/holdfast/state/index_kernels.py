@@ -210,13 +210,12 @@ def lookup(
     `extents[slot]` is where in `arena` the slot's key is. Numba compiles a version for each. A new entry goes the way
     of one that is found: with a second place that touches, the loop takes twice the time.
     """
-    entries_at, entries_end = _extent(entries)
-    old_at, old_end = _extent(old)
+    ends = _extent(entries) + _extent(old)
+    entries_at, entries_end, old_at, old_end = ends
     mark, since_mark = np.uint64(stamp), np.uint64(since)
     if strings is not None:
         offsets, data, extents, arena = strings
         keys_at, arena_at, extents_at = data.ctypes.data, arena.ctypes.data, extents.ctypes.data
-    ends = (entries_at, entries_end, old_at, old_end)
     homes = _homes(tags, start, stop, entries, old, control)
     fetches = len(entries) >= _PREFETCH_FROM
     lead = _AHEAD if strings is None else 3 * _AHEAD
