@@ -257,7 +257,9 @@ def compare(backend: str, cache: int, keys: int, key_type: str, rows: int, patte
     run.close()
     on, off = (np.array(taken[each]) / BATCH_ROWS * 1e9 for each in (True, False))
     ratio = float(off[:, 0].mean() / on[:, 0].mean())
-    error = float(np.std(off[:, 0] - ratio * on[:, 0], ddof=1) / len(on) ** 0.5 / on[:, 0].mean())
+    error = None
+    if len(on) > 1:
+        error = round(float(np.std(off[:, 0] - ratio * on[:, 0], ddof=1) / len(on) ** 0.5 / on[:, 0].mean()), 3)
     return {
         "backend": backend,
         "cache": cache,
@@ -270,7 +272,7 @@ def compare(backend: str, cache: int, keys: int, key_type: str, rows: int, patte
         "ns_per_row_on": round(float(on[:, 0].mean()), 2),
         "ns_per_row_off": round(float(off[:, 0].mean()), 2),
         "on_off_ratio": round(ratio, 3),
-        "on_off_ratio_se": round(error, 3),
+        "on_off_ratio_se": error,
         "on_off_ratio_p50": round(float(np.median(off[:, 0] / on[:, 0])), 3),
         "on_off_ratio_by_wall": round(float(off[:, 1].mean() / on[:, 1].mean()), 3),
     }

@@ -44,8 +44,9 @@ def test_what_is_no_bytes_is_refused_by_the_states_name(wrong):
         to_arrow(pa.field("v", pa.binary()), [b"fits", wrong])
 
 
-def typed(name: str) -> pytest.MarkDecorator:
-    arrays = [
+each_array = pytest.mark.parametrize(
+    "array",
+    [
         pa.array(range(10), pa.int64()),
         pa.array(range(30), pa.int16()).slice(5, 10),
         pa.array([i % 3 == 0 for i in range(30)]).slice(3, 10),
@@ -54,20 +55,21 @@ def typed(name: str) -> pytest.MarkDecorator:
         pa.array([None, *range(9)], pa.int64()),
         pa.array([str(i) for i in range(10)]),
         pa.array(range(10), pa.decimal128(5, 1)),
-    ]
-    return pytest.mark.parametrize(name, arrays, ids=lambda array: str(array.type))
+    ],
+    ids=lambda array: str(array.type),
+)
 
 
-@typed("array")
+@each_array
 @pytest.mark.parametrize("places", [[], [3], [9, 0, 0, 5]])
 def test_taken_is_what_arrow_takes(array, places):
     assert taken(array, np.array(places, np.int32)).equals(array.take(pa.array(places, pa.int32())))
 
 
-@typed("array")
+@each_array
 def test_placed_is_the_inverse_of_taken(array):
-    places = np.random.default_rng(7).permutation(len(array)).astype(np.int32)
-    assert taken(placed_array(array, places), places).equals(array)
+    targets = np.random.default_rng(7).permutation(len(array)).astype(np.int32)
+    assert taken(placed_array(array, targets), targets).equals(array)
 
 
 def test_objects_are_placed_as_well():

@@ -106,12 +106,12 @@ def check_against_a_dict(kind: str, data: st.DataObject, reserved: int = 0, rows
         assert len(index._entries) >= index_kernels._PREFETCH_FROM
     for stamp in range(1, data.draw(st.integers(1, 8)) + 1):
         chosen = data.draw(st.lists(st.sampled_from(universe), max_size=rows_max))
-        since = data.draw(st.integers(0, stamp - 1))
-        slots, fresh, unseen = index.lookup(encode(chosen), stamp, since)
+        first = data.draw(st.integers(0, stamp))
+        slots, fresh, unseen = index.lookup(encode(chosen), stamp, first)
         distinct = list(dict.fromkeys(chosen))
         assert keys_in(index, slots) == chosen
         assert keys_in(index, fresh) == distinct
-        assert keys_in(index, unseen) == [key for key in distinct if stamps.get(key, 0) <= since]
+        assert keys_in(index, unseen) == [key for key in distinct if stamps.get(key, 0) < first]
         stamps |= dict.fromkeys(distinct, stamp)
         for key, slot in zip(chosen, slots.tolist(), strict=True):
             assert model.setdefault(key, slot) == slot

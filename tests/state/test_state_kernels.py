@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from holdfast.state import kernels
+from holdfast.state.columns import placed
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5000])
@@ -46,8 +47,8 @@ def test_where_gives_the_numbers_of_set_flags(count: int, share: float) -> None:
 @pytest.mark.parametrize("count", [0, 1, 5000])
 def test_rows_come_to_be_in_stable_order_of_their_groups(count: int) -> None:
     groups = np.random.default_rng(count).integers(7, size=count).astype(np.int32)
-    places, in_order = kernels.places_by_group(groups, 9)
-    numbers = kernels.placed(np.arange(count, dtype=np.int32), places)
+    targets, in_order = kernels.targets_by_group(groups, 9)
+    numbers = placed(np.arange(count, dtype=np.int32), targets)
     assert numbers.tolist() == np.argsort(groups, kind="stable").tolist()
     assert in_order.tolist() == sorted(groups.tolist())
 

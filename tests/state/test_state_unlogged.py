@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import CheckpointFailed, HoldfastError
+from holdfast.state import table as table_module
 from holdfast.state import unlogged
 from holdfast.state.base_rocksdb import RocksDBBase
 from holdfast.state.history import Segment
@@ -19,6 +20,9 @@ from holdfast.state.table import StateTable
 KEY = pa.schema([("k", pa.int64())])
 COUNT = pa.schema([("n", pa.int64())])
 KEYS = 40
+SLOT_BYTES = 4
+ROW_BYTES = SLOT_BYTES + 8 + 1 + 1
+"""Of an old row: value, validity, presence."""
 
 
 class World:
@@ -160,14 +164,33 @@ def test_of_batches_that_touch_the_same_rows_the_later_ones_are_not_gone_through
             if isinstance(each, Segment)
         ]
 
-    assert unseen([1, 2, 3], [1, 2], [2, 3], [3, 4], [4, 5]) == [None, [1, 2], [3], [4], [5]]
+    assert unseen([1, 2, 3], [1, 2], [2, 3], [3, 4], [4, 5]) == [None, [], [], [4], [5]]
+    assert world.table.undo_bytes == (3 + 2 + 2 + 2 + 2) * ROW_BYTES + 2 * SLOT_BYTES
     world.table.collect(world.batch - 1)
-    assert unseen([5, 1], [5, 2]) == [None, [1, 5], [2]], "the one that the cut left tells nothing any more"
+    assert world.table.undo_bytes == (3 + 2 + 2 + 2 + 2) * ROW_BYTES, "what undo keeps of those that wait no more"
+    assert unseen([5, 1], [5, 2]) == [None, None, [2]], "the one that the cut left counts in full"
     world.table.begin(world.batch + 1)
     world.write({}, [1, 3], gone=False)
     world.table.undo()
-    another = [None, [3, 4], []]
-    assert unseen([3], [3, 4], [3]) == [None, [1, 5], [2], *another], "another chain after a batch that was undone"
+    another = [None, [4], []]
+    assert unseen([3], [3, 4], [3]) == [None, None, [2], *another], "another chain after a batch that was undone"
+    world.batch += 1
+    world.table.begin(world.batch)
+    world.write({}, [3], gone=False)
+    world.table.collect(world.batch - 1)
+    world.commit({})
+    assert unseen([3, 4], [3, 5]) == [None, [4], [5]], "one that was in flight during a cut"
+
+
+def test_stamps_may_run_out_while_changes_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "STAMP_MAX", 5)
+    world = World(0, StateTable(KEY, COUNT, 128))
+    for round_ in range(40):
+        world.process([round_ % 7, 10 + round_ % 3])
+        if round_ % 9 == 8:
+            for each in world.table.collect(world.batch):
+                world.replica.apply(each, 0, 128)
+            assert contents(world.replica) == contents(world.table)
 
 
 def test_rows_that_were_replayed_between_two_batches_are_logged_once_a_batch_writes_them() -> None:
@@ -186,14 +209,16 @@ def test_rows_that_were_replayed_between_two_batches_are_logged_once_a_batch_wri
     assert contents(world.replica) == {1: world.batch, 3: world.batch}
 
 
-def test_rows_that_a_cached_table_only_read_are_not_logged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("last", [6, 1])
+def test_rows_that_a_cached_table_only_read_are_not_logged(last: int, tmp_path: Path) -> None:
+    """But once they are written."""
     table = StateTable(KEY, COUNT, 128, base=RocksDBBase(str(tmp_path)), cache_max_entries=4)
     world = World(0, table)
     for keys, reads in ([1, 2, 3, 4], []), ([5, 6], []), ([5], [1]):
         world.process(keys, reads)  # row 1 leaves memory, and comes back as the base has it
     table.collect(world.batch)
-    for keys, reads in ([5], []), ([6], []), ([5], [1]), ([6], []):
+    for keys, reads in ([5], []), ([6], []), ([5], [1]), ([last], []):
         world.process(keys, reads)
     (changes,) = table.collect(world.batch)
-    assert sorted(changes.column("k").to_pylist()) == [5, 6]
+    assert sorted(changes.column("k").to_pylist()) == sorted({5, 6, last})
     table.close()

@@ -156,7 +156,7 @@ def read_framed_directory(
 def within(rows: pa.RecordBatch, key_group_start: int, key_group_stop: int) -> pa.RecordBatch:
     """The rows of key groups `[key_group_start, key_group_stop)`, of rows sorted by key group; nothing is copied."""
     groups = rows.column(KEY_GROUP_COLUMN).to_numpy()
-    start, stop = np.searchsorted(groups, [key_group_start, key_group_stop])
+    start, stop = np.searchsorted(groups, np.array([key_group_start, key_group_stop], np.int32))
     return rows.slice(int(start), int(max(stop - start, 0)))
 
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from holdfast.state import kernels
 from holdfast.state.changes import stored_rows
+from holdfast.state.columns import placed
 from holdfast.state.physical import Bools, Slots
 from holdfast.state.rows import KeyedRows, OldRows, Rows
 
@@ -127,9 +128,8 @@ class Captured:
             self._unlisted = []
         all_slots = np.concatenate([np.empty(0, np.int32), *(each[0] for each in listed)])
         all_groups = np.concatenate([np.empty(0, np.int32), *(each[1] for each in listed)])
-        places, _ = kernels.places_by_group(all_groups, self._max_parallelism)
-        in_order: Slots = kernels.placed(all_slots, places)
-        return in_order
+        targets, _ = kernels.targets_by_group(all_groups, self._max_parallelism)
+        return placed(all_slots, targets)
 
     def _piece(self, slots: Slots) -> pa.RecordBatch | None:
         with self._lock:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from holdfast.errors import CorruptObject
 from holdfast.state import kernels
+from holdfast.state.columns import placed
 from holdfast.state.index import columns_of_stored, new_index
 from holdfast.state.keys import encode_columns
 from holdfast.state.physical import fixed_array, values_of
@@ -86,8 +87,8 @@ def merge_changes(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     slots, *_ = index.lookup(encode_columns([rows.column(name) for name in key_schema.names], key_schema.names), 1)
     last = kernels.last_rows(slots, len(index))
     groups = values_of(rows.column(0))[last]
-    places, _ = kernels.places_by_group(groups, int(groups.max(initial=-1)) + 1)
-    return rows.take(pa.array(kernels.placed(last, places)))
+    targets, _ = kernels.targets_by_group(groups, int(groups.max(initial=-1)) + 1)
+    return rows.take(pa.array(placed(last, targets)))
 
 
 def within(rows: pa.RecordBatch, key_group_start: int, key_group_stop: int) -> pa.RecordBatch:

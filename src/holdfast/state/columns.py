@@ -188,22 +188,23 @@ def taken(array: Any, places: Slots) -> Any:
     return fixed_array(gathered(values_of(array), places), None, array.type)
 
 
-def placed(values: Values, places: Slots) -> Values:
-    """The array whose value at `places[i]` is `values[i]`; `places` are all of its numbers."""
-    if values.dtype.hasobject:
-        out = np.empty(len(values), object)
-        out[places] = values
-        return out
+def placed(values: Values, targets: Slots) -> Values:
+    """The array whose value at `targets[i]` is `values[i]`; `targets` are all of its numbers, once each.
+
+    Flags that are all set are returned themselves.
+    """
     if values.dtype == np.bool_ and values.all():
-        return values  # in any order
-    return cast(Values, kernels.placed(_bits(values), places).view(values.dtype))
+        return values
+    out = np.empty_like(values)
+    scatter(out, targets, values)
+    return out
 
 
-def placed_array(array: Any, places: Slots) -> Any:
+def placed_array(array: Any, targets: Slots) -> Any:
     """`placed` for an Arrow array."""
     if physical_dtype(array.type) is None or array.null_count:
-        return array.take(pa.array(placed(np.arange(len(places), dtype=np.int32), places)))
-    return fixed_array(placed(values_of(array), places), None, array.type)
+        return array.take(pa.array(placed(np.arange(len(targets), dtype=np.int32), targets)))
+    return fixed_array(placed(values_of(array), targets), None, array.type)
 
 
 def scatter(values: Values, slots: Slots, source: Values) -> None:

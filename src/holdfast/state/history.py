@@ -24,15 +24,15 @@ UNDO_BYTES_MAX = 256 * 1024 * 1024
 class Segment:
     """The rows that batch `batch` changed, as they were before it; it made the table `appeared` rows larger.
 
-    `unseen`: while its changes wait, those of its slots that no batch before it which waits has, or some more; None
-    where it is not known (`unlogged.Chain`).
+    `unseen`: at least those of its slots that no earlier batch which waits to be logged touched; None: all of them
+    count (`chain`).
     """
 
     batch: int
     rows: OldRows
     appeared: int
-    unseen: Slots | None = None
     keys: Keys | None = None
+    unseen: Slots | None = None
 
     @property
     def first(self) -> int:

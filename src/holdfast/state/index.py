@@ -109,12 +109,11 @@ class KeyIndex(ABC):
         if keys > len(self._tags):
             self._grow_slots(keys)
 
-    def lookup(self, keys: Keys, stamp: int, since: int = 0) -> tuple[Slots, Slots, Slots]:
+    def lookup(self, keys: Keys, stamp: int, first: int = 0) -> tuple[Slots, Slots, Slots]:
         """The slot of every row's key, unknown keys inserted; the distinct slots not yet stamped so; and those of them
-        whose stamp was `since` or an earlier one.
+        that are unseen: their stamp was below `first`, a new key's being 0.
 
-        `stamp` is in [1, 2^31), not below the last one, and above `since`; a new key's was 0. Keys must not be null
-        where they are of one column.
+        `stamp` is in [1, 2^31), and not below the last one. Keys must not be null where they are of one column.
 
         Raises
         ------
@@ -130,7 +129,7 @@ class KeyIndex(ABC):
             stop = min(len(keys), row + PROBE_ROWS)
             if len(self._old):
                 self._sweep(max(SWEEP_LEAST, SWEEP_PER_ROW * (stop - row)))
-            row = self._probe(keys, row, stop, (stamp, since), slots)
+            row = self._probe(keys, row, stop, stamp, first, slots)
             if row < stop:
                 self._make_room(keys, row)
         return slots, self._fresh[: self._control[FRESH]].copy(), self._unseen[: self._control[UNSEEN]].copy()
@@ -210,7 +209,7 @@ class KeyIndex(ABC):
         """What the kernel `lookup` needs beside tags."""
         return None
 
-    def _probe(self, keys: Keys, row: int, stop: int, stamps: tuple[int, int], slots: Slots) -> int:
+    def _probe(self, keys: Keys, row: int, stop: int, stamp: int, first: int, slots: Slots) -> int:
         """Look up rows `[row, stop)`; the row where room ran out, or `stop`."""
         return int(
             index_kernels.lookup(
@@ -218,7 +217,8 @@ class KeyIndex(ABC):
                 self._strings_of(keys),
                 row,
                 stop,
-                *stamps,
+                stamp,
+                first,
                 self._entries,
                 self._old,
                 self._tags,

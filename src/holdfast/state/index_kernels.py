@@ -31,7 +31,7 @@ from holdfast.state.physical import Integers, Slots
 CONTROL_FIELDS = 10
 COUNT, COUNT_MAX, SLOTS_USED, FREE, FRESH, UNSEEN, ARENA_USED, ARENA_LIVE, SWEEP_START, SWEPT = range(CONTROL_FIELDS)
 """`control`: entries, the most that fit; slots ever used, slots on the free list; rows touched by this lookup, and
-those of them untouched for longer; bytes used in the arena, and those of live keys; where the sweep of `old` began,
+those of them that are unseen; bytes used in the arena, and those of live keys; where the sweep of `old` began,
 and how many positions it is on."""
 
 _AHEAD = 24
@@ -124,12 +124,12 @@ def _new_slot(tag: Any, slot_tags: Any, free: Any, control: Any) -> Any:
 
 
 @inlined
-def _touch(slot: Any, p: Any, before: Any, stamp: Any, since: Any, control: Any, fresh: Any, unseen: Any) -> None:
+def _touch(slot: Any, p: Any, before: Any, stamp: Any, first: Any, control: Any, fresh: Any, unseen: Any) -> None:
     """Of the entry at `p`, stamped `before`."""
     store_u64(p + _8, (stamp << _32) | np.uint64(slot + 1))
     fresh[np.uint64(control[FRESH])] = slot
     control[FRESH] += 1
-    if before <= since:
+    if before < first:
         unseen[np.uint64(control[UNSEEN])] = slot
         control[UNSEEN] += 1
 
@@ -193,7 +193,7 @@ def lookup(
     start: int,
     stop: int,
     stamp: int,
-    since: int,
+    first: int,
     entries: Integers,
     old: Integers,
     slot_tags: Integers,
@@ -205,14 +205,14 @@ def lookup(
 ) -> Any:
     """Slot of each key of rows `[start, stop)`, inserting unknown ones; returns the row where room ran out, or `stop`.
 
-    `fresh` collects each slot whose stamp was another one, once, in order; `unseen` those of them whose stamp was not
-    above `since`. `strings` is None for int64 keys, their own tags; for byte keys (offsets, data, extents, arena):
+    `fresh` collects each slot whose stamp was another one, once, in order; `unseen` those of them whose stamp was
+    below `first`. `strings` is None for int64 keys, their own tags; for byte keys (offsets, data, extents, arena):
     `extents[slot]` is where in `arena` the slot's key is. Numba compiles a version for each. A new entry goes the way
     of one that is found: with a second place that touches, the loop takes twice the time.
     """
     ends = _extent(entries) + _extent(old)
     entries_at, entries_end, old_at, old_end = ends
-    mark, since_mark = np.uint64(stamp), np.uint64(since)
+    mark, first_mark = np.uint64(stamp), np.uint64(first)
     if strings is not None:
         offsets, data, extents, arena = strings
         keys_at, arena_at, extents_at = data.ctypes.data, arena.ctypes.data, extents.ctypes.data
@@ -247,7 +247,7 @@ def lookup(
             if load_u64(p) == tag and (strings is None or _is_key(_extent_of(meta, extents_at), arena_at, key, length)):
                 slot = _slot_of(meta)
                 if meta >> _32 != mark:
-                    _touch(slot, p, meta >> _32, mark, since_mark, control, fresh, unseen)
+                    _touch(slot, p, meta >> _32, mark, first_mark, control, fresh, unseen)
                 break
             p += _16
             if p == (old_end if in_old else entries_end):

@@ -46,18 +46,6 @@ def scatter_some(values: Array, slots: Slots, source: Array) -> None:
 
 
 @kernel
-def placed(values: Array, places: Slots) -> Any:
-    """The array whose value at `places[i]` is `values[i]`; `places` are all of its numbers.
-
-    Faster than `gather` by the inverse where neighbours go to few places at a time: it reads one by one.
-    """
-    out = np.empty(len(values), values.dtype)
-    for i in range(len(places)):
-        out[np.uint64(places[i])] = values[i]
-    return out
-
-
-@kernel
 def fill(values: Array, slots: Slots, value: Any) -> None:
     """`values[slots] = value`."""
     for i in range(len(slots)):
@@ -113,16 +101,20 @@ def _starts(groups: npt.NDArray[np.int32], group_count: int) -> Any:
 
 
 @kernel
-def places_by_group(groups: npt.NDArray[np.int32], group_count: int) -> Any:
-    """For `placed`: the stable order of `groups`, which are in [0, group_count); and they in that order."""
-    places, in_order = np.empty(len(groups), np.int32), np.empty(len(groups), np.int32)
+def targets_by_group(groups: npt.NDArray[np.int32], group_count: int) -> Any:
+    """Where each row goes in the stable order of `groups`, which are in [0, group_count); and they in that order.
+
+    To be scattered: that reads in order, and writes to as many runs as there are groups. To gather by the inverse reads
+    from as many, in twice the time.
+    """
+    targets, in_order = np.empty(len(groups), np.int32), np.empty(len(groups), np.int32)
     starts = _starts(groups, group_count)
     for group in range(group_count):
         in_order[starts[group] : starts[group + 1]] = group
     for i in range(len(groups)):
-        places[i] = starts[np.uint64(groups[i])]
+        targets[i] = starts[np.uint64(groups[i])]
         starts[np.uint64(groups[i])] += 1
-    return places, in_order
+    return targets, in_order
 
 
 @kernel

@@ -41,11 +41,6 @@ class RowCopies:
         columns = [(gathered(values, places), gathered(valid, places)) for values, valid in self.columns]
         return RowCopies(gathered(self.present, places), columns)
 
-    def placed(self, places: Slots) -> "RowCopies":
-        """All of them, the i-th at `places[i]`."""
-        columns = [(placed(values, places), placed(valid, places)) for values, valid in self.columns]
-        return RowCopies(placed(self.present, places), columns)
-
     def overwrite(self, places: Slots, source: "RowCopies") -> None:
         """Presence and fixed-width values at `places` become those of `source`, where the place is not negative."""
         scatter_some(self.present, places, source.present)
@@ -98,8 +93,10 @@ class KeyedRows:
 
     def by_group(self, group_count: int) -> "KeyedRows":
         """In stable order of their key groups."""
-        places, groups = kernels.places_by_group(self.groups, group_count)
-        return KeyedRows(self.rows.placed(places), groups, [placed_array(column, places) for column in self.keys])
+        targets, groups = kernels.targets_by_group(self.groups, group_count)
+        columns = [(placed(values, targets), placed(valid, targets)) for values, valid in self.rows.columns]
+        copies = RowCopies(placed(self.rows.present, targets), columns)
+        return KeyedRows(copies, groups, [placed_array(column, targets) for column in self.keys])
 
 
 class Rows:
@@ -127,9 +124,9 @@ class Rows:
         arrays = self.index.memory_bytes + self.present.nbytes + sum(column.memory_bytes for column in self.columns)
         return arrays + int(self.object_bytes * len(self.index))
 
-    def lookup(self, keys: Keys, stamp: int, since: int = 0) -> tuple[Slots, Slots, Slots]:
+    def lookup(self, keys: Keys, stamp: int, first: int = 0) -> tuple[Slots, Slots, Slots]:
         """`KeyIndex.lookup`; unknown keys get blank rows."""
-        found = self.index.lookup(keys, stamp, since)
+        found = self.index.lookup(keys, stamp, first)
         if len(self.present) < self.index.slot_capacity:
             self._grow(self.index.slot_capacity)
         return found

@@ -122,7 +122,8 @@ class StateTable:
     @property
     def undo_bytes(self) -> int:
         """What the rows saved by the batch in flight and by those before it take, for undo and for the changelog."""
-        return self.undo_in_flight_bytes + max(self._history.memory_bytes, self._unlogged.memory_bytes)
+        kept = max(self._history.memory_bytes, self._unlogged.memory_bytes) + self._unlogged.unseen_bytes
+        return self.undo_in_flight_bytes + kept
 
     @property
     def undo_in_flight_bytes(self) -> int:
@@ -157,8 +158,8 @@ class StateTable:
         """Start a transaction. There must be none."""
         self._refuse_in_batch("begin")
         with self._lock:
-            since = self._unlogged.begins(self._next_stamp())
-            self._transaction = Transaction(batch, since, self._rows.copy(_NONE))
+            first = self._unlogged.begin(self._next_stamp())
+            self._transaction = Transaction(batch, first, self._rows.copy(_NONE))
 
     def lookup(self, rows: pa.RecordBatch) -> Slots:
         """The slot of each row's key. Unknown keys get a blank row that is not present.
@@ -177,7 +178,7 @@ class StateTable:
         keys = encode_columns(declared_columns(rows, self.key_schema), self.key_schema.names)
         refuse_nulls(keys, self.key_schema.names)
         with self._lock:
-            slots, fresh, unseen = self._rows.lookup(keys, self._stamp, transaction.since or 0)
+            slots, fresh, unseen = self._rows.lookup(keys, self._stamp, transaction.first)
             old = self._rows.copy(fresh) if self._residency is None else self._residency.looked_up(slots, fresh)
             transaction.save(old, unseen)
             self._save_for_captured(old)
@@ -250,10 +251,10 @@ class StateTable:
             self._rows.estimate_objects(old.slots)
             changed = old if self._residency is None else self._residency.committed(old, present, transaction.changed)
             if len(changed.slots):
-                self._history.add(segment := Segment(transaction.batch, changed, appeared))
+                segment = Segment(transaction.batch, changed, appeared)
+                self._history.add(segment)
                 if transaction.deferred:
-                    segment.unseen = transaction.unseen()
-                    self._unlogged.add(segment, whole=changed is old)
+                    self._unlogged.add(segment, transaction.unseen(), whole=changed is old)
             self._settle(old.slots, present)
 
     def undo(self) -> None:
@@ -477,6 +478,7 @@ class StateTable:
     def _next_stamp(self) -> int:
         if self._stamp == STAMP_MAX:
             self._rows.index.clear_stamps()
+            self._unlogged.end_chain()
             self._stamp = 0
         self._stamp += 1
         return self._stamp

@@ -13,10 +13,10 @@ from holdfast.state.rows import OldRows, Rows, concatenated
 class Transaction:
     """The touched rows of batch `batch`, in order of first touch: one segment for each lookup that touched any."""
 
-    def __init__(self, batch: int, since: int | None, none: OldRows) -> None:
+    def __init__(self, batch: int, first: int, none: OldRows) -> None:
         self.batch = batch
-        self.since = since
-        """What `unseen` means: see `unlogged.Chain`."""
+        self.first = first
+        """The stamp before which rows are unseen (`chain`)."""
         self.deferred = False
         """Whether its changes are to be collected after it is committed."""
         self.changed: Bools | None = None
@@ -46,7 +46,7 @@ class Transaction:
         return self._segments[0]
 
     def unseen(self) -> Slots:
-        """Those of the rows touched so far that no batch had touched after `since`."""
+        """Those of the rows touched so far that were stamped before `first`."""
         return np.concatenate(self._unseen) if len(self._unseen) > 2 else self._unseen[-1]
 
     def appeared(self, rows: Rows) -> int:

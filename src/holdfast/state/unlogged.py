@@ -4,7 +4,8 @@
     collect(up to batch N) ──► of the slots touched up to N, the rows as they were after N:
                                as they are now, or as a later batch (also one in flight) saved them before its touch
 
-So a batch costs the changelog nothing, and a row touched by many batches is read once. Before slots lose their keys
+So a batch costs the changelog next to nothing, and a row touched by many batches is read once, and most often gathered
+once (`chain`). Before slots lose their keys
 what waits is read at once, batch by batch (`resolve`). Where it takes too much memory, its oldest part, which undo has
 given up, is condensed to the slots alone. Invariant: what waits names rows by slot.
 Under the table's lock, which batches wait for, rows are copied with their keys (`take`), no more: which ones is found
@@ -18,6 +19,7 @@ import numpy as np
 
 from holdfast.errors import CheckpointFailed
 from holdfast.state import kernels
+from holdfast.state.chain import Chain
 from holdfast.state.history import History, Segment
 from holdfast.state.physical import Slots
 from holdfast.state.rows import KeyedRows, OldRows, RowCopies, Rows
@@ -109,45 +111,8 @@ class Taken:
         return [*self.read, self.now.take(kernels.where(different))]
 
 
-class Chain:
-    """Batches one right after the other that wait, with nothing else that touched rows between.
-
-    The index tells which stamp a row had before a batch touched it. Those rows of the chain's batches whose stamp was
-    `since` or an earlier one are all that they touched, each once: of a hundred batches that touch the same rows only
-    the first has any, and the others need not be gone through. Where one does not wait, or rows were touched otherwise
-    (a batch undone, rows replayed), the next chain begins.
-    """
-
-    def __init__(self) -> None:
-        self._since: int | None = None
-        self._stamp = 0
-        """Of the batch that began last."""
-        self._added = False
-        """Whether it waits."""
-
-    def end(self) -> None:
-        """Some of its batches no longer wait, or never were, or not with all rows that they touched."""
-        self._since = None
-
-    def since(self, stamp: int) -> int | None:
-        """A batch with that stamp begins. None where it is of no chain: tables without a changelog have none."""
-        if not self._added:
-            self._since = None
-        elif self._since is None or stamp != self._stamp + 1:
-            self._since = stamp - 1
-        self._stamp, self._added = stamp, False
-        return self._since
-
-    def add(self, whole: bool) -> bool:
-        """The batch that began last waits, with all rows that it touched or only some: whether it is of the chain."""
-        self._added = True
-        if not whole:
-            self.end()
-        return self._since is not None
-
-
 def touched_by(parts: Sequence[Part], slots_used: int) -> Slots:
-    """The distinct slots, all below `slots_used`, of parts of which nothing that waits is earlier; of several parts in
+    """The distinct slots, all below `slots_used`, of `parts`, which are all that waits up to some batch; of several in
     order, so that the table is read from one end to the other.
     """
     if len(parts) < 2:
@@ -158,11 +123,6 @@ def touched_by(parts: Sequence[Part], slots_used: int) -> Slots:
         kernels.fill(touched, each.slots if unseen is None else unseen, True)
     slots: Slots = kernels.where(touched)
     return slots
-
-
-def _memory_bytes(part: Part) -> int:
-    unseen = part.unseen if isinstance(part, Segment) else None
-    return part.memory_bytes + (0 if unseen is None else unseen.nbytes)
 
 
 class Unlogged:
@@ -179,17 +139,20 @@ class Unlogged:
         self._chain = Chain()
         self.memory_bytes = 0
         """What waits takes. Of the batches that are there, undo and this hold the newest, so the larger is the sum."""
+        self.unseen_bytes = 0
+        """What is remembered of it besides, to find its rows."""
 
-    def begins(self, stamp: int) -> int | None:
-        """A batch with that stamp: since which one it is to tell rows as `unseen`, if it is."""
-        return self._chain.since(stamp)
+    def begin(self, stamp: int) -> int:
+        """A batch begins: see `Chain`."""
+        return self._chain.begin(stamp)
 
-    def add(self, segment: Segment, whole: bool) -> None:
-        """The segment of the batch that is committed now, which the history has too. `whole`: all that it touched."""
-        if not self._chain.add(whole):
-            segment.unseen = None
+    def add(self, segment: Segment, unseen: Slots, *, whole: bool) -> None:
+        """The segment of the batch that is committed now, which the history has too; `whole`: all rows it touched."""
+        if self._chain.add(whole):
+            segment.unseen = unseen
+            self.unseen_bytes += unseen.nbytes
         self._waiting.append(segment)
-        self.memory_bytes += _memory_bytes(segment)
+        self.memory_bytes += segment.memory_bytes
         condensed_bytes = 0 if self._condensed is None else self._condensed.memory_bytes
         if self.memory_bytes - condensed_bytes > self._history.memory_bytes + WAITING_BYTES_MAX:
             self._condense()
@@ -226,11 +189,10 @@ class Unlogged:
             later = saved if in_flight is None else [*saved, in_flight]
             taken = Taken(read, parts, slots, now, later, self._rows.capacity)
         self._read = [each for each in self._read if each.batch > up_to_batch]
+        if parts:
+            self.end_chain()
         waiting = [each for each in self._waiting if each.batch > up_to_batch]
-        for each in waiting:
-            each.unseen = None
         self._keep(waiting, None if self._condensed in parts else self._condensed)
-        self._chain.end()
         return taken
 
     def resolve(self) -> None:
@@ -253,8 +215,8 @@ class Unlogged:
                 rows = self._rows.with_keys(timeline.at(self._condensed.slots))
                 read.append(Read(self._condensed.first, self._condensed.batch, rows))
         self._read += reversed(read)
+        self.end_chain()
         self._keep([], None)
-        self._chain.end()
 
     def shrink(self, bytes_max: int) -> None:
         """Between batches: what waits takes no more than that, after undo was shrunk to it, or as little as it can."""
@@ -274,8 +236,15 @@ class Unlogged:
 
     def rewind(self, to_batch: int) -> None:
         """Later batches never were. What is condensed is older: undo has given it up."""
+        self.end_chain()
         self._keep([each for each in self._waiting if each.batch <= to_batch], self._condensed)
         self._read = [each for each in self._read if each.batch <= to_batch]
+
+    def end_chain(self) -> None:
+        """Of what waits all slots count from now on."""
+        for each in self._waiting:
+            each.unseen = None
+        self.unseen_bytes = 0
         self._chain.end()
 
     def _parts(self) -> list[Part]:
@@ -284,7 +253,8 @@ class Unlogged:
     def _keep(self, waiting: list[Segment], condensed: Condensed | None) -> None:
         self._waiting = waiting
         self._condensed = condensed
-        self.memory_bytes = sum(_memory_bytes(each) for each in self._parts())
+        self.memory_bytes = sum(each.memory_bytes for each in self._parts())
+        self.unseen_bytes = sum(0 if each.unseen is None else each.unseen.nbytes for each in waiting)
 
     def _by_slot(self, from_batch: int) -> list[Segment]:
         """Segments of that batch and later ones, also such as undo had to give up."""
