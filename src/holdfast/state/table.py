@@ -478,7 +478,6 @@ class StateTable:
     def _next_stamp(self) -> int:
         if self._stamp == STAMP_MAX:
             self._rows.index.clear_stamps()
-            self._unlogged.end_chain()
             self._stamp = 0
         self._stamp += 1
         return self._stamp
