@@ -104,8 +104,8 @@ def _starts(groups: npt.NDArray[np.int32], group_count: int) -> Any:
 def targets_by_group(groups: npt.NDArray[np.int32], group_count: int) -> Any:
     """Where each row goes in the stable order of `groups`, which are in [0, group_count); and they in that order.
 
-    To be scattered: that reads in order, and writes to as many runs as there are groups. To gather by the inverse reads
-    from as many, in twice the time.
+    To be scattered: that reads in order, and writes to as many runs as there are groups. To gather by the inverse is to
+    read from as many, which takes longer.
     """
     targets, in_order = np.empty(len(groups), np.int32), np.empty(len(groups), np.int32)
     starts = _starts(groups, group_count)

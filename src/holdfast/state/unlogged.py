@@ -4,12 +4,11 @@
     collect(up to batch N) ──► of the slots touched up to N, the rows as they were after N:
                                as they are now, or as a later batch (also one in flight) saved them before its touch
 
-So a batch costs the changelog next to nothing, and a row touched by many batches is read once, and most often gathered
-once (`chain`). Before slots lose their keys
-what waits is read at once, batch by batch (`resolve`). Where it takes too much memory, its oldest part, which undo has
-given up, is condensed to the slots alone. Invariant: what waits names rows by slot.
-Under the table's lock, which batches wait for, rows are copied with their keys (`take`), no more: which ones is found
-out before, and what they were after N after it (`Taken.net`). Does not own undo.
+So a batch costs the changelog next to nothing, and a row touched by many batches is read once, its slot mostly gathered
+once (`chain`). Before slots lose their keys what waits is read at once, batch by batch (`resolve`). Where it takes too
+much memory, its oldest part, which undo has given up, is condensed to the slots alone. Invariant: what waits names rows
+by slot. Under the table's lock, which batches wait for, rows are copied with their keys (`take`), no more: which ones
+is found out before, and what they were after N after it (`Taken.net`). Does not own undo.
 """
 
 from collections.abc import Sequence
@@ -190,7 +189,7 @@ class Unlogged:
             taken = Taken(read, parts, slots, now, later, self._rows.capacity)
         self._read = [each for each in self._read if each.batch > up_to_batch]
         if parts:
-            self.end_chain()
+            self._end_chain()
         waiting = [each for each in self._waiting if each.batch > up_to_batch]
         self._keep(waiting, None if self._condensed in parts else self._condensed)
         return taken
@@ -215,7 +214,7 @@ class Unlogged:
                 rows = self._rows.with_keys(timeline.at(self._condensed.slots))
                 read.append(Read(self._condensed.first, self._condensed.batch, rows))
         self._read += reversed(read)
-        self.end_chain()
+        self._end_chain()
         self._keep([], None)
 
     def shrink(self, bytes_max: int) -> None:
@@ -236,11 +235,11 @@ class Unlogged:
 
     def rewind(self, to_batch: int) -> None:
         """Later batches never were. What is condensed is older: undo has given it up."""
-        self.end_chain()
+        self._end_chain()
         self._keep([each for each in self._waiting if each.batch <= to_batch], self._condensed)
         self._read = [each for each in self._read if each.batch <= to_batch]
 
-    def end_chain(self) -> None:
+    def _end_chain(self) -> None:
         """Of what waits all slots count from now on."""
         for each in self._waiting:
             each.unseen = None
