@@ -158,8 +158,8 @@ class StateTable:
         """Start a transaction. There must be none."""
         self._refuse_in_batch("begin")
         with self._lock:
-            first = self._unlogged.begin(self._next_stamp())
-            self._transaction = Transaction(batch, first, self._rows.copy(_NONE))
+            first_stamp = self._unlogged.begin(self._next_stamp())
+            self._transaction = Transaction(batch, first_stamp, self._rows.copy(_NONE))
 
     def lookup(self, rows: pa.RecordBatch) -> Slots:
         """The slot of each row's key. Unknown keys get a blank row that is not present.
@@ -178,7 +178,7 @@ class StateTable:
         keys = encode_columns(declared_columns(rows, self.key_schema), self.key_schema.names)
         refuse_nulls(keys, self.key_schema.names)
         with self._lock:
-            slots, fresh, unseen = self._rows.lookup(keys, self._stamp, transaction.first)
+            slots, fresh, unseen = self._rows.lookup(keys, self._stamp, transaction.first_stamp)
             old = self._rows.copy(fresh) if self._residency is None else self._residency.looked_up(slots, fresh)
             transaction.save(old, unseen)
             self._save_for_captured(old)

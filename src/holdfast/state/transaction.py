@@ -13,10 +13,10 @@ from holdfast.state.rows import OldRows, Rows, concatenated
 class Transaction:
     """The touched rows of batch `batch`, in order of first touch: one segment for each lookup that touched any."""
 
-    def __init__(self, batch: int, first: int, none: OldRows) -> None:
+    def __init__(self, batch: int, first_stamp: int, none: OldRows) -> None:
         self.batch = batch
-        self.first = first
-        """The stamp before which rows are unseen (`chain`)."""
+        self.first_stamp = first_stamp
+        """Rows stamped before it are unseen (`chain`)."""
         self.deferred = False
         """Whether its changes are to be collected after it is committed."""
         self.changed: Bools | None = None
@@ -46,7 +46,7 @@ class Transaction:
         return self._segments[0]
 
     def unseen(self) -> Slots:
-        """Those of the rows touched so far that were stamped before `first`."""
+        """Those of the rows touched so far that were stamped before `first_stamp`."""
         return np.concatenate(self._unseen) if len(self._unseen) > 2 else self._unseen[-1]
 
     def appeared(self, rows: Rows) -> int:

@@ -240,10 +240,9 @@ class Unlogged:
         self._read = [each for each in self._read if each.batch <= to_batch]
 
     def _end_chain(self) -> None:
-        """Of what waits all slots count from now on."""
+        """Of what waits all slots count from now on; `_keep` follows."""
         for each in self._waiting:
             each.unseen = None
-        self.unseen_bytes = 0
         self._chain.end()
 
     def _parts(self) -> list[Part]:
