@@ -1,4 +1,6 @@
-"""What processes lock on their machine's disk: free once they are dead, as the kernel would have it."""
+"""What processes have on their machine's disk: locks are free and databases closed once they are dead, as the kernel
+would have it.
+"""
 
 import os
 from collections.abc import Iterator
@@ -10,13 +12,15 @@ from unittest import mock
 from simulation_threads import runtime
 
 from holdfast.recovery.local import LocalCopies
+from holdfast.state.base_rocksdb import RocksDBBase
 from holdfast.state.own_folder import OwnFolder
 
 
 @contextmanager
 def locks_end_with_processes() -> Iterator[None]:
-    """While it is open, a simulated process that is killed lets go of its folders and copies."""
+    """While it is open, a simulated process that is killed lets go of its folders, databases and copies."""
     make, close, open_copies = OwnFolder.__init__, OwnFolder.close, LocalCopies._open
+    make_base = RocksDBBase.__init__
 
     def made(self: OwnFolder, *arguments: Any) -> None:
         make(self, *arguments)
@@ -26,6 +30,10 @@ def locks_end_with_processes() -> Iterator[None]:
         if _locks().pop(id(self), None) is not None:
             close(self)
 
+    def made_base(self: RocksDBBase, *arguments: Any) -> None:
+        make_base(self, *arguments)
+        _locks()[id(self)] = partial(_close_database, self)
+
     def opened(self: LocalCopies) -> Any:
         file = open_copies(self)
         _locks()[id(file)] = file.close
@@ -34,9 +42,18 @@ def locks_end_with_processes() -> Iterator[None]:
     with (
         mock.patch.object(OwnFolder, "__init__", made),
         mock.patch.object(OwnFolder, "close", closed),
+        mock.patch.object(RocksDBBase, "__init__", made_base),
         mock.patch.object(LocalCopies, "_open", opened),
     ):
         yield
+
+
+def _close_database(base: RocksDBBase) -> None:
+    """Left open, it writes out what is in memory whenever it happens to be collected: by then into a folder that is no
+    more, for which RocksDB waits a second, once for each, with the interpreter's lock held."""
+    db, base._db = base._db, None
+    if db is not None:
+        db.close()
 
 
 def _locks() -> dict[int, Any]:
