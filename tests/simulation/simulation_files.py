@@ -17,26 +17,26 @@ from holdfast.state.own_folder import OwnFolder
 
 
 @contextmanager
-def locks_end_with_processes() -> Iterator[None]:
+def files_end_with_processes() -> Iterator[None]:
     """While it is open, a simulated process that is killed lets go of its folders, databases and copies."""
     make, close, open_copies = OwnFolder.__init__, OwnFolder.close, LocalCopies._open
     make_base = RocksDBBase.__init__
 
     def made(self: OwnFolder, *arguments: Any) -> None:
         make(self, *arguments)
-        _locks()[id(self)] = partial(os.close, self._lock)
+        _held()[id(self)] = partial(os.close, self._lock)
 
     def closed(self: OwnFolder) -> None:
-        if _locks().pop(id(self), None) is not None:
+        if _held().pop(id(self), None) is not None:
             close(self)
 
     def made_base(self: RocksDBBase, *arguments: Any) -> None:
         make_base(self, *arguments)
-        _locks()[id(self)] = partial(_close_database, self)
+        _held()[id(self)] = partial(_close_database, self)
 
     def opened(self: LocalCopies) -> Any:
         file = open_copies(self)
-        _locks()[id(file)] = file.close
+        _held()[id(file)] = file.close
         return file
 
     with (
@@ -56,7 +56,7 @@ def _close_database(base: RocksDBBase) -> None:
         db.close()
 
 
-def _locks() -> dict[int, Any]:
+def _held() -> dict[int, Any]:
     fiber = runtime().current
     assert fiber is not None
-    return fiber.process.locks
+    return fiber.process.held

@@ -49,8 +49,8 @@ class Process:
         self.deaf = False
         """Takes no more calls."""
         self.fibers: dict[Fiber, None] = {}
-        self.locks: dict[int, Callable[[], object]] = {}
-        """How to let go of what it has locked on its machine."""
+        self.held: dict[int, Callable[[], object]] = {}
+        """How what it has locked, or open, on its machine comes to its end."""
         self.on_death: list[Callable[[], None]] = []
         self._runtime = runtime
         self._standing: list[Fiber] = []
@@ -60,17 +60,17 @@ class Process:
         if self.alive:
             self.alive = False
             self._runtime.note("killed", self.name)
-            self.unlock()
+            self.let_go()
             for call in self.on_death:
                 self._runtime.later(0.0, call)
         if self._runtime.current is not None and self._runtime.current.process is self:
             self._runtime.leave()
 
-    def unlock(self) -> None:
+    def let_go(self) -> None:
         """As at its end."""
-        locks, self.locks = self.locks, {}
-        for let_go in locks.values():
-            let_go()
+        held, self.held = self.held, {}
+        for end in held.values():
+            end()
 
     def pause(self) -> None:
         """SIGSTOP; what is due meanwhile comes all at once when it goes on."""
@@ -251,7 +251,7 @@ class Runtime:
         """Unwind every fiber that is left; nothing they still do has an effect outside of memory."""
         self.closing = True
         for process in self._processes:
-            process.unlock()
+            process.let_go()
             for fiber in list(process.fibers):
                 self.current = fiber
                 fiber.greenlet.throw(GreenletExit)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import simulation_oracle as oracle
 from simulation_cluster import Network, SimulatedCluster
 from simulation_ends import FedSource, Feed, Marks, Recorder, SimulatedClock
-from simulation_files import locks_end_with_processes
+from simulation_files import files_end_with_processes
 from simulation_invariants import Broken, require, require_equal
 from simulation_kit import KEYED, MAX_PARALLELISM, keyed
 from simulation_oracle import LEVELS
@@ -444,7 +444,7 @@ def _places() -> Iterator[None]:
     """Simulated threads; and loops that look around less often: each look takes time of a real processor."""
     with (
         simulated(),
-        locks_end_with_processes(),
+        files_end_with_processes(),
         mock.patch("holdfast.jobmaster.control.TICK_S", 0.1),
         mock.patch("holdfast.jobmaster.master.IDLE_S_MIN", 0.05),
         mock.patch("holdfast.jobmaster.master.IDLE_S_MAX", 0.2),

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from simulation_files import locks_end_with_processes
+from simulation_files import files_end_with_processes
 from simulation_runtime import Runtime
 from simulation_threads import running
 
@@ -13,7 +13,7 @@ from holdfast.state.own_folder import sweep
 def test_a_process_that_is_killed_has_no_database_open_once_its_folder_may_go(tmp_path: Path) -> None:
     runtime = Runtime(0)
     made: list[RocksDBBase] = []
-    with running(runtime, 0), locks_end_with_processes():
+    with running(runtime, 0), files_end_with_processes():
         process = runtime.process("p0")
 
         def live() -> None:
