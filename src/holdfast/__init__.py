@@ -40,7 +40,7 @@ from holdfast.sinks.memory import MemorySink
 from holdfast.sinks.noop import NoopSink
 from holdfast.sinks.parquet import ParquetSink
 from holdfast.sources.dataframe import DataFrameSource
-from holdfast.sources.file import FileSource
+from holdfast.sources.files.file_source import FileSource
 from holdfast.sources.pyspark_reader import DataSourceReaderSource
 from holdfast.sources.sequence import SequenceSource
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from holdfast.clock import ManualClock
 from holdfast.sources.base import BadRow, Enumerator, EnumeratorContext, Offsets, Source
-from holdfast.sources.file import FileSource
+from holdfast.sources.files.file_source import FileSource
 from holdfast.storage.store import ObjectStore, open_store
 
 _store_numbers = itertools.count()

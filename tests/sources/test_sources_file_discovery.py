@@ -11,8 +11,17 @@ from sources_kit import SCHEMA, enumerator, ids, new_store, put_text, read_one, 
 
 from holdfast.errors import BadRecord, CorruptObject, JobRefused, SettingsError, StorageError
 from holdfast.sources.base import Offsets
-from holdfast.sources.file import FileSource
-from holdfast.sources.file_chunks import FAN, MAGIC, VERSION, ChunkContent, decode, encode, join, replaced_by_next
+from holdfast.sources.files.discovery_chunks import (
+    FAN,
+    MAGIC,
+    VERSION,
+    ChunkContent,
+    decode,
+    encode,
+    join,
+    replaced_by_next,
+)
+from holdfast.sources.files.file_source import FileSource
 from holdfast.storage.framing import frame
 
 GOLDEN_CHUNK = (

@@ -25,9 +25,9 @@ from sources_kit import (
 )
 
 from holdfast.errors import BadRecord, HoldfastError, JobRefused
-from holdfast.sources import file_lines
 from holdfast.sources.base import SplitRead
-from holdfast.sources.file import FileSource
+from holdfast.sources.files import lines
+from holdfast.sources.files.file_source import FileSource
 from holdfast.storage.store import open_store
 
 SUFFIXES = ["csv", "json", "parquet", "arrow"]
@@ -80,7 +80,7 @@ def test_any_division_of_a_text_reads_each_line_once(end, block_bytes):
         cuts = [0, *sorted(draw.randint(0, len(text)) for _ in range(draw.randint(0, 5))), len(text)]
         found = b""
         for start, stop in itertools.pairwise(cuts):
-            for offset, data in file_lines.blocks(
+            for offset, data in lines.blocks(
                 lambda offset, length: text[offset : offset + length], len(text), start, stop, block_bytes
             ):
                 assert offset == len(found)

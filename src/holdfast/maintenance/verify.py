@@ -24,8 +24,8 @@ from holdfast.maintenance.report import CheckpointSummary, Progress, Report
 from holdfast.recovery.manifests import decode_manifest
 from holdfast.recovery.restore import select
 from holdfast.sinks.staging import StagedRows, decode_any
-from holdfast.sources.file_chunks import decode as decode_chunk
-from holdfast.sources.file_chunks import join
+from holdfast.sources.files.discovery_chunks import decode as decode_chunk
+from holdfast.sources.files.discovery_chunks import join
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 

@@ -26,8 +26,8 @@ from holdfast.sources.base import (
     SourcePlan,
     SplitRead,
 )
-from holdfast.sources.file_schema import conform, fits, forbidden_nulls
 from holdfast.sources.offsets import flat_offsets
+from holdfast.sources.schema_fit import conform, fits, forbidden_nulls
 
 ROWS_PER_BATCH = 16_384
 STEPS_AT_ONCE_MAX = 64

@@ -2,7 +2,7 @@
 
 Files get numbers in discovery order. Offsets are `{"next": n}` (all files below n are read) plus one entry
 `{"<number>": position}` for a file below n that is read in part; there is at most one, since files are read in
-order. Which files have which numbers is in discovery chunks (`file_chunks`), stored before `latest` returns.
+order. Which files have which numbers is in discovery chunks (`discovery_chunks`), stored before `latest` returns.
 
     numbers   0 1 2 3 4 5 | 6 7 8          chunks [0…4] [5…6] [7…8]
     read      ─────────► ▲                 offsets {"next": 6, "5": 1200}: 0 to 4 whole, 5 up to row 1200
@@ -22,9 +22,9 @@ import msgspec
 
 from holdfast.errors import BadRecord, CorruptObject, JobRefused, StorageError
 from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, SourcePlan, SplitRead
-from holdfast.sources.file_chunks import Chunk, ChunkContent, decode, encode, join, replaced_by_next
-from holdfast.sources.file_formats import FileShape, Format
-from holdfast.sources.file_trees import FileInfo, FileTree, changed
+from holdfast.sources.files.discovery_chunks import ChunkContent, DiscoveryChunk, decode, encode, join, replaced_by_next
+from holdfast.sources.files.formats import FileShape, Format
+from holdfast.sources.files.trees import FileInfo, FileTree, changed
 from holdfast.storage import names
 
 NEXT = "next"
@@ -74,7 +74,7 @@ class FileEnumerator(Enumerator):
         self._context = context
         self._files: list[FileInfo] = []
         self._numbers: dict[str, int] = {}
-        self._chunks: list[Chunk] = []
+        self._chunks: list[DiscoveryChunk] = []
         self._named: set[str] = set()
         self._replaced: list[Replaced] = []
         self._unneeded: list[str] = []
@@ -229,7 +229,7 @@ class FileEnumerator(Enumerator):
         self._unneeded += [chunk for chunk in replaced if chunk not in self._named]
         if named := [chunk for chunk in replaced if chunk in self._named]:
             self._replaced.append(Replaced(named))
-        self._chunks = [*self._chunks[:kept], Chunk(name, level, first, len(files))]
+        self._chunks = [*self._chunks[:kept], DiscoveryChunk(name, level, first, len(files))]
         self._numbers.update({file.path: len(self._files) + index for index, file in enumerate(new)})
         self._files += new
 

@@ -13,7 +13,7 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
 from holdfast.errors import BadRecord, StorageError
-from holdfast.sources.file_trees import FileInfo, FileTree
+from holdfast.sources.files.trees import FileInfo, FileTree
 
 BATCH_ROWS = 131_072
 

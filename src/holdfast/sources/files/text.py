@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from holdfast.errors import BadRecord, JobRefused
-from holdfast.sources.file_lines import record_ranges
-from holdfast.sources.file_schema import EvolutionPolicy, check_columns, conform, forbidden_nulls
+from holdfast.sources.files.lines import record_ranges
+from holdfast.sources.schema_fit import EvolutionPolicy, check_columns, conform, forbidden_nulls
 
 PAYLOAD_CHARS_MAX = 65_536
 SALVAGE_RECORDS = 256

@@ -1,7 +1,7 @@
 """A source of files: Parquet, CSV, JSON lines or Arrow, in a folder, a glob or an object store.
 
 New files are picked up while the job runs. A file is immutable once discovered. What this module does
-not own: discovery and planning (`file_discovery`), formats (`file_formats`), access (`file_trees`).
+not own: discovery and planning (`discovery`), formats (`formats`), access (`trees`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,11 +14,11 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError, JobRefused, SettingsError
 from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import BadRow, Enumerator, EnumeratorContext, Source, SourceBatch, SplitRead
-from holdfast.sources.file_discovery import FileEnumerator, ReadDetail, utc
-from holdfast.sources.file_formats import Format, formats, has_suffix
-from holdfast.sources.file_schema import EvolutionPolicy, spark_friendly
-from holdfast.sources.file_text import CsvOptions
-from holdfast.sources.file_trees import FileInfo, FileTree, is_glob, open_tree
+from holdfast.sources.files.discovery import FileEnumerator, ReadDetail, utc
+from holdfast.sources.files.formats import Format, formats, has_suffix
+from holdfast.sources.files.text import CsvOptions
+from holdfast.sources.files.trees import FileInfo, FileTree, is_glob, open_tree
+from holdfast.sources.schema_fit import EvolutionPolicy, spark_friendly
 
 STARTING = ("earliest", "latest")
 POLICIES = {"on_new_column": ("fail", "ignore"), "on_missing_column": ("fail", "null")}

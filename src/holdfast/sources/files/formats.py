@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from holdfast.sources import file_columns, file_lines, file_text
-from holdfast.sources.file_schema import EvolutionPolicy, check_columns, check_types, conform, forbidden_nulls
-from holdfast.sources.file_text import BlockParser, CsvOptions
-from holdfast.sources.file_trees import FileInfo, FileTree
+from holdfast.sources.files import columnar, lines, text
+from holdfast.sources.files.text import BlockParser, CsvOptions
+from holdfast.sources.files.trees import FileInfo, FileTree
+from holdfast.sources.schema_fit import EvolutionPolicy, check_columns, check_types, conform, forbidden_nulls
 
 SAMPLE_BYTES = 64 * 1024
 INFERENCE_BYTES = 1024 * 1024
@@ -82,7 +82,7 @@ class ColumnarFormat(Format):
         name: str,
         suffixes: tuple[str, ...],
         infer: Callable[[FileTree, FileInfo], pa.Schema],
-        shape: Callable[[FileTree, FileInfo], file_columns.ColumnarShape],
+        shape: Callable[[FileTree, FileInfo], columnar.ColumnarShape],
         rows: Callable[[FileTree, FileInfo, list[str], int, int], Iterator[tuple[int, pa.RecordBatch]]],
     ) -> None:
         self.name, self.suffixes = name, suffixes
@@ -115,7 +115,7 @@ def without_nulls(position: int, batch: pa.RecordBatch) -> Iterator[Piece]:
     mask, column = nulls
     reason, begin = f"column {column!r} is null", 0
     for index in np.flatnonzero(mask).tolist():
-        bad = BadPiece(str(position + index), reason, file_columns.row_as_json(batch, index))
+        bad = BadPiece(str(position + index), reason, columnar.row_as_json(batch, index))
         yield Piece(position + begin, batch.slice(begin, index - begin), [bad])
         begin = index + 1
     if begin < batch.num_rows:
@@ -150,14 +150,14 @@ class TextFormat(Format):
 
     def skipped(self, data: bytes) -> int:
         """How many bytes at the beginning of a file are not rows."""
-        return len(file_text.BYTE_ORDER_MARK) if data.startswith(file_text.BYTE_ORDER_MARK) else 0
+        return len(text.BYTE_ORDER_MARK) if data.startswith(text.BYTE_ORDER_MARK) else 0
 
     def blocks(self, tree: FileTree, file: FileInfo, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
         compression = compression_of(file)
         if compression is None and not self.whole:
-            yield from file_lines.blocks(ranges(tree, file), file.size, start, stop)
+            yield from lines.blocks(ranges(tree, file), file.size, start, stop)
             return
-        with file_columns.readable(file, self.name), tree.open(file) as raw:
+        with columnar.readable(file, self.name), tree.open(file) as raw:
             opened = pa.CompressedInputStream(raw, compression) if compression else raw
             if self.whole:
                 yield 0, opened.read()
@@ -182,14 +182,14 @@ class CsvFormat(TextFormat):
     def infer(self, tree: FileTree, file: FileInfo) -> pa.Schema:
         data = self.head(tree, file)
         columns = self._columns(data)
-        return file_text.infer_csv(file.path, columns, data[self.skipped(data) :], self._options)
+        return text.infer_csv(file.path, columns, data[self.skipped(data) :], self._options)
 
     def check(self, schema: pa.Schema) -> None:
-        file_text.check_csv_types(schema)
+        text.check_csv_types(schema)
 
     def parser(self, tree: FileTree, file: FileInfo, schema: pa.Schema, policy: EvolutionPolicy) -> BlockParser:
         columns = schema.names if not self._options.header else self._columns(self._first_line(tree, file))
-        return file_text.CsvParser(file.path, columns, schema, self._options, policy)
+        return text.CsvParser(file.path, columns, schema, self._options, policy)
 
     def skipped(self, data: bytes) -> int:
         return data.find(b"\n") + 1 or len(data) if self._options.header else super().skipped(data)
@@ -198,10 +198,10 @@ class CsvFormat(TextFormat):
         if compression_of(file) or self.whole:
             return self.head(tree, file)
         read_range = ranges(tree, file)
-        return read_range(0, file_lines.line_start(read_range, file.size, 1))
+        return read_range(0, lines.line_start(read_range, file.size, 1))
 
     def _columns(self, data: bytes) -> list[str]:
-        names = file_text.split_header(data[: data.find(b"\n") + 1 or len(data)], self._options)
+        names = text.split_header(data[: data.find(b"\n") + 1 or len(data)], self._options)
         return names if self._options.header else [f"_c{index}" for index in range(len(names))]
 
 
@@ -211,16 +211,16 @@ class JsonFormat(TextFormat):
 
     def infer(self, tree: FileTree, file: FileInfo) -> pa.Schema:
         data = self.head(tree, file)
-        return file_text.infer_json(file.path, data[self.skipped(data) :])
+        return text.infer_json(file.path, data[self.skipped(data) :])
 
     def parser(self, tree: FileTree, file: FileInfo, schema: pa.Schema, policy: EvolutionPolicy) -> BlockParser:
-        return file_text.JsonParser(file.path, schema, policy)
+        return text.JsonParser(file.path, schema, policy)
 
 
 def stream_blocks(opened: Any) -> Iterator[tuple[int, bytes]]:
     """Whole lines out of a stream, as (offset, bytes) blocks."""
     offset, carried = 0, b""
-    while data := opened.read(file_lines.BLOCK_BYTES):
+    while data := opened.read(lines.BLOCK_BYTES):
         data = carried + data
         whole = data.rfind(b"\n") + 1
         if whole:
@@ -230,7 +230,7 @@ def stream_blocks(opened: Any) -> Iterator[tuple[int, bytes]]:
         yield offset, carried
 
 
-def ranges(tree: FileTree, file: FileInfo) -> file_lines.ReadRange:
+def ranges(tree: FileTree, file: FileInfo) -> lines.ReadRange:
     return lambda offset, length: tree.read_range(file, offset, length)
 
 
@@ -248,16 +248,16 @@ def formats(options: CsvOptions) -> dict[str, Format]:
         ColumnarFormat(
             "parquet",
             (".parquet", ".pq"),
-            file_columns.parquet_schema,
-            file_columns.parquet_shape,
-            file_columns.parquet_rows,
+            columnar.parquet_schema,
+            columnar.parquet_shape,
+            columnar.parquet_rows,
         ),
         ColumnarFormat(
             "arrow",
             (".arrow", ".feather", ".ipc"),
-            file_columns.arrow_schema,
-            file_columns.arrow_shape,
-            file_columns.arrow_rows,
+            columnar.arrow_schema,
+            columnar.arrow_shape,
+            columnar.arrow_rows,
         ),
         CsvFormat(options),
         JsonFormat(),

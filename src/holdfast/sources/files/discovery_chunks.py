@@ -15,7 +15,7 @@ import zlib
 import msgspec
 
 from holdfast.errors import CorruptObject
-from holdfast.sources.file_trees import FileInfo
+from holdfast.sources.files.trees import FileInfo
 from holdfast.storage.framing import frame, unframe
 
 MAGIC = b"HFSC"
@@ -32,7 +32,7 @@ class ChunkContent(msgspec.Struct, frozen=True):
     files: list[tuple[str, int, int]]
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class DiscoveryChunk(msgspec.Struct, frozen=True):
     """A stored chunk, without its entries."""
 
     name: str
@@ -62,7 +62,7 @@ def replaced_by_next(levels: list[int]) -> tuple[int, int]:
     return len(stack) - 1, stack[-1]
 
 
-def join(source: str, stored: list[tuple[str, ChunkContent]]) -> tuple[list[Chunk], list[FileInfo]]:
+def join(source: str, stored: list[tuple[str, ChunkContent]]) -> tuple[list[DiscoveryChunk], list[FileInfo]]:
     """The chunks of a source in order, and all the files they name, by number.
 
     Raises
@@ -70,13 +70,13 @@ def join(source: str, stored: list[tuple[str, ChunkContent]]) -> tuple[list[Chun
     CorruptObject
         One is of another source, or together they have a gap or an overlap.
     """
-    chunks: list[Chunk] = []
+    chunks: list[DiscoveryChunk] = []
     files: list[FileInfo] = []
     for name, content in sorted(stored, key=lambda pair: pair[1].first):
         if content.source != source:
             raise CorruptObject(f"{name}: is of source {content.source!r}, expected source {source!r}")
         if content.first != len(files):
             raise CorruptObject(f"{name}: starts at file number {content.first}, expected {len(files)}")
-        chunks.append(Chunk(name, content.level, content.first, len(content.files)))
+        chunks.append(DiscoveryChunk(name, content.level, content.first, len(content.files)))
         files.extend(FileInfo(*entry) for entry in content.files)
     return chunks, files
