@@ -1,5 +1,7 @@
 """Which objects may be deleted, and when."""
 
+import time
+
 from holdfast.checkpoint.registry import RETRY_PAUSE_S, LogHolder, ObjectRegistry, PendingHolder, RecordHolder
 from holdfast.ids import CheckpointId, Incarnation, JournalNumber
 
@@ -85,6 +87,36 @@ def test_a_failed_delete_stays_queued() -> None:
     registry.delete_failed(["a", "unknown"], 10)
     assert registry.take(10) == []
     assert registry.take(10 + RETRY_PAUSE_S) == ["a"]
+
+
+def test_a_name_that_is_needed_again_while_its_deletion_pauses_waits_for_its_last_holder() -> None:
+    registry = ObjectRegistry()
+    registry.acknowledge(["a", "b"])
+    registry.take(0)
+    registry.delete_failed(["a", "b"], 0)
+    registry.hold(PENDING, ["a"])
+    registry.validate()
+    assert registry.take(RETRY_PAUSE_S) == ["b"]
+    registry.release(PENDING)
+    registry.validate()
+    assert registry.take(RETRY_PAUSE_S) == ["a"]
+    registry.delete_failed(["a"], RETRY_PAUSE_S)
+    assert registry.take(RETRY_PAUSE_S + 1) == []
+    assert registry.take(2 * RETRY_PAUSE_S) == ["a"]
+
+
+def test_events_cost_the_same_however_many_deletions_have_failed() -> None:
+    registry = ObjectRegistry()
+    names = [f"object {number}" for number in range(200_000)]
+    registry.acknowledge(names)
+    registry.take(0)
+    registry.delete_failed(names, 0)
+    begun_s = time.monotonic()
+    for number in range(2_000):
+        registry.hold(LOG, [f"log {number}"])
+        registry.acknowledge([f"log {number}"])
+        assert registry.take(1) == []
+    assert time.monotonic() - begun_s < 2.0, "a scan of all failed deletions at each of these takes 10 s"
 
 
 def test_an_object_that_is_needed_again_before_its_deletion_was_ordered_stays() -> None:

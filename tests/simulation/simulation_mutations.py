@@ -142,7 +142,7 @@ def _lets_a_released_object_go_at_once() -> AbstractContextManager[Any]:
         before(self, holder)
         for name in names:
             if name in self._owned and not isinstance(holder, PendingHolder):
-                self._deletable[name] = 0.0
+                self._deletable[name] = None
 
     return mock.patch.object(ObjectRegistry, "release", release)
 

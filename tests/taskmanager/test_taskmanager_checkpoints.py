@@ -4,7 +4,8 @@ import pytest
 from taskmanager_world import HOOKS, NotingJobMaster, World, until
 
 from holdfast import failpoints
-from holdfast.errors import HoldfastError, StorageError
+from holdfast.errors import CheckpointFailed, HoldfastError, StorageError
+from holdfast.materialize.keyed_state import KeyedState
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +72,21 @@ def test_a_cut_holds_the_state_of_its_batch_while_the_next_one_is_processing_and
     assert other.counts() == {1: 1, 2: 1, 3: 1}
     assert world.counts() == {1: 2, 2: 2, 3: 2}
     other.task_manager.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "soft"),
+    [(CheckpointFailed("a cut came too late", soft=True), True), (CheckpointFailed("it was undone"), False)],
+)
+def test_a_table_that_declines_a_cut_softly_makes_its_task_manager_decline_softly(world, monkeypatch, error, soft):
+    def declined(*_):
+        raise error
+
+    monkeypatch.setattr(KeyedState, "checkpoint", declined)
+    world.batch(0, 1)
+    world.task_manager.cut(1, 1, 0)
+    until(lambda: world.job_master.declines)
+    assert world.job_master.declines[0].soft is soft
 
 
 def test_a_cut_at_an_earlier_batch_than_the_last_committed_leaves_the_later_one_out(world, tmp_path):

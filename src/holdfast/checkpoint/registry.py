@@ -13,7 +13,7 @@ a name with a holder is neither deletable nor being deleted.
 Does not own: who holds what when; that is the coordinator's.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass
 
@@ -63,15 +63,22 @@ class ObjectRegistry:
         self._names: dict[Holder, set[str]] = {}
         self._holder_counts: Counter[str] = Counter()
         self._owned: set[str] = set()
-        self._deletable: dict[str, float] = {}
+        self._deletable: dict[str, None] = {}
+        """Names to delete now, in the order in which they came free."""
+        self._paused: deque[tuple[float, str]] = deque()
+        """Names whose deletion failed, each with the time of its next attempt. The pause is the same for all, so the
+        earliest is at the left; a name that was needed again meanwhile stays here and is passed over."""
+        self._paused_until_s: dict[str, float] = {}
+        """The names in `_paused` that are still to be deleted."""
         self._deleting: set[str] = set()
 
     def acknowledge(self, names: Iterable[str]) -> None:
         """From now on these are deleted here and nowhere else, at once if nobody holds them."""
         names = set(names)
         self._owned |= names
-        for name in sorted(name for name in names if name not in self._holder_counts and name not in self._deleting):
-            self._deletable.setdefault(name, 0.0)
+        for name in sorted(names):
+            if not (name in self._holder_counts or name in self._deleting or name in self._paused_until_s):
+                self._deletable[name] = None
 
     def hold(self, holder: Holder, names: Iterable[str]) -> None:
         """`holder` needs these too, beside what it holds already."""
@@ -81,6 +88,8 @@ class ObjectRegistry:
         self._holder_counts.update(new)
         for name in self._deletable.keys() & new:
             del self._deletable[name]
+        for name in self._paused_until_s.keys() & new:
+            del self._paused_until_s[name]
 
     def hand_over(self, holder: Holder, to: Holder) -> None:
         """What `holder` needed, `to`, another one, needs instead, beside what it holds already."""
@@ -101,9 +110,13 @@ class ObjectRegistry:
 
     def take(self, now_s: float) -> list[str]:
         """Names to delete now, in the order they came free, then by name; each is given out once until answered."""
-        names = [name for name, not_before_s in self._deletable.items() if not_before_s <= now_s]
-        for name in names:
-            del self._deletable[name]
+        while self._paused and self._paused[0][0] <= now_s:
+            not_before_s, name = self._paused.popleft()
+            if self._paused_until_s.get(name) == not_before_s:
+                del self._paused_until_s[name]
+                self._deletable[name] = None
+        names = list(self._deletable)
+        self._deletable.clear()
         self._deleting.update(names)
         return names
 
@@ -118,7 +131,8 @@ class ObjectRegistry:
         """These may still be there; they stay queued."""
         for name in sorted(self._deleting.intersection(names)):
             self._deleting.discard(name)
-            self._deletable[name] = now_s + RETRY_PAUSE_S
+            self._paused_until_s[name] = now_s + RETRY_PAUSE_S
+            self._paused.append((now_s + RETRY_PAUSE_S, name))
 
     def names(self, holder: Holder) -> frozenset[str]:
         """What `holder` holds."""
@@ -139,13 +153,13 @@ class ObjectRegistry:
         """Check the invariants; raises AssertionError."""
         holders = Counter(name for names in self._names.values() for name in names)
         assert dict(holders) == dict(self._holder_counts), "holders and names disagree"
-        doomed = self._holder_counts.keys() & (self._deletable.keys() | self._deleting)
+        waiting = self._deletable.keys() | self._paused_until_s.keys() | self._deleting
+        doomed = self._holder_counts.keys() & waiting
         assert not doomed, f"held, and yet to be deleted: {sorted(doomed)}"
-        waiting = self._deletable.keys() | self._deleting
         assert waiting <= self._owned, f"not ours to delete: {sorted(waiting - self._owned)}"
         idle = self._owned - self._holder_counts.keys() - waiting
         assert not idle, f"held by nobody and never deleted: {sorted(idle)}"
-        assert not self._deletable.keys() & self._deleting, "queued twice"
+        assert len(waiting) == len(self._deletable) + len(self._paused_until_s) + len(self._deleting), "queued twice"
 
     def _drop(self, names: Collection[str]) -> None:
         """One holder less of each."""
@@ -154,4 +168,4 @@ class ObjectRegistry:
         for name in free:
             del self._holder_counts[name]
         for name in sorted(self._owned.intersection(free) - self._deleting):
-            self._deletable[name] = 0.0
+            self._deletable[name] = None

@@ -176,7 +176,8 @@ class Unlogged:
                 raise CheckpointFailed(
                     f"a cut at batch {up_to_batch} came too late: to save memory, a state table keeps the changes of "
                     f"batches {each.first} to {each.batch} as one. The next checkpoint has them; a shorter "
-                    "checkpoint interval makes it rarer"
+                    "checkpoint interval makes it rarer",
+                    soft=True,
                 )
         read = [each.rows for each in self._read if each.batch <= up_to_batch]
         parts = self.waiting(up_to_batch)

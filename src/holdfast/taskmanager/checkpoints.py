@@ -174,7 +174,8 @@ class CheckpointWork:
 
     def _decline(self, checkpoint_id: int, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"
-        decline = Decline(checkpoint_id, self._task_manager, self._incarnation, reason)
+        soft = isinstance(error, CheckpointFailed) and error.soft
+        decline = Decline(checkpoint_id, self._task_manager, self._incarnation, reason, soft)
         self._until_answered(lambda: self._job_master.decline(decline))
 
     def _until_answered(self, call: Callable[[], bool]) -> None:
