@@ -29,6 +29,7 @@ from holdfast.exchange.sender import UnitAttempt
 from holdfast.functions.aggregates import AggregateSpec, count
 from holdfast.graph.keygroups import default_max_parallelism, key_group_range
 from holdfast.graph.program import OperatorTarget, Program
+from holdfast.ids import ProcessId, Role
 from holdfast.storage.store import open_store
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.protocol import (
@@ -59,7 +60,7 @@ class _NoJobMaster:
     def register(self, registration: Registration) -> bool:
         return True
 
-    def heartbeat(self, task_manager: int, incarnation: int) -> bool:
+    def heartbeat(self, process: ProcessId) -> bool:
         return True
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
@@ -74,8 +75,7 @@ def serve(orders: Connection, secret: str, folder: str) -> None:
     settings = TaskManagerSettings(
         job_id=JOB,
         epoch=1,
-        task_manager=0,
-        incarnation=1,
+        process=ProcessId(Role.TASK_MANAGER, 0, 1),
         job_master="",
         secret=secret,
         bind_host="127.0.0.1",

@@ -3,7 +3,8 @@
 from typing import Any
 
 from holdfast.clock import ManualClock
-from holdfast.jobmaster.cluster import StartTaskManager
+from holdfast.ids import ProcessId, Role
+from holdfast.jobmaster.cluster import StartProcess
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.taskmanager.protocol import Registration
 
@@ -15,25 +16,29 @@ class NotingCluster:
     heartbeats = False
 
     def __init__(self) -> None:
-        self.started: list[StartTaskManager] = []
+        self.started: list[StartProcess] = []
 
-    def start_task_manager(self, start: StartTaskManager) -> None:
+    def start(self, start: StartProcess) -> None:
         self.started.append(start)
 
     def gateway(self, route: object) -> Any:
         return None
 
 
+def process(incarnation: int) -> ProcessId:
+    return ProcessId(Role.TASK_MANAGER, 0, incarnation)
+
+
 def started() -> tuple[NotingCluster, TaskManagers]:
     cluster: Any = NotingCluster()
-    made = TaskManagers(cluster, 1, ManualClock(), lambda task_manager, reason: None)
+    made = TaskManagers(cluster, 1, ManualClock(), lambda process, reason: None)
     made.start_missing()
     return cluster, made
 
 
 def test_a_registration_may_be_repeated_by_the_process_that_did_not_hear_the_answer() -> None:
     _, managers = started()
-    registration = Registration(0, 1, "grpc://here:1", "first")
+    registration = Registration(process(1), "grpc://here:1", "first")
     assert managers.register(registration)
     assert managers.register(registration)
     assert [route.incarnation for route in managers.routes()] == [1]
@@ -41,16 +46,16 @@ def test_a_registration_may_be_repeated_by_the_process_that_did_not_hear_the_ans
 
 def test_another_process_with_the_same_number_is_refused_even_at_the_same_address() -> None:
     _, managers = started()
-    assert managers.register(Registration(0, 1, "grpc://here:1", "first"))
-    assert not managers.register(Registration(0, 1, "grpc://here:1", "second"))
+    assert managers.register(Registration(process(1), "grpc://here:1", "first"))
+    assert not managers.register(Registration(process(1), "grpc://here:1", "second"))
 
 
 def test_an_incarnation_that_has_ended_is_refused_whoever_comes() -> None:
     cluster, managers = started()
-    registration = Registration(0, 1, "grpc://here:1", "first")
+    registration = Registration(process(1), "grpc://here:1", "first")
     assert managers.register(registration)
-    cluster.started[0].ended(0, 1, "killed")
+    cluster.started[0].ended(process(1), "killed")
     assert not managers.register(registration)
     managers.start_missing()
     assert not managers.register(registration)
-    assert managers.register(Registration(0, 2, "grpc://here:1", "next"))
+    assert managers.register(Registration(process(2), "grpc://here:1", "next"))

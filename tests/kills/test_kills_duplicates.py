@@ -10,7 +10,7 @@ from kills_pipelines import Shape, check
 
 from holdfast import failpoints
 from holdfast.exchange.task import UnitResult
-from holdfast.jobmaster.cluster import LevelRun, StartTaskManager
+from holdfast.jobmaster.cluster import LevelRun, StartProcess
 from holdfast.taskmanager.protocol import Registration
 from holdfast.testing.local import LocalCluster
 
@@ -87,9 +87,9 @@ class RetryingCluster(LocalCluster):
 
     refused = 0
 
-    def start_task_manager(self, start: StartTaskManager) -> None:
-        super().start_task_manager(start)
-        again = self._gateway.register(Registration(start.task_manager, start.incarnation, "in process", "again"))
+    def start(self, start: StartProcess) -> None:
+        super().start(start)
+        again = self._gateway.register(Registration(start.process, "in process", "again"))
         RetryingCluster.refused += not again
 
 

@@ -19,12 +19,13 @@ from holdfast.exchange.local import LocalLinks
 from holdfast.exchange.task import UnitResult, run_unit
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import Program
-from holdfast.jobmaster.cluster import LevelRun, StartTaskManager
+from holdfast.ids import ProcessId, Role
+from holdfast.jobmaster.cluster import LevelRun, StartProcess
 from holdfast.jobmaster.start import Gateway, Place, task_manager_settings
 from holdfast.settings import TaskManagerConfig
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
-from holdfast.taskmanager.main import Membership
+from holdfast.taskmanager.membership import Membership
 from holdfast.taskmanager.protocol import ExchangeRoute
 from holdfast.taskmanager.taskmanager import TaskManager
 
@@ -152,7 +153,7 @@ class RemoteJobMaster:
 @dataclass
 class Hosted:
     process: Process
-    start: StartTaskManager
+    start: StartProcess
     task_manager: TaskManager
     remote: RemoteTaskManager
 
@@ -171,7 +172,7 @@ class SimulatedCluster:
     master: Process
     senders: int = 1
     heartbeats: bool = True
-    hosted: dict[tuple[int, int], Hosted] = field(default_factory=dict)
+    hosted: dict[ProcessId, Hosted] = field(default_factory=dict)
     _tasks: dict[int, list[Process]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -179,39 +180,38 @@ class SimulatedCluster:
 
     # --- TaskManagers -------------------------------------------------------------------------------------------------
 
-    def start_task_manager(self, start: StartTaskManager) -> None:
+    def start(self, start: StartProcess) -> None:
         self.network.runtime.later(self.network.rng.uniform(0.0, 0.3), partial(self._launch, start))
 
-    def _launch(self, start: StartTaskManager) -> None:
+    def _launch(self, start: StartProcess) -> None:
         if not self.master.alive:
             return
         runtime = self.network.runtime
-        process = runtime.process(f"tm{start.task_manager}.{self.place.epoch}.{start.incarnation}")
+        process = runtime.process(f"tm{start.process.number}.{self.place.epoch}.{start.process.incarnation}")
         process.on_death.append(partial(self._ended, process, start))
         runtime.spawn(partial(self._main, process, start), "main", process)
 
-    def _main(self, process: Process, start: StartTaskManager) -> None:
+    def _main(self, process: Process, start: StartProcess) -> None:
         settings = msgspec.structs.replace(
             task_manager_settings(self.place, self.config, self.store.url),
-            task_manager=start.task_manager,
-            incarnation=start.incarnation,
+            process=start.process,
             heartbeat_interval_s=2.0,
         )
         job_master: Any = RemoteJobMaster(self.network, self.master, self.job_master)
         task_manager = TaskManager(settings, self.store, job_master, self.clock)
         remote = RemoteTaskManager(self.network, process, task_manager)
-        self.hosted[start.task_manager, start.incarnation] = Hosted(process, start, task_manager, remote)
-        reason = Membership(settings, task_manager, job_master, self.clock, lambda: None).keep("simulated")
+        self.hosted[start.process] = Hosted(process, start, task_manager, remote)
+        reason = Membership(settings, task_manager.stopped, job_master, self.clock, lambda: None).keep("simulated")
         process.deaf = True
         task_manager.close()
         self.network.runtime.note("ends", reason)
         self.network.runtime.sleep(self.network.rng.uniform(0.0, 1.0))
         process.kill()
 
-    def _ended(self, process: Process, start: StartTaskManager) -> None:
-        self.hosted.pop((start.task_manager, start.incarnation), None)
+    def _ended(self, process: Process, start: StartProcess) -> None:
+        self.hosted.pop(start.process, None)
         if self.master.alive:
-            ended = partial(start.ended, start.task_manager, start.incarnation, f"{process.name} ended")
+            ended = partial(start.ended, start.process, f"{process.name} ended")
             self.network.runtime.spawn(ended, "ended", self.master)
 
     def _orphaned(self) -> None:
@@ -220,19 +220,19 @@ class SimulatedCluster:
             if self.network.rng.random() < 0.5:
                 self.network.runtime.later(self.network.rng.expovariate(1.0), hosted.process.kill)
 
-    def end_task_manager(self, task_manager: int, incarnation: int) -> None:
-        found = self.hosted.get((task_manager, incarnation))
+    def end(self, process: ProcessId) -> None:
+        found = self.hosted.get(process)
         if found is not None:
             self.network.runtime.later(self.network.rng.uniform(0.0, 0.2), found.process.kill)
 
     def kill(self, index: int) -> None:
         """Whoever serves as TaskManager `index`."""
-        for (task_manager, _), hosted in list(self.hosted.items()):
-            if task_manager == index:
+        for process, hosted in list(self.hosted.items()):
+            if process.number == index:
                 hosted.process.kill()
 
     def gateway(self, route: ExchangeRoute) -> RemoteTaskManager:
-        found = self.hosted.get((route.task_manager, route.incarnation))
+        found = self.hosted.get(ProcessId(Role.TASK_MANAGER, route.task_manager, route.incarnation))
         if found is None:
             raise TaskManagerLost(f"TaskManager {route.task_manager} is gone")
         return found.remote
@@ -248,7 +248,7 @@ class SimulatedCluster:
             process = runtime.process("task")
             tasks = self._tasks.setdefault(run.request.run, [])
             tasks.append(process)
-            links = LocalLinks(run.routes, {index: each.remote for (index, _), each in sorted(self.hosted.items())})  # type: ignore[misc]
+            links = LocalLinks(run.routes, {process.number: each.remote for process, each in self.hosted.items()})  # type: ignore[misc]
             body = partial(run_unit, unit, run.request, self.program, links, RetryingStore(self.store))
             lost = TaskManagerLost(f"run {run.request.run} was cancelled")
             try:

@@ -15,6 +15,7 @@ from holdfast.functions.aggregates import AggregateSpec, count
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, OperatorSpec, TableSchema
 from holdfast.graph.keygroups import key_group_range
 from holdfast.graph.program import OperatorTarget, Program
+from holdfast.ids import ProcessId, Role
 from holdfast.recovery.manifests import load_manifests
 from holdfast.recovery.restore import select
 from holdfast.settings import IN_MEMORY, StateBackend
@@ -76,7 +77,7 @@ class NotingJobMaster:
             raise TimeoutError("the answer is lost")
         return self.wanted
 
-    def heartbeat(self, task_manager: int, incarnation: int) -> bool:
+    def heartbeat(self, process: ProcessId) -> bool:
         self.heartbeats += 1
         return self.wanted
 
@@ -166,8 +167,7 @@ class World:
         self.settings = TaskManagerSettings(
             job_id=JOB,
             epoch=1,
-            task_manager=0,
-            incarnation=incarnation,
+            process=ProcessId(Role.TASK_MANAGER, 0, incarnation),
             job_master="grpc://127.0.0.1:1",
             secret=SECRET,
             bind_host="127.0.0.1",
@@ -185,7 +185,7 @@ class World:
             epoch=1,
             run=run,
             task_manager=0,
-            incarnation=self.settings.incarnation,
+            incarnation=self.settings.process.incarnation,
             program=shipped or program(),
             max_parallelism=MAX_PARALLELISM,
             subtasks=more.pop("subtasks", None) or self.subtasks(more.pop("restore", [])),
@@ -207,7 +207,7 @@ class World:
         return self
 
     def routes(self, address: str = "") -> ExchangeRoutes:
-        route = ExchangeRoute(0, self.settings.incarnation, address)
+        route = ExchangeRoute(0, self.settings.process.incarnation, address)
         return ExchangeRoutes(JOB, [route], [0] * self.parallelism, MAX_PARALLELISM)
 
     def unit(self, batch: int, unit: int = 0, attempt: str = "") -> UnitAttempt:

@@ -19,6 +19,7 @@ from holdfast.exchange.sender import ExchangeSender, UnitAttempt
 from holdfast.functions.aggregates import AggregateSpec
 from holdfast.functions.aggregates import sum as sum_of
 from holdfast.graph.program import OperatorTarget
+from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.server import JobMasterServer
 from holdfast.taskmanager import remote
 from holdfast.taskmanager.client import TaskManagerClient
@@ -45,7 +46,7 @@ class Served(World):
         super().__init__(tmp_path, **more)
         self.server = TaskManagerServer(self.task_manager, SECRET, "127.0.0.1")
         self.address = address("127.0.0.1", self.server.port)
-        self.route = ExchangeRoute(0, self.settings.incarnation, self.address)
+        self.route = ExchangeRoute(0, self.settings.process.incarnation, self.address)
         self.client = TaskManagerClient(self.route, SECRET)
 
     def sender(self, batch: int, secret: str = SECRET, attempt: str = "a", run: int = 1) -> ExchangeSender:
@@ -274,22 +275,25 @@ def test_servers_bind_the_given_host_alone_and_a_free_port_of_the_range(tmp_path
     world.task_manager.close()
 
 
+ME = ProcessId(Role.TASK_MANAGER, 0, 1)
+
+
 def test_the_job_master_is_called_over_flight():
     job_master = NotingJobMaster()
     server = JobMasterServer(job_master, SECRET, "127.0.0.1")
     client = JobMasterClient(server.address, SECRET)
-    assert client.register(Registration(0, 1, "grpc://here:1", "this")) is True
-    assert client.heartbeat(0, 1) is True
+    assert client.register(Registration(ME, "grpc://here:1", "this")) is True
+    assert client.heartbeat(ME) is True
     acknowledgement = Acknowledgement(1, 0, 1, 5, "manifest", ["manifest"], ["manifest"])
     assert client.acknowledge(acknowledgement) is True
     assert client.decline(Decline(2, 0, 1, "because")) is True
-    assert job_master.registered == [Registration(0, 1, "grpc://here:1", "this")]
+    assert job_master.registered == [Registration(ME, "grpc://here:1", "this")]
     assert (job_master.acknowledgements, job_master.declines) == ([acknowledgement], [Decline(2, 0, 1, "because")])
     job_master.wanted = False
-    assert client.heartbeat(0, 1) is False
+    assert client.heartbeat(ME) is False
     server.close()
     with pytest.raises(OSError, match="does not answer"):
-        client.heartbeat(0, 1)
+        client.heartbeat(ME)
     client.close()
 
 

@@ -6,6 +6,7 @@ import pytest
 from taskmanager_world import SECRET, NotingJobMaster, World, until
 
 from holdfast.clock import ManualClock
+from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.server import JobMasterServer
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.main import run_task_manager
@@ -54,7 +55,7 @@ def test_it_registers_sends_heartbeats_serves_and_ends_when_told(running):
         client.abort(1)
         client.stop()
         assert running.reason() == "stopped"
-    assert [(each.task_manager, each.incarnation) for each in running.job_master.registered] == [(0, 1)]
+    assert [each.process for each in running.job_master.registered] == [ProcessId(Role.TASK_MANAGER, 0, 1)]
 
 
 def test_a_registration_whose_answer_was_lost_is_repeated_as_it_was(tmp_path):
@@ -95,7 +96,7 @@ def test_it_ends_soon_after_the_job_masters_process_is_gone_and_deletes_nothing_
 
 def test_it_ends_when_the_job_master_is_silent_for_too_long(tmp_path):
     class Failing(NotingJobMaster):
-        def heartbeat(self, task_manager: int, incarnation: int) -> bool:
+        def heartbeat(self, process: ProcessId) -> bool:
             self.heartbeats += 1
             raise RuntimeError("a JobMaster in trouble")
 

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.exchange.task import LevelRequest, UnitResult
 from holdfast.graph.plan import Unit
+from holdfast.ids import ProcessId
 from holdfast.taskmanager.protocol import ExchangeRoute, ExchangeRoutes, TaskManagerGateway
 
 
@@ -24,12 +25,11 @@ class LevelRun(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class StartTaskManager:
-    """One start of a TaskManager; `ended` is called once, from any thread, when it is over."""
+class StartProcess:
+    """One start of a TaskManager or a sender; `ended` is called once, from any thread, with the reason it ended for."""
 
-    task_manager: int
-    incarnation: int
-    ended: Callable[[int, int, str], None]
+    process: ProcessId
+    ended: Callable[[ProcessId, str], None]
 
 
 class Cluster(Protocol):
@@ -39,14 +39,14 @@ class Cluster(Protocol):
     """How many units of a level run side by side at most: the slots that TaskManagers leave."""
 
     heartbeats: bool
-    """Whether its TaskManagers send heartbeats; where they do not, silence says nothing."""
+    """Whether its processes send heartbeats; where they do not, silence says nothing."""
 
-    def start_task_manager(self, start: StartTaskManager) -> None:
-        """Returns at once; the TaskManager registers with the JobMaster by itself."""
+    def start(self, start: StartProcess) -> None:
+        """Returns at once; the process registers with the JobMaster by itself."""
         ...
 
-    def end_task_manager(self, task_manager: int, incarnation: int) -> None:
-        """Cancel what hosts that incarnation, if it still runs; its `ended` follows."""
+    def end(self, process: ProcessId) -> None:
+        """Cancel what hosts that process, if it still runs; its `ended` follows."""
         ...
 
     def gateway(self, route: ExchangeRoute) -> TaskManagerGateway:

@@ -20,7 +20,7 @@ from holdfast.checkpoint.events import Position
 from holdfast.clock import Clock
 from holdfast.graph.plan import Plan
 from holdfast.graph.program import DEAD_LETTERS
-from holdfast.ids import BatchNumber, JournalNumber
+from holdfast.ids import BatchNumber, JournalNumber, ProcessId
 from holdfast.jobmaster.batches import BatchOutcome
 from holdfast.jobmaster.checkpoint_stats import CheckpointStats
 from holdfast.jobmaster.cluster import Cluster
@@ -352,9 +352,9 @@ class JobMaster:
         self._planner.restore(_position(base))
         self.progress.restarted(reason)
 
-    def _on_lost(self, task_manager: int, reason: str) -> None:
+    def _on_lost(self, process: ProcessId, reason: str) -> None:
         """Any thread: a TaskManager ended. The batch in flight is cancelled so that the loop comes to notice."""
-        self._ask_failover(f"TaskManager {task_manager} ended: {reason}")
+        self._ask_failover(f"{process.name} ended: {reason}")
         self._deployer.cancel()
 
     def _ask_failover(self, reason: str) -> None:
@@ -366,8 +366,8 @@ class JobMaster:
     def register(self, registration: Registration) -> bool:
         return self._task_managers.register(registration)
 
-    def heartbeat(self, task_manager: int, incarnation: int) -> bool:
-        return self._task_managers.heartbeat(task_manager, incarnation)
+    def heartbeat(self, process: ProcessId) -> bool:
+        return self._task_managers.heartbeat(process)
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         failpoints.hit("jobmaster.acknowledged")

@@ -1,4 +1,4 @@
-"""The JobMaster's Flight server: registrations, heartbeats, acknowledgements and declines of TaskManagers.
+"""The JobMaster's Flight server: registrations, heartbeats, acknowledgements and declines of TaskManagers and senders.
 
 Every call carries the job's secret. The server binds the host it is given and nothing else. It decides
 nothing: each call is handed to the gateway it was made with, on the caller's own thread.
@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow.flight as flight
 
+from holdfast.ids import ProcessId
 from holdfast.taskmanager.protocol import Acknowledgement, Decline, JobMasterGateway, Registration
 from holdfast.taskmanager.remote import Call, address, bind, serving, shut_down
 from holdfast.taskmanager.security import SECRET_MIDDLEWARE, SecretServerFactory
@@ -52,7 +53,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
 def _handlers(gateway: JobMasterGateway) -> dict[str, Callable[[bytes], bool]]:
     return {
         "register": lambda body: gateway.register(_decode(body, type=Registration)),
-        "heartbeat": lambda body: gateway.heartbeat(*_decode(body, type=tuple[int, int])),
+        "heartbeat": lambda body: gateway.heartbeat(_decode(body, type=ProcessId)),
         "acknowledge": lambda body: gateway.acknowledge(_decode(body, type=Acknowledgement)),
         "decline": lambda body: gateway.decline(_decode(body, type=Decline)),
     }

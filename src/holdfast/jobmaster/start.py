@@ -13,6 +13,7 @@ from holdfast.clock import Clock
 from holdfast.errors import JobRefused, ObjectNotFound, StorageError
 from holdfast.graph.keygroups import default_max_parallelism
 from holdfast.graph.program import DEAD_LETTERS, Program
+from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.deployer import MasterSettings, StartedJob
 from holdfast.jobmaster.identity import check_identity, check_keys, publishing, without_dropped_output
@@ -48,12 +49,11 @@ class Place:
 def task_manager_settings(
     place: Place, config: TaskManagerConfig, storage_url: str, storage_options: Mapping[str, str] | None = None
 ) -> TaskManagerSettings:
-    """Those of all TaskManagers of a start; `task_manager` and `incarnation` are filled in when one is started."""
+    """Those of all TaskManagers of a start; `process` is filled in when one is started."""
     return TaskManagerSettings(
         job_id=place.job.job_id,
         epoch=place.epoch,
-        task_manager=-1,
-        incarnation=-1,
+        process=ProcessId(Role.TASK_MANAGER, -1, -1),
         job_master=place.job_master,
         secret=place.secret,
         bind_host="",
@@ -76,8 +76,8 @@ class Gateway:
     def register(self, registration: Registration) -> bool:
         return self.master is not None and self.master.register(registration)
 
-    def heartbeat(self, task_manager: int, incarnation: int) -> bool:
-        return self.master is not None and self.master.heartbeat(task_manager, incarnation)
+    def heartbeat(self, process: ProcessId) -> bool:
+        return self.master is not None and self.master.heartbeat(process)
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         return self.master is not None and self.master.acknowledge(acknowledgement)

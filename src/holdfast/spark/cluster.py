@@ -22,13 +22,14 @@ from holdfast.errors import HoldfastError
 from holdfast.exchange.task import UnitResult
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import Leg, Program, SourceOrigin, Transform
-from holdfast.jobmaster.cluster import LevelRun, StartTaskManager
+from holdfast.ids import ProcessId
+from holdfast.jobmaster.cluster import LevelRun, StartProcess
 from holdfast.sources.dataframe import DataFrameSource
 from holdfast.spark.failures import first_line, step_failure
 from holdfast.spark.shipping import shipped_by_value
 from holdfast.spark.tasks import DeliverUnit, ReadUnit, RunUnits, Shipment, StepBatches
 from holdfast.spark.transforms import declared_rows, lanes, spark_schema
-from holdfast.taskmanager.client import TaskManagerClient
+from holdfast.taskmanager.client import ProcessClient, TaskManagerClient
 from holdfast.taskmanager.main import run_task_manager
 from holdfast.taskmanager.protocol import ExchangeRoute, TaskManagerGateway
 from holdfast.taskmanager.settings import TaskManagerSettings
@@ -65,36 +66,34 @@ class SparkCluster:
         self._shipment = self._sc.broadcast(msgspec.msgpack.encode(shipment))
         self._task_manager = task_manager
         self._modules = tuple(modules)
-        self._clients: dict[tuple[int, int], TaskManagerClient] = {}
+        self._clients: dict[ProcessId, ProcessClient] = {}
         self._lanes: dict[int, DataFrame] = {}
-        self._hosted: dict[tuple[int, int], threading.Thread] = {}
+        self._hosted: dict[ProcessId, threading.Thread] = {}
 
-    def start_task_manager(self, start: StartTaskManager) -> None:
-        settings = msgspec.structs.replace(
-            self._task_manager, task_manager=start.task_manager, incarnation=start.incarnation
-        )
+    def start(self, start: StartProcess) -> None:
+        settings = msgspec.structs.replace(self._task_manager, process=start.process)
         thread = InheritableThread(target=self._host, args=(start, settings), daemon=True)
-        thread.name = f"holdfast-taskmanager-{start.task_manager}-{start.incarnation}"
-        self._hosted[start.task_manager, start.incarnation] = thread
+        thread.name = f"holdfast-{start.process.name}"
+        self._hosted[start.process] = thread
         thread.start()
 
-    def _host(self, start: StartTaskManager, settings: TaskManagerSettings) -> None:
-        """One Spark job of one task for as long as the TaskManager lives."""
+    def _host(self, start: StartProcess, settings: TaskManagerSettings) -> None:
+        """One Spark job of one task for as long as the process lives."""
         reason = "its Spark task returned"
         try:
-            group = self._task_manager_group(start.task_manager, start.incarnation)
-            self._describe(group, f"TaskManager {start.task_manager}, incarnation {start.incarnation}")
+            self._describe(self._process_group(start.process), str(start.process))
             self._sc.parallelize([0], 1).mapPartitions(_TaskManagerTask(msgspec.msgpack.encode(settings))).collect()
         except Exception as error:
             reason = first_line(error)
         finally:
-            start.ended(start.task_manager, start.incarnation, reason)
+            start.ended(start.process, reason)
 
-    def end_task_manager(self, task_manager: int, incarnation: int) -> None:
-        self._sc.cancelJobGroup(self._task_manager_group(task_manager, incarnation))
+    def end(self, process: ProcessId) -> None:
+        self._sc.cancelJobGroup(self._process_group(process))
 
     def gateway(self, route: ExchangeRoute) -> TaskManagerGateway:
-        client = self._clients[route.task_manager, route.incarnation] = TaskManagerClient(route, self._secret)
+        client = TaskManagerClient(route, self._secret)
+        self._clients[client.peer] = client
         return client
 
     def run_level(self, run: LevelRun) -> list[UnitResult]:
@@ -175,38 +174,38 @@ class SparkCluster:
         self._sc.cancelJobGroup(self._run_group(run))
 
     def stop(self) -> None:
-        """TaskManagers that answer end by themselves, in good order; the Spark jobs of the others are cancelled."""
-        hosting = {key: thread for key, thread in self._hosted.items() if thread.is_alive()}
-        asked = [threading.Thread(target=self._ask_to_end, args=(key,), daemon=True) for key in hosting]
+        """Processes that answer end by themselves, in good order; the Spark jobs of the others are cancelled."""
+        hosting = {process: thread for process, thread in self._hosted.items() if thread.is_alive()}
+        asked = [threading.Thread(target=self._ask_to_end, args=(process,), daemon=True) for process in hosting]
         for each in asked:
             each.start()
         deadline_s = time.monotonic() + END_S_MAX
         for each in [*asked, *hosting.values()]:
             each.join(max(0.0, deadline_s - time.monotonic()))
-        for (task_manager, incarnation), thread in hosting.items():
+        for process, thread in hosting.items():
             if thread.is_alive():
-                self.end_task_manager(task_manager, incarnation)
+                self.end(process)
         for thread in hosting.values():
             thread.join(timeout=10)
         for client in self._clients.values():
             client.close()
         self._shipment.unpersist()
 
-    def _ask_to_end(self, key: tuple[int, int]) -> None:
-        served = self._clients.get(key)
+    def _ask_to_end(self, process: ProcessId) -> None:
+        served = self._clients.get(process)
         if served is None:
             return
         try:
-            with TaskManagerClient(served.route, self._secret, END_S_MAX) as client:
+            with ProcessClient(process, served.address, self._secret, END_S_MAX) as client:
                 client.stop()
         except HoldfastError as error:
-            log.info("TaskManager %d was not told to end: %s", key[0], error)
+            log.info("%s was not told to end: %s", process.name, error)
 
     def _describe(self, group: str, description: str) -> None:
         self._sc.setJobGroup(group, f"{self._name}: {description}", interruptOnCancel=True)
 
-    def _task_manager_group(self, task_manager: int, incarnation: int) -> str:
-        return f"{self._group}-taskmanager-{task_manager}-{incarnation}"
+    def _process_group(self, process: ProcessId) -> str:
+        return f"{self._group}-{process.role.value.lower()}-{process.number}-{process.incarnation}"
 
     def _run_group(self, run: int) -> str:
         return f"{self._group}-run-{run}"

@@ -6,13 +6,14 @@ unpickled, by the TaskManager, after the secret was checked.
 """
 
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from holdfast.errors import TaskManagerLost
+from holdfast.errors import HoldfastError, TaskManagerLost
+from holdfast.ids import ProcessId, Role
 from holdfast.taskmanager.protocol import Deployment, ExchangeRoute, OutputTicket, ProcessRequest, ProcessResult
 from holdfast.taskmanager.remote import Call, calling
 from holdfast.taskmanager.security import connect
@@ -20,13 +21,46 @@ from holdfast.taskmanager.security import connect
 T = TypeVar("T")
 
 
-class TaskManagerClient:
+class ProcessClient:
+    """What can be asked of any process that stays: to end. Safe for use from several threads."""
+
+    def __init__(self, process: ProcessId, address: str, secret: str, call_timeout_s: float | None = None) -> None:
+        self.peer = process
+        self.address = address
+        self._flight = connect(address, secret)
+        self._options = flight.FlightCallOptions(timeout=call_timeout_s)
+
+    def stop(self) -> None:
+        """Ask the process to end; it deletes nothing in the store."""
+        self._call("stop", (), type(None))
+
+    def close(self) -> None:
+        self._flight.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+    def _call(self, action: str, arguments: Any, answer: type[T]) -> T:
+        with calling(self._lost):
+            results = list(self._flight.do_action((action, self._body(arguments)), self._options))
+            return msgspec.msgpack.decode(results[0].body.to_pybytes(), type=answer)
+
+    def _body(self, arguments: Any) -> bytes:
+        return msgspec.msgpack.encode(Call(self.peer.incarnation, msgspec.Raw(msgspec.msgpack.encode(arguments))))
+
+    def _lost(self, reason: str) -> HoldfastError:
+        return TaskManagerLost(f"{self.peer} at {self.address} cannot be reached: {reason}")
+
+
+class TaskManagerClient(ProcessClient):
     """`TaskManagerGateway` and `OutputReader` over Flight. Safe for use from several threads."""
 
     def __init__(self, route: ExchangeRoute, secret: str, call_timeout_s: float | None = None) -> None:
-        self.route = route
-        self._flight = connect(route.address, secret)
-        self._options = flight.FlightCallOptions(timeout=call_timeout_s)
+        process = ProcessId(Role.TASK_MANAGER, route.task_manager, route.incarnation)
+        super().__init__(process, route.address, secret, call_timeout_s)
 
     def deploy(self, deployment: Deployment) -> None:
         self._call("deploy", deployment, type(None))
@@ -52,10 +86,6 @@ class TaskManagerClient:
     def abort_checkpoint(self, run: int, checkpoint_id: int) -> None:
         self._call("abort_checkpoint", (run, checkpoint_id), type(None))
 
-    def stop(self) -> None:
-        """Ask the TaskManager to end; it deletes nothing in the store."""
-        self._call("stop", (), type(None))
-
     def output(self, run: int, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
         """The output of one subtask in one batch, streamed, without copying.
 
@@ -66,7 +96,7 @@ class TaskManagerClient:
         StaleCall
             If the output is not held any more, or the run is an older one.
         """
-        ticket = OutputTicket(self.route.incarnation, run, batch, operator, subtask)
+        ticket = OutputTicket(self.peer.incarnation, run, batch, operator, subtask)
         with calling(self._lost):
             reader = self._flight.do_get(flight.Ticket(msgspec.msgpack.encode(ticket)), self._options)
             while True:
@@ -75,24 +105,3 @@ class TaskManagerClient:
                 except StopIteration:
                     return
                 yield chunk.data
-
-    def close(self) -> None:
-        self._flight.close()
-
-    def __enter__(self) -> "TaskManagerClient":
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.close()
-
-    def _call(self, action: str, arguments: Any, answer: type[T]) -> T:
-        body = Call(self.route.incarnation, msgspec.Raw(msgspec.msgpack.encode(arguments)))
-        with calling(self._lost):
-            results = list(self._flight.do_action((action, msgspec.msgpack.encode(body)), self._options))
-            return msgspec.msgpack.decode(results[0].body.to_pybytes(), type=answer)
-
-    def _lost(self, reason: str) -> TaskManagerLost:
-        return TaskManagerLost(
-            f"TaskManager {self.route.task_manager} (incarnation {self.route.incarnation}) at {self.route.address} "
-            f"cannot be reached: {reason}"
-        )

@@ -1,4 +1,4 @@
-"""The TaskManager's side of the JobMaster: `JobMasterGateway` over Flight.
+"""The side of the JobMaster that its TaskManagers and senders see: `JobMasterGateway` over Flight.
 
 Not being answered is an `OSError`: `ConnectionRefusedError` where nobody listens at the address any more,
 `TimeoutError` where no answer came in time, `ConnectionError` otherwise. Who calls decides what that means.
@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pyarrow.flight as flight
 
+from holdfast.ids import ProcessId
 from holdfast.taskmanager.protocol import Acknowledgement, Decline, Registration
 from holdfast.taskmanager.remote import Call, calling
 from holdfast.taskmanager.security import connect
@@ -23,10 +24,10 @@ class JobMasterClient:
         self._options = flight.FlightCallOptions(timeout=call_timeout_s)
 
     def register(self, registration: Registration) -> bool:
-        return self._call("register", registration.incarnation, registration)
+        return self._call("register", registration.process.incarnation, registration)
 
-    def heartbeat(self, task_manager: int, incarnation: int) -> bool:
-        return self._call("heartbeat", incarnation, (task_manager, incarnation))
+    def heartbeat(self, process: ProcessId) -> bool:
+        return self._call("heartbeat", process.incarnation, process)
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         return self._call("acknowledge", acknowledgement.incarnation, acknowledgement)

@@ -23,7 +23,7 @@ def check_state(settings: TaskManagerSettings, subtasks: Sequence[Subtask]) -> N
     allowed = settings.state_memory_bytes_max
     if tables + undo > allowed:
         raise StateTooLarge(
-            f"TaskManager {settings.task_manager}: its state takes {tables + undo:,} bytes of memory, {tables:,} in "
+            f"TaskManager {settings.process.number}: its state takes {tables + undo:,} bytes of memory, {tables:,} in "
             f"tables and caches and {undo:,} to undo the batch; of TaskManagerConfig(memory=…), "
             f"{settings.memory_bytes:,} bytes, {allowed:,} are for that. Give it more memory, use more TaskManagers "
             "or RocksDBState(cache_max_entries=…), or make batches smaller (max_rows_per_batch)"

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from holdfast.changelog.handles import TableHandle
 from holdfast.functions.operator import Timers
+from holdfast.ids import ProcessId
 from holdfast.sources.base import BadRow
 
 
@@ -212,16 +213,15 @@ class Decline(msgspec.Struct, frozen=True):
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """A TaskManager serves. Repeated until answered.
+    """A TaskManager or a sender serves at `address`. Repeated until answered.
 
-    `process` is the process's own: Spark may run a task again by itself, under the same incarnation and perhaps at the
-    same address, and what that one hosted is lost.
+    `nonce` is the process's own: Spark may run a task again by itself, under the same incarnation and perhaps at the
+    same address, and that second process has lost what the first one held.
     """
 
-    task_manager: int
-    incarnation: int
+    process: ProcessId
     address: str
-    process: str
+    nonce: str
 
 
 class TaskManagerGateway(Protocol):
@@ -264,16 +264,20 @@ class TaskManagerGateway(Protocol):
         ...
 
 
-class JobMasterGateway(Protocol):
-    """What a TaskManager asks of the JobMaster. False / an exception means: not answered, repeat."""
+class Reception(Protocol):
+    """How a process that the JobMaster started keeps in touch with it. An exception means: not answered, repeat."""
 
     def register(self, registration: Registration) -> bool:
         """False: this process is not wanted, end yourself and delete nothing. Idempotent."""
         ...
 
-    def heartbeat(self, task_manager: int, incarnation: int) -> bool:
+    def heartbeat(self, process: ProcessId) -> bool:
         """False: you are not wanted any more, end yourself and delete nothing."""
         ...
+
+
+class JobMasterGateway(Reception, Protocol):
+    """What a TaskManager asks of the JobMaster. False / an exception means: not answered, repeat."""
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool: ...
 

@@ -1,14 +1,16 @@
-"""What a TaskManager's process is told when it starts: values only, sent with the Spark task that runs it."""
+"""What a process that stays is told when it starts: values only, sent with the Spark task that runs it."""
 
 import msgspec
+
+from holdfast.ids import ProcessId
 
 MEBIBYTE = 1024 * 1024
 EXCHANGE_SHARE = 4
 """One part in this many of the memory is for exchanged rows."""
 
 
-class TaskManagerSettings(msgspec.Struct, frozen=True):
-    """One start of a TaskManager. `incarnation` is fresh: the JobMaster refuses one it did not give.
+class ProcessSettings(msgspec.Struct, frozen=True):
+    """One start of a TaskManager or of a sender. Its incarnation is fresh: the JobMaster refuses others.
 
     `bind_host` is the one address that the server listens on; `advertised_host` is what others connect to
     (`bind_host` unless given). `port_range` is (first, last), both included; without it any free port.
@@ -16,8 +18,7 @@ class TaskManagerSettings(msgspec.Struct, frozen=True):
 
     job_id: str
     epoch: int
-    task_manager: int
-    incarnation: int
+    process: ProcessId
     job_master: str
     """The JobMaster's Flight address."""
     secret: str
@@ -27,12 +28,23 @@ class TaskManagerSettings(msgspec.Struct, frozen=True):
     advertised_host: str | None = None
     port_range: tuple[int, int] | None = None
     local_dir: str | None = None
+    heartbeat_interval_s: float = 1.0
+    job_master_silence_s_max: float = 30.0
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(job_id={self.job_id!r}, epoch={self.epoch}, process={str(self.process)!r}, "
+            f"job_master={self.job_master!r}, storage_url={self.storage_url!r})"
+        )
+
+
+class TaskManagerSettings(ProcessSettings, frozen=True):
+    """One start of a TaskManager."""
+
     memory_bytes: int = 1024 * MEBIBYTE
     """Tables and exchange buffers together."""
     local_copies_bytes_max: int = 0
     """Of what is stored, copies up to that size are kept below `local_dir` for recovery; 0: none."""
-    heartbeat_interval_s: float = 1.0
-    job_master_silence_s_max: float = 30.0
 
     @property
     def exchange_memory_bytes_max(self) -> int:
@@ -43,9 +55,3 @@ class TaskManagerSettings(msgspec.Struct, frozen=True):
     def state_memory_bytes_max(self) -> int:
         """What all state tables may take together."""
         return self.memory_bytes - self.exchange_memory_bytes_max
-
-    def __repr__(self) -> str:
-        return (
-            f"TaskManagerSettings(job_id={self.job_id!r}, epoch={self.epoch}, task_manager={self.task_manager}, "
-            f"incarnation={self.incarnation}, job_master={self.job_master!r}, storage_url={self.storage_url!r})"
-        )

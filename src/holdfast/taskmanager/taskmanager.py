@@ -70,8 +70,8 @@ class TaskManager:
         clock: Clock | None = None,
     ) -> None:
         self.job_id = settings.job_id
-        self.index = settings.task_manager
-        self.incarnation = settings.incarnation
+        self.index = settings.process.number
+        self.incarnation = settings.process.incarnation
         self.stopped = threading.Event()
         self._settings = settings
         self._store = store
@@ -83,7 +83,7 @@ class TaskManager:
         self._answers = Answers()
         self._janitor = Janitor(store)
         self._copies = open_copies(
-            settings.local_dir, settings.job_id, settings.task_manager, settings.local_copies_bytes_max
+            settings.local_dir, settings.job_id, settings.process.number, settings.local_copies_bytes_max
         )
         self._work = threading.Lock()
         self._numbers = threading.Lock()

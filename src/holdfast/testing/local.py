@@ -13,7 +13,8 @@ from holdfast.errors import TaskManagerLost
 from holdfast.exchange.local import LocalLinks
 from holdfast.exchange.task import UnitResult, run_unit
 from holdfast.graph.program import Program
-from holdfast.jobmaster.cluster import LevelRun, StartTaskManager
+from holdfast.ids import ProcessId
+from holdfast.jobmaster.cluster import LevelRun, StartProcess
 from holdfast.jobmaster.start import Gateway, Place, task_manager_settings
 from holdfast.settings import TaskManagerConfig
 from holdfast.storage.retrying import RetryingStore
@@ -38,7 +39,7 @@ T = TypeVar("T")
 class _Hosted:
     """One TaskManager with everything through which it reaches the world, so that all of it can be cut at once."""
 
-    start: StartTaskManager
+    start: StartProcess
     store: CutOffStore
     job_master: "_Reachable"
     task_manager: TaskManager
@@ -79,21 +80,19 @@ class LocalCluster:
         self._hosted: dict[int, _Hosted] = {}
         self._reaper = ThreadPoolExecutor(4, thread_name_prefix="holdfast-reaper")
 
-    def start_task_manager(self, start: StartTaskManager) -> None:
-        settings = msgspec.structs.replace(
-            self._settings, task_manager=start.task_manager, incarnation=start.incarnation
-        )
+    def start(self, start: StartProcess) -> None:
+        settings = msgspec.structs.replace(self._settings, process=start.process)
         store, job_master = CutOffStore(self._store), _Reachable(self._gateway)
         task_manager = TaskManager(settings, store, job_master, self._clock)
         with self._lock:
-            self._hosted[start.task_manager] = _Hosted(start, store, job_master, task_manager)
-        self._gateway.register(Registration(start.task_manager, start.incarnation, "in process", "this"))
+            self._hosted[start.process.number] = _Hosted(start, store, job_master, task_manager)
+        self._gateway.register(Registration(start.process, "in process", "this"))
 
-    def end_task_manager(self, task_manager: int, incarnation: int) -> None:
+    def end(self, process: ProcessId) -> None:
         with self._lock:
-            found = self._hosted.get(task_manager)
-        if found is not None and found.start.incarnation == incarnation:
-            self.kill(task_manager)
+            found = self._hosted.get(process.number)
+        if found is not None and found.start.process == process:
+            self.kill(process.number)
 
     def kill(self, task_manager: int) -> None:
         """End whatever runs under that index; nothing if nobody does."""
@@ -103,7 +102,7 @@ class LocalCluster:
             return
         found.cut()
         self._reaper.submit(found.task_manager.close)
-        found.start.ended(task_manager, found.start.incarnation, "killed")
+        found.start.ended(found.start.process, "killed")
 
     def gateway(self, route: ExchangeRoute) -> TaskManagerGateway:
         with self._lock:
@@ -145,8 +144,8 @@ class _Reachable:
     def register(self, registration: Registration) -> bool:
         return not self.cut.is_set() and self._gateway.register(registration)
 
-    def heartbeat(self, task_manager: int, incarnation: int) -> bool:
-        return not self.cut.is_set() and self._gateway.heartbeat(task_manager, incarnation)
+    def heartbeat(self, process: ProcessId) -> bool:
+        return not self.cut.is_set() and self._gateway.heartbeat(process)
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         return not self.cut.is_set() and self._gateway.acknowledge(acknowledgement)
@@ -162,7 +161,7 @@ class _LocalGateway:
         self._hosted = hosted
 
     def _call(self, call: Callable[[TaskManager], T]) -> T:
-        lost = TaskManagerLost(f"TaskManager {self._hosted.start.task_manager} was killed")
+        lost = TaskManagerLost(f"{self._hosted.start.process.name} was killed")
         if self._hosted.dead.is_set():
             raise lost
         try:

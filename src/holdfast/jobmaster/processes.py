@@ -1,0 +1,150 @@
+"""The processes that stay of one role, TaskManagers or senders: who was started, who serves, who has ended.
+
+Each start has an incarnation number of its own. A process is dead when what hosts it, a Spark job, has ended; a
+missing heartbeat is a long backstop only, since a user's function may hold the interpreter for a while.
+This module starts and notices; it does not decide about losses.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from holdfast.clock import Clock
+from holdfast.ids import ProcessId, Role
+from holdfast.jobmaster.cluster import Cluster, StartProcess
+from holdfast.taskmanager.protocol import Registration
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_TIMEOUT_S = 30.0
+
+G = TypeVar("G")
+
+
+@dataclass(frozen=True)
+class Serving(Generic[G]):
+    """A process that has registered, and the connection to it."""
+
+    process: ProcessId
+    address: str
+    nonce: str
+    gateway: G
+
+
+class Processes(Generic[G]):
+    """Thread-safe. `lost(process, reason)` is called once for each incarnation that ends unasked."""
+
+    def __init__(
+        self,
+        role: Role,
+        count: int,
+        cluster: Cluster,
+        clock: Clock,
+        connect: Callable[[ProcessId, str], G],
+        lost: Callable[[ProcessId, str], None],
+        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
+    ) -> None:
+        self.count = count
+        self._role = role
+        self._cluster = cluster
+        self._clock = clock
+        self._connect = connect
+        self._on_lost = lost
+        self._heartbeat_timeout_s = heartbeat_timeout_s
+        self._changed = threading.Condition()
+        self._next_incarnation = 1
+        self._started: dict[int, ProcessId] = {}
+        self._serving: dict[int, Serving[G]] = {}
+        self._heard_s: dict[int, float] = {}
+        self._dead: list[ProcessId] = []
+        self._reasons: dict[int, str] = {}
+        self._stopping = False
+
+    def start_missing(self) -> None:
+        """Start those of the first `count` that do not run; returns at once."""
+        for index in range(self.count):
+            with self._changed:
+                if index in self._started or self._stopping:
+                    continue
+                process = ProcessId(self._role, index, self._next_incarnation)
+                self._next_incarnation += 1
+                self._started[index] = process
+                self._heard_s[index] = self._clock.monotonic()
+            self._cluster.start(StartProcess(process, self._on_end))
+
+    def register(self, registration: Registration) -> bool:
+        """True for the first process of the incarnation that was started last, however often; False: end yourself."""
+        process = registration.process
+        with self._changed:
+            if self._started.get(process.number) != process:
+                return False
+            known = self._serving.get(process.number)
+            if known is not None:
+                return known.nonce == registration.nonce
+            gateway = self._connect(process, registration.address)
+            serving = Serving(process, registration.address, registration.nonce, gateway)
+            self._serving[process.number] = serving
+            self._heard_s[process.number] = self._clock.monotonic()
+            self._reasons.pop(process.number, None)
+            self._changed.notify_all()
+        log.info("%s, serves at %s", process, registration.address)
+        self._now_serves(serving)
+        return True
+
+    def _now_serves(self, serving: Serving[G]) -> None:
+        """Called without the lock, once for each process that has registered."""
+
+    def heartbeat(self, process: ProcessId) -> bool:
+        """Whether that process is still wanted."""
+        with self._changed:
+            wanted = self._started.get(process.number) == process and not self._stopping
+            if wanted:
+                self._heard_s[process.number] = self._clock.monotonic()
+            return wanted
+
+    def check_heartbeats(self) -> None:
+        """Do something about those that have been silent for too long."""
+        if not self._cluster.heartbeats:
+            return
+        now_s = self._clock.monotonic()
+        with self._changed:
+            silent = [
+                each.process
+                for index, each in self._serving.items()
+                if now_s - self._heard_s[index] > self._heartbeat_timeout_s
+            ]
+            for process in silent:
+                self._heard_s[process.number] = now_s
+        for process in silent:
+            log.warning("%s has been silent for %.0f s; ending it", process.name, self._heartbeat_timeout_s)
+            self._is_silent(process)
+
+    def _is_silent(self, process: ProcessId) -> None:
+        """End the process; its loss follows."""
+        self._cluster.end(process)
+
+    def give_up(self, process: ProcessId, reason: str) -> None:
+        """The process is lost from now on, whatever it still does, and is ended in the background."""
+        self._on_end(process, reason)
+        self._cluster.end(process)
+
+    def _on_end(self, process: ProcessId, reason: str) -> None:
+        with self._changed:
+            if self._started.get(process.number) != process:
+                return
+            del self._started[process.number]
+            self._serving.pop(process.number, None)
+            self._dead.append(process)
+            self._reasons[process.number] = reason
+            stopping = self._stopping
+            self._changed.notify_all()
+        if not stopping:
+            log.warning("%s, ended: %s", process, reason)
+            self._on_lost(process, reason)
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()

@@ -1,0 +1,78 @@
+"""How a process that stays belongs to its JobMaster: a TaskManager or a sender, from its registration to its end.
+
+serve ──► register ──► heartbeat every second ──► end: the process was told to stop, or
+              │                                    the JobMaster does not want this incarnation, or
+              └── refused: end at once             the JobMaster is gone (refused twice running; silent too long)
+"""
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable
+
+from holdfast.clock import Clock
+from holdfast.errors import HoldfastError
+from holdfast.failpoints import hit
+from holdfast.taskmanager.protocol import Reception, Registration
+from holdfast.taskmanager.settings import ProcessSettings
+
+_log = logging.getLogger(__name__)
+
+REFUSED_IN_A_ROW_MAX = 2
+
+
+class Membership:
+    """Registers, sends heartbeats, and says when and why the process has to end.
+
+    `stopped` is set where the process was told to end; `upkeep` is called between any two heartbeats.
+    """
+
+    def __init__(
+        self,
+        settings: ProcessSettings,
+        stopped: threading.Event,
+        job_master: Reception,
+        clock: Clock,
+        upkeep: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._stopped = stopped
+        self._job_master = job_master
+        self._clock = clock
+        self._upkeep = upkeep
+        self._answered_s = clock.monotonic()
+        self._refused = 0
+
+    def keep(self, reachable_at: str) -> str:
+        """Block until the process has to end; returns the reason."""
+        process = self._settings.process
+        registration = Registration(process, reachable_at, uuid.uuid4().hex)
+        hit(f"{process.role.value.lower()}.register.before")
+        registered = False
+        while not self._stopped.is_set():
+            try:
+                if registered:
+                    wanted = self._job_master.heartbeat(process)
+                else:
+                    wanted = registered = self._job_master.register(registration)
+                if not wanted:
+                    return "the JobMaster does not want this incarnation"
+                self._answered_s = self._clock.monotonic()
+                self._refused = 0
+            except (HoldfastError, OSError) as error:
+                gone = self._gone(error)
+                if gone is not None:
+                    return gone
+            self._upkeep()
+            self._stopped.wait(self._settings.heartbeat_interval_s)
+        return "stopped"
+
+    def _gone(self, error: Exception) -> str | None:
+        self._refused = self._refused + 1 if isinstance(error, ConnectionRefusedError) else 0
+        if self._refused >= REFUSED_IN_A_ROW_MAX:
+            return f"nobody listens at the JobMaster's address any more ({error})"
+        silent_s = self._clock.monotonic() - self._answered_s
+        if silent_s > self._settings.job_master_silence_s_max:
+            return f"the JobMaster has not answered for {silent_s:.0f} s ({error})"
+        _log.warning("%s: a heartbeat was not answered: %s", self._settings.process.name, error)
+        return None
