@@ -26,7 +26,8 @@ from holdfast.clock import SystemClock
 from holdfast.exchange.combining import CombiningSender
 from holdfast.exchange.links import FlightLinks
 from holdfast.exchange.sender import UnitAttempt
-from holdfast.functions.aggregates import AggregateSpec, count
+from holdfast.functions.aggregates.declared import AggregateSpec, count
+from holdfast.functions.operator import OperatorInput
 from holdfast.graph.keygroups import default_max_parallelism, key_group_range
 from holdfast.graph.program import OperatorTarget, Program
 from holdfast.ids import ProcessId, Role
@@ -164,7 +165,7 @@ class Bench:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     secret = new_secret()
     context = multiprocessing.get_context("spawn")
-    spec = AggregateSpec("count", ("k",), INPUT, {"n": count()}, options.emit, combine=options.combine)
+    spec = AggregateSpec("count", OperatorInput(INPUT, ("k",)), {"n": count()}, options.emit, combine=options.combine)
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         served, orders = context.Pipe()
         server = context.Process(target=serve, args=(orders, secret, folder), daemon=True)

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 import holdfast as hf
 from holdfast.clock import SystemClock
-from holdfast.functions.operator import BatchContext, Operator
-from holdfast.functions.process import ProcessSpec
+from holdfast.functions.operator import BatchContext, Operator, OperatorInput
+from holdfast.functions.process.declared import ProcessSpec
 from holdfast.taskmanager.garbage import GarbageCollection
 
 BATCH_ROWS = 100_000
@@ -60,7 +60,7 @@ def take(operator: Operator, batch: int, rows: pa.RecordBatch) -> tuple[float, f
 
 def measure(kind: str, keys: int, rows: int, bad_records: Any) -> dict[str, Any]:
     function: Any = Count() if kind == "process" else BatchCount()
-    operator = ProcessSpec("count", ("k",), INPUT, function, OUTPUT, bad_records).create(0, 128)
+    operator = ProcessSpec("count", OperatorInput(INPUT, ("k",)), function, OUTPUT, bad_records).create(0, 128)
     drawn = np.random.default_rng(0)
 
     def batch_of(numbers: Any) -> pa.RecordBatch:

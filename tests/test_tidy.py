@@ -53,6 +53,16 @@ MAY_IMPORT: dict[str, str] = {
 }
 """Each room of `src/holdfast` (a folder, or a module beside them), and the rooms it may import besides the leaves."""
 
+SUBROOMS: dict[str, str] = {
+    # Each knows the modules of `functions/` itself; timers and expiry know no function that uses them.
+    "functions.aggregates": "functions",
+    "functions.process": "functions functions.timing",
+    "functions.timing": "functions",
+    "functions": "",
+}
+"""The folders of rooms that are divided, and which of the same room each may import; a room's own name stands for the
+modules that lie in no folder."""
+
 LEAVES = {"clock", "errors", "failpoints", "ids", "metrics", "schema", "units", "watermarks"}
 
 PURE = {"checkpoint", "graph"}
@@ -152,6 +162,36 @@ def test_the_table_names_every_room_and_lets_none_import_itself_by_way_of_others
 
     for room in MAY_IMPORT:
         visit(room, ())
+
+
+def subroom_of(name: str) -> str:
+    """The divided room's folder that a module is in, by its dotted name within Holdfast."""
+    return ".".join(name.split(".")[:2]) if ".".join(name.split(".")[:2]) in SUBROOMS else name.split(".")[0]
+
+
+def test_folders_of_divided_rooms_import_only_what_the_table_allows():
+    wrong = []
+    for path in SOURCES:
+        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        own = subroom_of(module)
+        if own not in SUBROOMS:
+            continue
+        for line, name in runtime_imports(path):
+            inside = name.removeprefix("holdfast.")
+            other = subroom_of(inside)
+            if (
+                name != inside
+                and inside.split(".")[0] == own.split(".")[0]
+                and other not in (own, *SUBROOMS[own].split())
+            ):
+                wrong.append(f"{where(path, line)} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_folder_of_a_divided_room_is_in_the_table():
+    divided = {name.split(".")[0] for name in SUBROOMS}
+    found = {path.relative_to(PACKAGE).parts[:2] for path in SOURCES if len(path.relative_to(PACKAGE).parts) > 2}
+    assert {".".join(parts) for parts in found if parts[0] in divided} == {name for name in SUBROOMS if "." in name}
 
 
 def test_pyspark_is_imported_in_the_spark_room_only():

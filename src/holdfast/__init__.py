@@ -17,9 +17,9 @@ from holdfast.errors import (
     TaskManagerLost,
     UserFunctionError,
 )
-from holdfast.functions.aggregates import count, first, last, max, mean, min, sum
-from holdfast.functions.process import BatchFunction, ProcessFunction
-from holdfast.functions.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from holdfast.functions.aggregates.declared import count, first, last, max, mean, min, sum
+from holdfast.functions.process.declared import BatchFunction, ProcessFunction
+from holdfast.functions.process.states import AggregatingState, ListState, MapState, ReducingState, ValueState
 from holdfast.job import Job, KeyedStream, Stream
 from holdfast.query import Query
 from holdfast.settings import (

@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.functions.aggregates import Aggregate, AggregateSpec, BadRecords, check_aggregates
-from holdfast.functions.process import BatchFunction, ProcessFunction, ProcessSpec
-from holdfast.graph.build import Declarations, OperatorDeclaration, Path, SinkDeclaration, TransformDeclaration
+from holdfast.functions.aggregates.declared import Aggregate, AggregateSpec, BadRecords, check_aggregates
+from holdfast.functions.operator import OperatorInput
+from holdfast.functions.process.declared import BatchFunction, ProcessFunction, ProcessSpec
+from holdfast.graph.build import (
+    Declarations,
+    InputDeclaration,
+    OperatorDeclaration,
+    Path,
+    SinkDeclaration,
+    TransformDeclaration,
+)
 from holdfast.graph.program import MapBatches, OperatorOrigin, SourceOrigin
 from holdfast.schema import to_arrow_schema
 from holdfast.settings import (
@@ -298,8 +306,8 @@ class KeyedStream:
         bad_records: BadRecords = "fail" if self._job.dead_letters is None else "dead_letter"
         combine = self._job.combine
 
-        def specify(operator: str, keys: tuple[str, ...], schema: pa.Schema) -> AggregateSpec:
-            return AggregateSpec(operator, keys, schema, dict(aggregates), emit, bad_records, combine)
+        def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> AggregateSpec:
+            return AggregateSpec(operator, inputs[0], dict(aggregates), emit, bad_records, combine)
 
         return self._declare(name, "aggregate", specify)
 
@@ -308,15 +316,17 @@ class KeyedStream:
         output = to_arrow_schema(schema)
         dead_letter = self._job.dead_letters is not None
 
-        def specify(operator: str, keys: tuple[str, ...], input_schema: pa.Schema) -> ProcessSpec:
-            return ProcessSpec(operator, keys, input_schema, function, output, "dead_letter" if dead_letter else "fail")
+        def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> ProcessSpec:
+            return ProcessSpec(operator, inputs[0], function, output, "dead_letter" if dead_letter else "fail")
 
         return self._declare(name, "process", specify)
 
     def _declare(self, name: str | None, kind: str, specify: Callable[..., Any]) -> Stream:
         declared = self._job.declared
         operator = declared.name_for(name, kind)
-        declared.operators[operator] = OperatorDeclaration(operator, self._key_columns, self._paths, specify)
+        declared.operators[operator] = OperatorDeclaration(
+            operator, (InputDeclaration(self._paths, self._key_columns),), specify
+        )
         return Stream(self._job, (Path(OperatorOrigin(operator)),))
 
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.functions import aggregates as hf
-from holdfast.functions.operator import BatchContext, Operator, OperatorResult
+from holdfast.functions.aggregates import declared as hf
+from holdfast.functions.operator import BatchContext, Operator, OperatorInput, OperatorResult
 
 UTC = ZoneInfo("UTC")
 CONTEXT = BatchContext(batch=7, batch_time_us=0, operator="delays", subtask=0)
@@ -44,7 +44,7 @@ def functions_of(kind: pa.DataType) -> list[str]:
 
 def spec_of(kind: pa.DataType, emit: str = "changes", bad_records: str = "fail", **aggregates: Any) -> hf.AggregateSpec:
     schema = pa.schema([("k", pa.string()), ("v", kind)])
-    return hf.AggregateSpec("delays", ("k",), schema, aggregates, emit, bad_records)  # type: ignore[arg-type]
+    return hf.AggregateSpec("delays", OperatorInput(schema, ("k",)), aggregates, emit, bad_records)  # type: ignore[arg-type]
 
 
 def batch_of(rows: Rows, kind: pa.DataType) -> pa.RecordBatch:
@@ -150,7 +150,7 @@ def test_aggregates_give_what_a_recomputation_gives(
 def test_output_has_the_keys_in_key_by_order_then_the_aggregates_in_keyword_order() -> None:
     schema = pa.schema([("v", pa.int32()), ("a", pa.string()), ("b", pa.int64(), False)])
     aggregates = {"z": hf.count(), "y": hf.sum("v"), "x": hf.mean("v"), "w": hf.max("v"), "u": hf.first("a")}
-    spec = hf.AggregateSpec("o", ("b", "a"), schema, aggregates)
+    spec = hf.AggregateSpec("o", OperatorInput(schema, ("b", "a")), aggregates)
     assert spec.output_schema == pa.schema(
         [
             pa.field("b", pa.int64(), False),
@@ -286,11 +286,13 @@ def test_names_that_collide_are_refused() -> None:
         spec_of(pa.int64(), k=hf.count())
     schema = pa.schema([("n.count", pa.string())])
     with pytest.raises(JobRefused, match=r"keeps state named 'n\.count'"):
-        hf.AggregateSpec("o", ("n.count",), schema, {"n": hf.count()})
+        hf.AggregateSpec("o", OperatorInput(schema, ("n.count",)), {"n": hf.count()})
     with pytest.raises(JobRefused, match="2 columns of that name"):
-        hf.AggregateSpec("o", ("a",), pa.schema([("a", pa.int64()), ("a", pa.int64())]), {"n": hf.count()})
+        hf.AggregateSpec(
+            "o", OperatorInput(pa.schema([("a", pa.int64()), ("a", pa.int64())]), ("a",)), {"n": hf.count()}
+        )
     with pytest.raises(JobRefused, match="its key reads column 'z'"):
-        hf.AggregateSpec("o", ("z",), schema, {"n": hf.count()})
+        hf.AggregateSpec("o", OperatorInput(schema, ("z",)), {"n": hf.count()})
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import SettingsError, UserFunctionError
-from holdfast.functions.operator import BatchContext, Operator, OperatorResult
-from holdfast.functions.process import BatchFunction, Context, ProcessSpec, check_function
-from holdfast.functions.states import ReducingState, ValueState
+from holdfast.functions.operator import BatchContext, Operator, OperatorInput, OperatorResult
+from holdfast.functions.process.declared import BatchFunction, Context, ProcessSpec, check_function
+from holdfast.functions.process.states import ReducingState, ValueState
 
 INPUT = pa.schema([("k", pa.string()), ("v", pa.int64())])
 OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -20,7 +20,7 @@ Rows = list[tuple[Any, Any]]
 
 
 def operator_of(function: Any, bad_records: Any = "fail", schema: pa.Schema = OUTPUT) -> Operator:
-    return ProcessSpec("visits", ("k",), INPUT, function, schema, bad_records).create(2, 128)
+    return ProcessSpec("visits", OperatorInput(INPUT, ("k",)), function, schema, bad_records).create(2, 128)
 
 
 def run(operator: Operator, *chunks: Rows) -> OperatorResult:

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BadRecord, RowsNeeded
-from holdfast.functions import aggregates as hf
-from holdfast.functions import combining as module
-from holdfast.functions.operator import COMBINED_INPUT, BatchContext, OperatorResult
+from holdfast.functions.aggregates import combining as module
+from holdfast.functions.aggregates import declared as hf
+from holdfast.functions.operator import COMBINED_INPUT, BatchContext, OperatorInput, OperatorResult
 
 CONTEXT = BatchContext(batch=7, batch_time_us=0, operator="sums", subtask=0)
 DAYS = [datetime.date(2013, 1, day) for day in (1, 2, 3)]
@@ -50,7 +50,9 @@ def spec_of(keys: str, kind: pa.DataType, combine: bool = True, bad_records: Any
         [*((name, kind) for name, (kind, _) in zip(names, KEY_KINDS[keys], strict=True)), pa.field("v", kind)]
     )
     fitting = {name: hf.Aggregate(name, "v") for name in hf.FUNCTIONS if hf._fits(name, kind)}
-    return hf.AggregateSpec("sums", names, schema, {"rows": hf.count(), **fitting}, "changes", bad_records, combine)
+    return hf.AggregateSpec(
+        "sums", OperatorInput(schema, names), {"rows": hf.count(), **fitting}, "changes", bad_records, combine
+    )
 
 
 def batch_of(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
@@ -65,7 +67,7 @@ def sent(spec: hf.AggregateSpec, senders: list[list[Rows]]) -> list[tuple[int, p
     for batches in senders:
         combiner = spec.combiner()
         for rows in batches:
-            batch = batch_of(rows, spec.input_schema)
+            batch = batch_of(rows, spec.input.schema)
             arrived += [(0, batch)] if combiner is None else combiner.take(batch)
         arrived += [] if combiner is None else combiner.finish()
     return arrived
@@ -131,7 +133,7 @@ def test_of_many_rows_only_distinct_keys_travel() -> None:
 def test_rows_whose_keys_hardly_repeat_travel_as_they_came() -> None:
     spec = spec_of("int64", pa.int64())
     rows: Rows = [((number,), number) for number in range(100)]
-    assert sent(spec, [[rows]]) == [(0, batch_of(rows, spec.input_schema))]
+    assert sent(spec, [[rows]]) == [(0, batch_of(rows, spec.input.schema))]
     assert spec.combiner().finish() == []  # type: ignore[union-attr]
 
 
@@ -146,13 +148,13 @@ def test_combining_stops_where_keys_no_longer_repeat_and_the_rows_that_are_left_
 
 def test_every_row_is_sent_where_every_row_is_output() -> None:
     schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
-    assert hf.AggregateSpec("o", ("k",), schema, {"n": hf.count()}, "every").combiner() is None
-    assert hf.AggregateSpec("o", ("k",), schema, {"n": hf.count()}, "changes").combiner() is not None
+    assert hf.AggregateSpec("o", OperatorInput(schema, ("k",)), {"n": hf.count()}, "every").combiner() is None
+    assert hf.AggregateSpec("o", OperatorInput(schema, ("k",)), {"n": hf.count()}, "changes").combiner() is not None
 
 
 def test_a_key_column_named_like_a_column_of_combined_rows_keeps_them_from_being_combined() -> None:
     schema = pa.schema([("s.sum.max", pa.int64()), ("v", pa.int64())])
-    assert hf.AggregateSpec("o", ("s.sum.max",), schema, {"s": hf.sum("v")}).combiner() is None
+    assert hf.AggregateSpec("o", OperatorInput(schema, ("s.sum.max",)), {"s": hf.sum("v")}).combiner() is None
 
 
 EDGES = {

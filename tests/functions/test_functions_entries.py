@@ -13,10 +13,10 @@ import pytest
 from functions_kit import end
 
 from holdfast.errors import SettingsError, UserFunctionError
-from holdfast.functions import process_operator
-from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult
-from holdfast.functions.process import BatchFunction, Context, ProcessFunction, ProcessSpec
-from holdfast.functions.states import ListState, MapState, ReducingState, ValueState
+from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorInput, OperatorResult
+from holdfast.functions.process import row_operator
+from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec
+from holdfast.functions.process.states import ListState, MapState, ReducingState, ValueState
 from holdfast.settings import RocksDBState
 from holdfast.state.backends import tables_of
 from holdfast.state.table import StateTable
@@ -35,7 +35,7 @@ def tables(request: pytest.FixtureRequest, tmp_path: Path) -> NewTable:
 
 
 def operator_of(function: Any, tables: NewTable = StateTable, bad_records: Any = "fail") -> Operator:
-    spec = ProcessSpec("carts", ("k",), INPUT, function, OUTPUT, bad_records)
+    spec = ProcessSpec("carts", OperatorInput(INPUT, ("k",)), function, OUTPUT, bad_records)
     return spec.create(0, 128, tables)
 
 
@@ -145,8 +145,8 @@ def some_rows(chance: random.Random) -> list[Row]:
 def test_lists_and_maps_are_those_of_a_plain_dict_over_batches_undo_and_restore(
     seed: int, tables: NewTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_operator, "SLICE_ROWS", 4)
-    monkeypatch.setattr(process_operator, "CAREFUL_BATCHES", 2)
+    monkeypatch.setattr(row_operator, "SLICE_ROWS", 4)
+    monkeypatch.setattr(row_operator, "CAREFUL_BATCHES", 2)
     print("seed", seed)
     chance = random.Random(seed)
     operator, model = operator_of(Script(), tables, "dead_letter"), Model()

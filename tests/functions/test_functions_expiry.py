@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult
-from holdfast.functions.process import BatchFunction, Context, ProcessFunction, ProcessSpec
-from holdfast.functions.states import AggregatingState, ListState, MapState, ReducingState, ValueState
-from holdfast.functions.sweeping import ROUNDS, ROWS_MAX, Pace
+from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorInput, OperatorResult
+from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec
+from holdfast.functions.process.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from holdfast.functions.process.sweeping import ROUNDS, ROWS_MAX, Pace
 from holdfast.settings import HashMapState, RocksDBState
 from holdfast.state.backends import tables_of
 
@@ -33,7 +33,7 @@ class Running:
     """An operator that batches are run on, one after the other."""
 
     def __init__(self, function: Any, tables: NewTable) -> None:
-        self._spec = ProcessSpec("ageing", ("k",), INPUT, function, OUTPUT)
+        self._spec = ProcessSpec("ageing", OperatorInput(INPUT, ("k",)), function, OUTPUT)
         self._new_table = tables
         self.operator: Operator = self._spec.create(0, 128, tables)
         self.batch = 0

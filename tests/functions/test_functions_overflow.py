@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BadRecord
-from holdfast.functions import aggregates as hf
-from holdfast.functions.operator import BatchContext, Operator, OperatorResult
+from holdfast.functions.aggregates import declared as hf
+from holdfast.functions.operator import BatchContext, Operator, OperatorInput, OperatorResult
 
 INT64_MAX = 2**63 - 1
 INT64_MIN = -(2**63)
@@ -21,7 +21,7 @@ Row = tuple[int, int | None, int | None, Decimal | None]
 
 
 def operator_of(emit: str, bad_records: str, **aggregates: hf.Aggregate) -> Operator:
-    spec = hf.AggregateSpec("totals", ("k",), SCHEMA, aggregates, emit, bad_records)  # type: ignore[arg-type]
+    spec = hf.AggregateSpec("totals", OperatorInput(SCHEMA, ("k",)), aggregates, emit, bad_records)  # type: ignore[arg-type]
     return spec.create(0, 128)
 
 

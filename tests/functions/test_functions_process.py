@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import HoldfastError, JobRefused, SettingsError, UserFunctionError
-from holdfast.functions import process_operator
-from holdfast.functions.operator import BatchContext, Operator, OperatorResult
-from holdfast.functions.process import Context, ProcessFunction, ProcessSpec, check_function
-from holdfast.functions.states import AggregatingState, ReducingState, ValueState
+from holdfast.functions.operator import BatchContext, Operator, OperatorInput, OperatorResult
+from holdfast.functions.process import row_operator
+from holdfast.functions.process.declared import Context, ProcessFunction, ProcessSpec, check_function
+from holdfast.functions.process.states import AggregatingState, ReducingState, ValueState
 
 INPUT = pa.schema([("k", pa.string()), ("v", pa.int64())])
 OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -25,7 +25,7 @@ Rows = list[tuple[Any, Any]]
 
 
 def spec_of(function: Any, schema: pa.Schema = OUTPUT, bad_records: Any = "fail") -> ProcessSpec:
-    return ProcessSpec("visits", ("k",), INPUT, function, schema, bad_records)
+    return ProcessSpec("visits", OperatorInput(INPUT, ("k",)), function, schema, bad_records)
 
 
 def operator_of(function: Any, schema: pa.Schema = OUTPUT, bad_records: Any = "fail") -> Operator:
@@ -212,7 +212,7 @@ def test_the_key_of_several_columns_is_a_named_tuple() -> None:
         def process(self, row: Any, ctx: Context) -> Iterator[tuple[Any, ...]]:
             yield f"{ctx.key.v}/{ctx.key.k}", row.v
 
-    spec = ProcessSpec("visits", ("v", "k"), INPUT, KeyNames(), OUTPUT)
+    spec = ProcessSpec("visits", OperatorInput(INPUT, ("v", "k")), KeyNames(), OUTPUT)
     assert rows_of(run(spec.create(0, 128), [("a", 5)])) == [{"k": "5/a", "n": 5}]
 
 
@@ -222,7 +222,7 @@ def test_columns_whose_names_python_does_not_allow_are_reached_by_position() -> 
             yield row.k, row._1 + row[1]
 
     schema = pa.schema([("k", pa.string()), ("a-b", pa.int64())])
-    operator = ProcessSpec("visits", ("k",), schema, Odd(), OUTPUT).create(0, 128)
+    operator = ProcessSpec("visits", OperatorInput(schema, ("k",)), Odd(), OUTPUT).create(0, 128)
     operator.tables["state"].begin(0)
     result = operator.process([(0, pa.RecordBatch.from_pylist([{"k": "a", "a-b": 2}], schema))], CONTEXT)
     assert rows_of(result) == [{"k": "a", "n": 4}]
@@ -323,7 +323,7 @@ def test_a_row_set_aside_leaves_no_trace_in_state_or_output() -> None:
 
 
 def test_a_bad_row_in_a_later_slice_changes_nothing_of_the_rows_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_operator, "SLICE_ROWS", 2)
+    monkeypatch.setattr(row_operator, "SLICE_ROWS", 2)
 
     class Counted(ProcessFunction):
         n = ValueState(pa.int64(), default=0)
@@ -457,9 +457,9 @@ def test_states_that_cannot_be_are_refused_when_declared() -> None:
 
 def test_specs_that_do_not_fit_their_input_are_refused() -> None:
     with pytest.raises(JobRefused, match="key column 'z'"):
-        ProcessSpec("visits", ("z",), INPUT, Count(), OUTPUT)
+        ProcessSpec("visits", OperatorInput(INPUT, ("z",)), Count(), OUTPUT)
     with pytest.raises(JobRefused, match="state 'n' has the name of a key column"):
-        ProcessSpec("visits", ("n",), OUTPUT, Count(), OUTPUT)
+        ProcessSpec("visits", OperatorInput(OUTPUT, ("n",)), Count(), OUTPUT)
     with pytest.raises(SettingsError, match=r"output column 'd'.*dictionary"):
         spec_of(Count(), pa.schema([("d", pa.dictionary(pa.int8(), pa.string()))]))
     with pytest.raises(SettingsError, match="bad_records is 'ignore'"):

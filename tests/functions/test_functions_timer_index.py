@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.functions import timers as timers_module
-from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult
-from holdfast.functions.process import Context, ProcessFunction, ProcessSpec
-from holdfast.functions.process_operator import ProcessOperator
-from holdfast.functions.timer_index import RUNS_MAX, TIME_KEY, TimerRuns
+from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorInput, OperatorResult
+from holdfast.functions.process.declared import Context, ProcessFunction, ProcessSpec
+from holdfast.functions.process.row_operator import ProcessOperator
+from holdfast.functions.timing import timers as timers_module
+from holdfast.functions.timing.timer_index import RUNS_MAX, TIME_KEY, TimerRuns
 from holdfast.settings import HashMapState, RocksDBState
 from holdfast.state.backends import tables_of
 
@@ -39,7 +39,7 @@ class Bells(ProcessFunction):
         yield ctx.key, "processing" if second % 2 else "event", second
 
 
-SPEC = ProcessSpec("bells", ("k",), INPUT, Bells(), OUTPUT)
+SPEC = ProcessSpec("bells", OperatorInput(INPUT, ("k",)), Bells(), OUTPUT)
 
 
 def begin(operator: Operator, batch: int, rows: list[Row], now: int, watermark: int | None) -> OperatorResult:

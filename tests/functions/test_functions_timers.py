@@ -9,9 +9,9 @@ import pytest
 from functions_kit import end
 
 from holdfast.errors import SettingsError, UserFunctionError
-from holdfast.functions.operator import BatchContext, Operator, OperatorResult, Timers
-from holdfast.functions.process import BatchFunction, Context, ProcessFunction, ProcessSpec, check_function
-from holdfast.functions.states import ValueState
+from holdfast.functions.operator import BatchContext, Operator, OperatorInput, OperatorResult, Timers
+from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec, check_function
+from holdfast.functions.process.states import ValueState
 
 INPUT = pa.schema([("k", pa.string()), ("op", pa.string()), ("t", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
 OUTPUT = pa.schema([("k", pa.string()), ("t", pa.int64()), ("n", pa.int64())])
@@ -47,7 +47,7 @@ class Script(ProcessFunction):
 
 
 def operator_of(function: Any = None, bad_records: Any = "fail", event_time: str | None = None) -> Operator:
-    spec = ProcessSpec("bells", ("k",), INPUT, function or Script(), OUTPUT, bad_records, event_time)
+    spec = ProcessSpec("bells", OperatorInput(INPUT, ("k",), event_time), function or Script(), OUTPUT, bad_records)
     return spec.create(0, 128)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.functions.operator import BatchContext, NewTable, Operator
-from holdfast.functions.process import BatchFunction, Context, ProcessFunction, ProcessSpec
-from holdfast.functions.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorInput
+from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec
+from holdfast.functions.process.states import AggregatingState, ListState, MapState, ReducingState, ValueState
 from holdfast.settings import HashMapState, RocksDBState
 from holdfast.state.backends import tables_of
 
@@ -74,7 +74,7 @@ def as_read(kind: pa.DataType | None, values: list[Any]) -> list[Any]:
 
 def run(function: Any, keys: list[int], operator: Operator | None, tables: NewTable) -> tuple[Operator, list[str]]:
     """One batch, on an operator that is new or restored from another one."""
-    made = ProcessSpec("types", ("k",), INPUT, function, OUTPUT).create(0, 128, tables)
+    made = ProcessSpec("types", OperatorInput(INPUT, ("k",)), function, OUTPUT).create(0, 128, tables)
     if operator is not None:
         for name, table in operator.tables.items():
             made.tables[name].apply(table.snapshot(), 0, 128)

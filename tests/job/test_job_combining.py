@@ -8,7 +8,7 @@ import pytest
 from job_kit import new_job, new_storage, newest, script, tuples
 
 import holdfast as hf
-from holdfast.functions import combining
+from holdfast.functions.aggregates import combining
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.testing import Abort, TestSource, run, start
 

@@ -11,8 +11,16 @@ import pyarrow as pa
 from holdfast.changelog.handles import TableHandle
 from holdfast.exchange.local import LocalSender
 from holdfast.exchange.sender import UnitAttempt
-from holdfast.functions.aggregates import AggregateSpec, count
-from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, OperatorSpec, TableSchema
+from holdfast.functions.aggregates.declared import AggregateSpec, count
+from holdfast.functions.operator import (
+    BatchContext,
+    NewTable,
+    Operator,
+    OperatorInput,
+    OperatorResult,
+    OperatorSpec,
+    TableSchema,
+)
 from holdfast.graph.keygroups import key_group_range
 from holdfast.graph.program import OperatorTarget, Program
 from holdfast.ids import ProcessId, Role
@@ -125,7 +133,10 @@ class HookedSpec(OperatorSpec):
 
     inner: AggregateSpec
     name: str = "count"
-    key_columns: tuple[str, ...] = ("k",)
+
+    @property
+    def inputs(self) -> tuple[OperatorInput, ...]:
+        return self.inner.inputs
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -139,7 +150,7 @@ class HookedSpec(OperatorSpec):
 
 
 def counting(name: str = "count") -> OperatorSpec:
-    return HookedSpec(AggregateSpec(name, ("k",), INPUT, {"n": count()}), name)
+    return HookedSpec(AggregateSpec(name, OperatorInput(INPUT, ("k",)), {"n": count()}), name)
 
 
 def program(*specs: OperatorSpec, state: StateBackend = IN_MEMORY) -> bytes:

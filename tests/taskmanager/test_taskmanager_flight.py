@@ -16,8 +16,9 @@ from taskmanager_world import COUNT, HOOKS, INPUT, SECRET, NotingJobMaster, Worl
 from holdfast.errors import HoldfastError, StaleCall, TaskManagerLost
 from holdfast.exchange.links import FlightLinks
 from holdfast.exchange.sender import ExchangeSender, UnitAttempt
-from holdfast.functions.aggregates import AggregateSpec
-from holdfast.functions.aggregates import sum as sum_of
+from holdfast.functions.aggregates.declared import AggregateSpec
+from holdfast.functions.aggregates.declared import sum as sum_of
+from holdfast.functions.operator import OperatorInput
 from holdfast.graph.program import OperatorTarget
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.server import JobMasterServer
@@ -129,7 +130,7 @@ def test_errors_come_back_as_the_class_and_words_they_were_raised_with(served):
 
 def test_rows_that_an_operator_sets_aside_come_back_with_the_result(tmp_path):
     served = Served(tmp_path, parallelism=1)
-    spec = AggregateSpec("count", ("k",), INPUT, {"n": sum_of("k")}, bad_records="dead_letter")
+    spec = AggregateSpec("count", OperatorInput(INPUT, ("k",)), {"n": sum_of("k")}, bad_records="dead_letter")
     served.client.deploy(served.deployment(shipped=program(spec)))
     streams = push(served, 0, 2**63 - 1, 2**63 - 1, 1)
     [result] = served.client.process(ProcessRequest(1, 0, 0, 1, streams)).subtasks

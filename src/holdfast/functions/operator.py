@@ -93,11 +93,36 @@ class Combiner(ABC):
     def finish(self) -> list[tuple[int, pa.RecordBatch]]: ...
 
 
+@dataclass(frozen=True)
+class OperatorInput:
+    """Rows that an operator takes, as declared: their schema, the columns of their key, their event time."""
+
+    schema: pa.Schema
+    key_columns: tuple[str, ...]
+    event_time: str | None = None
+    """The column that holds the rows' event time; None without a watermark, and where the column is gone."""
+
+    @property
+    def key_schema(self) -> pa.Schema:
+        return pa.schema([self.schema.field(column) for column in self.key_columns])
+
+
 class OperatorSpec(ABC):
-    """A keyed operator as declared; pure settings; cloudpickled to TaskManagers."""
+    """A keyed operator as declared; pure settings; cloudpickled to TaskManagers.
+
+    `inputs[n]` describes the rows that are sent to it as input number n.
+    """
 
     name: str
-    key_columns: tuple[str, ...]
+
+    @property
+    @abstractmethod
+    def inputs(self) -> tuple[OperatorInput, ...]: ...
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The key columns of the operator's state; those of its first input."""
+        return self.inputs[0].key_columns
 
     @property
     @abstractmethod
@@ -111,10 +136,6 @@ class OperatorSpec(ABC):
     def combiner(self) -> Combiner | None:
         """What a sender's rows go through before they are sent; None: they are sent as they are."""
         return None
-
-    def with_event_time(self, column: str) -> "OperatorSpec":
-        """The same, told which column of its input holds the rows' event time."""
-        return self
 
     @abstractmethod
     def table_schemas(self) -> dict[str, TableSchema]:

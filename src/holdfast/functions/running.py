@@ -10,6 +10,15 @@ from holdfast.functions.operator import BatchContext
 from holdfast.sources.base import BadRow
 
 
+class Cursor:
+    """The key that a function is called for, as its slot; shared by all its states."""
+
+    __slots__ = ("slot",)
+
+    def __init__(self) -> None:
+        self.slot = -1
+
+
 def named_tuples(name: str, fields: Sequence[str]) -> Callable[[Iterable[Any]], Any]:
     """A maker of named tuples; a field name that Python does not allow becomes `_<position>`."""
     made: Any = namedtuple(name, fields, rename=True)  # type: ignore[misc]

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import JobRefused
-from holdfast.functions.operator import OperatorSpec
+from holdfast.functions.operator import OperatorInput, OperatorSpec
 from holdfast.graph.program import (
     DEAD_LETTERS,
     Leg,
@@ -48,11 +48,25 @@ class Path:
 
 
 @dataclass(frozen=True)
-class OperatorDeclaration:
-    name: str
-    key_columns: tuple[str, ...]
+class InputDeclaration:
+    """A keyed stream that an operator takes: its ways in, which it unites, and its key columns."""
+
     paths: tuple[Path, ...]
-    specify: Callable[[str, tuple[str, ...], pa.Schema], OperatorSpec]
+    key_columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OperatorDeclaration:
+    """An operator whose `specify` makes its spec from its name and its inputs, in the order of `inputs`."""
+
+    name: str
+    inputs: tuple[InputDeclaration, ...]
+    specify: Callable[[str, tuple[OperatorInput, ...]], OperatorSpec]
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The ways into all inputs."""
+        return tuple(path for each in self.inputs for path in each.paths)
 
 
 @dataclass(frozen=True)
@@ -113,6 +127,7 @@ class _Builder:
         self._legs: list[Leg] = []
         self._watermarks: dict[str, WatermarkSpec] = {}
         self._operator_watermarks: dict[str, tuple[str, ...]] = {}
+        self._operator_keys: dict[str, tuple[str, ...]] = {}
 
     def build(self, dead_letters: Sink | None) -> Program:
         for name, source in self._declared.sources.items():
@@ -136,25 +151,27 @@ class _Builder:
     def _add_operator(self, declared: OperatorDeclaration) -> OperatorSpec:
         level = 1 + max(self._origin_level(path) for path in declared.paths)
         self._levels[declared.name] = level
-        target = OperatorTarget(declared.name, 0, declared.key_columns)
-        schema = self._add_legs(declared.name, declared.paths, target)
+        self._note_watermarks(declared)
+        inputs = [self._operator_input(declared.name, number, each) for number, each in enumerate(declared.inputs)]
+        spec = declared.specify(declared.name, tuple(inputs))
+        self._schemas[OperatorOrigin(declared.name)] = spec.output_schema
+        self._operator_keys[declared.name] = spec.key_columns
+        return spec
+
+    def _operator_input(self, operator: str, number: int, declared: InputDeclaration) -> OperatorInput:
+        schema = self._add_legs(operator, declared.paths, OperatorTarget(operator, number, declared.key_columns))
         for column in declared.key_columns:
             if column not in schema.names:
                 raise JobRefused(
-                    f"operator {declared.name!r}: key column {column!r} is not among the columns of its input: "
+                    f"operator {operator!r}: key column {column!r} is not among the columns of its input: "
                     f"{', '.join(schema.names)}"
                 )
         if CHANGE_TYPE in schema.names:
             raise JobRefused(
-                f"operator {declared.name!r}: its input has the column {CHANGE_TYPE!r} of change data, which cannot be "
+                f"operator {operator!r}: its input has the column {CHANGE_TYPE!r} of change data, which cannot be "
                 "aggregated without retraction; drop the column, or keep only inserts, before key_by"
             )
-        spec = declared.specify(declared.name, declared.key_columns, schema)
-        event_time = self._event_time(declared, schema)
-        if event_time is not None:
-            spec = spec.with_event_time(event_time)
-        self._schemas[OperatorOrigin(declared.name)] = spec.output_schema
-        return spec
+        return OperatorInput(schema, declared.key_columns, self._event_time(declared.paths, schema))
 
     def _add_sink(self, declared: SinkDeclaration) -> pa.Schema:
         return self._add_legs(declared.name, declared.paths, SinkTarget(declared.name))
@@ -172,8 +189,8 @@ class _Builder:
         assert first is not None
         return first
 
-    def _event_time(self, declared: OperatorDeclaration, schema: pa.Schema) -> str | None:
-        """Take down the watermarks over the operator's inputs; the column of its input that has the event time."""
+    def _note_watermarks(self, declared: OperatorDeclaration) -> None:
+        """Take down the watermarks over all of the operator's inputs."""
         inputs = [self._path_watermarks(path) for path in declared.paths]
         if any(inputs) and not all(inputs):
             raise JobRefused(
@@ -181,10 +198,12 @@ class _Builder:
                 "far event time has come; give all of its sources with_watermark(...), or none"
             )
         keys = tuple(dict.fromkeys(key for found in inputs for key in found))
-        if not keys:
-            return None
-        self._operator_watermarks[declared.name] = keys
-        columns = {self._watermarks[key].column for key in keys}
+        if keys:
+            self._operator_watermarks[declared.name] = keys
+
+    def _event_time(self, paths: Sequence[Path], schema: pa.Schema) -> str | None:
+        """The column of an input that has the event time, if all its sources have one of the same name."""
+        columns = {self._watermarks[key].column for path in paths for key in self._path_watermarks(path)}
         column = columns.pop() if len(columns) == 1 else ""
         place = schema.get_field_index(column)
         return column if place >= 0 and pa.types.is_timestamp(schema.field(place).type) else None
@@ -226,9 +245,7 @@ class _Builder:
     def _sink_keys(self, declared: SinkDeclaration) -> tuple[str, ...]:
         """The key columns of the operator right before, where all paths agree."""
         keys = {
-            self._declared.operators[path.origin.operator].key_columns
-            if isinstance(path.origin, OperatorOrigin)
-            else ()
+            self._operator_keys[path.origin.operator] if isinstance(path.origin, OperatorOrigin) else ()
             for path in declared.paths
         }
         return keys.pop() if len(keys) == 1 else ()

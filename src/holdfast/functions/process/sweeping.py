@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.functions.columns import AnyArray, BoolArray, IntArray
-from holdfast.functions.entries import TIME, EntryTable, ListEntries, MapEntries, spans
-from holdfast.functions.expiry import BatchClock, Expiry, expired_rows
 from holdfast.functions.operator import Timers
-from holdfast.functions.states import ListState, MapState, State, size_column, start_column, time_column
+from holdfast.functions.process.entries import TIME, EntryTable, ListEntries, MapEntries, spans
+from holdfast.functions.process.states import ListState, MapState, State, size_column, start_column, time_column
+from holdfast.functions.timing.expiry import BatchClock, Expiry, expired_rows
 from holdfast.state.physical import Slots
 from holdfast.state.survey import START
 from holdfast.state.table import StateTable

@@ -15,20 +15,12 @@ import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
 from holdfast.functions.columns import BoolArray, column_array, object_array, python_values, validity
-from holdfast.functions.expiry import BatchClock, expired_rows
-from holdfast.functions.states import AggregatingState, ReducingState, State, ValueState, time_column
-from holdfast.functions.values import Codec, Misfit, integer_range
+from holdfast.functions.process.states import AggregatingState, ReducingState, State, ValueState, time_column
+from holdfast.functions.process.values import Codec, Misfit, integer_range
+from holdfast.functions.running import Cursor
+from holdfast.functions.timing.expiry import BatchClock, expired_rows
 from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
-
-
-class Cursor:
-    """Which key the function is called for; shared by all its states."""
-
-    __slots__ = ("slot",)
-
-    def __init__(self) -> None:
-        self.slot = -1
 
 
 class Cells:

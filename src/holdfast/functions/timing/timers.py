@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import UserFunctionError
-from holdfast.functions.cells import Cursor
 from holdfast.functions.operator import NewTable, TableSchema, Timers
-from holdfast.functions.timer_index import TIME_KEY, TimerRuns
+from holdfast.functions.running import Cursor
+from holdfast.functions.timing.timer_index import TIME_KEY, TimerRuns
 from holdfast.state.keys import grouped_by
 from holdfast.state.physical import Slots
 from holdfast.state.survey import START

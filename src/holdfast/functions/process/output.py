@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.functions.values import Fit, Misfit, fit_for, plain_class
+from holdfast.functions.process.values import Fit, Misfit, fit_for, plain_class
 
 Row = Sequence[Any]
 

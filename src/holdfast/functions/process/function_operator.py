@@ -7,13 +7,13 @@ The states that stand in the place of the declared ones, and the calls, are thos
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import UserFunctionError
-from holdfast.functions.entries import Making
-from holdfast.functions.expiry import BatchClock
 from holdfast.functions.operator import BatchContext, NewTable, Operator
-from holdfast.functions.timers import to_datetime
+from holdfast.functions.process.entries import Making
+from holdfast.functions.timing.expiry import BatchClock
+from holdfast.functions.timing.timers import to_datetime
 
 if TYPE_CHECKING:
-    from holdfast.functions.process import Context, ProcessSpec
+    from holdfast.functions.process.declared import Context, ProcessSpec
 
 
 class FunctionOperator(Operator):

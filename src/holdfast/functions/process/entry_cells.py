@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
-from holdfast.functions.cells import Cursor
 from holdfast.functions.columns import BoolArray, IntArray
-from holdfast.functions.entries import ListEntries, Making, MapEntries
-from holdfast.functions.states import ListState, MapState, size_column, start_column
-from holdfast.functions.values import Codec, Fit, Misfit, fit_for
+from holdfast.functions.process.entries import ListEntries, Making, MapEntries
+from holdfast.functions.process.states import ListState, MapState, size_column, start_column
+from holdfast.functions.process.values import Codec, Fit, Misfit, fit_for
+from holdfast.functions.running import Cursor
 from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
 

@@ -4,16 +4,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.functions.cells import (
+from holdfast.functions.process.cells import (
     Cells,
-    Cursor,
     KeyedAggregatingState,
     KeyedReducingState,
     KeyedValueState,
 )
-from holdfast.functions.entries import Making
-from holdfast.functions.entry_cells import KeyedListState, KeyedMapState, ListCells, MapCells
-from holdfast.functions.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
+from holdfast.functions.process.entries import Making
+from holdfast.functions.process.entry_cells import KeyedListState, KeyedMapState, ListCells, MapCells
+from holdfast.functions.process.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
+from holdfast.functions.running import Cursor
 
 AnyCells = Cells | ListCells | MapCells
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from holdfast.errors import BadRecord, RowsNeeded
 from holdfast.functions import kernels
-from holdfast.functions.accumulators import (
+from holdfast.functions.aggregates.accumulators import (
     Accumulator,
     Chunk,
     Count,
@@ -29,7 +29,7 @@ from holdfast.functions.accumulators import (
     Mean,
     ObjectFold,
 )
-from holdfast.functions.checked_sums import CheckedSum, DecimalSum, IntegerSum, overflowing_rows, try_all
+from holdfast.functions.aggregates.checked_sums import CheckedSum, DecimalSum, IntegerSum, overflowing_rows, try_all
 from holdfast.functions.columns import has_kernels
 from holdfast.functions.operator import COMBINED_INPUT, BatchContext, NewTable, Operator, OperatorResult
 from holdfast.functions.running import bad_row, where_of
@@ -37,7 +37,7 @@ from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
 
 if TYPE_CHECKING:
-    from holdfast.functions.aggregates import AggregateSpec, BoundAggregate
+    from holdfast.functions.aggregates.declared import AggregateSpec, BoundAggregate
 
 _FIXED: dict[str, type[Accumulator]] = {"min": Extreme, "max": Extreme, "first": First, "last": Last}
 

@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 
 from holdfast.errors import UserFunctionError
 from holdfast.functions.columns import BoolArray, IntArray, column_array, object_array, validity
-from holdfast.functions.entries import Journal, ListEntries, Making, MapEntries
-from holdfast.functions.expiry import expired_rows, renewed
-from holdfast.functions.states import (
+from holdfast.functions.process.entries import Journal, ListEntries, Making, MapEntries
+from holdfast.functions.process.states import (
     ListState,
     MapState,
     State,
@@ -28,7 +27,8 @@ from holdfast.functions.states import (
     start_column,
     time_column,
 )
-from holdfast.functions.values import Codec, Misfit
+from holdfast.functions.process.values import Codec, Misfit
+from holdfast.functions.timing.expiry import expired_rows, renewed
 from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
 

@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.functions.columns import AnyArray, BoolArray, IntArray
-from holdfast.functions.expiry import BatchClock, Expiry, expired_rows, renewed
 from holdfast.functions.operator import NewTable, TableSchema
+from holdfast.functions.timing.expiry import BatchClock, Expiry, expired_rows, renewed
 from holdfast.state.keys import grouped_by
 from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable

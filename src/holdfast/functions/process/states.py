@@ -18,10 +18,10 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, JobRefused, SettingsError
-from holdfast.functions.entries import VALUE, list_schema, map_schema
-from holdfast.functions.expiry import Expiry, TtlOn, expiry_of
 from holdfast.functions.operator import TableSchema
-from holdfast.functions.values import Codec, Misfit
+from holdfast.functions.process.entries import VALUE, list_schema, map_schema
+from holdfast.functions.process.values import Codec, Misfit
+from holdfast.functions.timing.expiry import Expiry, TtlOn, expiry_of
 from holdfast.state.keys import check_key_types
 from holdfast.units import Duration
 

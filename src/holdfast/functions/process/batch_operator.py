@@ -13,18 +13,18 @@ import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
 from holdfast.functions import kernels
-from holdfast.functions.array_states import AnyArrayState, ArrayValueState, array_state
 from holdfast.functions.columns import IntArray
-from holdfast.functions.entries import Journal, save_rows
-from holdfast.functions.function_operator import FunctionOperator
 from holdfast.functions.operator import BatchContext, NewTable, OperatorResult
-from holdfast.functions.output import fit_batches
+from holdfast.functions.process.array_states import AnyArrayState, ArrayValueState, array_state
+from holdfast.functions.process.entries import Journal, save_rows
+from holdfast.functions.process.function_operator import FunctionOperator
+from holdfast.functions.process.output import fit_batches
+from holdfast.functions.process.sweeping import Sweeper, with_sweep
 from holdfast.functions.running import bad_row, raised, where_of
-from holdfast.functions.sweeping import Sweeper, with_sweep
 from holdfast.state.physical import Slots
 
 if TYPE_CHECKING:
-    from holdfast.functions.process import Context, ProcessSpec
+    from holdfast.functions.process.declared import Context, ProcessSpec
 
 
 class BatchOperator(FunctionOperator):

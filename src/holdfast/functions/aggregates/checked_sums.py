@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.functions import kernels
-from holdfast.functions.accumulators import Accumulator, Chunk, room
+from holdfast.functions.aggregates.accumulators import Accumulator, Chunk, room
 from holdfast.functions.columns import AnyArray, BoolArray, IntArray, cells_at, fixed_array, object_array, validity
 from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
 
 if TYPE_CHECKING:
-    from holdfast.functions.aggregates import BoundAggregate
+    from holdfast.functions.aggregates.declared import BoundAggregate
 
 EXACT = Context(prec=80)
 """Enough for any sum of two decimals of 38 digits; the default context rounds to 28."""

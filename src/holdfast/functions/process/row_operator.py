@@ -22,19 +22,19 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
-from holdfast.functions.cells import Cells, Cursor
 from holdfast.functions.columns import python_values
-from holdfast.functions.function_operator import FunctionOperator
-from holdfast.functions.keyed_states import AnyCells, keyed
 from holdfast.functions.operator import BatchContext, NewTable, OperatorResult, Timers
-from holdfast.functions.output import OutputMismatch, Row, RowFitter, yielded
-from holdfast.functions.running import bad_row, named_tuples, raised, where_of
-from holdfast.functions.sweeping import Sweeper, with_sweep
-from holdfast.functions.timers import EVENT, PROCESSING, TimerTable, to_datetime
+from holdfast.functions.process.cells import Cells
+from holdfast.functions.process.function_operator import FunctionOperator
+from holdfast.functions.process.keyed_states import AnyCells, keyed
+from holdfast.functions.process.output import OutputMismatch, Row, RowFitter, yielded
+from holdfast.functions.process.sweeping import Sweeper, with_sweep
+from holdfast.functions.running import Cursor, bad_row, named_tuples, raised, where_of
+from holdfast.functions.timing.timers import EVENT, PROCESSING, TimerTable, to_datetime
 from holdfast.state.physical import Slots
 
 if TYPE_CHECKING:
-    from holdfast.functions.process import Context, ProcessSpec
+    from holdfast.functions.process.declared import Context, ProcessSpec
 
 SLICE_ROWS = 1 << 13
 """Rows that are Python objects at one time."""
@@ -65,8 +65,8 @@ class ProcessOperator(FunctionOperator):
         self._loaded = 0
         self._careful = 0
         self._fitter = RowFitter(spec.schema)
-        self._process_row = self._with_timestamp() if spec.event_time else self._function.process
-        self._row_of = named_tuples("Row", spec.input_schema.names)
+        self._process_row = self._with_timestamp() if spec.input.event_time else self._function.process
+        self._row_of = named_tuples("Row", spec.input.schema.names)
         self._key_of = named_tuples("Key", spec.key_columns)
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
@@ -168,7 +168,7 @@ class ProcessOperator(FunctionOperator):
 
     def _with_timestamp(self) -> Callable[[Any, "Context"], Any]:
         """`process`, with the row's event time as `ctx.timestamp`."""
-        process, place = self._function.process, self._spec.input_schema.get_field_index(self._spec.event_time)
+        process, place = self._function.process, self._spec.input.schema.get_field_index(self._spec.input.event_time)
 
         def process_row(row: Any, ctx: "Context") -> Any:
             ctx.timestamp = row[place]
@@ -182,7 +182,7 @@ class ProcessOperator(FunctionOperator):
 
     def _keys(self, columns: list[list[Any]]) -> Iterable[Any]:
         """`ctx.key` of each row: the value, or a named tuple of several."""
-        places = [self._spec.input_schema.get_field_index(name) for name in self._spec.key_columns]
+        places = [self._spec.input.schema.get_field_index(name) for name in self._spec.key_columns]
         if len(places) == 1:
             return columns[places[0]]
         return map(self._key_of, zip(*(columns[place] for place in places), strict=True))

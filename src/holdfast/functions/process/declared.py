@@ -19,12 +19,12 @@
 Each subtask runs a copy of the instance, made by a cloudpickle round trip before the first batch. Everything that
 can be known from the declaration is checked there: `SettingsError` (the function) or `JobRefused` (the schema).
 
-Does not own the running: `process_operator.py`, `batch_operator.py`.
+Does not own the running: `row_operator.py`, `batch_operator.py`.
 """
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -33,12 +33,12 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.functions.batch_operator import BatchOperator
-from holdfast.functions.operator import NewTable, Operator, OperatorSpec, TableSchema
-from holdfast.functions.process_operator import TIMERS, ProcessOperator
-from holdfast.functions.states import ListState, MapState, State, ValueState, declared_states
-from holdfast.functions.timers import NoTimers, TimerService, timers_schema
-from holdfast.functions.values import fit_for
+from holdfast.functions.operator import NewTable, Operator, OperatorInput, OperatorSpec, TableSchema
+from holdfast.functions.process.batch_operator import BatchOperator
+from holdfast.functions.process.row_operator import TIMERS, ProcessOperator
+from holdfast.functions.process.states import ListState, MapState, State, ValueState, declared_states
+from holdfast.functions.process.values import fit_for
+from holdfast.functions.timing.timers import NoTimers, TimerService, timers_schema
 from holdfast.state.table import StateTable
 
 
@@ -183,13 +183,10 @@ class ProcessSpec(OperatorSpec):
     """
 
     name: str
-    key_columns: tuple[str, ...]
-    input_schema: pa.Schema
+    input: OperatorInput
     function: ProcessFunction | BatchFunction
     schema: pa.Schema
     bad_records: Literal["fail", "dead_letter"] = "fail"
-    event_time: str | None = None
-    """The column of the input that holds the rows' event time, if any."""
 
     def __post_init__(self) -> None:
         check_function(self.function)
@@ -198,11 +195,11 @@ class ProcessSpec(OperatorSpec):
         if isinstance(self.function, ProcessFunction):
             for field in self.schema:
                 self._check_output(field)
-        for column in self.key_columns:
-            if self.input_schema.names.count(column) != 1:
+        for column in self.input.key_columns:
+            if self.input.schema.names.count(column) != 1:
                 raise JobRefused(
                     f"operator {self.name!r}: key column {column!r} is not one of its input's columns "
-                    f"({', '.join(self.input_schema.names)}), or there are several of that name"
+                    f"({', '.join(self.input.schema.names)}), or there are several of that name"
                 )
         for state in self.states:
             if state in self.key_columns or state.startswith("__"):
@@ -226,8 +223,12 @@ class ProcessSpec(OperatorSpec):
         return self.schema
 
     @property
+    def inputs(self) -> tuple[OperatorInput, ...]:
+        return (self.input,)
+
+    @property
     def key_schema(self) -> pa.Schema:
-        return pa.schema([self.input_schema.field(column) for column in self.key_columns])
+        return self.input.key_schema
 
     @property
     def value_schema(self) -> pa.Schema:
@@ -248,9 +249,6 @@ class ProcessSpec(OperatorSpec):
     @property
     def is_timed(self) -> bool:
         return self.has_timers or any(state.expiry is not None for state in self.states.values())
-
-    def with_event_time(self, column: str) -> "ProcessSpec":
-        return replace(self, event_time=column)
 
     def copy_function(self) -> Any:
         """A subtask's own copy of the function."""

@@ -39,7 +39,7 @@ from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
 
 if TYPE_CHECKING:
-    from holdfast.functions.aggregates import BoundAggregate
+    from holdfast.functions.aggregates.declared import BoundAggregate
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ such a row changes no aggregate of the operator.
 State columns are named `<aggregate's name>.<function>` (and `….count`, `….seen` where a second one is needed), so an
 aggregate whose function was changed starts anew instead of misreading the old one's state.
 
-Does not own the running of them: see `aggregate_operator.py`.
+Does not own the running of them: see `operator.py`.
 """
 
 from collections.abc import Mapping
@@ -25,10 +25,10 @@ from typing import Literal
 import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.functions.aggregate_operator import AggregateOperator
+from holdfast.functions.aggregates.combining import AggregateCombiner
+from holdfast.functions.aggregates.operator import AggregateOperator
 from holdfast.functions.columns import has_kernels
-from holdfast.functions.combining import AggregateCombiner
-from holdfast.functions.operator import Combiner, NewTable, Operator, OperatorSpec, TableSchema
+from holdfast.functions.operator import Combiner, NewTable, Operator, OperatorInput, OperatorSpec, TableSchema
 from holdfast.state.table import StateTable
 
 Function = Literal["count", "sum", "min", "max", "mean", "first", "last"]
@@ -215,8 +215,7 @@ class AggregateSpec(OperatorSpec):
     """
 
     name: str
-    key_columns: tuple[str, ...]
-    input_schema: pa.Schema
+    input: OperatorInput
     aggregates: Mapping[str, Aggregate]
     emit: Emit = "changes"
     bad_records: BadRecords = "fail"
@@ -226,19 +225,19 @@ class AggregateSpec(OperatorSpec):
         check_aggregates(self.aggregates, self.emit)
         if self.bad_records not in ("fail", "dead_letter"):
             raise SettingsError(f"bad_records is {self.bad_records!r}; allowed are 'fail' and 'dead_letter'")
-        for column in self.key_columns:
+        for column in self.input.key_columns:
             self._field(column, "its key")
         for name, aggregate in self.aggregates.items():
             self._check(name, aggregate)
 
     def _field(self, column: str, user: str) -> pa.Field:
-        found = self.input_schema.get_all_field_indices(column)
+        found = self.input.schema.get_all_field_indices(column)
         if len(found) == 1:
-            return self.input_schema.field(found[0])
+            return self.input.schema.field(found[0])
         what = "there is no such column" if not found else f"there are {len(found)} columns of that name"
         raise JobRefused(
             f"operator {self.name!r}: {user} reads column {column!r}, but {what} in its input "
-            f"({', '.join(self.input_schema.names)})"
+            f"({', '.join(self.input.schema.names)})"
         )
 
     def _check(self, name: str, aggregate: Aggregate) -> None:
@@ -264,12 +263,16 @@ class AggregateSpec(OperatorSpec):
         return tuple(self._bind(name, aggregate) for name, aggregate in self.aggregates.items())
 
     def _bind(self, name: str, aggregate: Aggregate) -> BoundAggregate:
-        kind = self.input_schema.field(aggregate.column).type if aggregate.column else pa.int64()
+        kind = self.input.schema.field(aggregate.column).type if aggregate.column else pa.int64()
         return BoundAggregate(name, aggregate, kind)
 
     @property
+    def inputs(self) -> tuple[OperatorInput, ...]:
+        return (self.input,)
+
+    @property
     def key_schema(self) -> pa.Schema:
-        return pa.schema([self.input_schema.field(column) for column in self.key_columns])
+        return self.input.key_schema
 
     @property
     def value_schema(self) -> pa.Schema:

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast.functions import kernels
-from holdfast.functions.accumulators import Chunk
-from holdfast.functions.aggregate_operator import Accumulators, rows_needed
-from holdfast.functions.checked_sums import try_all
+from holdfast.functions.aggregates.accumulators import Chunk
+from holdfast.functions.aggregates.checked_sums import try_all
+from holdfast.functions.aggregates.operator import Accumulators, rows_needed
 from holdfast.functions.operator import COMBINED_INPUT, Combiner
 from holdfast.state.table import StateTable
 
 if TYPE_CHECKING:
-    from holdfast.functions.aggregates import AggregateSpec
+    from holdfast.functions.aggregates.declared import AggregateSpec
 
 SAMPLE_ROWS = 1 << 12
 """So many rows decide; fewer are not worth combining."""
