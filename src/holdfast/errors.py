@@ -14,6 +14,7 @@
     ├── StaleCall            a call from an older run or incarnation: the caller gives up
     ├── RowsNeeded           combined rows do not tell enough: run the batch again without combining
     ├── TaskManagerLost      a TaskManager ended: failover
+    ├── SessionStopped       the Spark session under a query was stopped: make a new one and start again
     ├── CheckpointFailed     a checkpoint that somebody waits for did not complete
     ├── PublishFailed        a sink cannot take what was staged, and trying again will not help
     └── QueryFailed          the query has ended; the cause is chained
@@ -76,6 +77,10 @@ class RowsNeeded(HoldfastError):
 
 class TaskManagerLost(HoldfastError):
     """A TaskManager has ended or can no longer be reached."""
+
+
+class SessionStopped(HoldfastError):
+    """The Spark session that a query runs on was stopped, or its JVM has ended; nothing can run there any more."""
 
 
 class CheckpointFailed(HoldfastError):

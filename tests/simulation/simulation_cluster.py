@@ -220,6 +220,9 @@ class SimulatedCluster:
             if self.network.rng.random() < 0.5:
                 self.network.runtime.later(self.network.rng.expovariate(1.0), hosted.process.kill)
 
+    def check(self) -> None:
+        pass
+
     def end(self, process: ProcessId) -> None:
         found = self.hosted.get(process)
         if found is not None:

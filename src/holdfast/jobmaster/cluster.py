@@ -41,6 +41,10 @@ class Cluster(Protocol):
     heartbeats: bool
     """Whether its processes send heartbeats; where they do not, silence says nothing."""
 
+    def check(self) -> None:
+        """Raises `SessionStopped` where this place is no more: nothing will run here again."""
+        ...
+
     def start(self, start: StartProcess) -> None:
         """Returns at once; the process registers with the JobMaster by itself."""
         ...
@@ -58,7 +62,7 @@ class Cluster(Protocol):
         ...
 
     def cancel(self, run: int) -> None:
-        """End the Spark jobs of a run; returns when they are over or after a bound."""
+        """End the Spark jobs of a run; returns when they are over or after a bound. Raises nothing."""
         ...
 
     def stop(self) -> None:

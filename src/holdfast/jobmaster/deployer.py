@@ -105,6 +105,7 @@ class Deployer:
                 self._deploy(base, first_batch)
                 return
             except TaskManagerLost as error:
+                self._cluster.check()
                 if attempt == STARTS_MAX:
                     raise JobRefused(f"TaskManagers keep ending while they start; last: {error}") from error
                 log.warning("starting again: %s", error)

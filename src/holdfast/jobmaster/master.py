@@ -17,9 +17,9 @@ from holdfast import errors, failpoints
 from holdfast.checkpoint import events
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.events import Position
+from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.clock import Clock
 from holdfast.graph.plan import Plan
-from holdfast.graph.program import DEAD_LETTERS
 from holdfast.ids import BatchNumber, JournalNumber, ProcessId
 from holdfast.jobmaster.batches import BatchOutcome
 from holdfast.jobmaster.checkpoint_stats import CheckpointStats
@@ -29,22 +29,16 @@ from holdfast.jobmaster.deployer import LOSS_NOTICE_S, Deployer, StartedJob, bas
 from holdfast.jobmaster.identity import identities
 from holdfast.jobmaster.janitor import Janitor
 from holdfast.jobmaster.job_facts import JobFacts
-from holdfast.jobmaster.planner import Planner
+from holdfast.jobmaster.parts import planner_of, position_of, publishers_of
 from holdfast.jobmaster.progress import Progress
-from holdfast.jobmaster.publisher import Publisher
 from holdfast.jobmaster.remains import Remains
 from holdfast.jobmaster.sweeper import Sweeper
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.jobmaster.waiters import Waiters
 from holdfast.journal.fence import TakenOver
 from holdfast.journal.journal import Journal
-from holdfast.journal.records import CheckpointRecord
 from holdfast.settings import AvailableNow, CheckpointConfig, ProcessingTime
-from holdfast.sinks.base import PublishContext, Sink
-from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
-from holdfast.sources.base import EnumeratorContext
 from holdfast.taskmanager.protocol import Acknowledgement, Decline, ExchangeRoute, Registration
-from holdfast.watermarks import Watermarks
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +47,8 @@ FAILOVERS_MAX = 10
 """In a row, without a batch committed in between."""
 CLOSE_S_MAX = 5.0
 """How long `stop` waits for a last record; without it some output is published once more by the next start."""
+LOOK_AT_CLUSTER_S = 1.0
+"""How soon the end of the Spark session is noticed while nothing runs that would notice by itself."""
 IDLE_S_MIN = 0.01
 IDLE_S_MAX = 0.05
 NAP_S_MIN = 0.001
@@ -70,6 +66,7 @@ _FATAL = (
     errors.PublishFailed,
     errors.CorruptObject,
     errors.Fenced,
+    errors.SessionStopped,
 )
 
 
@@ -108,9 +105,10 @@ class JobMaster:
         self._lock = threading.Lock()
         self._completed_positions: list[Position] = []
         self._last_started_s = float("-inf")
+        self._looked_at_cluster_s = float("-inf")
         self._task_managers = TaskManagers(cluster, job.settings.layout.task_managers, clock, self._on_lost)
-        self._publishers = _publishers(job)
-        self._planner = _planner(job, cluster.senders, clock)
+        self._publishers = publishers_of(job)
+        self._planner = planner_of(job, cluster.senders, clock)
         self._control = self._make_control(Journal(job.store, taken.epoch, taken.base_number))
         self._deployer = Deployer(job, cluster, self._task_managers, self._control, self._stopping, self._before_commit)
         self._waiters = Waiters(self._planner.reached, self.trigger_checkpoint, self._control.published)
@@ -123,7 +121,7 @@ class JobMaster:
         """Deploy, and begin. Raises what keeps the job from starting; everything is ended then."""
         try:
             base = self._taken.base
-            self._planner.begin(_position(base))
+            self._planner.begin(position_of(base))
             self._control.open(self._taken.base_number, base, base_objects(self.job.store, base))
             self._sweeper.start()
             self._deployer.start(base, self._planner.next_batch)
@@ -174,13 +172,14 @@ class JobMaster:
             self._waiters.end(self._outcome())
 
     def _close(self) -> None:
+        """Every part is closed, whatever becomes of the others: the end of a query must be reached."""
         self._stopping.set()
-        self._control.close()
-        self._task_managers.stop()
-        self._cluster.stop()
-        self._planner.close()
-        self._sweeper.close()
-        self._on_close()
+        parts = [self._control.close, self._task_managers.stop, self._cluster.stop, self._planner.close]
+        for close in [*parts, self._sweeper.close, self._on_close]:
+            try:
+                close()
+            except Exception:
+                log.exception("%s: a part of the query could not be closed; its end goes on", self._settings.name)
 
     # --- the batch loop -----------------------------------------------------------------------------------------------
 
@@ -253,6 +252,7 @@ class JobMaster:
             except Exception as error:
                 self._abandon(outcome)
                 self._check()
+                self._cluster.check()
                 if isinstance(error, _FATAL) and not outcome.committing:
                     self._abort_quietly()
                     raise
@@ -326,6 +326,7 @@ class JobMaster:
     def _failover(self) -> None:
         """Everything restores from the newest checkpoint."""
         failpoints.hit("jobmaster.failover")
+        self._cluster.check()
         reason = self._failover_reason or "unknown"
         log.warning("%s: restarting from the last checkpoint: %s", self._settings.name, reason)
         promise = self._control.begin_failover(reason)
@@ -345,11 +346,12 @@ class JobMaster:
                 break
             except (errors.TaskManagerLost, errors.StaleCall, errors.StorageError) as error:
                 self._check()
+                self._cluster.check()
                 reason = str(error)
                 log.warning("restarting again: %s", reason)
                 if isinstance(error, errors.TaskManagerLost):
                     self._task_managers.await_loss(LOSS_NOTICE_S)
-        self._planner.restore(_position(base))
+        self._planner.restore(position_of(base))
         self.progress.restarted(reason)
 
     def _on_lost(self, process: ProcessId, reason: str) -> None:
@@ -423,6 +425,15 @@ class JobMaster:
         self._wake.set()
         self._deployer.cancel()
 
+    def _on_tick(self, now_s: float, outstanding: Callable[[], Outstanding]) -> None:
+        self._sweeper.tick(now_s, outstanding)
+        if now_s - self._looked_at_cluster_s >= LOOK_AT_CLUSTER_S:
+            self._looked_at_cluster_s = now_s
+            try:
+                self._cluster.check()
+            except errors.SessionStopped as error:
+                self._on_failed(error)
+
     def _on_planning(self, paused: frozenset[str]) -> None:
         self._paused = paused
         self._wake.set()
@@ -446,7 +457,7 @@ class JobMaster:
             self._on_failed,
             self._on_planning,
             died=lambda dead, outstanding: self._sweeper.died(dead, outstanding),
-            tick=lambda now_s, outstanding: self._sweeper.tick(now_s, outstanding),
+            tick=self._on_tick,
         )
         return Control(
             Coordinator(self._settings.checkpoint),
@@ -458,35 +469,3 @@ class JobMaster:
             self._clock,
             listeners,
         )
-
-
-def _publishers(job: StartedJob) -> dict[str, Publisher]:
-    program = job.program
-    sinks: dict[str, Sink] = dict(program.sinks)
-    schemas = dict(program.sink_schemas)
-    if program.dead_letters is not None:
-        sinks[DEAD_LETTERS] = program.dead_letters
-        schemas[DEAD_LETTERS] = DEAD_LETTER_SCHEMA
-    publishers = {}
-    for name, sink in sinks.items():
-        keys = program.sink_keys.get(name, ())
-        context = PublishContext(job.stored.job_id, name, job.store, schemas[name], keys)
-        publishers[name] = Publisher(sink, context, job.store)
-    return publishers
-
-
-def _planner(job: StartedJob, senders: int, clock: Clock) -> Planner:
-    enumerators = {
-        name: source.enumerator(EnumeratorContext(job.store, name, job.epoch, clock))
-        for name, source in job.program.sources.items()
-    }
-    program = job.program
-    watermarks = Watermarks(program.watermarks, program.operator_watermarks)
-    timed = any(spec.is_timed for spec in program.operators.values())
-    return Planner(enumerators, job.settings.limits, senders, clock, watermarks, timed)
-
-
-def _position(base: CheckpointRecord | None) -> Position | None:
-    if base is None:
-        return None
-    return Position(base.batch_time_us, base.offsets, base.source_objects, base.watermarks)

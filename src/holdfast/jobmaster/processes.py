@@ -141,7 +141,7 @@ class Processes(Generic[G]):
             stopping = self._stopping
             self._changed.notify_all()
         if not stopping:
-            log.warning("%s, ended: %s", process, reason)
+            log.info("%s, ended: %s", process, reason)
             self._on_lost(process, reason)
 
     def stop(self) -> None:

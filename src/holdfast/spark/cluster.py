@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, SessionStopped
 from holdfast.exchange.task import UnitResult
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import Leg, Program, SourceOrigin, Transform
@@ -26,6 +26,7 @@ from holdfast.ids import ProcessId
 from holdfast.jobmaster.cluster import LevelRun, StartProcess
 from holdfast.sources.dataframe import DataFrameSource
 from holdfast.spark.failures import first_line, step_failure
+from holdfast.spark.session import has_ended
 from holdfast.spark.shipping import shipped_by_value
 from holdfast.spark.tasks import DeliverUnit, ReadUnit, RunUnits, Shipment, StepBatches
 from holdfast.spark.transforms import declared_rows, lanes, spark_schema
@@ -70,9 +71,20 @@ class SparkCluster:
         self._lanes: dict[int, DataFrame] = {}
         self._hosted: dict[ProcessId, threading.Thread] = {}
 
+    def check(self) -> None:
+        if has_ended(self._spark):
+            raise SessionStopped(
+                f"the Spark session of {self._name!r} was stopped while its query ran (spark.stop(), or the end of "
+                "Spark's JVM). Stop the query first; to go on from the last checkpoint, start the job on a new session"
+            )
+
     def start(self, start: StartProcess) -> None:
         settings = msgspec.structs.replace(self._task_manager, process=start.process)
-        thread = InheritableThread(target=self._host, args=(start, settings), daemon=True)
+        try:
+            thread = InheritableThread(target=self._host, args=(start, settings), daemon=True)
+        except Exception as error:  # it copies properties of the SparkContext, which may be stopped by now
+            start.ended(start.process, self._reason(error))
+            return
         thread.name = f"holdfast-{start.process.name}"
         self._hosted[start.process] = thread
         thread.start()
@@ -84,12 +96,23 @@ class SparkCluster:
             self._describe(self._process_group(start.process), str(start.process))
             self._sc.parallelize([0], 1).mapPartitions(_TaskManagerTask(msgspec.msgpack.encode(settings))).collect()
         except Exception as error:
-            reason = first_line(error)
+            reason = self._reason(error)
         finally:
             start.ended(start.process, reason)
 
+    def _reason(self, error: Exception) -> str:
+        return "the Spark session was stopped" if has_ended(self._spark) else first_line(error)
+
     def end(self, process: ProcessId) -> None:
-        self._sc.cancelJobGroup(self._process_group(process))
+        self._cancel_group(self._process_group(process))
+
+    def _cancel_group(self, group: str) -> None:
+        """Spark's jobs end with their session: nothing is left to be cancelled in a session that was stopped."""
+        try:
+            self._sc.cancelJobGroup(group)
+        except Exception as error:
+            if not has_ended(self._spark):
+                log.warning("Spark jobs of %s could not be cancelled: %s", group, first_line(error))
 
     def gateway(self, route: ExchangeRoute) -> TaskManagerGateway:
         client = TaskManagerClient(route, self._secret)
@@ -171,7 +194,7 @@ class SparkCluster:
         return self._program.operators[leg.origin.operator].output_schema
 
     def cancel(self, run: int) -> None:
-        self._sc.cancelJobGroup(self._run_group(run))
+        self._cancel_group(self._run_group(run))
 
     def stop(self) -> None:
         """Processes that answer end by themselves, in good order; the Spark jobs of the others are cancelled."""
@@ -189,7 +212,8 @@ class SparkCluster:
             thread.join(timeout=10)
         for client in self._clients.values():
             client.close()
-        self._shipment.unpersist()
+        if not has_ended(self._spark):
+            self._shipment.unpersist()
 
     def _ask_to_end(self, process: ProcessId) -> None:
         served = self._clients.get(process)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from holdfast.errors import JobRefused
@@ -26,6 +27,17 @@ def check_session(spark: Any) -> None:
         )
     if not isinstance(spark, SparkSession):
         raise JobRefused(f"Job(spark, ...) takes a SparkSession, found {type(spark).__name__}")
+
+
+def has_ended(spark: SparkSession) -> bool:
+    """Whether the session's SparkContext was stopped, from here or by Spark itself, or its JVM is gone."""
+    java_context = spark.sparkContext._jsc
+    if java_context is None:
+        return True
+    try:
+        return bool(java_context.sc().isStopped())
+    except (Py4JError, OSError):
+        return True
 
 
 def clone_session(spark: SparkSession) -> SparkSession:

@@ -20,7 +20,7 @@ from holdfast.sources.dataframe import DataFrameSource
 from holdfast.spark.cluster import SparkCluster
 from holdfast.spark.memory import check_memory
 from holdfast.spark.probe import probe_executors
-from holdfast.spark.session import clone_session, driver_host
+from holdfast.spark.session import clone_session, driver_host, has_ended
 from holdfast.spark.shipping import shipped_by_value
 from holdfast.spark.slots import await_slots, slots
 from holdfast.spark.tasks import Shipment
@@ -34,14 +34,26 @@ if TYPE_CHECKING:
     from holdfast.job import Job
 
 PROBES_MAX = 3
+MAKE_ANOTHER = "Make a new session, and a Job on it with the same storage"
 
 
 def start_on_spark(job: "Job", trigger: QueryTrigger) -> Query:
     """Start a job on its Spark session. Raises `JobRefused` and what `Job.start` says."""
     if job.spark is None:
         raise JobRefused("this job was made without a Spark session; pass one to Job(spark, ...)")
+    if has_ended(job.spark):
+        raise JobRefused(f"job {job.name!r}: its Spark session was stopped before the start. {MAKE_ANOTHER}")
+    try:
+        return _start(job, job.spark, trigger)
+    except Exception as error:
+        if not has_ended(job.spark):
+            raise
+        raise JobRefused(f"job {job.name!r}: its Spark session was stopped while it started. {MAKE_ANOTHER}") from error
+
+
+def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
     check_reachable(job.storage, job.storage_options)
-    session = clone_session(job.spark)
+    session = clone_session(spark)
     _bind_sources(job, session)
     with shipped_by_value(job.ship_modules):
         program = build_program(

@@ -80,6 +80,9 @@ class LocalCluster:
         self._hosted: dict[int, _Hosted] = {}
         self._reaper = ThreadPoolExecutor(4, thread_name_prefix="holdfast-reaper")
 
+    def check(self) -> None:
+        """This process is always there."""
+
     def start(self, start: StartProcess) -> None:
         settings = msgspec.structs.replace(self._settings, process=start.process)
         store, job_master = CutOffStore(self._store), _Reachable(self._gateway)

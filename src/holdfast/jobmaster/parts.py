@@ -1,0 +1,45 @@
+"""Parts of a JobMaster that are made from the job's declarations, or from a checkpoint."""
+
+from holdfast.checkpoint.events import Position
+from holdfast.clock import Clock
+from holdfast.graph.program import DEAD_LETTERS
+from holdfast.jobmaster.deployer import StartedJob
+from holdfast.jobmaster.planner import Planner
+from holdfast.jobmaster.publisher import Publisher
+from holdfast.journal.records import CheckpointRecord
+from holdfast.sinks.base import PublishContext, Sink
+from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
+from holdfast.sources.base import EnumeratorContext
+from holdfast.watermarks import Watermarks
+
+
+def publishers_of(job: StartedJob) -> dict[str, Publisher]:
+    program = job.program
+    sinks: dict[str, Sink] = dict(program.sinks)
+    schemas = dict(program.sink_schemas)
+    if program.dead_letters is not None:
+        sinks[DEAD_LETTERS] = program.dead_letters
+        schemas[DEAD_LETTERS] = DEAD_LETTER_SCHEMA
+    publishers = {}
+    for name, sink in sinks.items():
+        keys = program.sink_keys.get(name, ())
+        context = PublishContext(job.stored.job_id, name, job.store, schemas[name], keys)
+        publishers[name] = Publisher(sink, context, job.store)
+    return publishers
+
+
+def planner_of(job: StartedJob, senders: int, clock: Clock) -> Planner:
+    enumerators = {
+        name: source.enumerator(EnumeratorContext(job.store, name, job.epoch, clock))
+        for name, source in job.program.sources.items()
+    }
+    program = job.program
+    watermarks = Watermarks(program.watermarks, program.operator_watermarks)
+    timed = any(spec.is_timed for spec in program.operators.values())
+    return Planner(enumerators, job.settings.limits, senders, clock, watermarks, timed)
+
+
+def position_of(base: CheckpointRecord | None) -> Position | None:
+    if base is None:
+        return None
+    return Position(base.batch_time_us, base.offsets, base.source_objects, base.watermarks)

@@ -1,0 +1,52 @@
+"""A Spark session that is stopped under a query ends the query, whatever the query was doing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "session_end_script.py"
+WAYS = ["counts", "busy", "without state", "idle", "another thread"]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What the script says of each way of stopping, and under "log" what was printed meanwhile."""
+    folder = tmp_path_factory.mktemp("session-end")
+    command = [sys.executable, str(SCRIPT), str(folder)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return {**json.loads((folder / "found.json").read_text()), "log": done.stderr}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_query_ends_with_an_error_that_says_so_and_nothing_is_restarted(found, way):
+    query = found[way]
+    assert query["ended"] and not query["active"]
+    assert query["error"] == "SessionStopped"
+    assert "was stopped while its query ran" in query["message"]
+    assert query["restarts"] == []
+    assert query["seconds"] < 20
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_start_on_the_stopped_session_is_refused(found, way):
+    assert found[way]["start"].startswith("JobRefused: ")
+    assert "its Spark session was stopped before the start" in found[way]["start"]
+
+
+def test_a_start_during_which_the_session_is_stopped_is_refused(found):
+    assert found["starting"]["start"].startswith("JobRefused: ")
+    assert "its Spark session was stopped while it started" in found["starting"]["start"]
+
+
+def test_the_same_job_goes_on_from_its_last_checkpoint_in_a_new_session(found):
+    assert any(found["goes on"]["from"].values())
+
+
+def test_no_thread_is_left_and_no_stack_trace_was_printed(found):
+    assert found["threads"] == []
+    for word in ("Traceback", "Py4J", "java."):
+        assert word not in found["log"]
