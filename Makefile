@@ -8,7 +8,7 @@ CODE := src tests benchmarks examples
 BENCH :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-pure test-spark test-kill test-long simulate check format \
+.PHONY: help setup demo test test-pure test-spark test-kill test-long test-versions simulate check format \
         bench-count bench-latency bench-state bench-functions bench-uploads bench-checkpoints freeze clean
 
 help:  ## List the targets
@@ -37,6 +37,9 @@ test-kill: setup  ## The tests that start and kill real processes
 
 test-long: setup  ## At least 100 random, printed, replayable kills, and what else takes long
 	$(PYTEST) --timeout 3600 -m long
+
+test-versions: setup  ## The README's example with the lowest versions allowed, and on each Python found on the PATH
+	$(PYTEST) --timeout 1200 -m long tests/installed
 
 simulate: setup  ## One seed of the simulation again, with its whole trace: make simulate SEED=7
 	@$(RUN) python tests/simulation/simulation_run.py $(SEED)

@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, str] = {
     "checkpoint": "settings",
     "journal": "storage",
     # Upkeep: what looks after stored data as a whole, for a JobMaster and for people.
-    "cli": "journal maintenance storage",
+    "cli": "__init__ journal maintenance storage",
     "maintenance": "changelog journal materialize recovery sinks sources storage",
     # Data: sources, exchange, TaskManager, state, changelog, storage.
     "exchange": "functions graph sinks sources state storage taskmanager",

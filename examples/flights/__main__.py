@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 import psutil
+import pyarrow as pa
 import typer
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 
 from examples.flights.data import Row, computed_directly, in_order, rows_before, write_flights
 from examples.flights.driver import Status
@@ -130,7 +131,8 @@ def demonstrate(folder: Path, rows_max: int | None) -> bool:
         return False
     finally:
         end_all(replay.seen)
-    found = in_order(DeltaTable(str(folder / "delays")).to_pyarrow_table().to_pylist())
+    table = QueryBuilder().register("delays", DeltaTable(folder / "delays"))
+    found = in_order(pa.table(table.execute("select * from delays")).to_pylist())
     screen.table(found)
     for name in left:
         screen.console.print(f"[bold red]This process did not end by itself: {name}[/]")

@@ -2,6 +2,7 @@
 
     holdfast verify <storage>            reads all that the retained checkpoints refer to; writes nothing
     holdfast gc <storage> [--dry-run]    deletes what epochs before the newest takeover left
+    holdfast --version                   prints the version
 
 Exit code 0: all is well; 1: something is wrong, and said; 2: the command itself was not understood. What a script
 reads goes to stdout (`--json`: one document), progress to stderr. Owns no rules: they are `maintenance/`'s.
@@ -27,6 +28,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+import holdfast
 from holdfast.errors import HoldfastError
 from holdfast.journal.cleanup import CleanupPlan, carry_out
 from holdfast.maintenance.cleaning import observe
@@ -56,6 +58,21 @@ Options = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"holdfast {holdfast.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Look after the storage of a Holdfast job."""
 
 
 @app.command()

@@ -6,7 +6,8 @@
     <!-- spark -->                 right before a snippet: it needs a Spark session
     ```py                          code of another library, shown beside its equivalent; not run
 
-Paths below `/data/` lie in a folder of the test's own, and `memory://` stores belong to the test alone.
+Snippets run in a folder of the test's own; paths below `/data/` lie there too, and `memory://` stores belong to the
+test alone.
 """
 
 import contextlib
@@ -59,7 +60,7 @@ def run(some: list[Snippet], folder: Path, names: dict[str, Any]) -> None:
         code = snippet.code.replace("/data/", f"{folder}/").replace("memory://", f"memory://{folder.name}-")
         compiled = compile("\n" * (snippet.line - 1) + code, str(snippet.page), "exec")
         printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
+        with contextlib.redirect_stdout(printed), contextlib.chdir(folder):
             exec(compiled, namespace)
         if snippet.output is not None:
             where = f"{name_of(snippet.page)}, line {snippet.line}"
