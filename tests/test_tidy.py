@@ -21,10 +21,11 @@ MAY_IMPORT: dict[str, str] = {
     "spark": "__init__ exchange graph jobmaster journal query settings sources storage taskmanager",
     "query": "jobmaster settings",
     # Control: the JobMaster executes what the pure rules decide, and the journal remembers.
-    "jobmaster": "changelog checkpoint exchange functions graph journal maintenance recovery settings sinks sources "
-    "state storage taskmanager",
+    "jobmaster": "changelog checkpoint exchange execution functions graph journal maintenance recovery settings sinks "
+    "sources state storage taskmanager",
     "settings": "changelog.retries checkpoint.triggers",
     "checkpoint": "settings",
+    "execution": "settings",
     "journal": "storage",
     # Upkeep: what looks after stored data as a whole, for a JobMaster and for people.
     "cli": "__init__ journal maintenance storage",
@@ -65,7 +66,7 @@ modules that lie in no folder."""
 
 LEAVES = {"clock", "errors", "failpoints", "ids", "metrics", "schema", "units", "watermarks"}
 
-PURE = {"checkpoint", "graph"}
+PURE = {"checkpoint", "execution", "graph"}
 PURE_IMPORTS = {"collections", "cronsim", "dataclasses", "datetime", "enum", "functools", "itertools", "math", "typing"}
 PURE_IMPORTS |= {"holdfast", "msgspec", "pyarrow"}
 PURE_LEAVES = LEAVES - {"clock", "failpoints", "metrics"}

@@ -15,6 +15,7 @@
     ├── RowsNeeded           combined rows do not tell enough: run the batch again without combining
     ├── TaskManagerLost      a TaskManager ended: failover
     ├── SessionStopped       the Spark session under a query was stopped: make a new one and start again
+    ├── RestartsExhausted    restarts did not help: look at the cause, which is named with its count
     ├── CheckpointFailed     a checkpoint that somebody waits for did not complete
     ├── PublishFailed        a sink cannot take what was staged, and trying again will not help
     └── QueryFailed          the query has ended; the cause is chained
@@ -81,6 +82,10 @@ class TaskManagerLost(HoldfastError):
 
 class SessionStopped(HoldfastError):
     """The Spark session that a query runs on was stopped, or its JVM has ended; nothing can run there any more."""
+
+
+class RestartsExhausted(HoldfastError):
+    """The job was restarted, or a process was lost, more often than `FailoverConfig` allows; names the last cause."""
 
 
 class CheckpointFailed(HoldfastError):

@@ -18,6 +18,7 @@ __all__ = [
     "Cron",
     "Duration",
     "Every",
+    "FailoverConfig",
     "HashMapState",
     "Manual",
     "ProcessingTime",
@@ -225,6 +226,79 @@ class TaskManagerConfig:
     def local_copies_bytes_max(self) -> int:
         """0 where no copies are kept."""
         return size_bytes(self.local_recovery_max, "local_recovery_max") if self.local_recovery else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailoverConfig:
+    """When the job starts again after a failure, how often, and how long a call to a process may take.
+
+    Parameters
+    ----------
+    batch_attempts
+        So often a batch is tried before its error ends the query, where no process was lost.
+    restarts_max
+        So many restarts without a completed checkpoint in between; one more ends the query with the last cause.
+    losses_max, losses_window
+        So many losses of one process within that time; one more ends the query with the last cause.
+    backoff_first, backoff_max
+        The first loss of a process is answered at once. Before each further start without a completed checkpoint in
+        between the job waits: `backoff_first`, doubling up to `backoff_max`.
+    start_timeout
+        A TaskManager that has not registered by then ends the query.
+    deploy_timeout, process_timeout, commit_timeout
+        How long a call to a process may take, although its heartbeats go on: a deployment (which restores state), a
+        batch at one level of operators, a commit. Past it the process is ended, and the job restarts. The log names
+        the process before that. None: no limit.
+    """
+
+    batch_attempts: int = 3
+    restarts_max: int = 10
+    losses_max: int = 10
+    losses_window: Duration = "10min"
+    backoff_first: Duration = "1s"
+    backoff_max: Duration = "30s"
+    start_timeout: Duration = "2min"
+    deploy_timeout: Duration | None = "30min"
+    process_timeout: Duration | None = "10min"
+    commit_timeout: Duration | None = "5min"
+
+    def __post_init__(self) -> None:
+        _whole(self.batch_attempts, "batch_attempts", 1)
+        _whole(self.restarts_max, "restarts_max", 0)
+        _whole(self.losses_max, "losses_max", 0)
+        for name in ("losses_window", "backoff_first", "backoff_max", "start_timeout"):
+            value = getattr(self, name)
+            _above_zero(duration_s(value, name), name, value)
+        for name in ("deploy_timeout", "process_timeout", "commit_timeout"):
+            limit_s = self.limit_s(name)
+            if limit_s is not None:
+                _above_zero(limit_s, name, getattr(self, name))
+        if self.backoff_first_s > self.backoff_max_s:
+            raise SettingsError(
+                f"backoff_first={self.backoff_first!r} is above backoff_max={self.backoff_max!r}; allowed is at most "
+                "backoff_max"
+            )
+
+    @property
+    def losses_window_s(self) -> float:
+        return duration_s(self.losses_window, "losses_window")
+
+    @property
+    def backoff_first_s(self) -> float:
+        return duration_s(self.backoff_first, "backoff_first")
+
+    @property
+    def backoff_max_s(self) -> float:
+        return duration_s(self.backoff_max, "backoff_max")
+
+    @property
+    def start_timeout_s(self) -> float:
+        return duration_s(self.start_timeout, "start_timeout")
+
+    def limit_s(self, name: str) -> float | None:
+        """The limit that a field sets; None where it sets none."""
+        limit = getattr(self, name)
+        return None if limit is None else duration_s(limit, name)
 
 
 @dataclass(frozen=True)

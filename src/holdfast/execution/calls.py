@@ -1,0 +1,111 @@
+"""Calls to processes that are under way, and the time each may take.
+
+A process whose heartbeats go on may still hang: in a restore, or in a user's function. So each call has a limit by its
+step. The log names a call that takes long before the limit, and again each time the time has doubled.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from holdfast.execution.processes import ProcessId
+from holdfast.ids import Incarnation
+from holdfast.settings import FailoverConfig
+
+SLOW_S = 30.0
+"""A call is slow after this time, or after half of its limit, whichever comes first."""
+AGAIN_S = 30.0
+"""A call that outlives its limit is answered again after this time."""
+
+
+class Step(StrEnum):
+    """The steps that have a limit. `LEVEL` is the tasks of one level of a batch, `UNIT` one unit in a sender."""
+
+    DEPLOY = "deploying"
+    LEVEL = "running the tasks of"
+    UNIT = "running a unit of"
+    PROCESS = "processing"
+    COMMIT = "committing"
+    UNDO = "undoing"
+
+
+LIMITED_BY = {
+    Step.DEPLOY: "deploy_timeout",
+    Step.LEVEL: "process_timeout",
+    Step.UNIT: "process_timeout",
+    Step.PROCESS: "process_timeout",
+    Step.COMMIT: "commit_timeout",
+    Step.UNDO: "commit_timeout",
+}
+"""The field of `FailoverConfig` that limits each step."""
+
+
+@dataclass
+class Call:
+    """One call. `process` is None where the call concerns no single process, as the tasks of a level do."""
+
+    number: int
+    step: Step
+    about: str
+    process: ProcessId | None
+    incarnation: Incarnation | None
+    began_s: float
+    due_s: float = 0.0
+    """When the call is looked at next."""
+
+    def __str__(self) -> str:
+        return f"{self.process or 'the cluster'} has been {self.step} {self.about}"
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """A call that takes long; `is_over` once its limit is passed."""
+
+    call: Call
+    text: str
+    is_over: bool
+
+
+class Calls:
+    """The calls under way."""
+
+    def __init__(self, config: FailoverConfig) -> None:
+        self._config = config
+        self._calls: dict[int, Call] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def began(self, call: Call) -> None:
+        limit_s = self._limit_s(call.step)
+        call.due_s = call.began_s + (SLOW_S if limit_s is None else min(SLOW_S, limit_s / 2))
+        self._calls[call.number] = call
+
+    def ended(self, number: int) -> None:
+        self._calls.pop(number, None)
+
+    def lost(self, process: ProcessId, incarnation: Incarnation) -> None:
+        """The process has ended: its calls are answered by that."""
+        of_it = [each for each in self._calls.values() if (each.process, each.incarnation) == (process, incarnation)]
+        for each in of_it:
+            del self._calls[each.number]
+
+    def overdue(self, now_s: float) -> list[Overdue]:
+        """The calls to be named, or to be ended, now."""
+        return [self._look_at(call, now_s) for call in list(self._calls.values()) if now_s >= call.due_s]
+
+    def _look_at(self, call: Call, now_s: float) -> Overdue:
+        taken_s = now_s - call.began_s
+        limit_s = self._limit_s(call.step)
+        field = LIMITED_BY[call.step]
+        text = f"{call} for {taken_s:.0f} s"
+        if limit_s is not None and taken_s >= limit_s:
+            call.due_s = now_s + AGAIN_S
+            return Overdue(call, f"{text}, longer than {field}={getattr(self._config, field)!r}", True)
+        call.due_s = call.began_s + 2 * taken_s
+        if limit_s is None:
+            return Overdue(call, f"{text}; {field} sets no limit", False)
+        call.due_s = min(call.due_s, call.began_s + limit_s)
+        return Overdue(call, f"{text}; after {field}={getattr(self._config, field)!r} it is ended", False)
+
+    def _limit_s(self, step: Step) -> float | None:
+        return self._config.limit_s(LIMITED_BY[step])

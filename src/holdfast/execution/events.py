@@ -1,0 +1,385 @@
+"""The facts that the execution machine is told (events), and the orders that it gives (commands), as frozen values.
+
+`Machine.handle(event) -> list[Command]` is the only way in. The JobMaster feeds events one at a time, carries out the
+commands in their order, and reports the outcome of each as a further event.
+
+Which events answer which command
+---------------------------------
+    StartProcess        Registered, or Lost; later Lost
+    EndProcess          Lost
+    Deploy              Deployed | DeployFailed
+    Plan                BatchPlanned | EndReached | Interrupted | WorkFailed
+    RunBatch            BatchProcessed | BatchFailed
+    Commit              BatchCommitted | CommitFailed; BatchFailed where it is certain that nobody committed
+    Undo                Undone | UndoFailed
+    Finish              Finished | Interrupted | WorkFailed
+    AskBase             BaseChosen
+    AnnounceDeployed, Abandon, Interrupt, Log, End      no answer
+
+Deploy, Plan, RunBatch, Commit, Undo and Finish are *work*: at most one is in flight, and one of the events above ends
+it. `Interrupt` asks the work in flight to end soon; the work still answers by its own events.
+
+Every event may also come late, twice or unasked: one about another run, batch or incarnation than the present one
+changes nothing. BatchPlanned, EndReached, Interrupted, WorkFailed and BaseChosen name none, and come once a command.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from holdfast.execution.calls import Step
+from holdfast.execution.processes import ProcessId
+from holdfast.ids import BatchNumber, Incarnation, JournalNumber, RunNumber
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The storage was taken over. The first event, once. `base`: the checkpoint to start from, if there is one."""
+
+    now_s: float
+    processes: tuple[ProcessId, ...]
+    base: JournalNumber | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed. Time enters by this event alone, so one should precede each event that is far from the last one."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A process serves."""
+
+    process: ProcessId
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A process has ended, asked or unasked: nothing of it runs any more."""
+
+    process: ProcessId
+    incarnation: Incarnation
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """A process did not answer, or was silent for too long. Its end has not been noticed."""
+
+    process: ProcessId
+    incarnation: Incarnation
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallBegan:
+    """A call is under way, as part of the work in flight. `about` says of which batch or level, for messages."""
+
+    number: int
+    step: Step
+    about: str
+    process: ProcessId | None = None
+    incarnation: Incarnation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """The call was answered, or failed."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """Every TaskManager of the deployment can process under `run`."""
+
+    run: RunNumber
+
+
+@dataclass(frozen=True, slots=True)
+class DeployFailed:
+    """At least one TaskManager could not be deployed."""
+
+    run: RunNumber
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlanned:
+    """There is a batch to run."""
+
+    batch: BatchNumber
+
+
+@dataclass(frozen=True, slots=True)
+class EndReached:
+    """A query that ends by itself has processed everything that there was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Planning or finishing ended without a result, because of `Interrupt`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkFailed:
+    """Planning or finishing failed, for good."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProcessed:
+    """Every operator has processed the batch and everything is staged; nothing is committed."""
+
+    run: RunNumber
+    batch: BatchNumber
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFailed:
+    """The batch failed, and nobody has committed it."""
+
+    run: RunNumber
+    batch: BatchNumber
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCommitted:
+    """Every TaskManager answered the commit, and the coordinator was told of it."""
+
+    run: RunNumber
+    batch: BatchNumber
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFailed:
+    """A commit was not answered: some TaskManagers may have committed, others not."""
+
+    run: RunNumber
+    batch: BatchNumber
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """Every TaskManager has undone the batch in flight, and takes calls of `run`."""
+
+    run: RunNumber
+
+
+@dataclass(frozen=True, slots=True)
+class UndoFailed:
+    """At least one TaskManager did not answer."""
+
+    run: RunNumber
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last checkpoint was recorded and everything is published."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinksLag:
+    """These sinks, and no others, have so many groups to publish that no further batch is to be planned."""
+
+    sinks: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCompleted:
+    """A checkpoint was recorded: work that restarts cannot take away."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverAsked:
+    """The coordinator, or somebody else, wants the job to restart from its newest checkpoint."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BaseChosen:
+    """The checkpoint to restart from, None for the beginning. It stays the newest one until `AnnounceDeployed`."""
+
+    base: JournalNumber | None
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """A user stops the query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Something outside of batches failed for good: another JobMaster took over, a sink refuses its output, the
+    session is gone."""
+
+    error: Exception
+
+
+Event = (
+    Started
+    | Tick
+    | Registered
+    | Lost
+    | Unreachable
+    | CallBegan
+    | CallEnded
+    | Deployed
+    | DeployFailed
+    | BatchPlanned
+    | EndReached
+    | Interrupted
+    | WorkFailed
+    | BatchProcessed
+    | BatchFailed
+    | BatchCommitted
+    | CommitFailed
+    | Undone
+    | UndoFailed
+    | Finished
+    | SinksLag
+    | CheckpointCompleted
+    | FailoverAsked
+    | BaseChosen
+    | StopAsked
+    | Failed
+)
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartProcess:
+    """Start a process under an incarnation that was never used before."""
+
+    process: ProcessId
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class EndProcess:
+    """End whatever hosts that incarnation. May come again while the end has not been noticed."""
+
+    process: ProcessId
+    incarnation: Incarnation
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deploy:
+    """Have the live TaskManagers hold the state of the base, and go on planning from there."""
+
+    run: RunNumber
+    base: JournalNumber | None
+    live: Mapping[int, Incarnation]
+    restart: str | None = None
+    """Why everything is deployed again; None for the first deployment."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnnounceDeployed:
+    """Tell the coordinator that everything is deployed: checkpoints may be cut."""
+
+    run: RunNumber
+    live: Mapping[int, Incarnation]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Wait for the next batch. While `paused_by` names sinks, plan none: only answer those who wait for the query."""
+
+    paused_by: frozenset[str] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True, slots=True)
+class RunBatch:
+    """Run the batch up to the point where everything is processed and staged. `combine`: senders may combine rows."""
+
+    run: RunNumber
+    batch: BatchNumber
+    combine: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Have every TaskManager commit the batch, then tell the coordinator."""
+
+    run: RunNumber
+    batch: BatchNumber
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """Have every TaskManager undo the batch in flight and refuse calls of earlier runs."""
+
+    run: RunNumber
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Delete the staged output of a batch that was not committed."""
+
+    batch: BatchNumber
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Take the last checkpoint and wait until everything is published."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Have the work in flight end soon: waiting ends, the Spark jobs of the run are cancelled."""
+
+    run: RunNumber
+
+
+@dataclass(frozen=True, slots=True)
+class AskBase:
+    """Ask the coordinator for the checkpoint to restart from. It gives up the checkpoints that are pending."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Write a line to the log; a warning, or for information only."""
+
+    message: str
+    warning: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """End the query. The last command. `error`: why it failed, None otherwise. `complete`: it processed everything."""
+
+    error: Exception | None
+    complete: bool = False
+
+
+Command = (
+    StartProcess
+    | EndProcess
+    | Deploy
+    | AnnounceDeployed
+    | Plan
+    | RunBatch
+    | Commit
+    | Undo
+    | Abandon
+    | Finish
+    | Interrupt
+    | AskBase
+    | Log
+    | End
+)

@@ -1,0 +1,500 @@
+"""The execution machine: what to deploy, which batch to run or to try again, when to restart, when to end.
+
+Pure: `handle(event) -> list[Command]` is the only mutator; no I/O, clock or thread. `events.py` lists events and
+commands. Each phase but GATHERING, AWAITING_LOSS and CHOOSING has work in flight, which one event ends:
+
+    GATHERING ──everybody serves──► DEPLOYING ──Deployed──► PLANNING ──EndReached──► FINISHING ──Finished──► ENDED
+     ▲     ▲                            │                    │    ▲
+     │     └────────DeployFailed────────┘        BatchPlanned│    └──BatchCommitted──────┐
+     │                                                       ▼                           │
+     │BaseChosen                   UNDOING ◄─BatchFailed─ RUNNING ──BatchProcessed──► COMMITTING
+     │                                └──────Undone──────────▲
+    CHOOSING ◄─restart─┬─ DRAINING        a process was lost or a failover asked for: the work in flight is to end first
+                       ├─ AWAITING_LOSS   a process did not answer: its loss is to be noticed first
+                       └─ CommitFailed, UndoFailed
+    ENDING     a user stops the query, or an error ends it: the work in flight is to end first
+    LEAVING    a batch has no further attempt: it is undone first
+
+Invariants
+----------
+- At most one work is in flight, and a restart waits for its end: nothing of a batch goes on beside a restart.
+- A run number is used for one deployment or one attempt at a batch, and never again; it only grows.
+- A batch is committed once, and only where everybody who was deployed still lives, as far as is known.
+- Restarts without a completed checkpoint in between, losses of one process within a window, and attempts at a batch
+  are bounded: no storm goes on for ever.
+- After `End` no command is given.
+
+Does not own: positions, plans, checkpoints, units of senders, connections.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from holdfast import errors
+from holdfast.execution import events as ev
+from holdfast.execution import reactions
+from holdfast.execution.phases import WORK_OF, Phase, Work
+from holdfast.execution.processes import Kind, back_off_s
+from holdfast.execution.reactions import Reaction
+from holdfast.execution.supervision import Supervision
+from holdfast.ids import BatchNumber, Incarnation, JournalNumber, RunNumber
+from holdfast.settings import FailoverConfig
+
+LOSS_NOTICE_S = 5.0
+"""So long the end of a process is awaited that did not answer; then the job goes on as if it lived."""
+END_S_MAX = 30.0
+"""So long work in flight is awaited when the query ends."""
+RECENT_MAX = 30
+"""So many events a failed check of the invariants prints."""
+
+
+class Machine:
+    """The execution rules of one epoch of one job. Called by one thread at a time."""
+
+    def __init__(self, config: FailoverConfig) -> None:
+        self._config = config
+        self._phase = Phase.IDLE
+        self._work: Work | None = None
+        self._now_s = 0.0
+        self._run = RunNumber(0)
+        self._base: JournalNumber | None = None
+        self._live: dict[int, Incarnation] = {}
+        self._has_run = False
+        self._cause: str | None = None
+        self._error: Exception | None = None
+        self._noticed: Callable[[], None] = lambda: None
+        self._unnoticed: Callable[[], None] = lambda: None
+        self._until_s = 0.0
+        self._not_before_s = 0.0
+        self._batch: BatchNumber | None = None
+        self._attempt = 0
+        self._combine = True
+        self._restarts = 0
+        self._deploy_failures = 0
+        self._paused_by: frozenset[str] = frozenset()
+        self._supervision = Supervision(config)
+        self._recent: deque[ev.Event] = deque(maxlen=RECENT_MAX)
+        self._commands: list[ev.Command] = []
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            ev.Started: self._on_started,
+            ev.Tick: self._on_tick,
+            ev.Registered: self._on_registered,
+            ev.Lost: self._on_lost,
+            ev.Unreachable: self._on_unreachable,
+            ev.CallBegan: self._on_call_began,
+            ev.CallEnded: self._on_call_ended,
+            ev.Deployed: self._on_deployed,
+            ev.DeployFailed: self._on_deploy_failed,
+            ev.BatchPlanned: self._on_batch_planned,
+            ev.EndReached: self._on_end_reached,
+            ev.Interrupted: self._on_interrupted,
+            ev.WorkFailed: self._on_work_failed,
+            ev.BatchProcessed: self._on_batch_processed,
+            ev.BatchFailed: self._on_batch_failed,
+            ev.BatchCommitted: self._on_batch_committed,
+            ev.CommitFailed: self._on_commit_failed,
+            ev.Undone: self._on_undone,
+            ev.UndoFailed: self._on_undo_failed,
+            ev.Finished: self._on_finished,
+            ev.SinksLag: self._on_sinks_lag,
+            ev.CheckpointCompleted: self._on_checkpoint_completed,
+            ev.FailoverAsked: self._on_failover_asked,
+            ev.BaseChosen: self._on_base_chosen,
+            ev.StopAsked: self._on_stop_asked,
+            ev.Failed: self._on_failed,
+        }
+
+    def handle(self, event: ev.Event) -> list[ev.Command]:
+        """Take one fact; returns the commands that follow from it, in their order."""
+        if self._recent and isinstance(event, ev.Tick) and isinstance(self._recent[-1], ev.Tick):
+            self._recent.pop()
+        self._recent.append(event)
+        if self._phase is Phase.ENDED:
+            return []
+        self._commands = []
+        self._handlers[type(event)](event)
+        return self._commands
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
+    def run(self) -> RunNumber:
+        """The run number of the work in flight, or of the last one."""
+        return self._run
+
+    @property
+    def paused_by(self) -> frozenset[str]:
+        """Sinks that lag so far behind that no batch is planned."""
+        return self._paused_by
+
+    def validate(self) -> None:
+        """Check the invariants; for tests. Raises AssertionError with the last events."""
+        try:
+            self._validate()
+        except AssertionError as broken:
+            recent = "\n".join(f"  {event}" for event in self._recent)
+            raise AssertionError(f"{broken}\nin phase {self._phase.value}; the last events:\n{recent}") from None
+
+    def _validate(self) -> None:
+        self._supervision.validate()
+        wanted = WORK_OF.get(self._phase, self._work)
+        assert self._work is wanted, f"{self._work} is in flight, expected {wanted}"
+        assert self._phase is not Phase.DRAINING or self._work, "draining, but nothing is in flight"
+        assert self._phase is not Phase.ENDING or self._work, "ending, but nothing is in flight"
+        assert self._phase is not Phase.DRAINING or self._cause, "draining without a cause"
+        undisturbed = (Phase.PLANNING, Phase.RUNNING, Phase.COMMITTING, Phase.UNDOING, Phase.FINISHING)
+        if self._phase in undisturbed:
+            assert self._supervision.live() == self._live, (
+                f"{self._live} was deployed, {self._supervision.live()} lives"
+            )
+        has_batch = self._phase in (Phase.RUNNING, Phase.COMMITTING, Phase.UNDOING)
+        assert not has_batch or self._batch is not None, "no batch"
+        assert self._attempt <= self._config.batch_attempts, f"attempt {self._attempt}"
+        if self._phase is not Phase.ENDED:
+            assert self._restarts <= self._config.restarts_max or self._error, f"{self._restarts} restarts"
+
+    # --- time and processes -------------------------------------------------------------------------------------------
+
+    def _on_started(self, event: ev.Started) -> None:
+        if self._phase is Phase.IDLE:
+            self._now_s = event.now_s
+            self._base = event.base
+            self._supervision.add(event.processes, event.now_s)
+            self._gather()
+
+    def _on_tick(self, event: ev.Tick) -> None:
+        self._now_s = max(self._now_s, event.now_s)
+        if self._phase in (Phase.ENDING, Phase.LEAVING) and self._now_s >= self._until_s:
+            self._log(f"the query ends before its work has: {self._work and self._work.value}")
+            self._end()
+            return
+        if self._phase is Phase.AWAITING_LOSS and self._now_s >= self._until_s:
+            self._unnoticed()
+        self._commands += self._supervision.look(self._now_s, self._run)
+        if not self._is_ending:
+            self._start_due()
+            self._deploy_if_complete()
+
+    def _start_due(self) -> None:
+        error = self._supervision.not_started(self._now_s)
+        if error is not None:
+            self._end_with(error)
+        else:
+            self._commands += self._supervision.start_due(self._now_s)
+
+    def _on_registered(self, event: ev.Registered) -> None:
+        self._supervision.registered(event)
+        self._deploy_if_complete()
+
+    def _on_lost(self, event: ev.Lost) -> None:
+        loss = self._supervision.lost(event, self._now_s)
+        if loss is None or self._is_ending:
+            return
+        if loss.over_budget is not None:
+            self._exhausted(loss.over_budget, loss.cause)
+            return
+        self._commands += loss.commands
+        self._start_due()
+        if loss.process.kind is Kind.TASK_MANAGER:
+            self._give_up(loss.cause)
+
+    def _on_unreachable(self, event: ev.Unreachable) -> None:
+        self._commands += self._supervision.unreachable(event)
+
+    def _on_call_began(self, event: ev.CallBegan) -> None:
+        self._supervision.call_began(event, self._now_s)
+
+    def _on_call_ended(self, event: ev.CallEnded) -> None:
+        self._supervision.call_ended(event)
+
+    # --- deployment ---------------------------------------------------------------------------------------------------
+
+    def _gather(self) -> None:
+        """Deploy as soon as every TaskManager serves."""
+        self._phase = Phase.GATHERING
+        self._commands += self._supervision.start_due(self._now_s)
+        self._deploy_if_complete()
+
+    def _deploy_if_complete(self) -> None:
+        is_ready = self._supervision.is_complete and self._now_s >= self._not_before_s
+        if self._phase is not Phase.GATHERING or not is_ready:
+            return
+        restart, self._cause = self._cause if self._has_run else None, None
+        self._live = self._supervision.live()
+        self._begin(Phase.DEPLOYING, ev.Deploy(self._next_run(), self._base, dict(self._live), restart))
+
+    def _on_deployed(self, event: ev.Deployed) -> None:
+        if not self._is_over(Work.DEPLOY, event.run):
+            return
+        if self._phase is Phase.ENDING:
+            self._end()
+        elif self._phase is Phase.DRAINING:
+            self._deploy_again()
+        else:
+            self._deploy_failures = 0
+            self._has_run = True
+            self._commands.append(ev.AnnounceDeployed(self._run, dict(self._live)))
+            self._plan()
+
+    def _on_deploy_failed(self, event: ev.DeployFailed) -> None:
+        if not self._is_over(Work.DEPLOY, event.run):
+            return
+        reaction = reactions.to_deployment(event.error, is_first=not self._has_run)
+        if self._phase is Phase.ENDING:
+            self._end()
+        elif reaction is Reaction.END:
+            self._end_with(event.error)
+        elif self._phase is Phase.DRAINING:
+            self._deploy_again()
+        elif reaction is Reaction.LOST:
+            self._await_loss(str(event.error), self._deploy_again, self._deploy_again)
+        else:
+            self._deploy_failures += 1
+            wait_s = back_off_s(self._deploy_failures, self._config)
+            self._not_before_s = self._now_s + wait_s
+            self._cause = str(event.error)
+            self._log(f"deploying failed {self._deploy_failures} times in a row: {self._cause}; again in {wait_s:g} s")
+            self._deploy_again()
+
+    def _deploy_again(self) -> None:
+        """The same base once more: it stays chosen until everything was deployed."""
+        if self._may_restart():
+            self._gather()
+
+    # --- batches ------------------------------------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        self._batch = None
+        self._begin(Phase.PLANNING, ev.Plan(self.paused_by))
+
+    def _on_sinks_lag(self, event: ev.SinksLag) -> None:
+        self._paused_by = event.sinks
+        if self._phase is Phase.PLANNING:
+            self._commands.append(ev.Interrupt(self._run))
+
+    def _on_interrupted(self, event: ev.Interrupted) -> None:
+        if self._is_over(Work.PLAN) or self._is_over(Work.FINISH):
+            self._go_on(self._plan)
+
+    def _on_work_failed(self, event: ev.WorkFailed) -> None:
+        if self._is_over(Work.PLAN) or self._is_over(Work.FINISH):
+            if self._phase is Phase.ENDING:
+                self._end()
+            else:
+                self._end_with(event.error)
+
+    def _on_end_reached(self, event: ev.EndReached) -> None:
+        if self._is_over(Work.PLAN):
+            self._go_on(lambda: self._begin(Phase.FINISHING, ev.Finish()))
+
+    def _on_finished(self, event: ev.Finished) -> None:
+        if self._is_over(Work.FINISH):
+            self._end(complete=True)
+
+    def _on_batch_planned(self, event: ev.BatchPlanned) -> None:
+        if self._is_over(Work.PLAN):
+            self._batch, self._attempt = event.batch, 1
+            self._go_on(self._run_batch)
+
+    def _run_batch(self) -> None:
+        assert self._batch is not None
+        self._begin(Phase.RUNNING, ev.RunBatch(self._run, self._batch, self._combine))
+
+    def _on_batch_processed(self, event: ev.BatchProcessed) -> None:
+        if not self._is_over(Work.RUN, event.run, event.batch):
+            return
+        if self._phase is not Phase.RUNNING:
+            self._commands.append(ev.Abandon(event.batch))
+        self._go_on(lambda: self._begin(Phase.COMMITTING, ev.Commit(self._run, event.batch)))
+
+    def _on_batch_committed(self, event: ev.BatchCommitted) -> None:
+        if self._is_over(Work.COMMIT, event.run, event.batch):
+            self._go_on(self._plan)
+
+    def _on_batch_failed(self, event: ev.BatchFailed) -> None:
+        if not (self._is_over(Work.RUN, event.run, event.batch) or self._is_over(Work.COMMIT, event.run, event.batch)):
+            return
+        self._commands.append(ev.Abandon(event.batch))
+        reaction = reactions.to_batch(event.error)
+        if self._phase is Phase.ENDING:
+            self._end()
+        elif reaction is Reaction.END:
+            self._leave(event.error)
+        elif self._phase is Phase.DRAINING:
+            self._restart()
+        elif reaction is Reaction.LOST and self._live:
+            self._await_loss(str(event.error), self._restart, lambda: self._try_again(event.error, reaction))
+        else:
+            self._try_again(event.error, reaction)
+
+    def _try_again(self, error: Exception, reaction: Reaction) -> None:
+        """The same batch under a new run number, once everybody has undone it."""
+        self._cause = None
+        if self._attempt == self._config.batch_attempts:
+            self._leave(error)
+            return
+        self._log(f"batch {self._batch}, attempt {self._attempt}: {error}; trying again")
+        self._attempt += 1
+        if reaction is Reaction.ROWS:
+            self._combine = False
+        self._begin(Phase.UNDOING, ev.Undo(self._next_run()))
+
+    def _on_undone(self, event: ev.Undone) -> None:
+        if not self._is_over(Work.UNDO, event.run):
+            return
+        if self._phase is Phase.LEAVING:
+            self._end()
+        else:
+            self._go_on(self._run_batch)
+
+    def _on_undo_failed(self, event: ev.UndoFailed) -> None:
+        if not self._is_over(Work.UNDO, event.run):
+            return
+        if self._phase is Phase.LEAVING:
+            self._log(f"the batch in flight could not be undone: {event.error}")
+            self._end()
+        else:
+            self._restart_after(f"a batch was not undone: {event.error}", event.error)
+
+    def _on_commit_failed(self, event: ev.CommitFailed) -> None:
+        if not self._is_over(Work.COMMIT, event.run, event.batch):
+            return
+        self._commands.append(ev.Abandon(event.batch))
+        self._restart_after(f"a commit was not answered: {event.error}", event.error)
+
+    def _restart_after(self, cause: str, error: Exception) -> None:
+        """What the TaskManagers hold is no longer known: only a restart helps."""
+        if self._phase in (Phase.ENDING, Phase.DRAINING):
+            self._go_on(self._restart)
+            return
+        self._cause = cause
+        if reactions.to_batch(error) is Reaction.LOST:
+            self._await_loss(cause, self._restart, self._restart)
+        else:
+            self._restart()
+
+    # --- restarts -----------------------------------------------------------------------------------------------------
+
+    def _on_failover_asked(self, event: ev.FailoverAsked) -> None:
+        self._give_up(event.reason)
+
+    def _give_up(self, cause: str) -> None:
+        """What is deployed is no longer good: restart, once the work in flight has ended."""
+        if self._phase in (Phase.GATHERING, Phase.CHOOSING, Phase.DRAINING):
+            self._cause = self._cause or cause
+        elif self._phase is Phase.AWAITING_LOSS:
+            self._cause = cause
+            self._noticed()
+        elif not self._is_ending and self._work is not None:
+            self._cause = cause
+            self._phase = Phase.DRAINING
+            self._commands.append(ev.Interrupt(self._run))
+
+    def _await_loss(self, cause: str, noticed: Callable[[], None], unnoticed: Callable[[], None]) -> None:
+        """A process did not answer. Usually it has ended, which is noticed a little later."""
+        self._phase = Phase.AWAITING_LOSS
+        self._cause = cause
+        self._noticed, self._unnoticed = noticed, unnoticed
+        self._until_s = self._now_s + LOSS_NOTICE_S
+
+    def _restart(self) -> None:
+        """Back to the newest checkpoint."""
+        if not self._may_restart():
+            return
+        self._batch = None
+        self._log(f"restarting from the last checkpoint: {self._cause}")
+        self._phase = Phase.CHOOSING
+        self._commands.append(ev.AskBase(self._cause or "unknown"))
+
+    def _may_restart(self) -> bool:
+        self._restarts += 1
+        if self._restarts <= self._config.restarts_max:
+            return True
+        cause = self._cause or "unknown"
+        self._exhausted(f"{self._restarts} restarts without a completed checkpoint in between", cause)
+        return False
+
+    def _on_base_chosen(self, event: ev.BaseChosen) -> None:
+        if self._phase is Phase.CHOOSING:
+            self._base = event.base
+            self._gather()
+
+    def _on_checkpoint_completed(self, event: ev.CheckpointCompleted) -> None:
+        self._restarts = 0
+        self._supervision.proved()
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._phase in (Phase.LEAVING, Phase.ENDING, Phase.ENDED)
+
+    def _on_stop_asked(self, event: ev.StopAsked) -> None:
+        if not self._is_ending:
+            self._end_with(None)
+
+    def _on_failed(self, event: ev.Failed) -> None:
+        if not self._is_ending:
+            self._end_with(event.error)
+
+    def _exhausted(self, count: str, cause: str) -> None:
+        if self._has_run:
+            self._end_with(errors.RestartsExhausted(f"{count}; the last cause: {cause}"))
+        else:
+            self._end_with(
+                errors.JobRefused(f"TaskManagers keep ending while they start: {count}; the last cause: {cause}")
+            )
+
+    def _leave(self, error: Exception) -> None:
+        """Leave state as it was before the batch, then end."""
+        self._error = error
+        self._until_s = self._now_s + END_S_MAX
+        self._begin(Phase.LEAVING, ev.Undo(self._next_run()))
+
+    def _end_with(self, error: Exception | None) -> None:
+        """End once the work in flight has come to its end, which it is asked to."""
+        self._error = error
+        if self._work is None:
+            self._end()
+            return
+        self._phase = Phase.ENDING
+        self._until_s = self._now_s + END_S_MAX
+        self._commands.append(ev.Interrupt(self._run))
+
+    def _end(self, complete: bool = False) -> None:
+        self._phase = Phase.ENDED
+        self._work = None
+        self._commands.append(ev.End(self._error, complete))
+
+    # --- work ---------------------------------------------------------------------------------------------------------
+
+    def _begin(self, phase: Phase, command: ev.Command) -> None:
+        self._phase = phase
+        self._work = WORK_OF[phase]
+        self._commands.append(command)
+
+    def _is_over(self, work: Work, run: RunNumber | None = None, batch: BatchNumber | None = None) -> bool:
+        """Whether an event ends the work in flight; from here on none is."""
+        if self._work is not work or run not in (None, self._run) or batch not in (None, self._batch):
+            return False
+        self._work = None
+        return True
+
+    def _go_on(self, following: Callable[[], None]) -> None:
+        """Do what follows, unless the query is to end, or has to restart first."""
+        if self._phase is Phase.ENDING:
+            self._end()
+        elif self._phase is Phase.DRAINING:
+            self._restart()
+        else:
+            following()
+
+    def _next_run(self) -> RunNumber:
+        self._run = RunNumber(self._run + 1)
+        return self._run
+
+    def _log(self, message: str) -> None:
+        self._commands.append(ev.Log(message))

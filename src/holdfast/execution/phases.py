@@ -1,0 +1,46 @@
+"""The phases of the execution machine, and the work in flight in each; `machine.py` draws how they follow."""
+
+from enum import Enum
+
+
+class Phase(Enum):
+    IDLE = "idle"
+    GATHERING = "gathering"
+    DEPLOYING = "deploying"
+    PLANNING = "planning"
+    RUNNING = "running"
+    COMMITTING = "committing"
+    UNDOING = "undoing"
+    FINISHING = "finishing"
+    AWAITING_LOSS = "awaiting a loss"
+    DRAINING = "draining"
+    CHOOSING = "choosing"
+    LEAVING = "leaving"
+    ENDING = "ending"
+    ENDED = "ended"
+
+
+class Work(Enum):
+    DEPLOY = "deploy"
+    PLAN = "plan"
+    RUN = "run"
+    COMMIT = "commit"
+    UNDO = "undo"
+    FINISH = "finish"
+
+
+WORK_OF = {
+    Phase.IDLE: None,
+    Phase.GATHERING: None,
+    Phase.DEPLOYING: Work.DEPLOY,
+    Phase.PLANNING: Work.PLAN,
+    Phase.RUNNING: Work.RUN,
+    Phase.COMMITTING: Work.COMMIT,
+    Phase.UNDOING: Work.UNDO,
+    Phase.FINISHING: Work.FINISH,
+    Phase.AWAITING_LOSS: None,
+    Phase.CHOOSING: None,
+    Phase.LEAVING: Work.UNDO,
+    Phase.ENDED: None,
+}
+"""The work in flight in each phase. In DRAINING and ENDING it is whatever was in flight before."""

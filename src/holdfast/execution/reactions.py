@@ -1,0 +1,44 @@
+"""The reaction to an error: one for each class of the tree in `errors.py` that work may end with."""
+
+from enum import Enum
+
+from holdfast import errors
+
+
+class Reaction(Enum):
+    """`LOST`: a process has ended, or will be found to have. `ROWS`: try again without combined rows.
+    `RETRY`: try again. `END`: trying again does not help, so the query ends."""
+
+    LOST = "lost"
+    ROWS = "rows"
+    RETRY = "retry"
+    END = "end"
+
+
+ENDING = (
+    errors.BadRecord,
+    errors.UserFunctionError,
+    errors.StateTooLarge,
+    errors.JobRefused,
+    errors.PublishFailed,
+    errors.CorruptObject,
+    errors.Fenced,
+)
+DEPLOYED_AGAIN = (errors.StorageError, errors.StaleCall)
+
+
+def to_batch(error: Exception) -> Reaction:
+    """The reaction to an error of a batch, of its commit, or of undoing it."""
+    if isinstance(error, errors.TaskManagerLost):
+        return Reaction.LOST
+    if isinstance(error, errors.RowsNeeded):
+        return Reaction.ROWS
+    return Reaction.END if isinstance(error, ENDING) else Reaction.RETRY
+
+
+def to_deployment(error: Exception, is_first: bool) -> Reaction:
+    """The reaction to an error of a deployment. Whoever calls `start()` is told of an error of the first one."""
+    if isinstance(error, errors.TaskManagerLost):
+        return Reaction.LOST
+    passes = isinstance(error, DEPLOYED_AGAIN) and not is_first
+    return Reaction.RETRY if passes else Reaction.END

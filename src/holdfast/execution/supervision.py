@@ -1,0 +1,142 @@
+"""Supervision of processes: starts those that are missing, ends those that hang, counts those that were lost.
+
+It notices and says; what a loss means for the job is the machine's affair.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast import errors
+from holdfast.execution import events as ev
+from holdfast.execution.calls import Call, Calls
+from holdfast.execution.processes import Kind, Process, Processes, ProcessId
+from holdfast.ids import Incarnation, RunNumber
+from holdfast.settings import FailoverConfig
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A process was lost. `over_budget` says how often, where that is more often than the settings allow."""
+
+    process: ProcessId
+    cause: str
+    over_budget: str | None
+    commands: list[ev.Command]
+
+
+class Supervision:
+    """The processes of a job, and the calls to them that are under way."""
+
+    def __init__(self, config: FailoverConfig) -> None:
+        self._config = config
+        self._processes = Processes(config)
+        self._calls = Calls(config)
+
+    def add(self, processes: Iterable[ProcessId], now_s: float) -> None:
+        self._processes.add(processes, now_s)
+
+    def live(self) -> dict[int, Incarnation]:
+        """The TaskManagers that serve, by index."""
+        return self._processes.live()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every TaskManager serves."""
+        return not self._processes.missing()
+
+    def proved(self) -> None:
+        self._processes.proved()
+
+    def validate(self) -> None:
+        self._processes.validate()
+
+    # --- starts and losses --------------------------------------------------------------------------------------------
+
+    def start_due(self, now_s: float) -> list[ev.Command]:
+        """Start those whose wait is over."""
+        starting = self._processes.start_due(now_s)
+        return [ev.StartProcess(each.process, each.incarnation) for each in starting if each.incarnation is not None]
+
+    def registered(self, event: ev.Registered) -> None:
+        found = self._processes.of(event.process, event.incarnation)
+        if found is not None:
+            found.serving = True
+
+    def lost(self, event: ev.Lost, now_s: float) -> Loss | None:
+        """None where the incarnation is not the last one."""
+        found = self._processes.of(event.process, event.incarnation)
+        if found is None:
+            return None
+        reason = event.reason if found.ending is None else f"{found.ending} ({event.reason})"
+        self._calls.lost(event.process, event.incarnation)
+        wait_s = self._processes.lost(found, now_s)
+        cause = f"{event.process} ended: {reason}"
+        count, window = len(found.lost_s), self._config.losses_window
+        if count > self._config.losses_max:
+            return Loss(event.process, cause, f"{event.process} was lost {count} times within {window!r}", [])
+        log = f"{event.process} was lost {found.streak} times in a row; it is started again in {wait_s:g} s"
+        return Loss(event.process, cause, None, [ev.Log(log)] if wait_s else [])
+
+    def unreachable(self, event: ev.Unreachable) -> list[ev.Command]:
+        """End a process that did not answer; its loss follows."""
+        found = self._processes.of(event.process, event.incarnation)
+        return [] if found is None else [_end(found, event.reason)]
+
+    def not_started(self, now_s: float) -> errors.JobRefused | None:
+        """The error of TaskManagers that did not register in time."""
+        limit_s = self._config.start_timeout_s
+        late = [each for each in self._processes.late(now_s, limit_s) if each.process.kind is Kind.TASK_MANAGER]
+        if not late:
+            return None
+        missing = self._processes.missing()
+        return errors.JobRefused(
+            f"{len(missing)} of {len(missing) + len(self.live())} TaskManagers did not start within "
+            f"start_timeout={self._config.start_timeout!r}: {', '.join(str(each.process.index) for each in missing)}. "
+            "Look at the executors' logs; can the executors reach the driver (spark.driver.host)?"
+        )
+
+    # --- what takes long ----------------------------------------------------------------------------------------------
+
+    def call_began(self, event: ev.CallBegan, now_s: float) -> None:
+        self._calls.began(Call(event.number, event.step, event.about, event.process, event.incarnation, now_s))
+
+    def call_ended(self, event: ev.CallEnded) -> None:
+        self._calls.ended(event.number)
+
+    def look(self, now_s: float, run: RunNumber) -> list[ev.Command]:
+        """Name what takes long; end what takes longer than its limit."""
+        return [*self._look_at_calls(now_s, run), *self._look_at_starts(now_s)]
+
+    def _look_at_calls(self, now_s: float, run: RunNumber) -> list[ev.Command]:
+        commands: list[ev.Command] = []
+        for overdue in self._calls.overdue(now_s):
+            commands.append(ev.Log(overdue.text))
+            call = overdue.call
+            if not overdue.is_over:
+                continue
+            if call.process is None or call.incarnation is None:
+                commands.append(ev.Interrupt(run))
+            elif (found := self._processes.of(call.process, call.incarnation)) is not None:
+                commands.append(_end(found, overdue.text))
+        return commands
+
+    def _look_at_starts(self, now_s: float) -> list[ev.Command]:
+        """A sender that does not register in time is started again; a TaskManager has `not_started`."""
+        commands: list[ev.Command] = []
+        limit_s = self._config.start_timeout_s
+        for each in self._processes.late(now_s, limit_s / 2):
+            if not each.is_late:
+                each.is_late = True
+                text = f"{each.process} was started {now_s - each.started_s:.0f} s ago and has not registered"
+                commands.append(ev.Log(f"{text}; start_timeout={self._config.start_timeout!r}"))
+            elif now_s - each.started_s > limit_s and each.process.kind is Kind.SENDER:
+                each.started_s = now_s
+                reason = f"it did not register within start_timeout={self._config.start_timeout!r}"
+                commands.append(_end(each, reason))
+        return commands
+
+
+def _end(process: Process, reason: str) -> ev.EndProcess:
+    assert process.incarnation is not None
+    process.ending = process.ending or reason
+    return ev.EndProcess(process.process, process.incarnation, reason)

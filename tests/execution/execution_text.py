@@ -1,0 +1,169 @@
+"""Scenarios as text, after etcd raft's: steps, `----`, then what the execution machine answers.
+
+    start 2                     one event a line; words are `name=value` or plain
+    registered 0:1 1:2
+    ----
+    StartProcess TaskManager 0 incarnation=1
+
+`config` takes fields of `FailoverConfig` by their names and comes first. Durations are in seconds.
+`registered`, `lost` and `unreachable` take processes as `index:incarnation`, senders with an `s` before the index.
+Errors are the names of classes of `errors.py`. `validate()` runs after each event.
+"""
+
+from typing import Any
+
+from holdfast import errors
+from holdfast.execution import events as ev
+from holdfast.execution.calls import Step
+from holdfast.execution.machine import Machine
+from holdfast.execution.processes import Kind, ProcessId
+from holdfast.ids import BatchNumber, Incarnation, JournalNumber, RunNumber
+from holdfast.settings import FailoverConfig
+
+
+class Scenario:
+    """One machine, driven by lines of text."""
+
+    def __init__(self) -> None:
+        self.machine: Machine | None = None
+        self.now_s = 0.0
+
+    def run(self, text: str) -> str:
+        """The scenario with the answers that the machine gives now."""
+        done = []
+        for block in text.strip("\n").split("\n\n"):
+            steps = block.split("\n----")[0].splitlines()
+            answers = [line for step in steps if not step.startswith("#") for line in self.step(step)]
+            done.append("\n".join([*steps, "----", *answers]) if any(s[0] != "#" for s in steps) else "\n".join(steps))
+        return "\n\n".join(done) + "\n"
+
+    def step(self, line: str) -> list[str]:
+        name, *words = line.split()
+        named = dict(word.split("=", 1) for word in words if "=" in word)
+        plain = [word for word in words if "=" not in word]
+        if name == "config":
+            self.machine = Machine(FailoverConfig(**{key: number(value) for key, value in named.items()}))
+            return []
+        if self.machine is None:
+            self.machine = Machine(FailoverConfig())
+        shown = []
+        for event in self.events(name, plain, named):
+            shown += [show(command) for command in self.machine.handle(event)]
+            self.machine.validate()
+        return shown
+
+    def events(self, name: str, plain: list[str], named: dict[str, str]) -> list[ev.Event]:
+        match name:
+            case "start":
+                base = JournalNumber(int(named["base"])) if "base" in named else None
+                task_managers = [ProcessId(Kind.TASK_MANAGER, index) for index in range(int(plain[0]))]
+                senders = [ProcessId(Kind.SENDER, index) for index in range(int(named.get("senders", "0")))]
+                return [ev.Started(self.now_s, (*task_managers, *senders), base)]
+            case "tick":
+                self.now_s += float(plain[0])
+                return [ev.Tick(self.now_s)]
+            case "registered":
+                return [ev.Registered(*process(word)) for word in plain]
+            case "lost" | "unreachable":
+                made = {"lost": ev.Lost, "unreachable": ev.Unreachable}[name]
+                return [made(*process(word), "killed" if name == "lost" else "no answer") for word in plain]
+            case "call":
+                of = process(plain[1]) if len(plain) > 1 else (None, None)
+                return [ev.CallBegan(int(plain[0]), Step[named["step"].upper()], named["about"], *of)]
+            case "answered":
+                return [ev.CallEnded(int(plain[0]))]
+            case "failover":
+                return [ev.FailoverAsked(" ".join(plain))]
+            case "failed" | "work-failed":
+                return [(ev.Failed if name == "failed" else ev.WorkFailed)(error(plain[0]))]
+            case "base":
+                return [ev.BaseChosen(None if plain[0] == "none" else JournalNumber(int(plain[0])))]
+            case "sinks-lag":
+                return [ev.SinksLag(frozenset(plain))]
+            case _:
+                return [self.of_work(name, plain, named)]
+
+    def of_work(self, name: str, plain: list[str], named: dict[str, str]) -> ev.Event:
+        single: dict[str, type[Any]] = {
+            "end-reached": ev.EndReached,
+            "interrupted": ev.Interrupted,
+            "finished": ev.Finished,
+            "checkpoint": ev.CheckpointCompleted,
+            "stop": ev.StopAsked,
+        }
+        if name in single:
+            return single[name]()  # type: ignore[no-any-return]
+        if name == "planned":
+            return ev.BatchPlanned(BatchNumber(int(plain[0])))
+        of_run: dict[str, type[Any]] = {
+            "deployed": ev.Deployed,
+            "deploy-failed": ev.DeployFailed,
+            "undone": ev.Undone,
+            "undo-failed": ev.UndoFailed,
+            "processed": ev.BatchProcessed,
+            "batch-failed": ev.BatchFailed,
+            "committed": ev.BatchCommitted,
+            "commit-failed": ev.CommitFailed,
+        }
+        arguments: list[Any] = [RunNumber(int(named["run"]))]
+        if "batch" in of_run[name].__dataclass_fields__:
+            arguments.append(BatchNumber(int(named["batch"])))
+        if name.endswith("failed"):
+            arguments.append(error(plain[0]))
+        return of_run[name](*arguments)  # type: ignore[no-any-return]
+
+
+def process(word: str) -> tuple[ProcessId, Incarnation]:
+    index, incarnation = word.split(":")
+    kind = Kind.SENDER if index.startswith("s") else Kind.TASK_MANAGER
+    return ProcessId(kind, int(index.removeprefix("s"))), Incarnation(int(incarnation))
+
+
+def error(name: str) -> Exception:
+    made = getattr(errors, name)("it failed")
+    assert isinstance(made, Exception)
+    return made
+
+
+def number(text: str) -> float | int | None:
+    if text == "none":
+        return None
+    return int(text) if text.isdigit() else float(text)
+
+
+def show(command: ev.Command) -> str:
+    """A command in one line."""
+    match command:
+        case ev.StartProcess():
+            return f"StartProcess {command.process} incarnation={command.incarnation}"
+        case ev.EndProcess():
+            return f"EndProcess {command.process} incarnation={command.incarnation}: {command.reason}"
+        case ev.Deploy():
+            why = f" restart: {command.restart}" if command.restart else ""
+            return f"Deploy run={command.run} base={command.base} live={to(command.live)}{why}"
+        case ev.AnnounceDeployed():
+            return f"AnnounceDeployed run={command.run} live={to(command.live)}"
+        case ev.Plan():
+            paused = f" paused by {', '.join(sorted(command.paused_by))}" if command.paused_by else ""
+            return f"Plan{paused}"
+        case ev.RunBatch():
+            return f"RunBatch {command.batch} run={command.run}{'' if command.combine else ' without combining'}"
+        case ev.Commit():
+            return f"Commit {command.batch} run={command.run}"
+        case ev.Undo() | ev.Interrupt():
+            return f"{type(command).__name__} run={command.run}"
+        case ev.Abandon():
+            return f"Abandon {command.batch}"
+        case ev.Finish():
+            return "Finish"
+        case ev.AskBase():
+            return f"AskBase: {command.reason}"
+        case ev.Log():
+            return f"Log: {command.message}"
+        case ev.End():
+            how = "complete" if command.complete else "early"
+            return f"End {how}" if command.error is None else f"End {type(command.error).__name__}: {command.error}"
+
+
+def to(live: Any) -> str:
+    return ",".join(f"{index}:{incarnation}" for index, incarnation in sorted(live.items())) or "nobody"

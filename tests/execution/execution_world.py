@@ -1,0 +1,311 @@
+"""A random world around the real execution machine: processes that die, calls that hang, work that fails, a user.
+
+Everything is drawn from one seed. The oracles look at the machine from outside: one work at a time, run numbers and
+incarnations that are never used twice, no commit of what the machine knows to be lost, batches committed in order from
+a base that was chosen, storms that end, and progress as soon as nothing fails any more.
+"""
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable
+
+from holdfast import errors
+from holdfast.execution import events as ev
+from holdfast.execution.calls import Step
+from holdfast.execution.machine import Machine
+from holdfast.execution.phases import Phase
+from holdfast.execution.processes import Kind, ProcessId
+from holdfast.ids import BatchNumber, Incarnation, JournalNumber, RunNumber
+from holdfast.settings import FailoverConfig
+
+PASSING = [errors.StorageError, errors.StaleCall, errors.RowsNeeded, errors.HoldfastError]
+WORK = (ev.Deploy, ev.Plan, ev.RunBatch, ev.Commit, ev.Undo, ev.Finish)
+REPEATED = (ev.Registered, ev.Lost, ev.Unreachable, ev.CallEnded, ev.Deployed, ev.DeployFailed, ev.BatchProcessed)
+REPEATED += (ev.BatchFailed, ev.BatchCommitted, ev.CommitFailed, ev.Undone, ev.UndoFailed)
+"""Events that name what they are about, so that a late repetition must change nothing."""
+TICK_S = 0.1
+SETTLED_S = 60.0
+STORM_S = 200.0
+CALM_S = 400.0
+
+
+class World:
+    """Feeds the machine, executes its commands with delays and faults, and checks."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        draw = self.random.choice
+        self.config = FailoverConfig(
+            batch_attempts=draw([2, 5]),
+            restarts_max=draw([2, 10, 1000]),
+            losses_max=draw([2, 10, 1000]),
+            losses_window=draw([20, 600]),
+            backoff_first=draw([0.5, 1]),
+            backoff_max=draw([2, 30]),
+            start_timeout=20,
+            deploy_timeout=draw([5, 50, None]),
+            process_timeout=draw([5, 50]),
+            commit_timeout=draw([5, 50]),
+        )
+        self.machine = Machine(self.config)
+        self.processes = [ProcessId(Kind.TASK_MANAGER, index) for index in range(draw([0, 1, 2, 3]))]
+        self.processes += [ProcessId(Kind.SENDER, index) for index in range(draw([0, 0, 2]))]
+        self.fault_rate = draw([0.0, 0.02, 0.1])
+        self.loss_rate = draw([0.0, 0.01, 0.1])
+        self.hang_rate = draw([0.0, 0.02])
+        self.checkpoints_fail = draw([True, False, False])
+        self.is_stormy = True
+        self.now_s = 100.0
+        self.order = 0
+        self.queue: list[tuple[float, int, Callable[[], None]]] = []
+        self.alive: dict[ProcessId, Incarnation] = {}
+        self.used: set[int] = set()
+        self.told_lost: set[int] = set()
+        self.live: set[int] = set()
+        self.run_number = 0
+        self.working: ev.Command | None = None
+        self.hung = False
+        self.calls = 0
+        self.position = 0
+        self.planned: dict[int, int] = {}
+        self.checkpoints: list[int] = [0]
+        self.base: int = 0
+        self.commits = 0
+        self.restarts = 0
+        self.ended: ev.End | None = None
+        self.stopped = False
+        self.calm_s = float("inf")
+        self.torn = False
+        """A commit was not answered: some may hold the batch, others not."""
+        self.restarts_since = 0
+        self.attempts: Counter[int] = Counter()
+        self.losses: dict[ProcessId, list[float]] = {each: [] for each in self.processes}
+        self.streaks: Counter[ProcessId] = Counter()
+        self.registered: set[ProcessId] = set()
+
+    def run(self) -> None:
+        """A storm, then calm weather in which the job goes on, unless it has ended."""
+        self.tell(ev.Started(self.now_s, tuple(self.processes), None))
+        self.later(0.05, self.tick)
+        self.run_for(STORM_S)
+        self.is_stormy = self.checkpoints_fail = False
+        self.calm_s = self.now_s
+        self.run_for(CALM_S)
+        before = self.commits
+        self.run_for(20)
+        assert self.ended or self.commits > before, f"no progress in phase {self.machine.phase}"
+        self.stopped = True
+        self.tell(ev.StopAsked())
+        self.run_for(60)
+        assert self.ended, "the query did not end"
+
+    def run_for(self, seconds: float) -> None:
+        end_s = self.now_s + seconds
+        while self.queue and self.queue[0][0] <= end_s and not self.ended:
+            time_s, _, action = heapq.heappop(self.queue)
+            self.now_s = max(self.now_s, time_s)
+            action()
+        self.now_s = end_s
+
+    def later(self, seconds: float, action: Callable[[], None]) -> None:
+        self.order += 1
+        heapq.heappush(self.queue, (self.now_s + seconds, self.order, action))
+
+    def tell(self, event: ev.Event) -> None:
+        """One fact; now and then it comes again, late."""
+        if isinstance(event, ev.Lost) and self.alive.get(event.process) != event.incarnation:
+            self.note_loss(event)
+        commands = self.machine.handle(event)
+        self.machine.validate()
+        assert not (self.ended and commands), f"after the end: {commands}"
+        for command in commands:
+            self.execute(command)
+        if self.is_stormy and isinstance(event, REPEATED) and self.random.random() < 0.1:
+            self.later(self.random.expovariate(0.5), lambda: self.machine.handle(event) and self.fail(event))
+
+    def note_loss(self, event: ev.Lost) -> None:
+        self.told_lost.add(event.incarnation)
+        self.losses[event.process].append(self.now_s)
+        self.streaks[event.process] += 1
+        self.registered.discard(event.process)
+
+    def fail(self, event: ev.Event) -> None:
+        raise AssertionError(f"{event} came again, and was answered")
+
+    def tick(self) -> None:
+        self.tell(ev.Tick(self.now_s))
+        self.later(TICK_S, self.tick)
+        if not self.is_stormy:
+            return
+        if self.random.random() < self.loss_rate / 2:
+            self.lose(self.random.choice(self.processes or [ProcessId(Kind.TASK_MANAGER, 0)]), "killed")
+        if self.random.random() < 0.002:
+            self.tell(ev.FailoverAsked("asked for"))
+        if self.random.random() < 0.0001:
+            self.tell(ev.Failed(errors.Fenced("another one")))
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def start(self, command: ev.StartProcess) -> None:
+        assert command.incarnation not in self.used, f"{command} uses an incarnation again"
+        assert command.process not in self.alive, f"{command}, which lives"
+        self.check_start(command.process)
+        self.used.add(command.incarnation)
+        self.alive[command.process] = command.incarnation
+        self.later(self.random.uniform(0.0, 1.0), lambda: self.register(command))
+
+    def check_start(self, process: ProcessId) -> None:
+        """It waited long enough, and was not lost more often than allowed."""
+        losses, streak, config = self.losses[process], self.streaks[process], self.config
+        recent = [each for each in losses if each >= losses[-1] - config.losses_window_s] if losses else []
+        assert len(recent) <= config.losses_max, f"{process} is started again after {len(recent)} losses"
+        if streak > 1:
+            waited_s = self.now_s - losses[-1]
+            wanted_s = min(config.backoff_max_s, config.backoff_first_s * 2 ** (streak - 2))
+            assert waited_s >= wanted_s - TICK_S, f"{process} waited {waited_s:.2f} s after {streak} losses"
+
+    def register(self, command: ev.StartProcess) -> None:
+        if self.alive.get(command.process) == command.incarnation:
+            self.registered.add(command.process)
+            self.tell(ev.Registered(command.process, command.incarnation))
+
+    def lose(self, process: ProcessId, reason: str) -> None:
+        """It ends now; that is noticed a little later."""
+        incarnation = self.alive.pop(process, None)
+        if incarnation is None:
+            return
+        self.later(self.random.expovariate(5.0), lambda: self.tell(ev.Lost(process, incarnation, reason)))
+        if process.kind is Kind.TASK_MANAGER and self.working is not None and self.hung:
+            self.hung = False
+            self.answer(self.working, errors.TaskManagerLost(f"{process} ended"))
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    def execute(self, command: ev.Command) -> None:
+        if isinstance(command, WORK):
+            assert self.working is None, f"{command} beside {self.working}"
+            self.working = command
+        match command:
+            case ev.StartProcess():
+                self.start(command)
+            case ev.EndProcess():
+                if self.alive.get(command.process) == command.incarnation:
+                    self.lose(command.process, "ended")
+            case ev.Deploy() | ev.Undo():
+                assert command.run > self.run_number, f"{command} uses a run number again"
+                self.run_number = command.run
+                self.live = set(command.live.values()) if isinstance(command, ev.Deploy) else self.live
+                self.work(command)
+            case ev.RunBatch() | ev.Commit():
+                assert command.run == self.run_number, f"{command} under an old run"
+                assert not self.live & self.told_lost, f"{command} although {self.live & self.told_lost} are lost"
+                assert not self.torn, f"{command} on what a failed commit left"
+                self.attempts[command.batch] += isinstance(command, ev.RunBatch)
+                assert self.attempts[command.batch] <= self.config.batch_attempts, f"{command} once more"
+                self.work(command)
+            case ev.Plan():
+                self.later(self.random.uniform(0.0, 0.3), lambda: self.plan(command))
+            case ev.Interrupt():
+                self.later(self.random.uniform(0.0, 0.3), lambda working=self.working: self.interrupt(working))  # type: ignore[misc]
+            case ev.AskBase():
+                self.torn = False
+                self.restarts += 1
+                self.restarts_since += 1
+                assert self.restarts_since <= self.config.restarts_max, f"restart {self.restarts_since}"
+                self.base = len(self.checkpoints) - 1
+                number = JournalNumber(self.base)
+                self.later(self.random.uniform(0.0, 2.0), lambda: self.tell(ev.BaseChosen(number)))
+            case ev.End():
+                self.ended = command
+                self.check_end(command)
+
+    def check_end(self, command: ev.End) -> None:
+        if isinstance(command.error, errors.RestartsExhausted):
+            assert self.restarts or self.config.losses_max < 1000, "nothing was restarted"
+        assert self.stopped or self.now_s < self.calm_s + SETTLED_S, f"ended with {command.error} in calm weather"
+
+    def work(self, command: ev.Command) -> None:
+        """It takes a while, fails now and then, or hangs until the process ends that hangs."""
+        lost = self.live - set(self.alive.values())
+        if lost:
+            self.answer(command, errors.TaskManagerLost(f"{sorted(lost)} do not answer"))
+        elif self.is_stormy and self.random.random() < self.hang_rate and self.live:
+            self.hang()
+        elif self.is_stormy and self.random.random() < self.fault_rate:
+            fatal = self.random.random() < 0.02
+            kind = errors.UserFunctionError if fatal else self.random.choice([*PASSING, errors.TaskManagerLost])
+            self.later(self.random.uniform(0.0, 1.0), lambda: self.answer(command, kind("injected")))
+        else:
+            self.later(self.random.uniform(0.01, 0.5), lambda: self.answer(command, None))
+
+    def hang(self) -> None:
+        self.hung = True
+        self.calls += 1
+        process = self.random.choice([each for each in self.alive if each.kind is Kind.TASK_MANAGER])
+        step = {ev.Deploy: Step.DEPLOY, ev.Undo: Step.UNDO, ev.Commit: Step.COMMIT}.get(
+            type(self.working), Step.PROCESS
+        )  # type: ignore[arg-type]
+        self.tell(ev.CallBegan(self.calls, step, "it", process, self.alive[process]))
+        if step is Step.DEPLOY and self.config.deploy_timeout is None:
+            self.later(100.0, lambda: self.lose(process, "killed by hand"))
+
+    def interrupt(self, working: ev.Command | None) -> None:
+        if working is not self.working or self.hung:
+            return
+        if isinstance(working, ev.Plan | ev.Finish):
+            self.working = None
+            self.tell(ev.Interrupted())
+
+    def plan(self, command: ev.Plan) -> None:
+        if self.working is not command or command.paused_by:
+            return
+        self.working = None
+        if self.is_stormy and self.random.random() < 0.0001:
+            self.tell(ev.WorkFailed(errors.StorageError("no source")))
+            return
+        batch = len(self.planned) + 1
+        self.planned[batch] = self.position
+        self.tell(ev.BatchPlanned(BatchNumber(batch)))
+
+    def answer(self, command: ev.Command, error: Exception | None) -> None:
+        if self.working is not command or self.hung:
+            return
+        self.working = None
+        match command:
+            case ev.Deploy():
+                self.deployed(command, error)
+            case ev.Undo():
+                self.tell(ev.UndoFailed(command.run, error) if error else ev.Undone(command.run))
+            case ev.RunBatch():
+                done = ev.BatchProcessed(command.run, command.batch)
+                self.tell(ev.BatchFailed(command.run, command.batch, error) if error else done)
+            case ev.Commit():
+                self.committed(command, error)
+
+    def deployed(self, command: ev.Deploy, error: Exception | None) -> None:
+        if error:
+            self.tell(ev.DeployFailed(command.run, error))
+            return
+        base = command.base or 0
+        assert base == self.base, f"deployed from {base}, but {self.base} was chosen"
+        self.position = self.checkpoints[base]
+        self.tell(ev.Deployed(RunNumber(command.run)))
+
+    def committed(self, command: ev.Commit, error: Exception | None) -> None:
+        if error:
+            unsent = self.random.random() < 0.3
+            self.torn = not unsent
+            self.tell((ev.BatchFailed if unsent else ev.CommitFailed)(command.run, command.batch, error))
+            return
+        assert self.planned[command.batch] == self.position, "a batch was committed elsewhere than where it begins"
+        self.position += 1
+        self.commits += 1
+        self.tell(ev.BatchCommitted(command.run, command.batch))
+        choosing = self.machine.phase in (Phase.CHOOSING, Phase.GATHERING, Phase.DEPLOYING, Phase.ENDED)
+        if not self.checkpoints_fail and not choosing and self.random.random() < 0.3:
+            self.checkpoints.append(self.position)
+            self.restarts_since = 0
+            for each in self.registered:
+                self.streaks[each] = 0
+            self.tell(ev.CheckpointCompleted())

@@ -1,0 +1,121 @@
+"""The random world finds what it is for: with a rule of the machine broken on purpose, an oracle complains."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+import pytest
+from execution_world import World
+
+from holdfast.execution import events as ev
+from holdfast.execution import machine as rules
+from holdfast.execution import processes
+from holdfast.execution.calls import Calls
+from holdfast.execution.machine import Machine
+from holdfast.execution.processes import Process, Processes
+from holdfast.ids import RunNumber
+
+SEEDS = 60
+
+
+def _counts_no_restarts() -> AbstractContextManager[Any]:
+    return mock.patch.object(Machine, "_may_restart", lambda self: True)
+
+
+def _counts_no_losses() -> AbstractContextManager[Any]:
+    before = Processes.lost
+
+    def lost(self: Processes, process: Process, now_s: float) -> float:
+        process.lost_s.clear()
+        return before(self, process, now_s)
+
+    return mock.patch.object(Processes, "lost", lost)
+
+
+def _never_waits() -> AbstractContextManager[Any]:
+    return mock.patch.object(processes, "back_off_s", lambda failures, config: 0.0)
+
+
+def _forgets_every_loss_at_a_checkpoint() -> AbstractContextManager[Any]:
+    def proved(self: Processes) -> None:
+        for each in self:
+            each.streak = 0
+
+    return mock.patch.object(Processes, "proved", proved)
+
+
+def _believes_late_losses() -> AbstractContextManager[Any]:
+    return mock.patch.object(Processes, "of", lambda self, process, incarnation: self._processes.get(process))
+
+
+def _commits_beside_a_loss() -> AbstractContextManager[Any]:
+    return mock.patch.object(Machine, "_go_on", lambda self, following: following())
+
+
+def _uses_a_run_again() -> AbstractContextManager[Any]:
+    return mock.patch.object(Machine, "_next_run", lambda self: RunNumber(max(self._run, 1)))
+
+
+def _forgets_the_base() -> AbstractContextManager[Any]:
+    return mock.patch.object(Machine, "_on_base_chosen", lambda self, event: self._gather())
+
+
+def _lets_calls_hang() -> AbstractContextManager[Any]:
+    return mock.patch.object(Calls, "overdue", lambda self, now_s: [])
+
+
+def _tries_for_ever() -> AbstractContextManager[Any]:
+    before = Machine._try_again
+
+    def try_again(self: Machine, *arguments: Any) -> None:
+        self._attempt = 1
+        before(self, *arguments)
+
+    return mock.patch.object(Machine, "_try_again", try_again)
+
+
+def _goes_on_after_a_failed_commit() -> AbstractContextManager[Any]:
+    def commit_failed(self: Machine, event: ev.CommitFailed) -> None:
+        self._on_batch_committed(ev.BatchCommitted(event.run, event.batch))
+
+    return mock.patch.object(Machine, "_on_commit_failed", commit_failed)
+
+
+def _takes_answers_of_other_runs() -> AbstractContextManager[Any]:
+    before = Machine._is_over
+    return mock.patch.object(Machine, "_is_over", lambda self, work, run=None, batch=None: before(self, work))
+
+
+def _awaits_no_loss() -> AbstractContextManager[Any]:
+    return mock.patch.object(rules, "LOSS_NOTICE_S", float("inf"))
+
+
+MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "restarts are not counted": _counts_no_restarts,
+    "losses are not counted": _counts_no_losses,
+    "nothing waits before it starts again": _never_waits,
+    "a checkpoint clears processes that took no part in it": _forgets_every_loss_at_a_checkpoint,
+    "losses of older incarnations count": _believes_late_losses,
+    "work goes on beside a loss": _commits_beside_a_loss,
+    "a run number is used again": _uses_a_run_again,
+    "the chosen base is forgotten": _forgets_the_base,
+    "calls may hang": _lets_calls_hang,
+    "a batch is tried for ever": _tries_for_ever,
+    "a commit that was not answered counts": _goes_on_after_a_failed_commit,
+    "answers of other runs count": _takes_answers_of_other_runs,
+    "a loss that never comes is awaited for ever": _awaits_no_loss,
+}
+
+
+@pytest.mark.parametrize("name", sorted(MUTATIONS))
+def test_a_broken_rule_is_found(name: str) -> None:
+    for seed in range(SEEDS):
+        try:
+            with MUTATIONS[name]():
+                World(seed).run()
+        except (AssertionError, KeyError) as broken:
+            print(f"{name}: seed {seed}: {str(broken).splitlines()[0]}")
+            World(seed).run()
+            return
+    pytest.fail(f"{name}: nothing was found in {SEEDS} seeds")
