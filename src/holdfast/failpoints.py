@@ -73,6 +73,8 @@ KNOWN: Mapping[str, str] = {
     # In the JobMaster: a checkpoint.
     "jobmaster.cut.before": "TaskManagers are about to be told to cut",
     "jobmaster.acknowledged": "an acknowledgement has come; it is not noted",
+    "jobmaster.gather.before": "committables that take too much memory are about to be stored",
+    "jobmaster.gather.after": "they are stored; the coordinator does not know",
     "jobmaster.record.stored": "the committables of one sink are stored",
     "jobmaster.record.before": "all are stored; there is no record",
     "jobmaster.record.after": "the record is written; nobody knows",

@@ -9,10 +9,11 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from checkpoint_world_model import Manifest, Record, TaskManager
+from checkpoint_world_model import GatheredObjects, Manifest, Record, TaskManager
 
 from holdfast.checkpoint import events as ev
 from holdfast.checkpoint.coordinator import Coordinator
+from holdfast.checkpoint.gathering import Gather, GatherFailed
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.settings import CheckpointConfig, every, manual
 
@@ -45,6 +46,7 @@ class World:
         self.journal: dict[int, Record | None] = {}
         self.shown: dict[str, dict[int, list[bytes]]] = {sink: {} for sink in SINKS}
         self.contents: dict[str, list[bytes]] = {}
+        self.gathered = GatheredObjects()
         self.names = 0
         self.requests: dict[str, bool] = {}
         self.epoch = 0
@@ -343,9 +345,11 @@ class World:
                 assert command.number == self.newest(), "the base is the newest record"
                 self.restore(command.number)
             case ev.DropStaged():
-                for one in command.committables:
+                for one in self.gathered.expanded(command.committables):
                     assert one not in self.recorded(), "dropped what a record holds"
                     self.staged.pop(one, None)
+            case Gather():
+                self.soon(lambda: self.gather(command))
             case ev.PausePlanning():
                 self.paused.add(command.sink)
             case ev.ResumePlanning():
@@ -378,7 +382,7 @@ class World:
         for sink, committables in command.committables.items():
             stored[sink] = f"manifests/{self.epoch}/{command.checkpoint_id}/{sink}"
             self.store.add(stored[sink])
-            self.contents[stored[sink]] = committables
+            self.contents[stored[sink]] = self.gathered.expanded(committables)
         if self.fault():
             self.soon(lambda: self.answer(ev.RecordFailed(command.checkpoint_id, "no storage", stored)))
             return
@@ -419,6 +423,10 @@ class World:
         self.store -= gone
         self.check()
         self.tell(ev.ObjectsDeleted(names) if gone == names and not self.fault() else ev.DeleteFailed(names))
+
+    def gather(self, command: Gather) -> None:
+        failed = GatherFailed(command.sink, command.gathering)
+        self.tell(failed if self.fault() else self.gathered.store(command, self.epoch))
 
     def publish(self, command: ev.Publish) -> None:
         assert command.object in self.store, "committables to publish are gone"

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from holdfast.checkpoint import events as ev
+from holdfast.checkpoint.gathering import Gather, Gathered
 
 
 @dataclass
@@ -64,3 +65,18 @@ class TaskManager:
         self.materialized = [each for each in self.materialized if each[1] >= boundary]
         self.pieces = [piece for piece in self.pieces if piece[2] > boundary]
         return set(before - self.held() - self.acknowledged)
+
+
+class GatheredObjects:
+    """Stored committables, by what stands for them."""
+
+    def __init__(self) -> None:
+        self._committables: dict[bytes, list[bytes]] = {}
+
+    def store(self, command: Gather, epoch: int) -> Gathered:
+        name = f"gathered/{epoch}/{command.gathering}".encode()
+        self._committables[name] = list(command.committables)
+        return Gathered(command.sink, command.gathering, name)
+
+    def expanded(self, committables: list[bytes]) -> list[bytes]:
+        return [one for each in committables for one in self._committables.get(each, [each])]

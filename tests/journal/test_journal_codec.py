@@ -36,13 +36,16 @@ STORED = {
     "job-1.bin": (codec.encode_job(codec.StoredJob("0123456789abcdef" * 2, 1, 128)), codec.decode_job),
     "takeover-2.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
     "checkpoint-2.bin": (codec.encode_record(CHECKPOINT), codec.decode_record),
-    "committables-1.bin": (codec.encode_committables("delta-1", [b"", b"\x80", b"one"]), codec.decode_committables),
+    "committables-2.bin": (
+        codec.encode_committables("delta-1", [b"", b"\x80", b"one"], b"how"),
+        codec.decode_committables,
+    ),
 }
 ENCODED = {
     "job-1.bin": codec.StoredJob("0123456789abcdef" * 2, 1, 128),
     "takeover-2.bin": TAKEOVER,
     "checkpoint-2.bin": CHECKPOINT,
-    "committables-1.bin": codec.StoredCommittables("delta-1", [b"", b"\x80", b"one"]),
+    "committables-2.bin": codec.StoredCommittables("delta-1", [b"", b"\x80", b"one"], b"how"),
 }
 
 

@@ -3,9 +3,10 @@
 import random
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from kills_in_process import Driver, Pause
-from kills_pipelines import Shape, check
+from kills_pipelines import Calls, Shape, check
 from test_kills_deaths import NOT_HERE, PROVOKED, shapes
 
 from holdfast import failpoints
@@ -82,6 +83,22 @@ def test_one_that_has_only_to_publish_notices_that_another_took_over_and_cleaned
     while recorded_rows(storage(tmp_path)) < shape.rows:
         assert not first.ended, first.error
     Driver(shape.with_rows(shape.rows + 3 * shape.rows_per_batch), tmp_path).start().finish()
+    pause.go_on()
+    first.join()
+    assert isinstance(first.error, QueryFailed) and isinstance(first.error.__cause__, Fenced)
+
+
+def test_one_whose_sink_refuses_after_another_took_over_says_that_it_was_fenced(tmp_path, monkeypatch):
+    shape = Shape(rows=400, sink="callback", interval_s=0.005)
+    first, pause = held_at("sink.callback.before", shape, tmp_path)
+    while recorded_rows(storage(tmp_path)) < shape.rows:
+        assert not first.ended, first.error
+    Driver(shape.with_rows(shape.rows + 3 * shape.rows_per_batch), tmp_path).start().finish()
+
+    def refuse(self: Calls, table: pa.Table, number: int) -> None:
+        raise ValueError("the target knows a later number")
+
+    monkeypatch.setattr(Calls, "note", refuse)
     pause.go_on()
     first.join()
     assert isinstance(first.error, QueryFailed) and isinstance(first.error.__cause__, Fenced)

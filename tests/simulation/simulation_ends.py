@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from simulation_threads import EPOCH_S
 
 import holdfast as hf
 from holdfast.clock import Clock
+from holdfast.sinks.base import Sink
 from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets
 from holdfast.sources.sequence import SequenceEnumerator
 
@@ -98,6 +99,11 @@ class SimulatedClock:
 
     def monotonic(self) -> float:
         return self._runtime.now_s
+
+
+def declared(sink: Sink, folders: str | None) -> Sink:
+    """A sink as one life declares it: a `ParquetSink` with or without folders."""
+    return replace(sink, partition_by=(folders,)) if folders and isinstance(sink, hf.ParquetSink) else sink
 
 
 class Recorder:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -12,6 +13,7 @@ from holdfast.changelog.ownership import Ownership
 from holdfast.changelog.writer import ChangelogWriter
 from holdfast.checkpoint import events
 from holdfast.checkpoint.coordinator import Coordinator
+from holdfast.checkpoint.ledger import Ledger
 from holdfast.checkpoint.publication import Publication
 from holdfast.checkpoint.registry import ObjectRegistry, PendingHolder
 from holdfast.errors import StorageError
@@ -59,7 +61,7 @@ def _narrows_wrongly() -> AbstractContextManager[Any]:
 
 
 def _forgets_what_logs_hold() -> AbstractContextManager[Any]:
-    return mock.patch.object(Coordinator, "_update_held", lambda self, event: None)
+    return mock.patch.object(ObjectRegistry, "update_log", lambda self, log, order, names: None)
 
 
 def _truncates_before_a_checkpoint_uses_the_base() -> AbstractContextManager[Any]:
@@ -178,6 +180,34 @@ def _forgets_the_losers_of_hedging() -> AbstractContextManager[Any]:
     return mock.patch("holdfast.changelog.janitor.Janitor.suspect", lambda self, name: None)
 
 
+def _publishes_by_the_settings_of_today() -> AbstractContextManager[Any]:
+    return mock.patch("holdfast.jobmaster.publisher.replace", lambda context, layout: context)
+
+
+def _gathers_across_cuts() -> AbstractContextManager[Any]:
+    before = Ledger.gather
+    return mock.patch.object(Ledger, "gather", lambda self, cuts, run, now_s: before(self, [], run, now_s))
+
+
+def _forgets_what_is_being_gathered() -> AbstractContextManager[Any]:
+    return mock.patch.object(Ledger, "gathering", frozenset())
+
+
+def _forgets_what_gathered_objects_name() -> AbstractContextManager[Any]:
+    return mock.patch("holdfast.sinks.gathered.Named.add", lambda self, sink, committables: [])
+
+
+def _keeps_gathered_committables_twice() -> AbstractContextManager[Any]:
+    def gathered(self: Ledger, event: Any) -> None:
+        kept = self._gathering(event.sink, event.gathering)
+        if kept is not None and kept.gathering is not None:
+            one = replace(kept.gathering[1][-1], committables=[event.committable], gathered=True)
+            kept.gathering = None
+            kept.replace([*kept.entries, one])
+
+    return mock.patch.object(Ledger, "gathered", gathered)
+
+
 MUTATIONS: dict[str, Mutation] = {
     "an aborted checkpoint deletes its objects": _deletes_on_abort,
     "a checkpoint uses a materialization past its cut": _uses_a_base_too_early,
@@ -196,4 +226,9 @@ MUTATIONS: dict[str, Mutation] = {
     "a rewind keeps a materialization of what was undone": _keeps_a_base_that_was_undone,
     "uploads that were reported as failed are forgotten": _forgets_the_losers_of_hedging,
     "changes whose upload failed are lost": _uploads_nothing_again_after_a_failure,
+    "a group is published by the settings of today": _publishes_by_the_settings_of_today,
+    "committables are gathered across a cut": _gathers_across_cuts,
+    "what is being gathered is swept": _forgets_what_is_being_gathered,
+    "what gathered committables name is swept": _forgets_what_gathered_objects_name,
+    "gathered committables are kept twice": _keeps_gathered_committables_twice,
 }

@@ -16,7 +16,7 @@ from holdfast.journal.records import CheckpointRecord
 from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.manifests import decode_manifest, load_manifests
 from holdfast.recovery.restore import restore_table, select
-from holdfast.sinks.staging import staged_names
+from holdfast.sinks.gathered import Named
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore, open_store
 
@@ -83,7 +83,7 @@ def needed_by(store: ObjectStore, record: CheckpointRecord) -> set[str]:
     for sink, groups in record.groups.items():
         for group in groups:
             stored = decode_committables(group.object, store.get(group.object))
-            needed.update(staged_names(stored.committables, sink))
+            needed.update(Named(store).add(sink, stored.committables))
     for name in sorted(needed):
         store.get(name)
     return needed
@@ -143,10 +143,12 @@ def marks(positions: Mapping[str, Any], keys: int, buckets: int) -> tuple[set[in
 
 
 def parquet_rows(url: str) -> Rows:
-    """The published rows of a `ParquetSink`, whatever is staged."""
+    """The published rows of a `ParquetSink`, whatever is staged, with the numbers that their folders say."""
     store = open_store(url)
     found: Rows = []
     for info in store.list(""):
         if not info.name.startswith("_"):
-            found += pq.read_table(io.BytesIO(store.get(info.name))).to_pylist()
+            folders = [part.split("=") for part in info.name.split("/")[:-1]]
+            said = {name: int(value) for name, value in folders}
+            found += [said | row for row in pq.read_table(io.BytesIO(store.get(info.name))).to_pylist()]
     return found

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast import failpoints
 
@@ -52,6 +52,8 @@ class Life:
     """None: no RocksDB."""
     local_recovery: bool
     events: tuple[Event, ...]
+    partitioned: bool = False
+    """Whether files are in folders, one for each key."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ class Settings:
     callback_s: float
     around: Surroundings
     lives: tuple[Life, ...]
+    gather_bytes_max: int
+    portion_bytes_max: int
 
 
 def draw(seed: int) -> Settings:
@@ -103,6 +107,8 @@ def draw(seed: int) -> Settings:
         sinks = dict.fromkeys(sinks, "parquet" if strike.startswith("sink.parquet") else "callback")
         inline_bytes_max = 0
     rows = rng.choice([40, 120, 300])
+    outputs = random.Random(f"outputs of {seed}")
+    gather_bytes_max = 0 if strike.startswith("jobmaster.gather") else outputs.choice([0, 300, 2_000, 1 << 20])
     return Settings(
         seed=seed,
         rows=rows,
@@ -118,7 +124,9 @@ def draw(seed: int) -> Settings:
         callback_errors=rng.choice([0.0, 0.3]),
         callback_s=rng.choice([0.0, 0.0, 3.0]),
         around=_surroundings(rng),
-        lives=tuple(_lives(rng, rows, strike)),
+        lives=tuple(replace(life, partitioned=outputs.random() < 0.3) for life in _lives(rng, rows, strike)),
+        gather_bytes_max=gather_bytes_max,
+        portion_bytes_max=outputs.choice([1, 1 << 26]),
     )
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import simulation_oracle as oracle
 from simulation_cluster import Network, SimulatedCluster
-from simulation_ends import FedSource, Feed, Marks, Recorder, SimulatedClock
+from simulation_ends import FedSource, Feed, Marks, Recorder, SimulatedClock, declared
 from simulation_files import files_end_with_processes
 from simulation_invariants import Broken, require, require_equal
 from simulation_kit import KEYED, MAX_PARALLELISM, keyed
@@ -164,10 +164,13 @@ class World:
         with_keys = numbers.map_batches(partial(keyed, settings.keys), KEYED)
         emit: Any = "every" if settings.chained else settings.emit
         counts = with_keys.key_by("k").aggregate(emit=emit, name="counts", n=hf.count())
-        counts.write(self.sinks["counts"])
+        folders = life.partitioned
+        counts.write(declared(self.sinks["counts"], "k" if folders else None))
         if settings.chained:
             levelled = counts.map_batches(_levelled, LEVELLED).key_by("level")
-            levelled.aggregate(emit=settings.emit, name="levels", n=hf.count()).write(self.sinks["levels"])  # type: ignore[arg-type]
+            levelled.aggregate(emit=settings.emit, name="levels", n=hf.count()).write(  # type: ignore[arg-type]
+                declared(self.sinks["levels"], "level" if folders else None)
+            )
         if settings.marked:
             with_keys.key_by("k").process(Marks(), "k BIGINT", name="marks").write(hf.NoopSink(name="marks-out"))
         if settings.passed_through:
@@ -431,6 +434,8 @@ def simulating(settings: Settings) -> Iterator[World]:
     with ExitStack() as stack:
         stack.enter_context(_places())
         stack.enter_context(mock.patch("holdfast.sinks.staging.INLINE_BYTES_MAX", settings.inline_bytes_max))
+        stack.enter_context(mock.patch("holdfast.checkpoint.ledger.GATHER_BYTES_MAX", settings.gather_bytes_max))
+        stack.enter_context(mock.patch("holdfast.sinks.staging.PORTION_BYTES_MAX", settings.portion_bytes_max))
         stack.enter_context(_logged_errors(runtime))
         stack.enter_context(running(runtime, settings.seed))
         world = World(settings, runtime, stack.enter_context(TemporaryDirectory(prefix="holdfast-simulated-")))

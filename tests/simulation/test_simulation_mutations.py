@@ -18,6 +18,10 @@ QUICK = {
     "an aborted checkpoint deletes its objects",
     "objects go although others hold them",
     "records drop what is not published yet",
+    "what is being gathered is swept",
+    "what gathered committables name is swept",
+    "gathered committables are kept twice",
+    "a group is published by the settings of today",
 }
 """Those that show within a few seeds."""
 

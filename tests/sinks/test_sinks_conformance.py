@@ -1,8 +1,9 @@
 """What every sink promises, run over all of them, with the job's storage in files and in memory."""
 
+import contextlib
 import pickle
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,6 +18,7 @@ from holdfast import failpoints
 from holdfast.errors import CorruptObject, HoldfastError, PublishFailed, StorageError
 from holdfast.sinks import delta as delta_module
 from holdfast.sinks import parquet as parquet_module
+from holdfast.sinks import staging as staging_module
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
 from holdfast.sinks.callback import CallbackSink
 from holdfast.sinks.delta import DeltaSink
@@ -135,6 +137,21 @@ def delta_upsert(tmp_path: Path, store: ObjectStore) -> Bench:
     return delta(tmp_path, store, "upsert")
 
 
+def in_portions(make: Any) -> Any:
+    """A sink that has one committable in memory at a time while it publishes."""
+
+    def made(tmp_path: Path, store: ObjectStore) -> Bench:
+        staging_module.PORTION_BYTES_MAX = 1
+        return make(tmp_path, store)
+
+    made.__name__ = f"{make.__name__}_in_portions"
+    return made
+
+
+parquet_in_portions = in_portions(parquet)
+delta_in_portions = in_portions(delta)
+upsert_in_portions = in_portions(delta_upsert)
+parquet_files_in_portions = in_portions(parquet_of_files)
 KEEPING = [
     memory,
     callback,
@@ -144,6 +161,10 @@ KEEPING = [
     delta,
     delta_of_files,
     delta_upsert,
+    parquet_in_portions,
+    parquet_files_in_portions,
+    delta_in_portions,
+    upsert_in_portions,
 ]
 REREAD = [memory, callback, delta_upsert, parquet, parquet_in_memory]
 """Those whose staged files are not the published ones."""
@@ -158,6 +179,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
 def _sizes_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (parquet_module, delta_module):
         monkeypatch.setattr(module, "SMALL_BYTES_MAX", module.SMALL_BYTES_MAX)
+    monkeypatch.setattr(staging_module, "PORTION_BYTES_MAX", staging_module.PORTION_BYTES_MAX)
 
 
 @pytest.fixture
@@ -252,6 +274,11 @@ def test_a_crash_between_staging_and_publishing_loses_and_doubles_nothing(
         (delta_of_files, "sink.delta.committed"),
         (delta_upsert, "sink.delta.loaded"),
         (delta_upsert, "sink.delta.committed"),
+        (parquet_in_portions, "sink.parquet.copied"),
+        (parquet_files_in_portions, "sink.parquet.copied"),
+        (delta_in_portions, "sink.delta.committed"),
+        (upsert_in_portions, "sink.delta.loaded"),
+        (upsert_in_portions, "sink.delta.committed"),
     ],
 )
 def test_a_crash_while_publishing_is_healed_by_publishing_again(
@@ -265,6 +292,33 @@ def test_a_crash_while_publishing_is_healed_by_publishing_again(
     failpoints.disarm()
     bench.publish(5, group, bench.again())
     assert by_key(bench.visible()) == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.parametrize("hit", range(1, 9))
+@pytest.mark.parametrize(
+    "make", [parquet_in_portions, parquet_files_in_portions, delta_in_portions, upsert_in_portions]
+)
+def test_a_crash_between_any_two_portions_is_healed_by_a_publisher_with_other_portions(
+    make: Any, hit: int, tmp_path: Path, store: ObjectStore, armed: Callable[[str, str], None]
+) -> None:
+    """Rows of later batches replace earlier ones, where there are keys: so order counts, too."""
+    bench = make(tmp_path, store)
+    batches = [rows((n % 3, f"v{n}"), (10 + n, f"w{n}")) for n in range(8)]
+    group = [one for n, batch in enumerate(batches) for one in bench.stage(batch, batch=n)]
+    layout = bench.sink.layout(bench.context)
+    failpoint = (
+        "sink.delta.committed" if "delta" in make.__name__ or "upsert" in make.__name__ else "sink.parquet.copied"
+    )
+    armed(failpoint, f"raise@{hit}")
+    with contextlib.suppress(HoldfastError):
+        bench.publish(5, group)
+    failpoints.disarm()
+    staging_module.PORTION_BYTES_MAX = 1000
+    bench.again().publish(5, group, replace(bench.context, layout=layout))
+    bench.again().publish(5, group, replace(bench.context, layout=layout))
+    written = [(row["k"], row["v"]) for batch in batches for row in batch.to_pylist()]
+    expected = list(dict(written).items()) if make is upsert_in_portions else written
+    assert by_key(bench.visible()) == sorted(expected)
 
 
 @pytest.mark.parametrize("make", [noop, *KEEPING])

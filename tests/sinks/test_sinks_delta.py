@@ -3,6 +3,7 @@
 import datetime
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from deltalake import CommitProperties, QueryBuilder, Transaction, write_deltala
 from sinks_delta_kit import JOB, SCHEMA, Target, row
 
 from holdfast import failpoints
-from holdfast.errors import PublishFailed, SettingsError, StorageError
+from holdfast.errors import CorruptObject, PublishFailed, SettingsError, StorageError
 from holdfast.sinks import delta as delta_module
 from holdfast.sinks.base import PublishContext, StageContext
 from holdfast.sinks.delta import DeltaSink
@@ -72,10 +73,24 @@ def test_the_very_first_number_is_published_once_too(folder: Path) -> None:
     assert target.pairs() == [(1, "a")]
 
 
-def test_a_sink_that_turned_to_upserts_does_not_drop_files_staged_for_an_append(folder: Path, as_files: None) -> None:
+def test_an_upsert_does_not_drop_files_staged_for_an_append(folder: Path, as_files: None) -> None:
     group = Target(folder).stage(row(1, "a"))
-    with pytest.raises(PublishFailed, match="staged for mode='append'"):
+    with pytest.raises(CorruptObject, match="StagedDeltaFile, expected StagedRows"):
         Target(folder, mode="upsert").publish(1, group)
+
+
+@pytest.mark.parametrize("pieces", ["files", "gathered"])
+@pytest.mark.parametrize(("before", "after"), [("append", "upsert"), ("upsert", "append")])
+def test_a_group_is_published_by_the_mode_in_which_it_was_staged(
+    before: str, after: str, pieces: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_module, "SMALL_BYTES_MAX", -1 if pieces == "files" else 1_000_000)
+    target, now = Target(folder, mode=before), Target(folder, mode=after)
+    group = target.stage(row(1, "a"), row(1, "b"))
+    context = PublishContext(JOB, "out", target.store, SCHEMA)
+    layout = target.sink.layout(context)
+    now.sink.publish(1, group, replace(context, layout=layout))
+    assert target.pairs() == ([(1, "a"), (1, "b")] if before == "append" else [(1, "b")])
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])

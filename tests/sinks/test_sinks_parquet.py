@@ -4,6 +4,7 @@ import datetime
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -208,3 +209,18 @@ def test_bad_rows_go_through_the_dead_letter_folder_like_any_output(tmp_path: Pa
         },
     ]
     assert bad_rows_to_batch([]).schema == DEAD_LETTER_SCHEMA
+
+
+@pytest.mark.parametrize("before", [(), ("p",), ("p", "d")])
+@pytest.mark.parametrize("after", [(), ("p",), ("d",)])
+def test_a_group_is_published_by_the_partitions_with_which_it_was_staged(
+    before: tuple[str, ...], after: tuple[str, ...], tmp_path: Path, store: ObjectStore, pieces: str
+) -> None:
+    staged_by, declared_now = (ParquetSink(tmp_path.as_uri(), partition_by=by) for by in (before, after))
+    day = datetime.date(2026, 1, 2)
+    group = stage(staged_by, store, {"k": 1, "p": "a", "d": day}, {"k": 2, "p": "b", "d": day})
+    staged = replace(context(store), layout=staged_by.layout(context(store)))
+    staged_by.publish(3, group, staged)
+    names = published(tmp_path)
+    declared_now.publish(3, group, staged)
+    assert published(tmp_path) == names

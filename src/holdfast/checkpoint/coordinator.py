@@ -25,6 +25,7 @@ from typing import Any
 
 from holdfast.checkpoint import events as ev
 from holdfast.checkpoint.failures import FailureManager
+from holdfast.checkpoint.gathering import Gathered, GatherFailed
 from holdfast.checkpoint.ledger import Ledger
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.checkpoint.pending import PendingCheckpoint, PendingCheckpoints
@@ -59,7 +60,6 @@ class Coordinator:
         self._ended_s: float | None = None
         self._run = RunNumber(0)
         self._live: dict[int, Incarnation] = {}
-        self._held_order: dict[LogHolder, tuple[int, int]] = {}
         self._last_id = CheckpointId(0)
         self._requests: list[str] = []
         self._close_requests: list[str] = []
@@ -96,6 +96,8 @@ class Coordinator:
             ev.DiscardFailed: self._on_discard_failed,
             ev.ObjectsDeleted: self._on_objects_deleted,
             ev.DeleteFailed: self._on_delete_failed,
+            Gathered: self._on_gathered,
+            GatherFailed: self._on_gather_failed,
         }
 
     def handle(self, event: ev.Event) -> list[ev.Command]:
@@ -131,6 +133,8 @@ class Coordinator:
             CheckpointId(first_pending - 1),
             {} if last is None else self._ledger.committables(last.batch),
             [(sink, group.object) for sink, group in self._publication.groups()],
+            self._ledger.gathers,
+            self._ledger.gathering,
         )
 
     def validate(self) -> None:
@@ -209,10 +213,8 @@ class Coordinator:
 
     def _update_held(self, event: ev.Acknowledged) -> None:
         log = LogHolder(event.task_manager, event.incarnation)
-        order = (event.sequence, event.checkpoint_id)
-        if self._live.get(log.task_manager) == log.incarnation and order > self._held_order.get(log, (-1, -1)):
-            self._held_order[log] = order
-            self._registry.replace(log, event.held)
+        if self._live.get(log.task_manager) == log.incarnation:
+            self._registry.update_log(log, (event.sequence, event.checkpoint_id), event.held)
 
     def _on_declined(self, event: ev.Declined) -> None:
         pending = self._pending.get(event.checkpoint_id)
@@ -266,11 +268,7 @@ class Coordinator:
         self._committing = False
         self._run = event.run
         self._live = dict(event.live)
-        for holder in self._registry.holders():
-            if isinstance(holder, LogHolder) and self._live.get(holder.task_manager) != holder.incarnation:
-                self._registry.acknowledge(self._registry.names(holder))
-                self._registry.release(holder)
-                self._held_order.pop(holder, None)
+        self._registry.release_dead_logs(self._live)
 
     def _on_objects_found(self, event: ev.ObjectsFound) -> None:
         self._registry.acknowledge(event.names)
@@ -374,6 +372,13 @@ class Coordinator:
     def _on_discard_failed(self, event: ev.DiscardFailed) -> None:
         self._publication.discard_failed(event.sink, event.number, self._now_s)
 
+    def _on_gathered(self, event: Gathered) -> None:
+        self._ledger.gathered(event)
+
+    def _on_gather_failed(self, event: GatherFailed) -> None:
+        self._ledger.gather_failed(event, self._now_s)
+        self._commands.append(ev.CheckOwnership())
+
     # --- deletion -----------------------------------------------------------------------------------------------------
 
     def _on_objects_deleted(self, event: ev.ObjectsDeleted) -> None:
@@ -398,7 +403,8 @@ class Coordinator:
             self._record()
         if self._quiet:
             self._delete()
-        self._commands += self._publication.planning(self._config.unpublished_max)
+        self._commands += self._ledger.gather([each.batch for each in self._pending], self._run, self._now_s)
+        self._commands += self._publication.planning(self._config.unpublished_max, self._ledger.overfull)
 
     def _delete(self) -> None:
         """What nobody needs any more: after a record that is due, which deletes at its side would hold up."""

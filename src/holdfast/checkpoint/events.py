@@ -17,7 +17,8 @@ it unless a line below says so (where order is needed for safety, an event comes
     RecordAgain
  6. Discard                of groups that are published and that no record names any more
  7. DeleteObjects          never of what a record, a pending checkpoint, an unpublished group or a live log names
- 8. PausePlanning, ResumePlanning
+ 8. Gather                 at most one unanswered for each sink
+ 9. PausePlanning, ResumePlanning
 
 Which event answers which command
 ---------------------------------
@@ -28,6 +29,7 @@ Which event answers which command
     Publish          Published | PublicationFailed
     Discard          Discarded | DiscardFailed
     DeleteObjects    ObjectsDeleted | DeleteFailed
+    Gather           Gathered | GatherFailed
     CheckOwnership   Superseded; no answer where the storage is still one's own, or that cannot be told
     Failover         FailoverBegan, later TaskManagersChanged
     RestoreFrom      TaskManagersChanged, once everything is deployed again
@@ -39,6 +41,7 @@ see `Coordinator.handle`.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from holdfast.checkpoint.gathering import Gather, Gathered, GatherFailed
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.settings import CheckpointConfig
 from holdfast.watermarks import SourceTime
@@ -314,6 +317,8 @@ Event = (
     | DiscardFailed
     | ObjectsDeleted
     | DeleteFailed
+    | Gathered
+    | GatherFailed
 )
 
 
@@ -460,14 +465,14 @@ class DeleteObjects:
 
 @dataclass(frozen=True, slots=True)
 class PausePlanning:
-    """Plan no further batch: the sink has `unpublished_max` groups or more to publish."""
+    """Plan no further batch: the sink has `unpublished_max` groups or more to publish, or too much output in memory."""
 
     sink: str
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePlanning:
-    """The sink is below `unpublished_max` again."""
+    """The sink is below its bounds again."""
 
     sink: str
 
@@ -488,6 +493,7 @@ Command = (
     | RecordAgain
     | Discard
     | DeleteObjects
+    | Gather
     | PausePlanning
     | ResumePlanning
 )

@@ -1,12 +1,34 @@
 """What was committed: the last batch, and the committables that no record holds yet.
 
-Does not own: groups that a record holds (publication).
+    committed ──► in memory ──past a bound──► Gather ──Gathered──► one committable that names the stored ones ──► record
+                      │                         │ GatherFailed, after a pause
+                      │ ◄───────────────────────┘
+                      └──────────────────────────────────────────────────────────────────────────────────────► record
+
+The memory that committables take between two checkpoints is bounded: past `GATHER_BYTES_MAX` for one sink, the oldest
+of them are stored as one object, and a committable that names this object takes their place. Invariants: committables
+stay in order of batches; an object never holds batches of both sides of a pending checkpoint's cut; what is being
+gathered stays in memory until it is stored, and a record or a failover in between makes the object useless.
+Does not own: groups that a record holds (publication), the bytes of committables.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 
 from holdfast.checkpoint.events import BatchCommitted, Position
-from holdfast.ids import BatchNumber
+from holdfast.checkpoint.gathering import Gather, Gathered, GatherFailed
+from holdfast.ids import BatchNumber, RunNumber
+
+GATHER_BYTES_MAX = 1024 * 1024
+"""Committables of one sink that are kept in memory; with more, objects are larger and fewer."""
+
+PAUSE_RATIO = 8
+"""So many times the bound in memory, as while the store fails, and no further batch is planned."""
+
+COMMITTABLE_BYTES = 256
+"""A committable takes that much memory besides its bytes, roughly."""
+
+RETRY_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,14 +37,54 @@ class CommittedBatch:
     position: Position
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """Committables of one sink: of one batch, or of several up to `batch` that were gathered."""
+
+    batch: BatchNumber
+    committables: list[bytes]
+    gathered: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return 0 if self.gathered else sum(COMMITTABLE_BYTES + len(each) for each in self.committables)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What one sink staged and no record holds, in order of batches. At most one `Gather` is unanswered."""
+
+    entries: list[_Entry] = field(default_factory=list)
+    size_bytes: int = 0
+    """Of what is not gathered."""
+    gathering: tuple[int, list[_Entry]] | None = None
+    not_before_s: float = 0.0
+
+    def replace(self, entries: list[_Entry]) -> None:
+        self.entries = entries
+        self.size_bytes = sum(each.size_bytes for each in entries)
+
+    def largest_run(self, cuts: Collection[BatchNumber]) -> list[_Entry]:
+        """The neighbours that may share an object and take most memory."""
+        runs: list[list[_Entry]] = [[]]
+        for entry in self.entries:
+            if entry.gathered or (runs[-1] and any(runs[-1][-1].batch <= cut < entry.batch for cut in cuts)):
+                runs.append([])
+            if not entry.gathered:
+                runs[-1].append(entry)
+        return max(runs, key=lambda run: sum(each.size_bytes for each in run))
+
+
 class Ledger:
     """Committed batches since the last recorded cut."""
 
     def __init__(self) -> None:
         self.last: CommittedBatch | None = None
         self.recorded: BatchNumber | None = None
+        self.gathers = 0
+        """Gatherings begun so far; each has a number below it."""
         self._progress: BatchNumber | None = None
-        self._committables: dict[BatchNumber, dict[str, list[bytes]]] = {}
+        self._sinks: dict[str, _Kept] = {}
 
     def is_new(self, batch: BatchNumber) -> bool:
         """Whether it is past the last committed one: numbers grow, also from run to run."""
@@ -34,8 +96,10 @@ class Ledger:
             return
         self.last = CommittedBatch(event.batch, event.position)
         staged = {sink: list(each) for sink, each in event.committables.items() if each}
-        if staged:
-            self._committables[event.batch] = staged
+        for sink, each in staged.items():
+            kept = self._sinks.setdefault(sink, _Kept())
+            kept.entries.append(_Entry(event.batch, each))
+            kept.size_bytes += kept.entries[-1].size_bytes
         if staged or event.progress:
             self._progress = event.batch
 
@@ -48,30 +112,82 @@ class Ledger:
 
     def committables(self, until: BatchNumber) -> dict[str, list[bytes]]:
         """Unrecorded committables of batches up to `until`, per sink, in order of batches."""
-        taken: dict[str, list[bytes]] = {}
-        for batch, staged in self._committables.items():
-            if batch <= until:
-                for sink, each in staged.items():
-                    taken.setdefault(sink, []).extend(each)
-        return dict(sorted(taken.items()))
+        taken = {
+            sink: [one for entry in kept.entries if entry.batch <= until for one in entry.committables]
+            for sink, kept in sorted(self._sinks.items())
+        }
+        return {sink: each for sink, each in taken.items() if each}
 
     def record(self, cut: BatchNumber) -> None:
         """A record holds everything up to `cut` now."""
         self.recorded = cut
-        self._committables = {batch: staged for batch, staged in self._committables.items() if batch > cut}
+        for kept in self._sinks.values():
+            kept.replace([entry for entry in kept.entries if entry.batch > cut])
+            if kept.gathering is not None and kept.gathering[1][0].batch <= cut:
+                kept.gathering = None
 
     def drop(self) -> dict[str, list[bytes]]:
         """Forget what no record holds: the job goes back to its newest record. Returns what was staged for nothing."""
         dropped: dict[str, list[bytes]] = {}
         if self.last is not None:
             dropped = self.committables(self.last.batch)
-        self._committables.clear()
+        self._sinks.clear()
         self._progress = None
         return dropped
 
+    # --- gathering ----------------------------------------------------------------------------------------------------
+
+    def gather(self, cuts: Collection[BatchNumber], run: RunNumber, now_s: float) -> list[Gather]:
+        """What to store now, so that memory is bounded; `cuts` are those of pending checkpoints."""
+        commands = []
+        for sink, kept in sorted(self._sinks.items()):
+            if kept.size_bytes > GATHER_BYTES_MAX and kept.gathering is None and kept.not_before_s <= now_s:
+                entries = kept.largest_run(cuts)
+                kept.gathering = (self.gathers, entries)
+                everything = [one for entry in entries for one in entry.committables]
+                commands.append(Gather(sink, self.gathers, run, entries[-1].batch, everything))
+                self.gathers += 1
+        return commands
+
+    def gathered(self, event: Gathered) -> None:
+        """The object is stored, and takes the place of what it holds, where somebody still needs it."""
+        kept = self._gathering(event.sink, event.gathering)
+        if kept is None or kept.gathering is None:
+            return
+        taken, kept.gathering = kept.gathering[1], None
+        start = kept.entries.index(taken[0])
+        one = _Entry(taken[-1].batch, [event.committable], gathered=True)
+        kept.replace([*kept.entries[:start], one, *kept.entries[start + len(taken) :]])
+
+    def gather_failed(self, event: GatherFailed, now_s: float) -> None:
+        """Nothing was stored, as far as is known. It is begun anew after a pause, under another number."""
+        kept = self._gathering(event.sink, event.gathering)
+        if kept is not None:
+            kept.gathering = None
+            kept.not_before_s = now_s + RETRY_PAUSE_S
+
+    @property
+    def gathering(self) -> frozenset[int]:
+        """Numbers of gatherings that are under way and still needed."""
+        return frozenset(kept.gathering[0] for kept in self._sinks.values() if kept.gathering is not None)
+
+    @property
+    def overfull(self) -> frozenset[str]:
+        """Sinks whose committables outgrow the bound faster than they can be stored."""
+        most = PAUSE_RATIO * GATHER_BYTES_MAX
+        return frozenset(sink for sink, kept in self._sinks.items() if kept.size_bytes > most)
+
+    def _gathering(self, sink: str, gathering: int) -> _Kept | None:
+        kept = self._sinks.get(sink)
+        if kept is None or kept.gathering is None or kept.gathering[0] != gathering:
+            return None
+        return kept
+
     def validate(self) -> None:
         """Check the invariants; raises AssertionError."""
-        batches = list(self._committables)
-        assert batches == sorted(batches), f"out of order: {batches}"
-        if self.recorded is not None:
-            assert all(batch > self.recorded for batch in batches), f"recorded to {self.recorded}, kept: {batches}"
+        for sink, kept in self._sinks.items():
+            batches = [entry.batch for entry in kept.entries]
+            assert batches == sorted(set(batches)), f"{sink}: out of order: {batches}"
+            assert kept.size_bytes == sum(each.size_bytes for each in kept.entries), f"{sink}: miscounted"
+            if self.recorded is not None:
+                assert all(batch > self.recorded for batch in batches), f"recorded to {self.recorded}, kept: {batches}"

@@ -12,7 +12,8 @@ class Outstanding:
 
     `run`: that of the last deployment. `batch`: the last one committed. `resolved`: checkpoints up to it were recorded
     or aborted. `committables`: of batches that no record holds yet, by sink. `groups`: sink and object of every group
-    whose staged files are still kept.
+    whose staged files are still kept. `gathers`: how many gatherings of committables were begun, numbered from 0;
+    `gathering`: those of them that are under way, whose objects nothing names yet.
     """
 
     run: RunNumber
@@ -20,3 +21,5 @@ class Outstanding:
     resolved: CheckpointId
     committables: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
     groups: Sequence[tuple[str, str]] = ()
+    gathers: int = 0
+    gathering: frozenset[int] = frozenset()

@@ -9,7 +9,7 @@ sent; so a published group is dropped from the next record, and its staged files
 names it is gone. Does not own: the objects of groups (registry).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.checkpoint.events import Discard, Group, PausePlanning, Publish, ResumePlanning
@@ -117,11 +117,13 @@ class Publication:
             queue.published[number] = queue.discarding.pop(number)
             queue.discard_not_before_s[number] = now_s + RETRY_PAUSE_MAX_S
 
-    def planning(self, unpublished_max: int) -> list[PausePlanning | ResumePlanning]:
-        """What has changed about whether batches may be planned."""
+    def planning(self, unpublished_max: int, overfull: Collection[str] = ()) -> list[PausePlanning | ResumePlanning]:
+        """What has changed about whether batches may be planned; `overfull` sinks have too much output in memory."""
+        for sink in overfull:
+            self._queues.setdefault(sink, SinkQueue(sink))
         commands: list[PausePlanning | ResumePlanning] = []
         for queue in self._sorted():
-            full = len(queue.unpublished) >= unpublished_max
+            full = len(queue.unpublished) >= unpublished_max or queue.sink in overfull
             if full != queue.paused:
                 queue.paused = full
                 commands.append(PausePlanning(queue.sink) if full else ResumePlanning(queue.sink))

@@ -14,7 +14,7 @@ Does not own: who holds what when; that is the coordinator's.
 """
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from holdfast.ids import CheckpointId, Incarnation, JournalNumber
@@ -71,6 +71,8 @@ class ObjectRegistry:
         self._paused_until_s: dict[str, float] = {}
         """The names in `_paused` that are still to be deleted."""
         self._deleting: set[str] = set()
+        self._log_order: dict[LogHolder, tuple[int, int]] = {}
+        """Of the acknowledgement that said last what a log holds: its sequence number, and its checkpoint."""
 
     def acknowledge(self, names: Iterable[str]) -> None:
         """From now on these are deleted here and nowhere else, at once if nobody holds them."""
@@ -103,6 +105,20 @@ class ObjectRegistry:
         unneeded = self._names[holder] - names
         self._names[holder] -= unneeded
         self._drop(unneeded)
+
+    def update_log(self, log: LogHolder, order: tuple[int, int], names: Set[str]) -> None:
+        """What a living log holds, as of an acknowledgement; these come in any order, and the latest one counts."""
+        if order > self._log_order.get(log, (-1, -1)):
+            self._log_order[log] = order
+            self.replace(log, names)
+
+    def release_dead_logs(self, live: Mapping[int, Incarnation]) -> None:
+        """Logs of incarnations that are not in `live`: what they held is owned now, and has a holder less."""
+        for holder in self.holders():
+            if isinstance(holder, LogHolder) and live.get(holder.task_manager) != holder.incarnation:
+                self.acknowledge(self.names(holder))
+                self.release(holder)
+                self._log_order.pop(holder, None)
 
     def release(self, holder: Holder) -> None:
         """`holder` needs nothing any more. Unknown holders are fine."""

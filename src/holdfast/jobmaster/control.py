@@ -2,7 +2,7 @@
 
     batch loop ─┐                         ┌─► records   (one thread: `recorder`)
     TaskManagers├─► queue ─► coordinator ─┼─► deletions (one thread: `disposer`)
-    clock ──────┘     ▲                   ├─► publication (one thread a sink)
+    clock ──────┘     ▲                   ├─► publication (one thread a sink), gathering (one thread: `gatherer`)
                       └─── outcomes ◄─────┴─► calls to TaskManagers (one thread each, in order)
 
 Decides nothing: the rules are `checkpoint/`'s. Nothing here waits for a batch, and no batch waits for anything here.
@@ -22,12 +22,14 @@ from holdfast import failpoints
 from holdfast.checkpoint import events
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.events import Command, Event, Group, Position
+from holdfast.checkpoint.gathering import Gather
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.clock import Clock
 from holdfast.errors import CheckpointFailed, HoldfastError, PublishFailed
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.jobmaster.checkpoint_stats import CheckpointStats, Watch
 from holdfast.jobmaster.disposer import Disposer
+from holdfast.jobmaster.gatherer import Gatherer
 from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.jobmaster.publisher import Publisher
 from holdfast.jobmaster.recorder import Recorder
@@ -93,9 +95,12 @@ class Control:
         self.unpublished = 0
         """Groups that sinks have still to publish, as of the last tick; to be shown, not to rely on."""
         self._closing = threading.Event()
-        self._recorder = Recorder(journal, store, facts, self.post, listeners.failed, self._closing)
+        layouts = {sink: publisher.layout for sink, publisher in publishers.items()}
+        self._recorder = Recorder(journal, store, facts, layouts, self.post, listeners.failed, self._closing)
         self._disposer = Disposer(store, publishers, self.post)
+        self._gatherer = Gatherer(store, facts.job_id, facts.epoch, self.post)
         self._record_thread = ThreadPoolExecutor(1, "holdfast-records")
+        self._gather_thread = ThreadPoolExecutor(1, "holdfast-gathering")
         self._delete_thread = ThreadPoolExecutor(1, "holdfast-deletions")
         self._call_threads = [ThreadPoolExecutor(1, f"holdfast-call-{n}") for n in range(task_managers.count)]
         self._thread = threading.Thread(target=self._loop, name="holdfast-control", daemon=True)
@@ -237,7 +242,7 @@ class Control:
         self._events.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout=10)
-        for executor in [self._record_thread, self._delete_thread, *self._call_threads]:
+        for executor in [self._record_thread, self._gather_thread, self._delete_thread, *self._call_threads]:
             executor.shutdown(wait=True, cancel_futures=True)
         for publisher in self._publishers.values():
             publisher.close()
@@ -319,9 +324,10 @@ class Control:
                     self._requests.base.set_result(self._recorder.record(command.number))
                     self._requests.base = None
             case events.FailQuery():
-                self._listeners.failed(
-                    PublishFailed(f"sink {command.sink!r} refuses group {command.number}: {command.reason}")
-                )
+                error = PublishFailed(f"sink {command.sink!r} refuses group {command.number}: {command.reason}")
+                self._submit(self._record_thread, self._recorder.fail_query, error)
+            case Gather():
+                self._submit(self._gather_thread, self._gatherer.gather, command)
             case events.PausePlanning():
                 self._paused.add(command.sink)
                 self._listeners.planning(frozenset(self._paused))

@@ -14,6 +14,7 @@ from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentit
 class JobFacts:
     """Fixed for one start of a job."""
 
+    job_id: str
     epoch: int
     operators: dict[str, OperatorIdentity]
     parallelism: int

@@ -449,7 +449,7 @@ class JobMaster:
     def _make_control(self, journal: Journal) -> Control:
         layout = self._settings.layout
         operators = identities(self.job.program)
-        facts = JobFacts(self.job.epoch, operators, layout.parallelism, layout.max_parallelism)
+        facts = JobFacts(self.job.stored.job_id, self.job.epoch, operators, layout.parallelism, layout.max_parallelism)
         listeners = Listeners(
             self._on_completed,
             self.progress.checkpoint_aborted,

@@ -3,13 +3,16 @@
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 
 from holdfast import failpoints
 from holdfast.checkpoint import events
 from holdfast.checkpoint.events import Event
-from holdfast.errors import CorruptObject, PublishFailed, StorageError
+from holdfast.errors import CorruptObject, ObjectNotFound, PublishFailed, StorageError
 from holdfast.journal.codec import decode_committables
 from holdfast.sinks.base import Gone, PublishContext, Sink
+from holdfast.sinks.gathered import Expanded, gathered_names
 from holdfast.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -33,8 +36,8 @@ class Publisher:
     def _publish(self, command: events.Publish, post: Callable[[Event], None]) -> None:
         failpoints.hit("jobmaster.publish.before")
         try:
-            self._sink.publish(command.number, self._load(command.object), self._context)
-        except (PublishFailed, CorruptObject) as error:
+            self._sink.publish(command.number, *self._load(command.object))
+        except (PublishFailed, CorruptObject, ObjectNotFound) as error:
             post(events.PublicationFailed(command.sink, command.number, str(error), io=False))
             return
         except (StorageError, OSError) as error:
@@ -49,21 +52,34 @@ class Publisher:
         failpoints.hit("jobmaster.publish.after")
         post(events.Published(command.sink, command.number))
 
+    @property
+    def layout(self) -> bytes:
+        """The settings by which groups of this start are to be published."""
+        return self._sink.layout(self._context)
+
     def discard(self, name: str) -> None:
         """Delete the staged files of a stored group."""
         failpoints.hit("jobmaster.discard.before")
-        self._sink.discard(self._load(name), self._context)
+        self.drop(decode_committables(name, self._store.get(name)).committables)
 
     def drop(self, committables: list[bytes]) -> None:
-        """Delete staged files that no record ever held."""
-        self._sink.discard(committables, self._context)
+        """Delete the staged files of these committables, and after them the objects that hold some of them.
+
+        Nothing is left of the files in such an object where it is gone.
+        """
+        gathered = gathered_names(committables, self._context.sink)
+        with suppress(ObjectNotFound):
+            self._sink.discard(Expanded(committables, self._store, self._context.sink), self._context)
+        self._store.delete(gathered)
 
     def sweep(self, gone: Gone, named: list[bytes]) -> None:
         """Delete what is staged at the sink's own target and `gone`, but for what `named` needs."""
         self._sink.sweep(gone, named, self._context)
 
-    def _load(self, name: str) -> list[bytes]:
-        return decode_committables(name, self._store.get(name)).committables
+    def _load(self, name: str) -> tuple[Expanded, PublishContext]:
+        stored = decode_committables(name, self._store.get(name))
+        context = replace(self._context, layout=stored.layout)
+        return Expanded(stored.committables, self._store, context.sink), context
 
     def close(self) -> None:
         """Wait for the group being published; drop the rest, which the record still holds."""

@@ -10,7 +10,7 @@ about until it is, and nothing else is written or deleted meanwhile. Decides not
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from holdfast import failpoints
 from holdfast.checkpoint import events
@@ -37,6 +37,7 @@ class Recorder:
         journal: Journal,
         store: ObjectStore,
         facts: JobFacts,
+        layouts: Mapping[str, bytes],
         post: Callable[[Event], None],
         failed: Callable[[Exception], None],
         closing: threading.Event,
@@ -44,6 +45,8 @@ class Recorder:
         self._journal = journal
         self._store = store
         self._facts = facts
+        self._layouts = layouts
+        """Of each sink: stored with each of its groups."""
         self._post = post
         self._failed = failed
         self._closing = closing
@@ -71,12 +74,17 @@ class Recorder:
         except StorageError as error:
             log.info("it cannot be told whether another JobMaster took over: %s", error)
 
+    def fail_query(self, error: Exception) -> None:
+        """End the query with `error`, or with `Fenced` where another JobMaster has taken over, which explains it."""
+        self.check_ownership()
+        self._failed(error)
+
     def store_and_record(self, command: events.StoreAndRecord) -> None:
         stored: dict[str, str] = {}
         try:
             for sink, committables in command.committables.items():
                 stored[sink] = names.committables(self._facts.epoch, command.checkpoint_id, sink)
-                self._store.put(stored[sink], encode_committables(sink, committables))
+                self._store.put(stored[sink], encode_committables(sink, committables, self._layouts[sink]))
                 failpoints.hit("jobmaster.record.stored")
             failpoints.hit("jobmaster.record.before")
         except (StorageError, OSError) as error:

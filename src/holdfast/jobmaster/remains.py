@@ -11,13 +11,15 @@ none then has none now. Does not own when it is done (`sweeper`), nor older epoc
 
 import logging
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
 from holdfast.jobmaster.publisher import Publisher
 from holdfast.journal.codec import decode_committables
 from holdfast.sinks.base import Gone
-from holdfast.sinks.staging import batch_of, staged_names
+from holdfast.sinks.gathered import Named, gathering_of
+from holdfast.sinks.staging import batch_of
 from holdfast.storage import names
 from holdfast.storage.names import ChangelogName, CommittablesName, ManifestName, SharedName, StagedName
 from holdfast.storage.store import ObjectStore
@@ -56,28 +58,32 @@ class Remains:
 
     def drop_staged(self, outstanding: Outstanding) -> None:
         """Delete staged files that nobody will publish, in the job's storage and at the targets of sinks."""
-        named = {sink: list(committables) for sink, committables in outstanding.committables.items()}
+        named = Named(self._store)
+        for sink, committables in outstanding.committables.items():
+            for each in committables:
+                with suppress(ObjectNotFound):  # given up, or published and discarded, since the snapshot was taken
+                    named.add(sink, [each])
         for sink, name in outstanding.groups:
-            try:
-                named.setdefault(sink, []).extend(decode_committables(name, self._store.get(name)).committables)
-            except ObjectNotFound:
-                continue  # published and discarded since the snapshot was taken: without it nobody publishes again
-        kept = {name for sink, committables in named.items() for name in staged_names(committables, sink)}
+            with suppress(ObjectNotFound):  # published and discarded: without it nobody publishes again
+                named.add(sink, decode_committables(name, self._store.get(name)).committables)
 
         def gone(name: StagedName) -> bool:
             if name.epoch != self._epoch:
                 return False
+            gathering = gathering_of(name)
+            if gathering is not None:
+                return gathering < outstanding.gathers and gathering not in outstanding.gathering
             batch = batch_of(name)
             return name.run < outstanding.run or (batch is not None and batch <= outstanding.batch)
 
         dropped = []
         for info in self._store.list(names.staging_epoch_folder(self._job_id, self._epoch)):
             parsed = names.parse(info.name)
-            if isinstance(parsed, StagedName) and gone(parsed) and info.name not in kept:
+            if isinstance(parsed, StagedName) and gone(parsed) and info.name not in named.stored:
                 dropped.append(info.name)
         self._store.delete(dropped)
         for sink, publisher in self._publishers.items():
-            self._sweep(sink, publisher, gone, named.get(sink, []))
+            self._sweep(sink, publisher, gone, named.at_targets.get(sink, []))
 
     def _sweep(self, sink: str, publisher: Publisher, gone: Gone, named: list[bytes]) -> None:
         try:

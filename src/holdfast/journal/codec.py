@@ -19,7 +19,7 @@ from holdfast.storage.framing import frame, unframe
 
 JOB_MAGIC, JOB_VERSION = b"HFJB", 1
 RECORD_MAGIC, RECORD_VERSION = b"HFJR", 2
-COMMITTABLES_MAGIC, COMMITTABLES_VERSION = b"HFCM", 1
+COMMITTABLES_MAGIC, COMMITTABLES_VERSION = b"HFCM", 2
 
 T = TypeVar("T")
 
@@ -35,10 +35,14 @@ class StoredJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
 
 class StoredCommittables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One group of one sink, in the order of batches and units. Each committable is the sink's own encoding."""
+    """One group of one sink, in the order of batches and units. Each committable is the sink's own encoding.
+
+    `layout`: the settings by which the group is to be published, in the sink's own encoding.
+    """
 
     sink: str
     committables: list[bytes]
+    layout: bytes
 
 
 def encode_record(record: Record) -> bytes:
@@ -57,8 +61,8 @@ def decode_job(name: str, data: bytes) -> StoredJob:
     return _decode(name, unframe(name, data, JOB_MAGIC, JOB_VERSION), _JOB)
 
 
-def encode_committables(sink: str, committables: list[bytes]) -> bytes:
-    stored = StoredCommittables(sink, committables)
+def encode_committables(sink: str, committables: list[bytes], layout: bytes = b"") -> bytes:
+    stored = StoredCommittables(sink, committables, layout)
     return frame(COMMITTABLES_MAGIC, COMMITTABLES_VERSION, msgspec.msgpack.encode(stored, order="deterministic"))
 
 

@@ -21,7 +21,7 @@ from holdfast.journal.cleanup import CleanupPlan, needed_objects, plan_cleanup, 
 from holdfast.journal.fence import TakenOver, journal_numbers, newest_checkpoint, read_record
 from holdfast.journal.records import CheckpointRecord
 from holdfast.recovery.manifests import decode_manifest
-from holdfast.sinks.staging import staged_names
+from holdfast.sinks.gathered import Named
 from holdfast.storage.store import ObjectStore
 
 OBSERVATIONS_MAX = 20
@@ -80,17 +80,12 @@ def _observe(store: ObjectStore, numbers: list[int], epoch: int | None, sinks: C
     if base is not None and sinks is not None:
         kept = {sink: groups for sink, groups in base.groups.items() if sink in sinks}
         base = msgspec.structs.replace(base, groups=kept)
-    committables: dict[str, list[bytes]] = {}
-
-    def staged(sink: str, found: Sequence[bytes]) -> list[str]:
-        committables.setdefault(sink, []).extend(found)
-        return staged_names(found, sink)
-
-    needed = needed_objects(store, base, manifest_objects, staged)
+    named = Named(store)
+    needed = needed_objects(store, base, manifest_objects, named.add)
     for record in _expiring(store, [each for each in numbers if number is not None and each < number], living):
         with suppress(ObjectNotFound):  # it is gone meanwhile, and now what it names goes
-            needed |= needed_objects(store, record, manifest_objects, staged)
-    return Observed(TakenOver(Epoch(living), number, base), frozenset(needed), committables)
+            needed |= needed_objects(store, record, manifest_objects, named.add)
+    return Observed(TakenOver(Epoch(living), number, base), frozenset(needed), named.at_targets)
 
 
 def _expiring(store: ObjectStore, numbers: Sequence[int], living: int) -> Iterator[CheckpointRecord]:

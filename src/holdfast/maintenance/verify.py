@@ -23,7 +23,8 @@ from holdfast.maintenance.objects import Check, Key, Wrong, part_check, piece_ch
 from holdfast.maintenance.report import CheckpointSummary, Progress, Report
 from holdfast.recovery.manifests import decode_manifest
 from holdfast.recovery.restore import select
-from holdfast.sinks.staging import StagedRows, decode_any
+from holdfast.sinks.gathered import Expanded
+from holdfast.sinks.staging import StagedRows, decode_one
 from holdfast.sources.files.discovery_chunks import decode as decode_chunk
 from holdfast.sources.files.discovery_chunks import join
 from holdfast.storage import names
@@ -200,8 +201,8 @@ class _Verification:
             return
         try:
             stored = decode_committables(name, data)
-            committables = decode_any(stored.committables, sink)
-        except CorruptObject as error:
+            committables = [decode_one(each, sink) for each in Expanded(stored.committables, self._store, sink)]
+        except (CorruptObject, ObjectNotFound) as error:
             self._report.wrong(kinds.COMMITTABLES, name, str(error), expected)
             return
         if stored.sink != sink:

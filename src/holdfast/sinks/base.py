@@ -2,12 +2,14 @@
 
 Staged output is invisible. `stage` returns *committables* (msgspec structs, encoded), which the
 checkpoint's record holds until they are published. `publish` is idempotent per number and called in
-order of numbers, possibly again after a crash, possibly by a JobMaster that has been replaced.
+order of numbers, possibly again after a crash, possibly by a JobMaster that has been replaced. A start may declare the
+sink with other settings than the start that staged a group; so each group is stored with its *layout*, the settings
+that decide how it is published, and is published by those.
 A sink does not own the lifetime of staged files: the JobMaster says when they may go (`discard`).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -58,6 +60,8 @@ class PublishContext:
     store: ObjectStore
     schema: pa.Schema
     key_columns: tuple[str, ...] = ()
+    layout: bytes = b""
+    """What `Sink.layout` gave when the group was stored."""
 
 
 @dataclass
@@ -79,10 +83,15 @@ class Sink(ABC):
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
         """Take all the rows of one unit; invisible until published. Runs in a task. No rows: no committables."""
 
+    def layout(self, context: PublishContext) -> bytes:
+        """The settings by which groups of this start are to be published, whatever later starts declare."""
+        return b""
+
     @abstractmethod
-    def publish(self, number: int, committables: Sequence[bytes], context: PublishContext) -> None:
+    def publish(self, number: int, committables: Iterable[bytes], context: PublishContext) -> None:
         """Make one group visible; nothing happens for a number already published, or for a group without committables.
 
+        `committables` may be more than fit into memory: each iteration reads them anew, a portion at a time.
         Runs in a thread of its own beside the stream, never twice at once for one sink in one JobMaster; but an
         older JobMaster may run it at the same time. Raises `PublishFailed` or `CorruptObject` where trying again
         cannot help, `StorageError` or another `OSError` where it can.
@@ -96,7 +105,7 @@ class Sink(ABC):
         """
         return
 
-    def discard(self, committables: Sequence[bytes], context: PublishContext) -> None:
+    def discard(self, committables: Iterable[bytes], context: PublishContext) -> None:
         """Delete the staged files of committables that no record names any more (published, or never recorded).
 
         A sink whose staged files *are* its published ones deletes nothing here.

@@ -5,7 +5,7 @@ after a crash in between, possibly late and from a driver that was replaced. Who
 the highest number it has seen beside its data, and ignores numbers up to it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,10 +41,11 @@ class CallbackSink(Sink):
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
         return stage_rows(pieces(batches), context)
 
-    def publish(self, number: int, committables: Sequence[bytes], context: PublishContext) -> None:
-        if not committables:
+    def publish(self, number: int, committables: Iterable[bytes], context: PublishContext) -> None:
+        staged = decode_rows(committables, context.sink)
+        if not staged:
             return
-        rows = read_rows(decode_rows(committables, context.sink), context)
+        rows = read_rows(staged, context)
         hit("sink.callback.before")
         try:
             self.fn(rows, number)
@@ -57,5 +58,5 @@ class CallbackSink(Sink):
             ) from error
         hit("sink.callback.after")
 
-    def discard(self, committables: Sequence[bytes], context: PublishContext) -> None:
+    def discard(self, committables: Iterable[bytes], context: PublishContext) -> None:
         discard_rows(decode_rows(committables, context.sink), context)

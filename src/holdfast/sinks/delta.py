@@ -2,28 +2,31 @@
 
     append   tasks write Parquet into the table's folder ──► publish names the files in one commit,
              or stage small pieces as Arrow              ──► publish gathers them into a file first
-    upsert   tasks stage Arrow in the job's storage ──► publish merges the last row per key in one commit
+    upsert   tasks stage Arrow in the job's storage ──► publish merges the last row per key in one commit, or in
+                                                        several where they do not fit into memory together
 
 Invariants: the app transaction's id is job id + sink, its version the group's number. The check (is the
 number already there?) and the commit use one table handle, because delta-rs refuses a repeated transaction
-only to a handle that has not seen it. On a conflict the table is loaded and checked again.
+only to a handle that has not seen it. On a conflict the table is loaded and checked again. A group is published by
+the mode, keys and partition columns that were declared when it was staged.
 Owns no deletion in the table's folder: appended files that are never committed are left to VACUUM.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 from urllib.parse import unquote, urlsplit
 
+import msgspec
 import pyarrow as pa
-from deltalake import DeltaTable, Schema, Transaction
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from holdfast.errors import JobRefused, PublishFailed, SettingsError, StorageError
 from holdfast.failpoints import hit
 from holdfast.schema import CHANGE_TYPE
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
-from holdfast.sinks.delta_commit import Append, Upsert
+from holdfast.sinks.delta_commit import Append, Applications, Group, Upsert
 from holdfast.sinks.delta_files import empty_partitions_to_null, write_files
 from holdfast.sinks.delta_merge import check_changes, data_schema
 from holdfast.sinks.delta_schema import differences, missing_columns, stored_schema, unsupported
@@ -31,10 +34,10 @@ from holdfast.sinks.partitions import partition_differences
 from holdfast.sinks.staging import (
     SMALL_BYTES_MAX,
     StagedDeltaFile,
-    decode,
     discard_rows,
     encode,
     pieces,
+    portions,
     probe,
     stage_rows,
     stage_table,
@@ -47,6 +50,14 @@ CONFLICTS_MAX = 20
 
 Mode = Literal["append", "upsert"]
 SchemaMode = Literal["fail", "merge"]
+
+
+class DeltaLayout(msgspec.Struct, frozen=True):
+    """What decides how a group is published."""
+
+    mode: Mode
+    keys: tuple[str, ...]
+    partition_by: tuple[str, ...]
 
 
 @dataclass
@@ -99,7 +110,8 @@ class DeltaSink(Sink):
             raise JobRefused(refused + "; ".join(found))
         try:
             table = self._load_or_create(stored_schema(columns))
-            found = self._differences(table, columns, may_add=self.schema_mode == "merge")
+            may_add, upsert = self.schema_mode == "merge", self.mode == "upsert"
+            found = differences(table, columns, self.partition_by, upsert=upsert, may_add=may_add)
             if found:
                 raise JobRefused(refused + "the table exists and does not fit: " + "; ".join(found))
             self._add_columns(table, stored_schema(columns))
@@ -120,23 +132,28 @@ class DeltaSink(Sink):
                 hit("sink.staged")
         return staged
 
-    def publish(self, number: int, committables: Sequence[bytes], context: PublishContext) -> None:
-        if not committables:
+    def layout(self, context: PublishContext) -> bytes:
+        layout = DeltaLayout(self.mode, self._keys(context.key_columns), tuple(self.partition_by))
+        return msgspec.msgpack.encode(layout)
+
+    def publish(self, number: int, committables: Iterable[bytes], context: PublishContext) -> None:
+        if not any(True for _ in committables):
             return
-        group = self._group(committables, context)
-        app = f"{context.job_id}/{context.sink}"
+        layout = msgspec.msgpack.decode(context.layout or self.layout(context), type=DeltaLayout)
+        group = self._group(layout, committables, context)
+        applications = Applications(f"{context.job_id}/{context.sink}", number)
+        conflicts = 0
         try:
-            for _ in range(CONFLICTS_MAX):
+            while conflicts < CONFLICTS_MAX:
                 table = self._load()
-                published = table.transaction_version(app)
-                if published is not None and published >= number:
+                if applications.is_published(table):
                     return
-                self._require_fit(table, context)
+                self._require_fit(table, layout, context)
                 hit("sink.delta.loaded")
-                conflict = group.commit(table, Transaction(app, number))
+                conflict = group.commit(table, applications)
+                conflicts = 0 if conflict is None else conflicts + 1
                 if conflict is None:
                     hit("sink.delta.committed")
-                    return
         except DeltaError as error:
             raise _translated(error, context.sink, self.url) from error
         raise StorageError(
@@ -144,22 +161,19 @@ class DeltaSink(Sink):
             f"between; will be tried again. The last refusal: {conflict}"
         ) from conflict
 
-    def discard(self, committables: Sequence[bytes], context: PublishContext) -> None:
-        discard_rows(decode(committables, StagedDeltaFile, context.sink)[0], context)
+    def discard(self, committables: Iterable[bytes], context: PublishContext) -> None:
+        for portion in portions(committables, StagedDeltaFile, context.sink):
+            discard_rows(portion.rows, context)
 
-    def _group(self, committables: Sequence[bytes], context: PublishContext) -> "Append | Upsert":
-        rows, files = decode(committables, StagedDeltaFile, context.sink)
-        if self.mode == "append":
-            return Append(context, tuple(self.partition_by), rows, files, self._store())
-        if files:
-            raise PublishFailed(
-                f"sink {context.sink!r}: files were staged for mode='append', and the mode is now 'upsert'; start the "
-                "job once more with the old mode until they are published, or give the sink another name"
-            )
-        return Upsert(context, tuple(self.partition_by), rows, self._keys(context.key_columns))
+    def _group(self, layout: DeltaLayout, committables: Iterable[bytes], context: PublishContext) -> Group:
+        if layout.mode == "append":
+            return Append(context, layout.partition_by, committables, self._store())
+        return Upsert(context, layout.partition_by, committables, layout.keys)
 
-    def _require_fit(self, table: DeltaTable, context: PublishContext) -> None:
-        found = self._differences(table, self._columns(context.schema), may_add=False)
+    def _require_fit(self, table: DeltaTable, layout: DeltaLayout, context: PublishContext) -> None:
+        upsert = layout.mode == "upsert"
+        columns = data_schema(context.schema) if upsert else context.schema
+        found = differences(table, columns, layout.partition_by, upsert=upsert, may_add=False)
         if found:
             raise PublishFailed(
                 f"sink {context.sink!r} cannot write to {self.url} any more, the table was changed: " + "; ".join(found)
@@ -174,9 +188,6 @@ class DeltaSink(Sink):
 
     def _keys(self, defaults: Sequence[str]) -> tuple[str, ...]:
         return tuple(defaults) if self.keys is None else tuple(self.keys)
-
-    def _differences(self, table: DeltaTable, columns: pa.Schema, *, may_add: bool) -> list[str]:
-        return differences(table, columns, self.partition_by, upsert=self.mode == "upsert", may_add=may_add)
 
     def _store(self) -> ObjectStore:
         return RetryingStore(open_store(self.url, self.storage_options))

@@ -1,22 +1,63 @@
-"""One group of committables as one Delta commit, appended or merged.
+"""One group of committables as Delta commits: one commit where it is appended, or where its changes fit into memory.
 
-Invariants: a commit carries the app transaction of its group's number, also where it changes no row. Staged
-rows are read at the first try only, once the caller knows that the number is not there yet; a try that meets a
-conflict leaves the table as it was. Owns neither loading the table nor checking the number.
+    append   small pieces become files, a portion at a time; one commit names all files
+    upsert   portions are folded to the last row per key; past a bound, what is folded is merged as a step of its own
+
+Invariants: the commit that completes a group carries the app transaction of the group's number, also where it changes
+no row. A merge that is a step on the way there carries a second app transaction: number and place, from which whoever
+publishes the group goes on. So a step is applied once, in order, wherever its JobMaster cut it off. A try that meets
+a conflict leaves the table as it was. Owns neither loading the table nor checking the number.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 
+from holdfast.sinks import staging
 from holdfast.sinks.base import PublishContext
 from holdfast.sinks.delta_files import add_action, require_files, write_files
-from holdfast.sinks.delta_merge import last_per_key, merge
-from holdfast.sinks.staging import StagedDeltaFile, StagedRows, read_rows
+from holdfast.sinks.delta_merge import changes_of, last_per_key, merge
+from holdfast.sinks.staging import StagedDeltaFile, StagedRows, portions, read_rows
 from holdfast.storage.store import ObjectStore
+
+STEPS_MAX = 1 << 32
+"""Committables that a group can have, in the version of the app transaction of steps."""
+
+
+@dataclass(frozen=True)
+class Applications:
+    """The ids and versions of the app transactions that say how far a group is published."""
+
+    app: str
+    number: int
+
+    @property
+    def completed(self) -> Transaction:
+        return Transaction(self.app, self.number)
+
+    def step(self, place: int) -> Transaction:
+        """The committables of the group before `place` are in the table."""
+        return Transaction(f"{self.app}/steps", self.number * STEPS_MAX + place)
+
+    def is_published(self, table: DeltaTable) -> bool:
+        version = table.transaction_version(self.app)
+        return version is not None and version >= self.number
+
+    def place(self, table: DeltaTable) -> int:
+        """How many of the group's committables are in the table already."""
+        number, place = divmod(table.transaction_version(f"{self.app}/steps") or 0, STEPS_MAX)
+        return place if number == self.number else 0
+
+
+class Group(Protocol):
+    """What is to be published under a number."""
+
+    def commit(self, table: DeltaTable, applications: Applications) -> CommitFailedError | None:
+        """Make the next commit; the conflict where there was one."""
 
 
 @dataclass
@@ -25,19 +66,33 @@ class Append:
 
     context: PublishContext
     partition_by: tuple[str, ...]
-    small: list[StagedRows]
-    files: list[StagedDeltaFile]
+    committables: Iterable[bytes]
     store: ObjectStore
+    files: list[StagedDeltaFile] | None = None
 
-    def commit(self, table: DeltaTable, transaction: Transaction) -> CommitFailedError | None:
-        """Make the commit; the conflict where there was one. delta-rs itself goes past appends of others."""
-        if self.small:
-            rows = read_rows(self.small, self.context)
-            self.files += write_files(rows, self.partition_by, self.store)
-            self.small = []
+    def commit(self, table: DeltaTable, applications: Applications) -> CommitFailedError | None:
+        """delta-rs itself goes past appends of others."""
+        if self.files is None:
+            self.files = list(self._written())
         require_files(self.files, self.store, self.context.sink)
-        commit = CommitProperties(app_transactions=[transaction])
+        commit = CommitProperties(app_transactions=[applications.completed])
         return _commit_files(table, self.files, self.partition_by, commit)
+
+    def _written(self) -> Iterator[StagedDeltaFile]:
+        for portion in portions(self.committables, StagedDeltaFile, self.context.sink):
+            yield from portion.files
+            if portion.rows:
+                yield from write_files(read_rows(portion.rows, self.context), self.partition_by, self.store)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Changes of the committables from `start` to `stop`, at most one for each key."""
+
+    start: int
+    stop: int
+    changes: pa.Table | None
+    is_last: bool
 
 
 @dataclass
@@ -46,19 +101,20 @@ class Upsert:
 
     context: PublishContext
     partition_by: tuple[str, ...]
-    staged: list[StagedRows]
+    committables: Iterable[bytes]
     keys: tuple[str, ...]
-    changes: pa.Table | None = None
+    _steps: Iterator[_Step] = field(default_factory=lambda: iter(()), init=False)
+    _step: _Step | None = field(default=None, init=False)
 
-    def commit(self, table: DeltaTable, transaction: Transaction) -> CommitFailedError | None:
-        """Make the commit; the conflict where there was one: any other commit since the table was loaded."""
-        if self.changes is None:
-            self.changes = last_per_key(read_rows(self.staged, self.context), self.keys)
-        commit = CommitProperties(app_transactions=[transaction], max_commit_retries=0)
-        if self.changes.num_rows:
+    def commit(self, table: DeltaTable, applications: Applications) -> CommitFailedError | None:
+        """Any other commit since the table was loaded is a conflict."""
+        step = self._next(applications.place(table))
+        done = [applications.completed] if step.is_last else [applications.step(step.stop)]
+        commit = CommitProperties(app_transactions=done, max_commit_retries=0)
+        if step.changes is not None and step.changes.num_rows:
             version = table.version()
             try:
-                merge(table, self.changes, self.keys, commit)
+                merge(table, step.changes, self.keys, commit)
             except CommitFailedError as conflict:
                 return conflict
             if table.version() > version:
@@ -66,9 +122,32 @@ class Upsert:
         # A merge that finds nothing to do commits nothing, and the number would be forgotten.
         return _commit_files(table, [], self.partition_by, commit)
 
+    def _next(self, place: int) -> _Step:
+        """The step that begins at `place`; read already where a conflict has kept it from being committed."""
+        if self._step is not None and self._step.stop == place:
+            self._step = next(self._steps)
+        elif self._step is None or self._step.start != place:
+            self._steps = self._read(place)
+            self._step = next(self._steps)
+        return self._step
+
+    def _read(self, place: int) -> Iterator[_Step]:
+        bytes_max = staging.PORTION_BYTES_MAX
+        start, stop, changes = place, place, None
+        for portion in portions(self.committables, StagedRows, self.context.sink, bytes_max, place):
+            found = changes_of(read_rows(portion.rows, self.context))
+            if changes is not None:
+                found = pa.concat_tables([changes, found], promote_options="default")
+            changes = last_per_key(found, self.keys)
+            stop = portion.stop
+            if changes.nbytes > bytes_max:
+                yield _Step(start, stop, changes, is_last=False)
+                start, changes = stop, None
+        yield _Step(start, stop, changes, is_last=True)
+
 
 def _commit_files(
-    table: DeltaTable, files: Sequence[StagedDeltaFile], partition_by: Sequence[str], commit: CommitProperties
+    table: DeltaTable, files: Iterable[StagedDeltaFile], partition_by: Iterable[str], commit: CommitProperties
 ) -> CommitFailedError | None:
     try:
         table.create_write_transaction(

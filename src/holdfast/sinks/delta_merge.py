@@ -41,18 +41,17 @@ def check_changes(rows: pa.Table, sink: str) -> None:
         )
 
 
-def last_per_key(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """The last row of each key, in order of those rows, with a column that says whether it is a delete.
+def changes_of(rows: pa.Table) -> pa.Table:
+    """Staged rows with a column that says whether a row is a delete; rows before an update are dropped."""
+    if CHANGE_TYPE not in rows.schema.names:
+        return rows.append_column(_DELETED, pa.array(np.zeros(rows.num_rows, np.bool_)))
+    change = pc.fill_null(rows.column(CHANGE_TYPE), UPSERTS[0])
+    rows = rows.drop_columns([CHANGE_TYPE]).append_column(_DELETED, pc.equal(change, DELETE))
+    return rows.filter(pc.not_equal(change, IGNORED))
 
-    Null is a key like any other. Rows before an update are dropped first.
-    """
-    deleted = pa.array(np.zeros(rows.num_rows, np.bool_))
-    if CHANGE_TYPE in rows.schema.names:
-        change = pc.fill_null(rows.column(CHANGE_TYPE), UPSERTS[0])
-        rows = rows.drop_columns([CHANGE_TYPE]).append_column(_DELETED, pc.equal(change, DELETE))
-        rows = rows.filter(pc.not_equal(change, IGNORED))
-    else:
-        rows = rows.append_column(_DELETED, deleted)
+
+def last_per_key(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """The last one of the changes of each key, in order of those rows. Null is a key like any other."""
     numbered = rows.select(list(keys)).append_column(_ROW, pa.array(np.arange(rows.num_rows)))
     last = numbered.group_by(list(keys), use_threads=False).aggregate([(_ROW, "max")]).column(f"{_ROW}_max")
     if len(last) == rows.num_rows:

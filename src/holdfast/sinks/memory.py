@@ -5,7 +5,7 @@ applied once. A driver that ends takes the table with it.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +48,7 @@ class MemorySink(Sink):
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
         return stage_rows(pieces(batches), context)
 
-    def publish(self, number: int, committables: Sequence[bytes], context: PublishContext) -> None:
+    def publish(self, number: int, committables: Iterable[bytes], context: PublishContext) -> None:
         rows = read_rows(decode_rows(committables, context.sink), context)
         key = (context.job_id, context.sink)
         with self._published.lock:
@@ -58,7 +58,7 @@ class MemorySink(Sink):
             if rows.num_rows:
                 self._published.tables.append(rows)
 
-    def discard(self, committables: Sequence[bytes], context: PublishContext) -> None:
+    def discard(self, committables: Iterable[bytes], context: PublishContext) -> None:
         discard_rows(decode_rows(committables, context.sink), context)
 
     def table(self) -> pa.Table:

@@ -1,7 +1,7 @@
 """A sink that takes every row and keeps none: for measurements, and for jobs whose work is a side effect."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -21,5 +21,5 @@ class NoopSink(Sink):
         deque(batches, maxlen=0)  # the fastest way to exhaust an iterator
         return []
 
-    def publish(self, number: int, committables: Sequence[bytes], context: PublishContext) -> None:
+    def publish(self, number: int, committables: Iterable[bytes], context: PublishContext) -> None:
         return None

@@ -2,34 +2,36 @@
 
     <url>/_staging/<job id>/<epoch>/<run>/<sink>/…         staged; readers of the folder skip it
     <url>/<column=value>/…/part-<sink digest>-<number>-<index>.parquet
-    <url>/<column=value>/…/part-<sink digest>-<number>-rows.parquet   small pieces, gathered
+    <url>/<column=value>/…/part-<sink digest>-<number>-rows-<portion>.parquet   small pieces, gathered
 
-Small pieces are staged as rows in the job's storage instead, and gathered into one file a partition.
-Invariants: a published name follows from job id, sink, number and place in the group alone, and its content from
-what was staged, so publishing again changes nothing. A file becomes visible as a whole; a checkpoint's files
-become visible one after the other. No `_SUCCESS` is written: without watermarks nobody knows when a
-partition is complete.
+Small pieces are staged as rows in the job's storage instead, and gathered into one file a partition and portion.
+Invariants: a published name follows from job id, sink, number and place in the group alone, and its content from what
+was staged and the layout that is stored with the group, so publishing again changes nothing. A file becomes visible as
+a whole; a checkpoint's files become visible one after the other. No `_SUCCESS` is written: without watermarks nobody
+knows when a partition is complete.
 """
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import pyarrow as pa
 
 from holdfast.errors import JobRefused, ObjectNotFound, PublishFailed, SettingsError, StorageError
 from holdfast.failpoints import hit
+from holdfast.sinks import staging
 from holdfast.sinks.base import Gone, PublishContext, Sink, SinkContext, StageContext
 from holdfast.sinks.partitions import divide, folder, parquet_bytes, parquet_refusal, partition_differences
 from holdfast.sinks.staging import (
     SMALL_BYTES_MAX,
     StagedParquet,
     check,
-    decode,
     discard_rows,
     encode,
     fetch,
     pieces,
+    portions,
     probe,
     read_rows,
     stage_table,
@@ -39,6 +41,13 @@ from holdfast.sinks.staging import (
 from holdfast.storage import checksum, names
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
+
+
+class ParquetLayout(msgspec.Struct, frozen=True):
+    """What decides into which files a group's small pieces go."""
+
+    partition_by: tuple[str, ...]
+    portion_bytes_max: int
 
 
 @dataclass
@@ -84,29 +93,31 @@ class ParquetSink(Sink):
                 staged.append(encode(one))
         return staged
 
-    def publish(self, number: int, committables: Sequence[bytes], context: PublishContext) -> None:
+    def layout(self, context: PublishContext) -> bytes:
+        return msgspec.msgpack.encode(ParquetLayout(tuple(self.partition_by), staging.PORTION_BYTES_MAX))
+
+    def publish(self, number: int, committables: Iterable[bytes], context: PublishContext) -> None:
+        layout = msgspec.msgpack.decode(context.layout or self.layout(context), type=ParquetLayout)
         store = self._open()
         prefix = _published_prefix(context, number)
-        small, files = decode(committables, StagedParquet, context.sink)
+        published = 0
+        for portion in portions(committables, StagedParquet, context.sink, layout.portion_bytes_max):
+            _copy_all(portion.files, store, prefix, published, context)
+            published += len(portion.files)
+            if portion.rows:
+                for part in divide(read_rows(portion.rows, context), layout.partition_by):
+                    name = f"{folder(part.values)}{prefix}-rows-{portion.number:06d}.parquet"
+                    store.put(name, parquet_bytes(part.rows))
+                    hit("sink.parquet.copied")
 
-        def copy(index: int) -> None:
-            one = files[index]
-            _copy(store, one, f"{one.folder}{prefix}-{index:06d}.parquet", context)
-            hit("sink.parquet.copied")
-
-        transfer(copy, range(len(files)))
-        if small:
-            for part in divide(read_rows(small, context), self.partition_by):
-                store.put(f"{folder(part.values)}{prefix}-rows.parquet", parquet_bytes(part.rows))
-                hit("sink.parquet.copied")
-
-    def discard(self, committables: Sequence[bytes], context: PublishContext) -> None:
-        small, files = decode(committables, StagedParquet, context.sink)
-        discard_rows(small, context)
-        self._open().delete([one.name for one in files])
+    def discard(self, committables: Iterable[bytes], context: PublishContext) -> None:
+        store = self._open()
+        for portion in portions(committables, StagedParquet, context.sink):
+            discard_rows(portion.rows, context)
+            store.delete([one.name for one in portion.files])
 
     def sweep(self, gone: Gone, named: Collection[bytes], context: PublishContext) -> None:
-        kept = {one.name for one in decode(list(named), StagedParquet, context.sink)[1]}
+        kept = {one.name for portion in portions(named, StagedParquet, context.sink) for one in portion.files}
         store = self._open()
         own = f"/{names.escape(context.sink)}/"
         dropped = []
@@ -123,6 +134,19 @@ class ParquetSink(Sink):
 def _published_prefix(context: PublishContext, number: int) -> str:
     owner = hashlib.blake2b(f"{context.job_id}/{context.sink}".encode(), digest_size=8).hexdigest()
     return f"part-{owner}-{number:0{names.DIGITS}d}"
+
+
+def _copy_all(
+    files: Sequence[StagedParquet], store: ObjectStore, prefix: str, first: int, context: PublishContext
+) -> None:
+    """Copy staged files to their places, several at a time; `first` is the number of the first one in its group."""
+
+    def copy(index: int) -> None:
+        one = files[index]
+        _copy(store, one, f"{one.folder}{prefix}-{first + index:06d}.parquet", context)
+        hit("sink.parquet.copied")
+
+    transfer(copy, range(len(files)))
 
 
 def _copy(store: ObjectStore, staged: StagedParquet, name: str, context: PublishContext) -> None:

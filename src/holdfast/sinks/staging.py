@@ -7,9 +7,11 @@ Owns neither when staged objects are deleted (the JobMaster asks for it) nor wha
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -30,6 +32,9 @@ STAGED_BYTES_MAX = 64 * 1024 * 1024
 SMALL_BYTES_MAX = 256 * 1024
 """A sink of files gathers pieces up to this size into one file per checkpoint, instead of a file each."""
 
+PORTION_BYTES_MAX = 64 * 1024 * 1024
+"""Rows and files that a publication has in the driver's memory at once; a single committable may be larger."""
+
 TRANSFER_THREADS_MAX = 8
 
 T = TypeVar("T")
@@ -42,6 +47,8 @@ class StagedRows(msgspec.Struct, frozen=True, tag="rows-1", tag_field="kind"):
     rows: int
     size_bytes: int
     crc32: int
+    memory_bytes: int
+    """What the rows take once they are read."""
     name: str | None = None
     data: bytes = b""
 
@@ -67,8 +74,17 @@ class StagedDeltaFile(msgspec.Struct, frozen=True, tag="delta-file-1", tag_field
     stats: str
 
 
-Committable = StagedRows | StagedParquet | StagedDeltaFile
-F = TypeVar("F", StagedParquet, StagedDeltaFile)
+class StagedCommittables(msgspec.Struct, frozen=True, tag="gathered-1", tag_field="kind"):
+    """Other committables, stored as an object of the job's storage (see `gathered.py`)."""
+
+    count: int
+    size_bytes: int
+    crc32: int
+    name: str
+
+
+Committable = StagedRows | StagedParquet | StagedDeltaFile | StagedCommittables
+F = TypeVar("F", StagedRows, StagedParquet, StagedDeltaFile)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Committable)
@@ -79,50 +95,74 @@ def encode(committable: Committable) -> bytes:
     return _encoder.encode(committable)
 
 
-def decode_rows(encoded: Sequence[bytes], sink: str) -> list[StagedRows]:
-    """The committables of a sink that stages rows alone, in order. Raises `CorruptObject`, see `decode`."""
-    found = [_decode_one(data, (StagedRows,), sink) for data in encoded]
+def decode_rows(encoded: Iterable[bytes], sink: str) -> list[StagedRows]:
+    """The committables of a sink that stages rows alone, in order. Raises `CorruptObject`, see `decode_one`."""
+    found = [decode_one(data, sink, StagedRows) for data in encoded]
     return [one for one in found if isinstance(one, StagedRows)]
 
 
-def decode(encoded: Sequence[bytes], kind: type[F], sink: str) -> tuple[list[StagedRows], list[F]]:
-    """The committables of a sink of files, in order: small pieces as rows, and files of its own kind.
+@dataclass
+class Portion(Generic[F]):
+    """Neighbours in a group of a sink of files: small pieces as rows, and files of its own kind, both in order."""
+
+    number: int
+    start: int
+    """How many committables of the group come before it."""
+    rows: list[StagedRows] = field(default_factory=list)
+    files: list[F] = field(default_factory=list)
+    memory_bytes: int = 0
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.rows) + len(self.files)
+
+
+def portions(
+    encoded: Iterable[bytes], kind: type[F], sink: str, bytes_max: int | None = None, start: int = 0
+) -> Iterator[Portion[F]]:
+    """A group, from its `start`th committable on, cut so that the rows and files of a portion take some `bytes_max`.
+
+    Each portion has at least one committable. The cuts follow from the group, `start` and `bytes_max` alone.
+    Raises `CorruptObject`, see `decode_one`.
+    """
+    bytes_max = PORTION_BYTES_MAX if bytes_max is None else bytes_max
+    portion: Portion[F] = Portion(0, start)
+    for data in islice(encoded, start, None):
+        one = decode_one(data, sink, StagedRows, kind)
+        size = one.memory_bytes if isinstance(one, StagedRows) else one.size_bytes
+        if portion.memory_bytes + size > bytes_max and portion.stop > portion.start:
+            yield portion
+            portion = Portion(portion.number + 1, portion.stop)
+        if isinstance(one, StagedRows):
+            portion.rows.append(one)
+        elif isinstance(one, kind):
+            portion.files.append(one)
+        portion.memory_bytes += size
+    if portion.stop > portion.start:
+        yield portion
+
+
+def decode_one(data: bytes, sink: str, *kinds: type[Committable]) -> Committable:
+    """A committable, of one of these kinds if there are any.
 
     Raises
     ------
     CorruptObject
-        One cannot be read, has a version this release does not know, or was made by another kind of sink.
+        It cannot be read, has a version this release does not know, or was made by another kind of sink.
     """
-    found = [_decode_one(data, (StagedRows, kind), sink) for data in encoded]
-    rows = [one for one in found if isinstance(one, StagedRows)]
-    return rows, [one for one in found if isinstance(one, kind)]
-
-
-def _decode_one(data: bytes, kinds: tuple[type[Committable], ...], sink: str) -> Committable:
     try:
-        committable = _decoder.decode(data)
+        committable: Committable = _decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise CorruptObject(
             f"a committable of sink {sink!r} ({len(data)} bytes) cannot be read: {error}; expected one written by "
             "this or an earlier release of Holdfast"
         ) from error
-    if not isinstance(committable, kinds):
+    if kinds and not isinstance(committable, kinds):
         raise CorruptObject(
             f"a committable of sink {sink!r} is a {type(committable).__name__}, expected {kinds[-1].__name__}: it was "
             "of another kind when this was staged; publish it with the old sink first, or rename the new one"
         )
     return committable
-
-
-def staged_names(encoded: Sequence[bytes], sink: str) -> list[str]:
-    """Names in the job's own storage that committables of any kind refer to."""
-    found = decode_any(encoded, sink)
-    return [each.name for each in found if isinstance(each, StagedRows) and each.name is not None]
-
-
-def decode_any(encoded: Sequence[bytes], sink: str) -> list[Committable]:
-    """Committables of any kind, in order. Raises `CorruptObject`, see `decode`."""
-    return [_decode_one(data, (StagedRows, StagedParquet, StagedDeltaFile), sink) for data in encoded]
 
 
 def staged_name(context: StageContext, index: int, suffix: str) -> str:
@@ -169,11 +209,11 @@ def stage_table(table: pa.Table, context: StageContext, index: int) -> StagedRow
     data = sink.getvalue().to_pybytes()
     crc32 = checksum.crc32(data)
     if len(data) <= INLINE_BYTES_MAX:
-        return StagedRows(table.num_rows, len(data), crc32, data=data)
+        return StagedRows(table.num_rows, len(data), crc32, table.nbytes, data=data)
     name = staged_name(context, index, ".arrow")
     context.store.put(name, data)
     hit("sink.staged")
-    return StagedRows(table.num_rows, len(data), crc32, name=name)
+    return StagedRows(table.num_rows, len(data), crc32, table.nbytes, name=name)
 
 
 def read_rows(staged: Sequence[StagedRows], context: PublishContext) -> pa.Table:

@@ -1,0 +1,36 @@
+"""The command that keeps committables from filling the driver's memory, and the events that answer it.
+
+The ledger decides when committables are gathered; `events.py` says where this command stands among the others.
+"""
+
+from dataclasses import dataclass
+
+from holdfast.ids import BatchNumber, RunNumber
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Store `committables`, of batches up to `batch`, as one object: they take too much of the driver's memory."""
+
+    sink: str
+    gathering: int
+    run: RunNumber
+    batch: BatchNumber
+    committables: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The committables of a `Gather` are stored; `committable` names them and stands for them from now on."""
+
+    sink: str
+    gathering: int
+    committable: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GatherFailed:
+    """They may be stored or not; nobody will look for them."""
+
+    sink: str
+    gathering: int

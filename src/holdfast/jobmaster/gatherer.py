@@ -1,0 +1,40 @@
+"""Carries out what the coordinator says of committables that take too much memory: stores them as one object.
+
+Called on a thread of its own, so that neither records nor deletions hold it up.
+"""
+
+import logging
+from collections.abc import Callable
+
+from holdfast import failpoints
+from holdfast.checkpoint.events import Event
+from holdfast.checkpoint.gathering import Gather, Gathered, GatherFailed
+from holdfast.errors import StorageError
+from holdfast.sinks.gathered import gather, gathered_name
+from holdfast.storage import names
+from holdfast.storage.store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+
+class Gatherer:
+    """`post` takes what became of a command."""
+
+    def __init__(self, store: ObjectStore, job_id: str, epoch: int, post: Callable[[Event], None]) -> None:
+        self._store = store
+        self._job_id = job_id
+        self._epoch = epoch
+        self._post = post
+
+    def gather(self, command: Gather) -> None:
+        folder = names.staging_folder(self._job_id, self._epoch, command.run)
+        name = gathered_name(folder, command.sink, command.gathering)
+        failpoints.hit("jobmaster.gather.before")
+        try:
+            committable = gather(command.committables, name, self._store)
+        except (StorageError, OSError) as error:
+            log.warning("committables of sink %r stay in memory for now: %s", command.sink, error)
+            self._post(GatherFailed(command.sink, command.gathering))
+            return
+        failpoints.hit("jobmaster.gather.after")
+        self._post(Gathered(command.sink, command.gathering, committable))

@@ -1,0 +1,100 @@
+"""Committables that were stored between two checkpoints, so that the driver need not keep them.
+
+    many committables ──gather──► one object in the job's storage, and one committable that names it
+    a group of both   ──expanded──► the committables again, in their order, an object at a time
+
+No sink sees a committable that stands for others: whoever hands committables to a sink expands them first.
+Invariants: the object's name has the number of the gathering, which is never used twice in an epoch; an object is
+deleted after the staged files that the committables in it name, so that a deletion can be repeated.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from holdfast.errors import CorruptObject
+from holdfast.sinks.staging import StagedCommittables, StagedRows, check, decode_one, encode
+from holdfast.storage import checksum, names
+from holdfast.storage.store import ObjectStore
+
+_NAME = re.compile(rf"[^/]+/gathered-(\d{{{names.DIGITS}}})", re.ASCII)
+_decoder = msgspec.msgpack.Decoder(list[bytes])
+
+
+def gathered_name(folder: str, sink: str, gathering: int) -> str:
+    """The name of the object, below the staging folder of a run."""
+    return f"{folder}/{names.escape(sink)}/gathered-{gathering:0{names.DIGITS}d}"
+
+
+def gathering_of(name: names.StagedName) -> int | None:
+    """The number of the gathering that a name of `gathered_name` says; None for another's."""
+    match = _NAME.fullmatch(name.rest)
+    return None if match is None else int(match[1])
+
+
+def gather(committables: Sequence[bytes], name: str, store: ObjectStore) -> bytes:
+    """Store committables as the object `name`; returns the committable that stands for them."""
+    data = msgspec.msgpack.encode(committables)
+    store.put(name, data)
+    return encode(StagedCommittables(len(committables), len(data), checksum.crc32(data), name))
+
+
+def gathered_names(committables: Iterable[bytes], sink: str) -> list[str]:
+    """Names of the objects that some of these committables stand for."""
+    found = (decode_one(each, sink) for each in committables)
+    return [each.name for each in found if isinstance(each, StagedCommittables)]
+
+
+@dataclass(frozen=True)
+class Expanded(Iterable[bytes]):
+    """Committables of one sink, those from gathered objects in their places. Each iteration reads the objects anew.
+
+    Iterating raises `ObjectNotFound` where an object is gone, `CorruptObject` where it is not as it was written.
+    """
+
+    committables: Sequence[bytes]
+    store: ObjectStore
+    sink: str
+
+    def __iter__(self) -> Iterator[bytes]:
+        for each in self.committables:
+            found = decode_one(each, self.sink)
+            if isinstance(found, StagedCommittables):
+                yield from _read(found, self.store)
+            else:
+                yield each
+
+
+def _read(gathered: StagedCommittables, store: ObjectStore) -> list[bytes]:
+    data = store.get(gathered.name)
+    check(data, gathered.size_bytes, gathered.crc32, f"{store.url}: {gathered.name}")
+    found = _decoder.decode(data)
+    if len(found) != gathered.count:
+        raise CorruptObject(f"{gathered.name}: {len(found)} committables found, {gathered.count} were stored")
+    return found
+
+
+class Named:
+    """What committables name, without the rows inside them: little memory, however many there are."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.stored: set[str] = set()
+        """Objects of the job's storage."""
+        self.at_targets: dict[str, list[bytes]] = {}
+        """By sink: the committables that name files at the sink's own target."""
+        self._store = store
+
+    def add(self, sink: str, committables: Sequence[bytes]) -> list[str]:
+        """Note what these committables name; returns the objects of the job's storage. Raises as `Expanded` does."""
+        found = gathered_names(committables, sink)
+        self.stored.update(found)
+        for each in Expanded(committables, self._store, sink):
+            one = decode_one(each, sink)
+            if not isinstance(one, StagedRows):
+                self.at_targets.setdefault(sink, []).append(each)
+            elif one.name is not None:
+                found.append(one.name)
+                self.stored.add(one.name)
+        return found
