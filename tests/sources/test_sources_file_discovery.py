@@ -2,6 +2,7 @@
 
 import os
 import random
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -121,6 +122,108 @@ def test_a_file_may_go_after_it_was_read(tmp_path):
 def test_a_folder_that_does_not_exist_is_named(tmp_path):
     with pytest.raises(StorageError, match=r"nowhere.*cannot be listed"):
         enumerator(source_of(tmp_path / "nowhere" / "*.csv")).latest()
+
+
+def test_a_start_without_the_folder_is_refused_whatever_else_is_known(tmp_path):
+    for path in ("nowhere", "nowhere/*.csv", "nowhere/a.csv"):
+        for settings in ({"schema": SCHEMA, "format": "csv"}, {"format": "csv"}, {"schema": SCHEMA}, {}):
+            with pytest.raises(JobRefused, match=r"nowhere.*cannot be listed.*make the folder, or correct the path"):
+                FileSource(str(tmp_path / path), **settings).schema()
+    (tmp_path / "nowhere").mkdir()
+    assert FileSource(str(tmp_path / "nowhere"), format="csv", schema=SCHEMA).schema() == SCHEMA
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "parquet", "arrow"])
+def test_a_name_that_is_not_utf8_is_read_remembered_and_named_by_its_url(tmp_path, suffix):
+    folder = tmp_path / "in"
+    write(folder / f"a.{suffix}", ids(1))
+    write(folder / f"b.{suffix}", ids(1, 1)).rename(
+        os.fsdecode(os.fsencode(folder) + f"/caf\udce9 %41.{suffix}".encode("utf-8", "surrogateescape"))
+    )
+    source = FileSource(str(folder), format=suffix, schema=SCHEMA)
+    store = new_store()
+    planner = enumerator(source, store)
+    until = planner.latest()
+    assert rows_between(source, {"next": 0}, until, planner) == (ids(2), [])
+    restarted = enumerator(source, store, epoch=2)
+    restarted.restore({"next": 1}, planner.objects({"next": 1}))
+    assert rows_between(source, {"next": 1}, restarted.latest(), restarted) == (ids(1, 1), [])
+    [read] = restarted.plan({"next": 1}, until, 100, 10**9).reads
+    assert read.split == f"{folder.as_uri()}/caf%E9%20%2541.{suffix}"
+    alone = FileSource(read.split, format=suffix, schema=SCHEMA)
+    planner = enumerator(alone)
+    assert rows_between(alone, {"next": 0}, planner.latest(), planner) == (ids(1, 1), [])
+    Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9 %41." + suffix.encode())).unlink()
+    with pytest.raises(StorageError, match=r"caf%E9.*is gone before it was read"):
+        list(source.read(read))
+
+
+@pytest.mark.parametrize(
+    ("link", "target"),
+    [
+        ("in/loop", "in"),
+        ("in/loop", "."),
+        ("in/deep/loop", "in"),
+        ("in/self", "in/self"),
+        ("in/gone", "nowhere"),
+    ],
+)
+@pytest.mark.parametrize("pattern", ["in", "in/**/*.csv", "in/**"])
+def test_a_link_without_an_end_leads_to_no_file(tmp_path, link, target, pattern):
+    write(tmp_path / "in" / "a.csv", ids(1))
+    write(tmp_path / "in" / "deep" / "b.csv", ids(1))
+    write(tmp_path / "out.csv", ids(1))
+    (tmp_path / link).symlink_to(tmp_path / target)
+    planner = enumerator(source_of(tmp_path / pattern))
+    plan = planner.plan({"next": 0}, planner.latest(), 100, 10**9)
+    assert [os.path.relpath(read.split, tmp_path) for read in plan.reads] == ["in/a.csv", "in/deep/b.csv"]
+
+
+def test_links_that_lead_to_each_other_end(tmp_path):
+    write(tmp_path / "a" / "a.csv", ids(1))
+    write(tmp_path / "b" / "b.csv", ids(1))
+    (tmp_path / "a" / "to_b").symlink_to(tmp_path / "b")
+    (tmp_path / "b" / "to_a").symlink_to(tmp_path / "a")
+    planner = enumerator(source_of(tmp_path / "a"))
+    plan = planner.plan({"next": 0}, planner.latest(), 100, 10**9)
+    assert [os.path.relpath(read.split, tmp_path) for read in plan.reads] == ["a/a.csv", "a/to_b/b.csv"]
+
+
+def test_a_folder_that_may_not_be_read_is_named_with_the_remedy(tmp_path, monkeypatch):
+    closed = tmp_path / "in" / "closed"
+    closed.mkdir(parents=True)
+    scan = os.scandir
+
+    def scandir(folder):
+        if folder == str(closed):
+            raise PermissionError(13, "Permission denied", folder)
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(StorageError, match=r"in/closed'.*let this process read the folder, or .*starts with '_'"):
+        enumerator(source_of(tmp_path / "in")).latest()
+
+
+def test_a_batch_takes_no_longer_when_more_files_wait(tmp_path):
+    path = write(tmp_path / "a.csv", ids(1))
+    entry = (str(path), path.stat().st_size, path.stat().st_mtime_ns // 1000)
+
+    def batch_s(count: int) -> float:
+        """The shortest of several times of planning a batch and asking for the lag."""
+        store = new_store()
+        store.put("sources/1/all", encode(ChunkContent("files", 0, 0, [entry] * count)))
+        planner = enumerator(source_of(tmp_path), store)
+        planner.restore({"next": 0}, ["sources/1/all"])
+        times = []
+        for _ in range(20):
+            begin = time.perf_counter()
+            assert planner.plan({"next": 10, "3": 5}, {"next": count}, 1, 10**9).reads
+            assert planner.lag({"next": 10, "3": 5}) == {"files": count - 9, "bytes": (count - 9) * entry[1]}
+            planner.completed({"next": 10, "3": 5})
+            times.append(time.perf_counter() - begin)
+        return min(times)
+
+    assert batch_s(200_000) < 20 * batch_s(100)
 
 
 def test_only_the_folders_that_a_pattern_can_match_are_looked_into(tmp_path):

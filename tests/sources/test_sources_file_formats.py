@@ -127,13 +127,6 @@ def test_malformed_json_lines_are_reported_with_their_place_and_the_rest_is_read
     assert [row.position for row in bad] == [f"byte {text.index(line)}" for line in lines[1:6]]
 
 
-def test_a_record_that_would_be_two_rows_is_one_bad_row(tmp_path):
-    path = put_text(tmp_path / "a.csv", b'id,word\n1,"a"\rx,"b"\n2,"c"\r3,"d"\n4,e\n')
-    rows, bad = read_all(FileSource(str(path), schema=SCHEMA))
-    assert rows == [(4, "e")]
-    assert [row.payload for row in bad] == ['1,"a"\rx,"b"', '2,"c"\r3,"d"']
-
-
 def test_bad_rows_are_the_same_however_the_file_is_divided(tmp_path):
     seed = random.randrange(10**9)
     print("seed", seed)

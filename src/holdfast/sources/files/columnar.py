@@ -1,100 +1,115 @@
-"""Parquet and Arrow files: rows `[start, stop)` of one file, and what planning must know of it.
-
-Owns neither discovery nor policy; an unreadable file is a `BadRecord` that names it.
-"""
+"""Parquet and Arrow files: rows `[start, stop)` of one file, and its size for planning."""
 
 import json
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
 from holdfast.errors import BadRecord, StorageError
+from holdfast.sources.files.file_format import BadPiece, FileFormat, FileShape, Piece
 from holdfast.sources.files.trees import FileInfo, FileTree
+from holdfast.sources.schema_fit import EvolutionPolicy, check_columns, check_types, conform, forbidden_nulls
 
 BATCH_ROWS = 131_072
+"""Rows of one Arrow batch that a task reads. A higher value needs more memory in each task."""
+
+PlacedRows = Iterator[tuple[int, pa.RecordBatch]]
+"""(row position, rows) pairs."""
 
 
-class ColumnarShape(NamedTuple):
-    """How many rows, how many bytes they take when read, and after which rows a stored group ends."""
+class ColumnarFormat(FileFormat):
+    """A format that stores rows in groups, by columns. Positions are row numbers."""
 
-    rows: int
-    memory_bytes: int
-    group_ends: list[int]
+    def read(
+        self, tree: FileTree, file: FileInfo, start: int, stop: int, schema: pa.Schema, policy: EvolutionPolicy
+    ) -> Iterator[Piece]:
+        found = self.infer(tree, file)
+        check_columns(file.path, found.names, schema, policy)
+        check_types(file.path, found, schema)
+        columns = [name for name in schema.names if name in found.names]
+        for position, batch in self.rows(tree, file, columns, start, stop):
+            yield from without_nulls(position, conform(batch, schema))
+
+    @abstractmethod
+    def rows(self, tree: FileTree, file: FileInfo, columns: list[str], start: int, stop: int) -> PlacedRows:
+        """Yield these columns of the rows `[start, stop)`."""
+
+
+class ParquetFormat(ColumnarFormat):
+    """Parquet. Only the row groups that a range touches are read."""
+
+    name = "parquet"
+    suffixes = (".parquet", ".pq")
+
+    def infer(self, tree: FileTree, file: FileInfo) -> pa.Schema:
+        with readable(file, "Parquet"), pq.ParquetFile(tree.open(file)) as opened:
+            return opened.schema_arrow
+
+    def shape(self, tree: FileTree, file: FileInfo) -> FileShape:
+        with readable(file, "Parquet"), pq.ParquetFile(tree.open(file)) as opened:
+            metadata = opened.metadata
+            groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+            return shape_of([(group.num_rows, group.total_byte_size) for group in groups])
+
+    def rows(self, tree: FileTree, file: FileInfo, columns: list[str], start: int, stop: int) -> PlacedRows:
+        with readable(file, "Parquet"), pq.ParquetFile(tree.open(file), pre_buffer=True) as opened:
+            groups: list[int] = []
+            first = position = 0
+            for index in range(opened.metadata.num_row_groups):
+                end = position + opened.metadata.row_group(index).num_rows
+                if position < stop and end > start:
+                    first = position if not groups else first
+                    groups.append(index)
+                position = end
+            batches = opened.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns) if groups else iter(())
+            yield from clip(batches, first, start, stop)
+
+
+class ArrowFormat(ColumnarFormat):
+    """Arrow IPC files, of which Feather is another name."""
+
+    name = "arrow"
+    suffixes = (".arrow", ".feather", ".ipc")
+
+    def infer(self, tree: FileTree, file: FileInfo) -> pa.Schema:
+        with readable(file, "Arrow"), tree.open(file) as opened:
+            return ipc.open_file(opened).schema
+
+    def shape(self, tree: FileTree, file: FileInfo) -> FileShape:
+        with readable(file, "Arrow"), tree.open(file) as opened:
+            reader = ipc.open_file(opened)
+            batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
+            return shape_of([(batch.num_rows, batch.nbytes) for batch in batches])
+
+    def rows(self, tree: FileTree, file: FileInfo, columns: list[str], start: int, stop: int) -> PlacedRows:
+        with readable(file, "Arrow"), tree.open(file) as opened:
+            reader = ipc.open_file(opened)
+            batches = (reader.get_batch(index).select(columns) for index in range(reader.num_record_batches))
+            yield from clip(batches, 0, start, stop)
 
 
 @contextmanager
-def readable(file: FileInfo, what: str) -> Iterator[None]:
-    """Names the file in what PyArrow raises."""
+def readable(file: FileInfo, kind: str) -> Iterator[None]:
+    """Turn errors of PyArrow into a `BadRecord` that names the file."""
     try:
         yield
     except (BadRecord, StorageError):
         raise
     except (pa.ArrowException, OSError, EOFError) as error:
         raise BadRecord(
-            f"{file.path}: not a readable {what} file ({file.size} bytes): {error}: replace it under another name, "
+            f"{file.path}: not a readable {kind} file ({file.size} bytes): {error}: replace it under another name, "
             "or move it out of the folder"
         ) from error
 
 
-def parquet_shape(tree: FileTree, file: FileInfo) -> ColumnarShape:
-    with readable(file, "Parquet"), pq.ParquetFile(tree.open(file)) as opened:
-        metadata = opened.metadata
-        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-        return _shape([(group.num_rows, group.total_byte_size) for group in groups])
-
-
-def parquet_schema(tree: FileTree, file: FileInfo) -> pa.Schema:
-    with readable(file, "Parquet"), pq.ParquetFile(tree.open(file)) as opened:
-        return opened.schema_arrow
-
-
-def parquet_rows(
-    tree: FileTree, file: FileInfo, columns: list[str], start: int, stop: int
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(row position, rows) pieces of `[start, stop)`, reading only the row groups that it touches."""
-    with readable(file, "Parquet"), pq.ParquetFile(tree.open(file), pre_buffer=True) as opened:
-        groups: list[int] = []
-        first = position = 0
-        for index in range(opened.metadata.num_row_groups):
-            end = position + opened.metadata.row_group(index).num_rows
-            if position < stop and end > start:
-                first = position if not groups else first
-                groups.append(index)
-            position = end
-        batches = opened.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns) if groups else iter(())
-        yield from clip(batches, first, start, stop)
-
-
-def arrow_shape(tree: FileTree, file: FileInfo) -> ColumnarShape:
-    with readable(file, "Arrow"), tree.open(file) as opened:
-        reader = ipc.open_file(opened)
-        batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
-        return _shape([(batch.num_rows, batch.nbytes) for batch in batches])
-
-
-def arrow_schema(tree: FileTree, file: FileInfo) -> pa.Schema:
-    with readable(file, "Arrow"), tree.open(file) as opened:
-        return ipc.open_file(opened).schema
-
-
-def arrow_rows(
-    tree: FileTree, file: FileInfo, columns: list[str], start: int, stop: int
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(row position, rows) pieces of `[start, stop)`."""
-    with readable(file, "Arrow"), tree.open(file) as opened:
-        reader = ipc.open_file(opened)
-        batches = (reader.get_batch(index).select(columns) for index in range(reader.num_record_batches))
-        yield from clip(batches, 0, start, stop)
-
-
-def clip(
-    batches: Iterator[pa.RecordBatch], position: int, start: int, stop: int
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The part of consecutive batches, the first at `position`, that lies in `[start, stop)`."""
+def clip(batches: Iterator[pa.RecordBatch], position: int, start: int, stop: int) -> PlacedRows:
+    """Yield the part in `[start, stop)` of consecutive batches, of which the first is at `position`."""
     for batch in batches:
         low, high = max(start, position), min(stop, position + batch.num_rows)
         if low < high:
@@ -104,14 +119,31 @@ def clip(
             return
 
 
+def without_nulls(position: int, batch: pa.RecordBatch) -> Iterator[Piece]:
+    """Yield the batch in pieces between the rows that hold a forbidden null; these rows are reported as bad."""
+    nulls = forbidden_nulls(batch)
+    if nulls is None:
+        yield Piece(position, batch, [])
+        return
+    mask, column = nulls
+    reason, begin = f"column {column!r} is null", 0
+    for index in np.flatnonzero(mask).tolist():
+        bad = BadPiece(str(position + index), reason, row_as_json(batch, index))
+        yield Piece(position + begin, batch.slice(begin, index - begin), [bad])
+        begin = index + 1
+    if begin < batch.num_rows:
+        yield Piece(position + begin, batch.slice(begin), [])
+
+
 def row_as_json(batch: pa.RecordBatch, index: int) -> str:
     row: dict[str, Any] = batch.slice(index, 1).to_pylist()[0]
     return json.dumps(row, default=str)
 
 
-def _shape(groups: list[tuple[int, int]]) -> ColumnarShape:
+def shape_of(groups: list[tuple[int, int]]) -> FileShape:
+    """Return the size of a file from the (rows, bytes when read) of its stored groups."""
     ends, rows = [], 0
     for count, _ in groups:
         rows += count
         ends.append(rows)
-    return ColumnarShape(rows, sum(size for _, size in groups), ends)
+    return FileShape(rows, 1.0, sum(size for _, size in groups) / max(1, rows), ends)

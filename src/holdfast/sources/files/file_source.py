@@ -1,7 +1,7 @@
-"""A source of files: Parquet, CSV, JSON lines or Arrow, in a folder, a glob or an object store.
+"""The source of files: Parquet, CSV, JSON lines or Arrow, in a folder, a glob or an object store.
 
-New files are picked up while the job runs. A file is immutable once discovered. What this module does
-not own: discovery and planning (`discovery`), formats (`formats`), access (`trees`).
+New files are picked up while the job runs. A file is immutable once discovered. This module holds the settings and
+the reads of tasks; `file_enumerator` discovers and plans, `formats` read files, and `trees` give access to them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,13 +11,17 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError, JobRefused, SettingsError
+from holdfast.errors import HoldfastError, JobRefused, SettingsError, StorageError
 from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import BadRow, Enumerator, EnumeratorContext, Source, SourceBatch, SplitRead
-from holdfast.sources.files.discovery import FileEnumerator, ReadDetail, utc
-from holdfast.sources.files.formats import Format, formats, has_suffix
-from holdfast.sources.files.text import CsvOptions
-from holdfast.sources.files.trees import FileInfo, FileTree, is_glob, open_tree
+from holdfast.sources.files.csv_format import CsvOptions
+from holdfast.sources.files.dividing import ReadDetail
+from holdfast.sources.files.file_enumerator import FileEnumerator, utc
+from holdfast.sources.files.file_format import FileFormat
+from holdfast.sources.files.formats import formats, has_suffix
+from holdfast.sources.files.open_tree import open_tree
+from holdfast.sources.files.patterns import is_glob
+from holdfast.sources.files.trees import FileInfo, FileTree
 from holdfast.sources.schema_fit import EvolutionPolicy, spark_friendly
 
 STARTING = ("earliest", "latest")
@@ -31,31 +35,32 @@ class FileSource(Source):
     ----------
     path
         A file, a folder (with all below it), or a glob (`*`, `**`, `?`, `[…]`, `{a,b}`); a local path or the URL of
-        an object store. Names that start with `_` or `.` and empty files are not seen. A file must appear
-        as a whole: write it elsewhere, then move it.
+        an object store. Names that start with `_` or `.` are skipped, and so are empty files. A file must appear as a
+        whole: write it elsewhere, then move it.
     format
-        `parquet`, `csv`, `json` (lines) or `arrow`; taken from the file names where it is not given. In a folder
-        only files with that format's suffix are read; a glob decides for itself.
+        `parquet`, `csv`, `json` (lines) or `arrow`. Without it, the format is taken from the file names. In a folder,
+        only files with the format's suffix are read; with a glob, all files that match it.
     schema
-        A `pyarrow.Schema`, a Spark `StructType` or a DDL string; inferred from the first file where it is not given.
+        A `pyarrow.Schema`, a Spark `StructType` or a DDL string. Without it, the schema of the first file with a row.
     name
         Identifies the source's positions when the job is started again.
     starting
-        Without a checkpoint: `earliest` reads all files, `latest` only those that appear after the start, a
-        `datetime` (UTC where it has no zone) those modified since and those that appear after the start.
+        The beginning if there is no checkpoint: `earliest` reads all files, `latest` only files that appear after the
+        start, a `datetime` (in UTC if it has no zone) also files that were modified since then.
     on_new_column
-        A file has a column that the schema has not: `fail`, or `ignore` it.
+        The reaction to a file with a column that the schema has not: `fail`, or `ignore` the column.
     on_missing_column
-        A file lacks a column: `fail`, or `null`. (A field that a JSON object lacks is always null.)
+        The reaction to a file that lacks a column: `fail`, or read `null`. (A field that a JSON object lacks is
+        always null.)
     storage_options
-        For the object store; never stored or logged.
+        Settings of the object store; they are never stored or logged.
     delimiter, quote, header, multiline, null_values
-        How CSV files are written. `multiline=True` where quoted values hold line breaks: each file is then one read.
+        How CSV files are written. `multiline=True` allows line breaks in quoted values; each file is then one read.
 
     Raises
     ------
     SettingsError
-        A parameter is not allowed; names it.
+        A parameter has a value that is not allowed; the error names it.
     """
 
     kind = "file"
@@ -86,15 +91,20 @@ class FileSource(Source):
         self._csv = CsvOptions(delimiter, quote, header, multiline, tuple(null_values))
         self._storage_options = dict(storage_options or {})
         self._opened: FileTree | None = None
+        self._checked = False
         self._check_settings()
 
     def schema(self) -> pa.Schema:
-        """The declared schema, or that of the first file; kept, so that tasks use the same."""
-        form = self._format()
-        self._format_name = form.name
-        if self._schema is None:
-            self._schema = self._inferred()
-        form.check(self._schema)
+        """Return the declared schema, or that of the first file with a row.
+
+        The first call looks at the folder; its result is kept, so that tasks use the same.
+        """
+        if self._schema is None or not self._checked:
+            try:
+                self._schema = self._resolved()
+            except StorageError as error:
+                raise JobRefused(f"{self!r}: {error}") from error
+            self._checked = True
         return self._schema
 
     def enumerator(self, context: EnumeratorContext) -> Enumerator:
@@ -111,14 +121,14 @@ class FileSource(Source):
         start, stop = msgspec.convert(read.start, int), msgspec.convert(read.stop, int)
         source = self.name or self.kind
         for piece in form.read(self._tree(form), file, start, stop, self._schema, self._policy):
-            bad = [BadRow(source, read.split, one.position, one.reason, one.payload) for one in piece.bad]
+            bad = [BadRow(source, read.split, row.position, row.reason, row.payload) for row in piece.bad]
             yield SourceBatch(piece.rows, piece.position, bad)
 
     def __repr__(self) -> str:
         return f"FileSource({self._path!r}, name={self.name!r})"
 
-    def _tree(self, form: Format) -> FileTree:
-        """Opened once in each process."""
+    def _tree(self, form: FileFormat) -> FileTree:
+        """Return the tree, which is opened once in each process."""
         if self._opened is None:
             any_name = is_glob(self._path)
             self._opened = open_tree(self._path, self._storage_options, lambda path: any_name or has_suffix(path, form))
@@ -127,8 +137,8 @@ class FileSource(Source):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_opened": None}
 
-    def _format(self) -> Format:
-        """The format given, or the one that the path's or else the files' names say."""
+    def _format(self) -> FileFormat:
+        """Return the given format, or the format that the path's or else the files' suffixes say."""
         known = formats(self._csv)
         if self._format_name is not None:
             return known[self._format_name]
@@ -139,17 +149,25 @@ class FileSource(Source):
         found = [form for form in known.values() if any(has_suffix(path, form) for path in paths)]
         if len(found) == 1:
             return found[0]
-        what = f"files of the formats {[form.name for form in found]}" if found else "no file with a known suffix"
-        raise JobRefused(f"{self!r}: found {what}: give format= as one of {', '.join(known)}")
+        problem = f"files of the formats {[form.name for form in found]}" if found else "no file with a known suffix"
+        raise JobRefused(f"{self!r}: found {problem}: give format= as one of {', '.join(known)}")
 
-    def _inferred(self) -> pa.Schema:
+    def _resolved(self) -> pa.Schema:
         form = self._format()
+        self._format_name = form.name
+        schema = self._inferred(form) if self._schema is None else self._schema
+        form.check(schema)
+        self._tree(form).check()
+        return schema
+
+    def _inferred(self, form: FileFormat) -> pa.Schema:
         tree = self._tree(form)
         files = sorted(tree.list(), key=lambda file: (file.modified_us, file.path))
-        if not files:
-            raise JobRefused(f"{self!r}: no file matches yet, so the schema cannot be inferred: give schema=")
-        found = form.infer(tree, files[0])
-        return pa.schema([pa.field(column.name, spark_friendly(column.type)) for column in found])
+        for file in files:
+            if found := list(form.infer(tree, file)):
+                return pa.schema([pa.field(column.name, spark_friendly(column.type)) for column in found])
+        problem = "no file has a row yet" if files else "no file matches yet"
+        raise JobRefused(f"{self!r}: {problem}, so the schema cannot be inferred: give schema=")
 
     def _check_settings(self) -> None:
         known = formats(self._csv)

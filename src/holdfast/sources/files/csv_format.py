@@ -1,0 +1,301 @@
+"""CSV files, read by PyArrow: one row per record, bad records set apart.
+
+PyArrow's rules hold: a line ends after CR, LF or CR LF; a quote counts as a quote only at the beginning of a value;
+a text that follows a closing quote belongs to the value. Two rules differ, so that one stray quote cannot swallow
+the rest of a file: without `multiline=True` a line break always ends a record, and a quote that is still open at
+the end of a file makes a bad record of its line alone.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from holdfast.errors import JobRefused
+from holdfast.sources.files import lines
+from holdfast.sources.files.text_format import (
+    BlockParser,
+    ParsedBlock,
+    Salvaged,
+    TextFormat,
+    TextHead,
+    TextRecord,
+    bad_text,
+    one_batch,
+    ranges,
+    records_of,
+    timestamp_advice,
+)
+from holdfast.sources.files.trees import FileInfo, FileTree
+from holdfast.sources.schema_fit import EvolutionPolicy, check_columns, conform, forbidden_nulls
+
+SALVAGE_RECORDS = 256
+"""Records that are tried together when a block has bad ones. A higher value repeats more work for each bad record."""
+BLOCK_BYTES_MAX = 2**31 - 1
+"""Bytes that PyArrow parses at once; the largest value that it takes."""
+CONVERSION_ERROR = re.compile(
+    r"(?:In CSV column #(?P<column>\d+): )?(?:Row #(?P<row>\d+): )?(?P<problem>.*)", re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class CsvOptions:
+    """How CSV files are written. With `multiline`, quoted values may hold line breaks, and a file is one read."""
+
+    delimiter: str = ","
+    quote: str = '"'
+    header: bool = True
+    multiline: bool = False
+    null_values: tuple[str, ...] = ("",)
+
+
+class CsvFormat(TextFormat):
+    """CSV."""
+
+    name = "csv"
+    suffixes = (".csv",)
+
+    def __init__(self, options: CsvOptions) -> None:
+        self._options = options
+        self._record = record_pattern(options)
+        self.whole = options.multiline
+
+    def infer(self, tree: FileTree, file: FileInfo) -> pa.Schema:
+        head = self.head(tree, file, 0)
+        data = self.first_bytes(tree, file)
+        if head is None or not data[head.end :].strip(lines.BLANK):
+            return pa.schema([])
+        try:
+            return read_csv(data[head.end :], head.columns or [], self._options, None).schema
+        except pa.ArrowInvalid as error:
+            raise JobRefused(f"{file.path}: the schema cannot be inferred: {error}: give schema=") from error
+
+    def check(self, schema: pa.Schema) -> None:
+        for column in schema:
+            try:
+                read_csv(b"x\n", ["x"], CsvOptions(null_values=("x",)), {"x": column.type})
+            except pa.ArrowNotImplementedError as error:
+                raise JobRefused(
+                    f"column {column.name!r}: a CSV file cannot hold {column.type}: read it as a string, or use JSON "
+                    "lines"
+                ) from error
+
+    def head(self, tree: FileTree, file: FileInfo, start: int) -> TextHead | None:
+        if start > 0 and not self._options.header:
+            return TextHead(None, 0)
+        if self.indivisible(file):
+            data = self.first_bytes(tree, file)
+            read_range, size = slices(data), len(data)
+        else:
+            read_range, size = ranges(tree, file), file.size
+        begin, end = lines.first_line(read_range, size)
+        if begin == size:
+            return None
+        if not self._options.header:
+            return TextHead(None, begin)
+        if self.whole and (record := self._record.match(data, begin)):
+            end = record.end()
+        return TextHead(split_header(read_range(begin, end - begin), self._options), end)
+
+    def parser(self, file: FileInfo, head: TextHead, schema: pa.Schema, policy: EvolutionPolicy) -> BlockParser:
+        columns = schema.names if head.columns is None else head.columns
+        check_columns(file.path, columns, schema, policy)
+        return CsvParser(columns, schema, self._options)
+
+
+class Converted(NamedTuple):
+    """The good rows of some records, and the bad records, as (place among the records, reason)."""
+
+    rows: pa.RecordBatch
+    bad: list[tuple[int, str]]
+
+
+class Unconverted(NamedTuple):
+    """The reason why some records cannot be converted together, and the record that it names, as a place."""
+
+    reason: str
+    place: int | None = None
+
+
+class CsvParser(BlockParser):
+    """Parses blocks with PyArrow, in one thread."""
+
+    def __init__(self, columns: list[str], schema: pa.Schema, options: CsvOptions) -> None:
+        self._options = options
+        self._schema = schema
+        self._columns = columns
+        self._types = {column.name: column.type for column in schema if column.name in columns}
+        self._record = record_pattern(options)
+        self._fence = options.delimiter * len(columns)
+
+    def parse(self, data: bytes) -> ParsedBlock:
+        lines_of_data = None if self._options.multiline else lines.line_ranges(data)
+        whole = self._convert(data, None if lines_of_data is None else len(lines_of_data[0]))
+        if isinstance(whole, Converted) and not whole.bad:
+            return ParsedBlock(whole.rows, [])
+        records = self._records(data)
+        found = Salvaged([], [])
+        if isinstance(whole, Converted):
+            self._take(whole, records, found)
+        else:
+            for begin in range(0, len(records), SALVAGE_RECORDS):
+                self._salvage(records[begin : begin + SALVAGE_RECORDS], found)
+        return found.block(self._schema)
+
+    def _records(self, data: bytes) -> list[TextRecord]:
+        if not self._options.multiline:
+            return records_of(data)
+        found = (TextRecord(match.start(), match.group()) for match in self._record.finditer(data))
+        return [record for record in found if record.data.strip(b"\r\n")]
+
+    def _salvage(self, records: list[TextRecord], found: Salvaged) -> None:
+        """Read the good ones of a few records. A record that an error names is tried alone."""
+        while records:
+            result = self._convert(b"".join(record.data for record in records), len(records))
+            if isinstance(result, Converted):
+                self._take(result, records, found)
+                return
+            if len(records) == 1:
+                found.bad.append(bad_text(records[0], result.reason))
+                return
+            place = result.place
+            if place is None or place >= len(records):
+                place = len(records) // 2
+                self._salvage(records[:place], found)
+            else:
+                self._salvage(records[:place], found)
+                self._salvage(records[place : place + 1], found)
+                place += 1
+            records = records[place:]
+
+    def _take(self, result: Converted, records: list[TextRecord], found: Salvaged) -> None:
+        found.batches.append(result.rows)
+        found.bad.extend(bad_text(records[place], reason) for place, reason in result.bad)
+
+    def _convert(self, data: bytes, count: int | None) -> Converted | Unconverted:
+        """Convert `count` records (None if PyArrow alone divides the data into records)."""
+        if not is_utf8(data):
+            return self._convert_bytes(data) if count == 1 else Unconverted("holds bytes that are not UTF-8")
+        misfits: list[pa_csv.InvalidRow] = []
+
+        def note(row: pa_csv.InvalidRow) -> str:
+            misfits.append(row)
+            return "skip"
+
+        # A row that cannot fit is put behind the data: PyArrow reports it unless an open quote swallows it.
+        end = b"" if data.endswith((b"\n", b"\r")) else b"\n"
+        fenced = data + end + self._fence.encode() + b"\n"
+        try:
+            table = read_csv(fenced, self._columns, self._options, self._types, note)
+        except pa.ArrowInvalid as error:
+            return self._unconverted(str(error))
+        total = table.num_rows + len(misfits)
+        if not misfits or (misfits[-1].number, misfits[-1].text) != (total, self._fence):
+            return Unconverted("a quote is left open")
+        if count is not None and total - 1 != count:
+            return Unconverted(f"is {total - 1} rows, expected {count}: a line break or a quote stands inside a value")
+        bad = [
+            (row.number - 1, f"has {row.actual_columns} fields, expected {row.expected_columns}")
+            for row in misfits[:-1]
+        ]
+        return self._without_nulls(one_batch_of(table, self._schema), bad)
+
+    def _convert_bytes(self, data: bytes) -> Converted | Unconverted:
+        """Convert a record that is not UTF-8, which columns that are binary, or are not read, may hold."""
+        readable = self._convert(data.decode("utf-8", "replace").encode(), 1)
+        if isinstance(readable, Unconverted) or readable.bad:
+            return readable
+        try:
+            table = read_csv(data, self._columns, self._options, self._types)
+        except pa.ArrowInvalid as error:
+            return self._unconverted(str(error))
+        return self._without_nulls(one_batch_of(table, self._schema), [])
+
+    def _without_nulls(self, rows: pa.RecordBatch, bad: list[tuple[int, str]]) -> Converted:
+        """Set rows apart that hold a null where the schema allows none."""
+        nulls = forbidden_nulls(rows)
+        if nulls is None:
+            return Converted(rows, bad)
+        mask, column = nulls
+        places = np.delete(np.arange(rows.num_rows + len(bad)), [place for place, _ in bad])
+        bad = bad + [(place, f"column {column!r} is null") for place in places[mask].tolist()]
+        return Converted(rows.filter(pa.array(~mask)), bad)
+
+    def _unconverted(self, error: str) -> Unconverted:
+        """Read the column and the row out of PyArrow's error."""
+        found = CONVERSION_ERROR.match(error.partition("\n")[0])
+        assert found is not None
+        column = "" if found["column"] is None else f"column {self._columns[int(found['column'])]!r}: "
+        row = None if found["row"] is None else int(found["row"]) - 1
+        return Unconverted(column + timestamp_advice(found["problem"]), row)
+
+
+def record_pattern(options: CsvOptions) -> re.Pattern[bytes]:
+    """Return the pattern of a record that may span lines, divided as PyArrow does.
+
+    A quote that is never closed counts as a part of its value, so that its record ends with its line.
+    """
+    quote, delimiter = re.escape(options.quote.encode()), re.escape(options.delimiter.encode())
+    quoted = rb"%b[^%b]*+(?:%b%b[^%b]*+)*+%b" % ((quote,) * 6)
+    field = rb"(?:%b)?+[^%b\r\n]*+" % (quoted, delimiter)
+    return re.compile(rb"%b(?:%b%b)*+(?:\r\n?|\n|\Z)" % (field, delimiter, field))
+
+
+def slices(data: bytes) -> lines.ReadRange:
+    return lambda offset, length: data[offset : offset + length]
+
+
+def read_csv(
+    data: bytes, columns: list[str], options: CsvOptions, types: dict[str, pa.DataType] | None, misfit: object = None
+) -> pa.Table:
+    """Read a block without a header line; types are inferred if none are given.
+
+    `misfit` is PyArrow's `invalid_row_handler`: it is called with each row that has another number of fields.
+    """
+    return pa_csv.read_csv(
+        pa.BufferReader(data),
+        read_options=pa_csv.ReadOptions(
+            use_threads=False, block_size=min(len(data) + 1, BLOCK_BYTES_MAX), column_names=columns
+        ),
+        parse_options=pa_csv.ParseOptions(
+            delimiter=options.delimiter,
+            quote_char=options.quote,
+            newlines_in_values=options.multiline,
+            invalid_row_handler=misfit,
+        ),
+        convert_options=pa_csv.ConvertOptions(
+            column_types=types,
+            include_columns=list(types) if types is not None else None,
+            null_values=list(options.null_values),
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+
+
+def split_header(data: bytes, options: CsvOptions) -> list[str]:
+    """Return the values of the first record, as the names of columns."""
+    text = data.decode("utf-8", "replace").encode()
+    parse = pa_csv.ParseOptions(
+        delimiter=options.delimiter, quote_char=options.quote, newlines_in_values=options.multiline
+    )
+    read = pa_csv.ReadOptions(use_threads=False, block_size=min(len(text) + 1, BLOCK_BYTES_MAX))
+    return list(pa_csv.read_csv(pa.BufferReader(text), read, parse).schema.names)
+
+
+def is_utf8(data: bytes) -> bool:
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def one_batch_of(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a table as one batch of the schema."""
+    return conform(one_batch(table), schema)

@@ -1,0 +1,192 @@
+"""The JobMaster's side of a file source: discovers files, remembers them, and plans the next reads.
+
+The numbers of files (`backlog`) are stored in discovery chunks (`discovery_chunks`) before `latest` returns.
+
+Invariants: a number never changes its file while any stored offsets know it (numbers that no record names are
+given anew); `objects` has O(log discoveries) names; a chunk that `objects` has named is deleted only once a checkpoint
+further on was recorded, whose position was taken after the chunk had been replaced.
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from holdfast.errors import BadRecord, CorruptObject, JobRefused, StorageError
+from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, SourcePlan, SplitRead
+from holdfast.sources.files.backlog import NEXT, FileBacklog, next_file, position_in, progress
+from holdfast.sources.files.discovery_chunks import (
+    ChunkContent,
+    DiscoveryChunk,
+    decode,
+    encode,
+    join,
+    replaced_by_next,
+)
+from holdfast.sources.files.dividing import Room, piece_of, pieces
+from holdfast.sources.files.file_format import FileFormat, FileShape
+from holdfast.sources.files.trees import FileInfo, FileTree, changed
+from holdfast.storage import names
+
+READS_MAX = 256
+"""Reads of one batch. A higher value makes batches of many small files larger."""
+AHEAD = 16
+"""Remote files whose sizes are asked for at once. A higher value hides more of the store's latency."""
+SHAPES_MAX = 4_096
+"""Files whose shapes are kept in memory. A lower value asks again more often."""
+
+
+@dataclass
+class ReplacedChunks:
+    """Chunks that another chunk has replaced; `since`: the first progress whose record does not name them."""
+
+    chunks: list[str]
+    since: tuple[int, int] | None = None
+
+
+class FileEnumerator(Enumerator):
+    """Finds, numbers and plans files; `starting` as in `FileSource`."""
+
+    def __init__(self, tree: FileTree, form: FileFormat, starting: datetime | str, context: EnumeratorContext) -> None:
+        self._tree = tree
+        self._format = form
+        self._starting = starting
+        self._context = context
+        self._backlog = FileBacklog()
+        self._chunks: list[DiscoveryChunk] = []
+        self._named: set[str] = set()
+        self._replaced: list[ReplacedChunks] = []
+        self._unneeded: list[str] = []
+        self._shapes: dict[int, FileShape] = {}
+
+    def initial(self) -> Offsets:
+        files = self._backlog.files
+        if self._starting != "earliest" and not files:
+            self._discover()
+        if self._starting == "latest":
+            return {NEXT: len(files)}
+        if isinstance(self._starting, datetime):
+            since_us = int(self._starting.timestamp() * 1_000_000)
+            return {NEXT: sum(file.modified_us < since_us for file in files)}
+        return {NEXT: 0}
+
+    def latest(self) -> Offsets:
+        self._discover()
+        return {NEXT: len(self._backlog.files)}
+
+    def objects(self, offsets: Offsets) -> list[str]:
+        found = [chunk.name for chunk in self._chunks]
+        self._named = set(found)
+        for replaced in self._replaced:
+            replaced.since = replaced.since or progress(offsets)
+        return found
+
+    def restore(self, offsets: Offsets, objects: list[str]) -> None:
+        if not isinstance(offsets.get(NEXT), int):
+            raise JobRefused(
+                f"source {self._context.source!r}: the checkpoint's position {offsets!r} is not one of a FileSource: "
+                "give the source a new name"
+            )
+        stored = [(name, decode(name, self._context.store.get(name))) for name in objects]
+        self._chunks, files = join(self._context.source, stored)
+        self._backlog = FileBacklog()
+        self._backlog.extend(files)
+        self._named = set(objects)
+        if next_file(offsets) > len(files):
+            raise CorruptObject(
+                f"source {self._context.source!r}: the checkpoint has read {next_file(offsets)} files, but its "
+                f"discovery chunks {objects} name {len(files)}"
+            )
+
+    def completed(self, offsets: Offsets) -> None:
+        reached = progress(offsets)
+        for number in [number for number in self._shapes if number < reached[0]]:
+            del self._shapes[number]
+        unneeded = [replaced for replaced in self._replaced if replaced.since is not None and replaced.since < reached]
+        self._replaced = [replaced for replaced in self._replaced if replaced not in unneeded]
+        self._unneeded += [chunk for replaced in unneeded for chunk in replaced.chunks]
+        self._delete_unneeded()
+
+    def lag(self, offsets: Offsets) -> Mapping[str, int]:
+        return self._backlog.waiting(offsets)
+
+    def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
+        reads: list[SplitRead] = []
+        room, piece = Room(rows_max, bytes_max), piece_of(rows_max, bytes_max)
+        end = min(next_file(until), len(self._backlog.files))
+        to: Offsets = dict(start)
+        for number in self._backlog.unread(start, end):
+            if not room.left or len(reads) >= READS_MAX:
+                break
+            shape = self._shape(number)
+            position = position_in(start, number)
+            stop = msgspec.convert(until.get(str(number), shape.length), int)
+            if 0 < stop <= position:
+                continue
+            for read, used in pieces(self._backlog.files[number], shape, position, stop, room, piece):
+                reads.append(read)
+                room = room.without(used)
+                position = msgspec.convert(read.stop, int)
+            to = {NEXT: max(next_file(to), number + 1), str(number): position}
+            if position >= shape.length:
+                del to[str(number)]
+        return SourcePlan(to, reads) if reads else SourcePlan(start, [])
+
+    def _shape(self, number: int) -> FileShape:
+        """Return the shape of a file; a remote store is asked for several at once, for the files that come next."""
+        if number not in self._shapes:
+            files = self._backlog.files
+            while len(self._shapes) >= SHAPES_MAX:
+                self._shapes.pop(next(iter(self._shapes)))
+            ahead = range(number + 1, min(number + AHEAD, len(files))) if self._tree.remote else range(0)
+            with ThreadPoolExecutor(AHEAD) as pool:
+                futures = {other: pool.submit(self._format.shape, self._tree, files[other]) for other in ahead}
+                self._shapes[number] = self._format.shape(self._tree, files[number])
+            # A file further on that cannot be read is reported when its turn has come.
+            self._shapes.update({other: known.result() for other, known in futures.items() if not known.exception()})
+        return self._shapes[number]
+
+    def _discover(self) -> None:
+        """Number the new files and store the chunk that names them; a failure changes nothing."""
+        new = []
+        for file in self._tree.list():
+            known = self._backlog.known(file.path)
+            if known is None:
+                new.append(file)
+            elif known != file:
+                raise BadRecord(f"source {self._context.source!r}: {changed(known, file)}")
+        if new:
+            self._append(sorted(new, key=lambda file: (file.modified_us, file.path)))
+        self._delete_unneeded()
+
+    def _append(self, new: list[FileInfo]) -> None:
+        kept, level = replaced_by_next([chunk.level for chunk in self._chunks])
+        known = self._backlog.files
+        first = self._chunks[kept].first if kept < len(self._chunks) else len(known)
+        files = [*known[first:], *new]
+        name = names.source_chunk(self._context.epoch)
+        content = ChunkContent(
+            self._context.source, level, first, [(file.path, file.size, file.modified_us) for file in files]
+        )
+        self._context.store.put(name, encode(content))
+        replaced = [chunk.name for chunk in self._chunks[kept:]]
+        self._unneeded += [chunk for chunk in replaced if chunk not in self._named]
+        if named := [chunk for chunk in replaced if chunk in self._named]:
+            self._replaced.append(ReplacedChunks(named))
+        self._chunks = [*self._chunks[:kept], DiscoveryChunk(name, level, first, len(files))]
+        self._backlog.extend(new)
+
+    def _delete_unneeded(self) -> None:
+        """Delete the chunks that nothing needs; those that cannot be deleted now stay queued."""
+        try:
+            self._context.store.delete(self._unneeded)
+            self._unneeded = []
+        except StorageError:
+            return
+
+
+def utc(moment: datetime) -> datetime:
+    """Return a datetime with a zone; without it, the datetime is taken as UTC."""
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

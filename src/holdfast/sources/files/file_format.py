@@ -1,0 +1,72 @@
+"""The interface of a file format: infer a schema, say how long a file is, read a range of it.
+
+Positions are rows in Parquet and Arrow files, and bytes in CSV and JSON lines. Reading the same range of the same
+file always gives the same rows.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from holdfast.sources.files.trees import FileInfo, FileTree
+from holdfast.sources.schema_fit import EvolutionPolicy
+
+
+@dataclass(frozen=True)
+class FileShape:
+    """The size of one file, for planning. A unit is whatever the file's positions count: a row or a byte.
+
+    `group_ends` are the positions after each stored group of rows. A file with `whole=True` cannot be divided.
+    """
+
+    length: int
+    rows_per_unit: float
+    bytes_per_unit: float
+    group_ends: list[int] = field(default_factory=list)
+    whole: bool = False
+
+
+class BadPiece(NamedTuple):
+    """A row that was left out: its position in the file, the reason, and its text."""
+
+    position: str
+    reason: str
+    payload: str
+
+
+class Piece(NamedTuple):
+    """Rows in order. `position` is an int if row i stands at `position + i`."""
+
+    position: int | str
+    rows: pa.RecordBatch
+    bad: list[BadPiece]
+
+
+class FileFormat(ABC):
+    """A file format. Stateless."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    compressible = False
+    """Files of this format may be compressed as a whole (`.csv.gz`)."""
+
+    @abstractmethod
+    def infer(self, tree: FileTree, file: FileInfo) -> pa.Schema:
+        """Return the schema of the file itself; a schema without columns if the file has no row to tell it from."""
+
+    @abstractmethod
+    def shape(self, tree: FileTree, file: FileInfo) -> FileShape:
+        """Return the size of a file. Deterministic for a file."""
+
+    @abstractmethod
+    def read(
+        self, tree: FileTree, file: FileInfo, start: int, stop: int, schema: pa.Schema, policy: EvolutionPolicy
+    ) -> Iterator[Piece]:
+        """Yield the rows of a range. Raises `BadRecord` if the file as a whole cannot be read or does not fit."""
+
+    def check(self, schema: pa.Schema) -> None:
+        """Raise `JobRefused` for a schema that files of this format cannot have."""
+        return

@@ -1,0 +1,19 @@
+"""The tree for a path as users write it."""
+
+import os
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from holdfast.sources.files.local_tree import URL, LocalTree, name_of
+from holdfast.sources.files.store_tree import StoreTree
+from holdfast.sources.files.trees import FileTree, PathFilter
+
+
+def open_tree(pattern: str, storage_options: Mapping[str, str], wanted: PathFilter) -> FileTree:
+    """Return the tree for a path, a folder, a glob, or a URL of one of these; `wanted` filters paths. Does no I/O."""
+    if "://" not in pattern or pattern.startswith(URL):
+        name = os.path.expanduser(name_of(pattern))  # noqa: PTH111
+        return LocalTree(os.path.abspath(name), wanted)  # noqa: PTH100 (links stay as they are)
+    parts = urlsplit(pattern)
+    key_pattern = pattern.partition("://")[2].partition("/")[2]
+    return StoreTree(f"{parts.scheme}://{parts.netloc}", key_pattern, storage_options, wanted)

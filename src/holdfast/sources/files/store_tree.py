@@ -1,0 +1,91 @@
+"""Files in an object store. A change of a listed file is found by the next listing."""
+
+import io
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import ObjectNotFound
+from holdfast.sources.files.patterns import fixed_folder, hidden, is_glob, matcher
+from holdfast.sources.files.trees import FileInfo, FileTree, PathFilter, vanished
+from holdfast.storage.retrying import RetryingStore
+from holdfast.storage.store import ObjectStore, open_store
+
+
+class StoreTree(FileTree):
+    """The objects of a store whose names match a pattern."""
+
+    remote = True
+
+    def __init__(self, root_url: str, key_pattern: str, storage_options: Mapping[str, str], wanted: PathFilter) -> None:
+        self._url = root_url
+        self._wanted = wanted
+        self._pattern = key_pattern
+        self._match = matcher("/" + key_pattern)
+        self._options = dict(storage_options)
+        self._opened: ObjectStore | None = None
+
+    @property
+    def _store(self) -> ObjectStore:
+        if self._opened is None:
+            self._opened = RetryingStore(open_store(self._url, self._options))
+        return self._opened
+
+    def check(self) -> None:
+        """Do nothing: an object store has no folders, only names."""
+        return
+
+    def list(self) -> list[FileInfo]:
+        is_folder = not is_glob(self._pattern) and not PurePosixPath(self._pattern).suffix
+        folder = self._pattern.rstrip("/") if is_folder else fixed_folder("/" + self._pattern)[1:]
+        prefix = folder + "/" if folder else ""
+        return [
+            FileInfo(f"{self._url}/{info.name}", info.size, int(info.modified_s * 1_000_000))
+            for info in self._store.list(prefix)
+            if info.size
+            and self._match.fullmatch("/" + info.name)
+            and self._wanted(info.name)
+            and not any(hidden(part) for part in info.name[len(prefix) :].split("/"))
+        ]
+
+    def read_range(self, file: FileInfo, offset: int, length: int) -> bytes:
+        try:
+            return self._store.get_range(file.path[len(self._url) + 1 :], offset, length)
+        except ObjectNotFound as error:
+            raise vanished(file) from error
+
+    def open(self, file: FileInfo) -> Any:
+        return pa.PythonFile(RangeFile(self, file), mode="r")
+
+
+class RangeFile(io.RawIOBase):
+    """A file object over range requests, without a buffer: PyArrow asks for the ranges that it needs."""
+
+    def __init__(self, tree: FileTree, file: FileInfo) -> None:
+        super().__init__()
+        self._tree = tree
+        self._file = file
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._file.size - self._position)
+        length = left if size < 0 else min(size, left)
+        data = self._tree.read_range(self._file, self._position, length) if length else b""
+        self._position += length
+        return data

@@ -1,0 +1,186 @@
+"""CSV and JSON lines have in common: positions in bytes, blocks of lines, and bad records that are set apart.
+
+A compressed file, or a CSV file with `multiline=True`, cannot be divided and is one read.
+A block is converted as a whole. If its conversion fails, its records are tried in smaller groups until each bad
+record stands alone. A good record converts in the same way whatever stands beside it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from holdfast.sources.files import lines
+from holdfast.sources.files.columnar import readable
+from holdfast.sources.files.file_format import BadPiece, FileFormat, FileShape, Piece
+from holdfast.sources.files.trees import FileInfo, FileTree
+from holdfast.sources.schema_fit import EvolutionPolicy
+
+PAYLOAD_CHARS_MAX = 65_536
+"""Characters of a bad record that are reported. A higher value makes dead letters larger."""
+SAMPLE_BYTES = 64 * 1024
+"""Bytes from which the length of a line is estimated."""
+INFERENCE_BYTES = 1024 * 1024
+"""Bytes from which a schema is inferred. A higher value sees more rows and takes longer."""
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+EXPANSION = 5
+"""Assumed size of a compressed text file when read, as a multiple of its stored size."""
+COMPRESSED_LINE_BYTES = 100
+"""Assumed length of a line of a compressed file, in bytes."""
+
+
+class BadText(NamedTuple):
+    """A record that was left out: its offset in the block in bytes, the reason, and its text."""
+
+    offset: int
+    reason: str
+    payload: str
+
+
+class TextRecord(NamedTuple):
+    """A record and its offset in the block in bytes."""
+
+    offset: int
+    data: bytes
+
+
+class ParsedBlock(NamedTuple):
+    """The good rows of a block in order, and its bad records in order."""
+
+    rows: pa.RecordBatch
+    bad: list[BadText]
+
+
+class Salvaged(NamedTuple):
+    """The rows and bad records that were found so far in a block of which some records are bad."""
+
+    batches: list[pa.RecordBatch]
+    bad: list[BadText]
+
+    def block(self, schema: pa.Schema) -> ParsedBlock:
+        rows = one_batch(pa.Table.from_batches(self.batches, schema))
+        return ParsedBlock(rows, sorted(self.bad, key=lambda bad: bad.offset))
+
+
+class BlockParser(ABC):
+    """Turns blocks of one file into batches of the source's schema."""
+
+    @abstractmethod
+    def parse(self, data: bytes) -> ParsedBlock:
+        """Return the rows and the bad records of a block of whole records. Deterministic."""
+
+
+class TextHead(NamedTuple):
+    """The beginning of a text file: the columns that it names (None if it names none), and where its rows begin."""
+
+    columns: list[str] | None
+    end: int
+
+
+class TextFormat(FileFormat):
+    """A format of lines of text."""
+
+    compressible = True
+    whole = False
+    """A record may span lines, so that a file cannot be divided."""
+
+    def shape(self, tree: FileTree, file: FileInfo) -> FileShape:
+        if compression_of(file):
+            return FileShape(file.size, EXPANSION / COMPRESSED_LINE_BYTES, EXPANSION, whole=True)
+        sample = tree.read_range(file, 0, min(SAMPLE_BYTES, file.size))
+        count = max(1, sample.count(b"\n"), sample.count(b"\r"))
+        return FileShape(file.size, count / len(sample), 1.0, whole=self.whole)
+
+    def read(
+        self, tree: FileTree, file: FileInfo, start: int, stop: int, schema: pa.Schema, policy: EvolutionPolicy
+    ) -> Iterator[Piece]:
+        head = self.head(tree, file, start)
+        if head is None:
+            return
+        parser = self.parser(file, head, schema, policy)
+        for offset, data in self._blocks(tree, file, start, stop):
+            base = max(offset, head.end)
+            if base >= offset + len(data):
+                continue
+            parsed = parser.parse(data[base - offset :])
+            bad = [BadPiece(f"byte {base + text.offset}", text.reason, text.payload) for text in parsed.bad]
+            yield Piece(f"byte {base}", parsed.rows, bad)
+
+    @abstractmethod
+    def head(self, tree: FileTree, file: FileInfo, start: int) -> TextHead | None:
+        """Return the beginning of a file for a read from `start`; None if the file has no rows."""
+
+    @abstractmethod
+    def parser(self, file: FileInfo, head: TextHead, schema: pa.Schema, policy: EvolutionPolicy) -> BlockParser:
+        """Return the parser of one file. Raises `BadRecord` if the file's columns do not fit."""
+
+    def first_bytes(self, tree: FileTree, file: FileInfo) -> bytes:
+        """Return the first lines of a file, for inference; all of a file that is not divided into lines."""
+        return next((data for _, data in self._blocks(tree, file, 0, min(file.size, INFERENCE_BYTES))), b"")
+
+    def _blocks(self, tree: FileTree, file: FileInfo, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+        if not self.indivisible(file):
+            yield from lines.blocks(ranges(tree, file), file.size, start, stop)
+            return
+        compression = compression_of(file)
+        with readable(file, self.name), tree.open(file) as raw:
+            opened = pa.CompressedInputStream(raw, compression) if compression else raw
+            if self.whole:
+                yield 0, opened.read()
+            else:
+                yield from stream_blocks(opened)
+
+    def indivisible(self, file: FileInfo) -> bool:
+        return self.whole or compression_of(file) is not None
+
+
+def stream_blocks(opened: Any) -> Iterator[tuple[int, bytes]]:
+    """Yield the whole lines of a stream, as (offset, bytes) blocks."""
+    offset, carried = 0, b""
+    while data := opened.read(lines.BLOCK_BYTES):
+        data = carried + data
+        whole = lines.whole_lines(data)
+        if whole:
+            yield offset, data[:whole]
+        offset, carried = offset + whole, data[whole:]
+    if carried:
+        yield offset, carried
+
+
+def ranges(tree: FileTree, file: FileInfo) -> lines.ReadRange:
+    return lambda offset, length: tree.read_range(file, offset, length)
+
+
+def compression_of(file: FileInfo) -> str | None:
+    return next((codec for suffix, codec in COMPRESSIONS.items() if file.path.endswith(suffix)), None)
+
+
+def bad_text(record: TextRecord, reason: str) -> BadText:
+    payload = record.data.decode("utf-8", "replace").rstrip("\r\n")[:PAYLOAD_CHARS_MAX]
+    return BadText(record.offset, reason, payload)
+
+
+def records_of(data: bytes) -> list[TextRecord]:
+    """Return each line of a block that holds more than a line break."""
+    starts, ends = lines.line_ranges(data)
+    return [TextRecord(start, data[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    combined = table.combine_chunks().to_batches()
+    return combined[0] if combined else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def timestamp_advice(reason: str) -> str:
+    """Return a conversion error, with advice in Holdfast's words if a time zone is missing or too much."""
+    if "expected a zone offset" in reason:
+        return reason.partition("expected a zone offset")[0] + (
+            "the value has no time zone, and TIMESTAMP (an instant) needs one: declare the column as TIMESTAMP_NTZ, "
+            "or write a zone such as Z or +01:00 into the file"
+        )
+    if "expected no zone offset" in reason:
+        return reason.partition("expected no zone offset")[0] + (
+            "the value has a time zone, and TIMESTAMP_NTZ takes none: declare the column as TIMESTAMP"
+        )
+    return reason
