@@ -12,7 +12,7 @@ import holdfast as hf
 
 ACTIONS = [
     *("deploy", "process", "commit", "abort", "release", "cut", "complete", "abort_checkpoint"),
-    *("stop", "register", "heartbeat", "acknowledge", "decline", "unknown"),
+    *("stop", "await_end", "register", "heartbeat", "acknowledge", "decline", "unknown"),
 ]
 
 

@@ -26,7 +26,8 @@ class LevelRun(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class StartProcess:
-    """One start of a TaskManager or a sender; `ended` is called once, from any thread, with the reason it ended for."""
+    """One start of a TaskManager or a sender; `ended` is called when it is over, from any
+    thread, with the reason; what counts is the first call."""
 
     process: ProcessId
     ended: Callable[[ProcessId, str], None]
@@ -50,7 +51,7 @@ class Cluster(Protocol):
         ...
 
     def end(self, process: ProcessId) -> None:
-        """Cancel what hosts that process, if it still runs; its `ended` follows."""
+        """Cancel what hosts that process, if it still runs; its `ended` is called before or after."""
         ...
 
     def gateway(self, route: ExchangeRoute) -> TaskManagerGateway:

@@ -49,6 +49,8 @@ CLOSE_S_MAX = 5.0
 """How long `stop` waits for a last record; without it some output is published once more by the next start."""
 LOOK_AT_CLUSTER_S = 1.0
 """How soon the end of the Spark session is noticed while nothing runs that would notice by itself."""
+GRACE_S = 1.0
+"""How long `stop` lets the Spark jobs of a batch end by themselves: Spark warns of each task that it has to cancel."""
 IDLE_S_MIN = 0.01
 IDLE_S_MAX = 0.05
 NAP_S_MIN = 0.001
@@ -140,7 +142,8 @@ class JobMaster:
             wait_for([self._control.request_close()], CLOSE_S_MAX)
         self._stopping.set()
         self._wake.set()
-        self._deployer.cancel()
+        if not self._ended.wait(GRACE_S):
+            self._deployer.cancel()
         self._ended.wait()
 
     def wait(self, timeout_s: float | None) -> bool:

@@ -1,7 +1,8 @@
 """The processes that stay of one role, TaskManagers or senders: who was started, who serves, who has ended.
 
-Each start has an incarnation number of its own. A process is dead when what hosts it, a Spark job, has ended; a
-missing heartbeat is a long backstop only, since a user's function may hold the interpreter for a while.
+Each start has an incarnation number of its own. A process is dead when the cluster says so: its Spark job has ended,
+or its connection broke. A missing heartbeat is a long backstop only, since a user's function may hold the interpreter
+for a while.
 This module starts and notices; it does not decide about losses.
 """
 

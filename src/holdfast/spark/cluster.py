@@ -4,10 +4,8 @@ Never more tasks side by side than the slots that TaskManagers leave: a replacem
 behind senders. Every Spark job carries a group (for cancelling) and a description (for the Spark UI).
 """
 
-import logging
 import socket
-import threading
-import time
+import uuid
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
@@ -15,31 +13,27 @@ from typing import Any
 import cloudpickle
 import msgspec
 import pyarrow as pa
-from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.errors import HoldfastError, SessionStopped
+from holdfast.errors import SessionStopped
 from holdfast.exchange.task import UnitResult
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import Leg, Program, SourceOrigin, Transform
 from holdfast.ids import ProcessId
 from holdfast.jobmaster.cluster import LevelRun, StartProcess
 from holdfast.sources.dataframe import DataFrameSource
-from holdfast.spark.failures import first_line, step_failure
-from holdfast.spark.session import has_ended
+from holdfast.spark.failures import step_failure
+from holdfast.spark.hosting import Hosting
+from holdfast.spark.session import cancel_group, has_ended
 from holdfast.spark.shipping import shipped_by_value
 from holdfast.spark.tasks import DeliverUnit, ReadUnit, RunUnits, Shipment, StepBatches
 from holdfast.spark.transforms import declared_rows, lanes, spark_schema
-from holdfast.taskmanager.client import ProcessClient, TaskManagerClient
+from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.main import run_task_manager
 from holdfast.taskmanager.protocol import ExchangeRoute, TaskManagerGateway
 from holdfast.taskmanager.settings import TaskManagerSettings
 
-log = logging.getLogger(__name__)
-
 RESULT = "result binary"
-END_S_MAX = 3.0
-"""How long TaskManagers may take to end by themselves."""
 
 
 class SparkCluster:
@@ -61,15 +55,15 @@ class SparkCluster:
         self._spark = spark
         self._sc = spark.sparkContext
         self._name = name
-        self._group = f"holdfast-{name}-{shipment.secret[:8]}"
+        self._group = f"holdfast-{name}-{uuid.uuid4().hex[:8]}"
         self._program = program
         self._secret = shipment.secret
         self._shipment = self._sc.broadcast(msgspec.msgpack.encode(shipment))
         self._task_manager = task_manager
         self._modules = tuple(modules)
-        self._clients: dict[ProcessId, ProcessClient] = {}
         self._lanes: dict[int, DataFrame] = {}
-        self._hosted: dict[ProcessId, threading.Thread] = {}
+        self._hosting = Hosting(spark, name, self._group, self._secret)
+        self._running: int | None = None
 
     def check(self) -> None:
         if has_ended(self._spark):
@@ -80,46 +74,24 @@ class SparkCluster:
 
     def start(self, start: StartProcess) -> None:
         settings = msgspec.structs.replace(self._task_manager, process=start.process)
-        try:
-            thread = InheritableThread(target=self._host, args=(start, settings), daemon=True)
-        except Exception as error:  # it copies properties of the SparkContext, which may be stopped by now
-            start.ended(start.process, self._reason(error))
-            return
-        thread.name = f"holdfast-{start.process.name}"
-        self._hosted[start.process] = thread
-        thread.start()
-
-    def _host(self, start: StartProcess, settings: TaskManagerSettings) -> None:
-        """One Spark job of one task for as long as the process lives."""
-        reason = "its Spark task returned"
-        try:
-            self._describe(self._process_group(start.process), str(start.process))
-            self._sc.parallelize([0], 1).mapPartitions(_TaskManagerTask(msgspec.msgpack.encode(settings))).collect()
-        except Exception as error:
-            reason = self._reason(error)
-        finally:
-            start.ended(start.process, reason)
-
-    def _reason(self, error: Exception) -> str:
-        return "the Spark session was stopped" if has_ended(self._spark) else first_line(error)
+        self._hosting.start(start, _TaskManagerTask(msgspec.msgpack.encode(settings)))
 
     def end(self, process: ProcessId) -> None:
-        self._cancel_group(self._process_group(process))
-
-    def _cancel_group(self, group: str) -> None:
-        """Spark's jobs end with their session: nothing is left to be cancelled in a session that was stopped."""
-        try:
-            self._sc.cancelJobGroup(group)
-        except Exception as error:
-            if not has_ended(self._spark):
-                log.warning("Spark jobs of %s could not be cancelled: %s", group, first_line(error))
+        self._hosting.end(process)
 
     def gateway(self, route: ExchangeRoute) -> TaskManagerGateway:
         client = TaskManagerClient(route, self._secret)
-        self._clients[client.peer] = client
+        self._hosting.watch(client)
         return client
 
     def run_level(self, run: LevelRun) -> list[UnitResult]:
+        self._running = run.request.run
+        try:
+            return self._run_level(run)
+        finally:
+            self._running = None
+
+    def _run_level(self, run: LevelRun) -> list[UnitResult]:
         header = msgspec.msgpack.encode(msgspec.structs.replace(run, units=[]))
         self._describe(self._run_group(run.request.run), run.description)
         by_leg: dict[int, list[Unit]] = {}
@@ -194,42 +166,16 @@ class SparkCluster:
         return self._program.operators[leg.origin.operator].output_schema
 
     def cancel(self, run: int) -> None:
-        self._cancel_group(self._run_group(run))
+        if self._running == run:  # Spark warns of a group that has no jobs
+            cancel_group(self._spark, self._run_group(run))
 
     def stop(self) -> None:
-        """Processes that answer end by themselves, in good order; the Spark jobs of the others are cancelled."""
-        hosting = {process: thread for process, thread in self._hosted.items() if thread.is_alive()}
-        asked = [threading.Thread(target=self._ask_to_end, args=(process,), daemon=True) for process in hosting]
-        for each in asked:
-            each.start()
-        deadline_s = time.monotonic() + END_S_MAX
-        for each in [*asked, *hosting.values()]:
-            each.join(max(0.0, deadline_s - time.monotonic()))
-        for process, thread in hosting.items():
-            if thread.is_alive():
-                self.end(process)
-        for thread in hosting.values():
-            thread.join(timeout=10)
-        for client in self._clients.values():
-            client.close()
+        self._hosting.stop()
         if not has_ended(self._spark):
             self._shipment.unpersist()
 
-    def _ask_to_end(self, process: ProcessId) -> None:
-        served = self._clients.get(process)
-        if served is None:
-            return
-        try:
-            with ProcessClient(process, served.address, self._secret, END_S_MAX) as client:
-                client.stop()
-        except HoldfastError as error:
-            log.info("%s was not told to end: %s", process.name, error)
-
     def _describe(self, group: str, description: str) -> None:
         self._sc.setJobGroup(group, f"{self._name}: {description}", interruptOnCancel=True)
-
-    def _process_group(self, process: ProcessId) -> str:
-        return f"{self._group}-{process.role.value.lower()}-{process.number}-{process.incarnation}"
 
     def _run_group(self, run: int) -> str:
         return f"{self._group}-run-{run}"

@@ -4,6 +4,7 @@ Py4J wraps the reason in pages of stack traces; here the gist is found again.
 """
 
 import re
+import signal
 
 from pyspark import errors as spark_errors
 
@@ -23,6 +24,9 @@ _BY_SPARK_SQL = (
 _PYTHON_ERROR = re.compile(
     r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit|Iteration|Warning)): ?(.*)$", re.MULTILINE
 )
+_EXECUTOR_LOST = re.compile(r"ExecutorLostFailure \(executor (\S+) exited.*?\) Reason: (.*)")
+_EXIT_CODE = re.compile(r"exited with code (\d+)")
+_CRASH = re.compile(r"Fatal Python error: (.*)")
 _GIST_CHARACTERS_MAX = 500
 
 
@@ -57,13 +61,32 @@ def _reason(text: str) -> str | None:
     return None if by_spark is None else by_spark[1][:_GIST_CHARACTERS_MAX]
 
 
+def cause_of_death(text: str) -> str:
+    """Why a task's process is no more, from Spark's words about the task."""
+    executor = _EXECUTOR_LOST.search(text)
+    if executor:
+        code = _EXIT_CODE.search(executor[2])
+        return f"executor {executor[1]} was lost: {executor[2].strip()}{_signal_of(int(code[1])) if code else ''}"
+    return first_line(RuntimeError(text))
+
+
+def _signal_of(exit_code: int) -> str:
+    """What an exit code of a shell says: past 128, the number of the signal that ended the process."""
+    try:
+        name = signal.Signals(exit_code - 128).name
+    except ValueError:
+        return ""
+    hint = ", also sent by the kernel when memory runs out" if name == "SIGKILL" else ""
+    return f" (killed by {name}{hint})"
+
+
 def first_line(error: Exception) -> str:
     """The gist of an error in a line."""
     text = str(error)
     if isinstance(error, HoldfastError):
         return text
     if "Python worker exited unexpectedly" in text:
-        return "its Python worker process ended unexpectedly (killed, out of memory, or crashed)"
+        return f"its Python worker process was killed, or it crashed{_crash(text)}"
     own = _OWN.search(text)
     if own:
         return f"{own[1]}: {own[2]}"
@@ -71,3 +94,9 @@ def first_line(error: Exception) -> str:
         if "SparkException" in line or "Job aborted" in line or "cancelled" in line:
             return line.strip(" :")[:_GIST_CHARACTERS_MAX]
     return f"{type(error).__name__}: {text[:_GIST_CHARACTERS_MAX]}"
+
+
+def _crash(text: str) -> str:
+    """The crash itself, where Python's fault handler was on to note it (`spark.python.worker.faulthandler.enabled`)."""
+    found = _CRASH.search(text)
+    return "" if found is None else f": {found[1]}"

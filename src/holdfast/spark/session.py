@@ -4,6 +4,7 @@ A clone keeps settings, temporary views and functions, so that transforms see wh
 execution is off in it, because a stage must run as planned.
 """
 
+import logging
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ from pyspark.sql import SparkSession
 
 from holdfast.errors import JobRefused
 
+log = logging.getLogger(__name__)
+
+TASKS_LOOKED_AT_MAX = 10
 _JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
@@ -38,6 +42,31 @@ def has_ended(spark: SparkSession) -> bool:
         return bool(java_context.sc().isStopped())
     except (Py4JError, OSError):
         return True
+
+
+def cancel_group(spark: SparkSession, group: str) -> None:
+    """Cancel Spark jobs; those of a session that was stopped have ended with it."""
+    try:
+        spark.sparkContext.cancelJobGroup(group)
+    except Exception as error:
+        if not has_ended(spark):
+            log.warning("the Spark jobs of group %s could not be cancelled: %s", group, error)
+
+
+def failed_attempt(spark: SparkSession, group: str) -> str | None:
+    """Spark's words about a task of that job group that has failed, whether Spark tries it again or not."""
+    try:
+        tracker, store = spark.sparkContext.statusTracker(), spark.sparkContext._jsc.sc().statusStore()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+        for stage in [stage for job in jobs if job is not None for stage in job.stageIds]:
+            tasks = store.taskList(stage, 0, TASKS_LOOKED_AT_MAX)
+            messages = [tasks.apply(index).errorMessage() for index in range(tasks.size())]
+            for message in messages:
+                if message.isDefined():
+                    return str(message.get())
+    except (Py4JError, OSError, AttributeError) as error:
+        log.debug("Spark does not tell how the tasks of %s fared: %s", group, error)
+    return None
 
 
 def clone_session(spark: SparkSession) -> SparkSession:

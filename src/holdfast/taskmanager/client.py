@@ -34,6 +34,10 @@ class ProcessClient:
         """Ask the process to end; it deletes nothing in the store."""
         self._call("stop", (), type(None))
 
+    def await_end(self) -> None:
+        """Block until the process is told to end. Raises `TaskManagerLost` as soon as it dies before."""
+        self._call("await_end", (), bool)
+
     def close(self) -> None:
         self._flight.close()
 

@@ -45,6 +45,7 @@ def run_task_manager(
                 membership = Membership(settings, task_manager.stopped, job_master, clock, garbage.tick)
                 reason = membership.keep(reachable_at)
         finally:
+            task_manager.stop()  # whoever waits for the end is answered
             server.close()
     finally:
         task_manager.close()

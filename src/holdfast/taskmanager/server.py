@@ -110,4 +110,5 @@ def _actions(task_manager: TaskManager) -> dict[str, Callable[[bytes], Any]]:
         "complete": of_numbers(task_manager.complete),
         "abort_checkpoint": of_numbers(task_manager.abort_checkpoint),
         "stop": lambda body: task_manager.stop(),
+        "await_end": lambda body: task_manager.stopped.wait(),
     }

@@ -1,0 +1,163 @@
+"""Processes that stay, each as one Spark job of one task: started, watched, ended.
+
+    start ──► Spark job ──► the process registers ──► watch: a call to it that lasts as long as it does
+                 │                                       │ the connection breaks
+                 └── the job ends ──► `ended` ◄──────────┘ then what is left of the job is cancelled
+
+Spark alone does not tell of an end in time: it tries the task of an executor that died again, once there is a slot,
+and the job goes on meanwhile. The connection to a process breaks with it, at once. Why it died is Spark's to say.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark import InheritableThread
+from pyspark.sql import SparkSession
+
+from holdfast.errors import HoldfastError, TaskManagerLost
+from holdfast.ids import ProcessId
+from holdfast.jobmaster.cluster import StartProcess
+from holdfast.spark.failures import cause_of_death, first_line
+from holdfast.spark.session import cancel_group, failed_attempt, has_ended
+from holdfast.taskmanager.client import ProcessClient
+
+log = logging.getLogger(__name__)
+
+END_S_MAX = 3.0
+"""How long processes may take to end by themselves."""
+CANCEL_S_MAX = 10.0
+VERDICT_S_MAX = 1.0
+"""How long Spark may take to say why a task died; it takes 0.1 s."""
+VERDICT_POLL_S = 0.02
+KERNEL_COUNTERS = Path("/proc/vmstat")
+
+TaskBody = Callable[[Iterator[Any]], Iterator[Any]]
+
+
+class Hosting:
+    """All processes of one start of a job. Thread-safe."""
+
+    def __init__(self, spark: SparkSession, name: str, group: str, secret: str) -> None:
+        self._spark = spark
+        self._name = name
+        self._group = group
+        self._secret = secret
+        self._starts: dict[ProcessId, StartProcess] = {}
+        self._threads: dict[ProcessId, threading.Thread] = {}
+        self._clients: dict[ProcessId, ProcessClient] = {}
+        self._kills_before: dict[ProcessId, int] = {}
+
+    def start(self, start: StartProcess, body: TaskBody) -> None:
+        """Returns at once; `start.ended` is called when the process is over, perhaps by several threads."""
+        self._starts[start.process] = start
+        self._kills_before[start.process] = out_of_memory_kills()
+        try:
+            thread = InheritableThread(target=self._host, args=(start, body), daemon=True)
+        except Exception as error:  # it copies properties of the SparkContext, which may be stopped by now
+            start.ended(start.process, self._cause(start.process, first_line(error)))
+            return
+        thread.name = f"holdfast-{start.process.name}"
+        self._threads[start.process] = thread
+        thread.start()
+
+    def _host(self, start: StartProcess, body: TaskBody) -> None:
+        """One Spark job of one task for as long as the process lives."""
+        reason = "its Spark task returned"
+        try:
+            context = self._spark.sparkContext
+            context.setJobGroup(self._group_of(start.process), f"{self._name}: {start.process}", interruptOnCancel=True)
+            context.parallelize([0], 1).mapPartitions(body).collect()
+        except Exception as error:
+            reason = first_line(error)
+        finally:
+            start.ended(start.process, self._cause(start.process, reason))
+
+    def watch(self, client: ProcessClient) -> None:
+        """The process has registered; its death is noticed from now on as its connection breaks."""
+        self._clients[client.peer] = client
+        threading.Thread(target=self._watch, args=(client,), name=f"watch-{client.peer.name}", daemon=True).start()
+
+    def _watch(self, client: ProcessClient) -> None:
+        process = client.peer
+        try:
+            client.await_end()
+        except TaskManagerLost as error:
+            self._starts[process].ended(process, self._await_cause(process, str(error)))
+            self._cancel(process)
+        except HoldfastError as error:
+            log.warning("%s is not watched: %s", process, error)
+
+    def end(self, process: ProcessId) -> None:
+        """Cancel the Spark job of a process that does not answer; `ended` is told what Spark knows about it."""
+        self._starts[process].ended(process, self._await_cause(process, "it did not answer, and was ended"))
+        self._cancel(process)
+
+    def _cancel(self, process: ProcessId) -> None:
+        thread = self._threads.get(process)
+        if thread is not None and thread.is_alive():
+            cancel_group(self._spark, self._group_of(process))
+
+    def _await_cause(self, process: ProcessId, otherwise: str) -> str:
+        """Spark's word on the end of a process that has just died. It follows the death after a while."""
+        deadline_s = time.monotonic() + VERDICT_S_MAX
+        thread = self._threads.get(process)
+        while thread is not None and thread.is_alive() and time.monotonic() < deadline_s and not has_ended(self._spark):
+            if failed_attempt(self._spark, self._group_of(process)) is not None:
+                break
+            thread.join(VERDICT_POLL_S)
+        return self._cause(process, otherwise)
+
+    def _cause(self, process: ProcessId, otherwise: str) -> str:
+        if has_ended(self._spark):
+            return "the Spark session was stopped"
+        failed = failed_attempt(self._spark, self._group_of(process))
+        reason = otherwise if failed is None else cause_of_death(failed)
+        kills = out_of_memory_kills() - self._kills_before[process]
+        if kills > 0:
+            reason += (
+                f". The kernel of the driver's machine ended {kills} process(es) meanwhile for lack of memory: give "
+                "the machine or container more, or lower TaskManagerConfig(memory=…) or the number of TaskManagers"
+            )
+        return reason
+
+    def stop(self) -> None:
+        """Processes that answer end by themselves, in good order; the Spark jobs of the others are cancelled."""
+        hosting = {process: thread for process, thread in self._threads.items() if thread.is_alive()}
+        asked = [threading.Thread(target=self._ask_to_end, args=(process,), daemon=True) for process in hosting]
+        for each in asked:
+            each.start()
+        deadline_s = time.monotonic() + END_S_MAX
+        for each in [*asked, *hosting.values()]:
+            each.join(max(0.0, deadline_s - time.monotonic()))
+        for process in hosting:
+            self._cancel(process)
+        for thread in hosting.values():
+            thread.join(CANCEL_S_MAX)
+        for client in self._clients.values():
+            client.close()
+
+    def _ask_to_end(self, process: ProcessId) -> None:
+        served = self._clients.get(process)
+        if served is None:
+            return
+        try:
+            with ProcessClient(process, served.address, self._secret, END_S_MAX) as client:
+                client.stop()
+        except HoldfastError as error:
+            log.info("%s was not told to end: %s", process.name, error)
+
+    def _group_of(self, process: ProcessId) -> str:
+        return f"{self._group}-{process.role.value.lower()}-{process.number}-{process.incarnation}"
+
+
+def out_of_memory_kills() -> int:
+    """How many processes this machine's kernel has ended so far because memory ran out; 0 where it does not count."""
+    try:
+        lines = KERNEL_COUNTERS.read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

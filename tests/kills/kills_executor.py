@@ -1,0 +1,106 @@
+"""A driver that kills the executor under its own TaskManager, while every other slot is taken by the user's own tasks.
+
+    python kills_executor.py <folder>
+
+Writes `found.json`: when the loss was noticed, its reason, and what became of the rows.
+"""
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+from kills_driver import session
+
+import holdfast as hf
+
+ROWS, KEYS = 4000, 8
+WAIT_S = 120.0
+
+
+def until(condition):
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+
+
+def keys(rows):
+    return pa.record_batch([pa.array(rows.column(0).to_numpy() % KEYS)], names=["k"])
+
+
+def counts(spark, folder, sink):
+    job = hf.Job(
+        spark,
+        name="executor",
+        storage=(folder / "storage").as_uri(),
+        parallelism=2,
+        task_managers=1,
+        checkpoint=hf.CheckpointConfig(trigger=hf.manual()),
+    )
+    job.read(hf.SequenceSource(ROWS, splits=2)).map_batches(keys, "k BIGINT").key_by("k").aggregate(n=hf.count()).write(
+        sink
+    )
+    return job.start()
+
+
+def executor_of(query):
+    """The executor's JVM: an ancestor of the process that listens where the TaskManager is."""
+    port = int(query.taskManagers[0]["address"].rpartition(":")[2])
+    for process in psutil.Process().children(recursive=True):
+        for each in process.net_connections("tcp"):
+            if each.status == psutil.CONN_LISTEN and each.laddr.port == port:
+                return next(parent for parent in process.parents() if "ExecutorBackend" in " ".join(parent.cmdline()))
+    raise AssertionError(f"nobody listens on port {port}")
+
+
+def occupy(spark, folder, tasks):
+    """Tasks of the user's own that stay until they are cancelled."""
+    started = folder / "started"
+    started.mkdir()
+
+    def stay(index, _):
+        (started / str(index)).touch()
+        threading.Event().wait(600)
+        return iter(())
+
+    def run():
+        spark.sparkContext.setJobGroup("own", "the user's own tasks", interruptOnCancel=True)
+        try:
+            spark.sparkContext.parallelize(range(tasks), tasks).mapPartitionsWithIndex(stay).collect()
+        except Exception:
+            return  # cancelled
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    until(lambda: len(list(started.iterdir())) == tasks)
+    return thread
+
+
+def main(folder):
+    spark = session("local-cluster[2,2,1024]")
+    sink = hf.MemorySink()
+    query = counts(spark, folder, sink)
+    query.processAllAvailable()
+    own = occupy(spark, folder, 3)
+    victim = executor_of(query)
+    killed_s = time.monotonic()
+    victim.kill()
+    until(lambda: not query.taskManagers)
+    noticed_s = time.monotonic() - killed_s
+    spark.sparkContext.cancelJobGroup("own")
+    own.join(WAIT_S)
+    until(lambda: query.restarts)
+    query.processAllAvailable()
+    newest = {row["k"]: row["n"] for row in sink.rows()}
+    query.stop()
+    found = {"noticed_s": noticed_s, "restarts": query.restarts, "counts": newest, "active": query.isActive}
+    (folder / "found.json").write_text(json.dumps(found))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
