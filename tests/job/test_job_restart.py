@@ -1,11 +1,14 @@
 """Starting a job again on its storage: where it goes on, what of its shape may change, and what is refused."""
 
+from typing import ClassVar
+
 import pyarrow as pa
 import pytest
 from job_kit import Feed, new_job, new_storage, newest, pairs, script, store_of, tuples, until
 
 import holdfast as hf
 from holdfast.sinks.base import Sink
+from holdfast.sources.sequence import SequenceEnumerator
 from holdfast.storage.store import ObjectStore
 from holdfast.testing import run, start
 
@@ -267,3 +270,41 @@ def test_a_state_that_becomes_a_map_is_refused():
     storage, sink = new_storage(), hf.MemorySink(name="out")
     run(summed(storage, Narrow(), sink, ROWS))
     refused(storage, summed(storage, Mapped(), sink, ROWS), "'f', state 'total': stored as a value, declared as a map")
+
+
+class Heard(SequenceEnumerator):
+    """Notes what it is told of checkpoints, in order, with what it is asked in between."""
+
+    notes: ClassVar[list[object]] = []
+
+    def completed(self, offsets):
+        self.notes.append(offsets)
+
+    def plan(self, start, until, rows_max, bytes_max):
+        if self.notes[-1:] != ["planned"]:
+            self.notes.append("planned")
+        return super().plan(start, until, rows_max, bytes_max)
+
+
+class HeardSource(hf.SequenceSource):
+    def enumerator(self, context):
+        return Heard(self, context.source, context.clock)
+
+
+def test_a_source_hears_of_the_checkpoint_that_a_start_begins_from_and_of_its_last_one():
+    storage = new_storage()
+
+    def job(rows):
+        made = new_job(storage)
+        made.read(HeardSource(rows, name="numbers")).write(hf.NoopSink(name="out"))
+        return made
+
+    Heard.notes.clear()
+    run(job(20))
+    assert Heard.notes == ["planned", {"0": 20}]
+    run(job(50))
+    assert Heard.notes[2:] == [{"0": 20}, "planned", {"0": 50}]
+    query = start(job(90), hf.processing_time())
+    query.processAllAvailable()
+    query.stop()
+    assert [note for note in Heard.notes[5:] if note != "planned"] == [{"0": 50}, {"0": 90}]

@@ -81,6 +81,7 @@ def test_what_lands_late_in_the_living_epoch_goes_with_a_later_sweep(running: Ru
     late = {
         running.put(names.manifest(1, 1, 7)),
         running.put(names.committables(1, 1, "nobody")),
+        running.put(names.source_chunk(1)),
         running.staged(run=1, batch=0),
     }
     running.sweep()

@@ -11,10 +11,11 @@ from simulation_runtime import Runtime
 from simulation_threads import EPOCH_S
 
 import holdfast as hf
-from holdfast.clock import Clock
+from holdfast.errors import StorageError
 from holdfast.sinks.base import Sink
-from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets
+from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, SourcePlan
 from holdfast.sources.sequence import SequenceEnumerator
+from holdfast.storage import names
 
 
 class Feed:
@@ -22,6 +23,10 @@ class Feed:
 
     def __init__(self, runtime: Runtime, limit: int, over_s: float) -> None:
         self.limit = limit
+        self.restored: Offsets | None = None
+        """What a start went on from, until the source was told that it is recorded."""
+        self.completed: Offsets | None = None
+        """The last checkpoint that the source was told of."""
         self._runtime = runtime
         self._over_s = over_s
         self._rows_per_s = limit / over_s if over_s else 0.0
@@ -48,18 +53,65 @@ class FedSource(hf.SequenceSource):
         return False
 
     def enumerator(self, context: EnumeratorContext) -> Enumerator:
-        return _FedEnumerator(self, context.source, context.clock)
+        return _FedEnumerator(self, context)
 
 
 class _FedEnumerator(SequenceEnumerator):
-    def __init__(self, source: FedSource, name: str, clock: Clock) -> None:
-        super().__init__(source, name, clock)
+    """Stores how many rows it has seen before it says so, each time in a new object, and requires to be told of every
+    start's base and last checkpoint: else objects would stay, and the next start would find an older `completed`."""
+
+    def __init__(self, source: FedSource, context: EnumeratorContext) -> None:
+        super().__init__(source, context.source, context.clock)
+        assert source.feed is not None
         self._fed = source
+        self._feed = source.feed
+        self._context = context
+        self._rows = 0
+        self._chunk: str | None = None
+        self._replaced: list[tuple[str, int | None]] = []
+        """Objects that a later one has replaced, and how many rows were read by the first position without them."""
+
+    def restore(self, offsets: Offsets, objects: list[str]) -> None:
+        super().restore(offsets, objects)
+        self._feed.restored = offsets
+        for self._chunk in objects:
+            self._rows = int(self._context.store.get(self._chunk))
+        require(_rows_of(offsets) <= self._rows, f"{offsets} are past the {self._rows} rows that {objects} know of")
 
     def latest(self) -> Offsets:
-        assert self._fed.feed is not None
-        rows = self._fed.feed.rows()
-        return {split: self._fed.length(int(split), rows) for split in self._fed.split_names}
+        rows = self._feed.rows()
+        if rows > self._rows:
+            name = names.source_chunk(self._context.epoch)
+            self._context.store.put(name, str(rows).encode())
+            if self._chunk is not None:
+                self._replaced.append((self._chunk, None))
+            self._chunk, self._rows = name, rows
+        return {split: self._fed.length(int(split), self._rows) for split in self._fed.split_names}
+
+    def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
+        if self._feed.restored is not None:
+            require_equal(self._feed.completed, self._feed.restored, "what the source heard of the base")
+        return super().plan(start, until, rows_max, bytes_max)
+
+    def objects(self, offsets: Offsets) -> list[str]:
+        rows = _rows_of(offsets)
+        self._replaced = [(name, rows if since is None else since) for name, since in self._replaced]
+        return [] if self._chunk is None else [self._chunk]
+
+    def completed(self, offsets: Offsets) -> None:
+        self._feed.completed = offsets
+        self._feed.restored = None
+        rows = _rows_of(offsets)
+        gone = [name for name, since in self._replaced if since is not None and since < rows]
+        self._replaced = [each for each in self._replaced if each[0] not in gone]
+        try:
+            self._context.store.delete(gone)
+        except StorageError:
+            self._replaced += [(name, 0) for name in gone]
+
+
+def _rows_of(offsets: Offsets) -> int:
+    return sum(int(position or 0) for position in offsets.values())
 
 
 class Marks(hf.ProcessFunction):

@@ -61,6 +61,7 @@ def run_all(world: World) -> None:
     assert newest is not None
     world.complete(lambda: world.check_state(store, newest[1]), world.observer)
     require_equal(newest[1].offsets["numbers"], oracle.first(world.feed.limit, world.settings.splits), "positions")
+    require_equal(world.feed.completed, newest[1].offsets["numbers"], "the last checkpoint that the source heard of")
 
 
 def run_last(world: World) -> Started:

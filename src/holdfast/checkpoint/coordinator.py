@@ -311,6 +311,7 @@ class Coordinator:
         """The record takes over what its pending checkpoint held, and holds its groups."""
         groups = {(sink, group.number) for sink, each in sent.carried.items() for group in each}
         objects = [group.object for each in sent.carried.values() for group in each]
+        objects += [name for found in sent.position.source_objects.values() for name in found]
         for sink in sorted(sent.committables):
             group = ev.Group(event.number, event.stored[sink])
             groups.add((sink, event.number))

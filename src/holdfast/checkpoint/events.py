@@ -74,7 +74,7 @@ class Group:
 class BaseRecord:
     """The checkpoint record the job starts from.
 
-    `objects`: the manifests and all that they refer to. `groups`: per sink, unpublished as far as the record knows.
+    `objects`: the manifests and all that they refer to, and those of sources. `groups`: per sink, unpublished as far as the record knows.
     """
 
     number: JournalNumber
@@ -203,7 +203,10 @@ class TaskManagersChanged:
 
 @dataclass(frozen=True, slots=True)
 class ObjectsFound:
-    """What dead incarnations stored, or was stored for resolved checkpoints: these names have no other owner now."""
+    """What dead incarnations stored, was stored for resolved checkpoints, or a source has let go of.
+
+    These names have no other owner now: each goes once no record, group or live log names it.
+    """
 
     names: frozenset[str]
 

@@ -197,6 +197,11 @@ class Control:
         return self._events.empty() and not any(self._coordinator.backlog.values())
 
     @property
+    def newest_record(self) -> CheckpointRecord | None:
+        """The newest checkpoint that is known to be recorded: of this start, or the one that it began from."""
+        return self._recorder.newest
+
+    @property
     def checkpoint_under_way(self) -> bool:
         """Whether one was cut that has not ended yet."""
         return bool(self._watched)

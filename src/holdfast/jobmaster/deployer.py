@@ -192,10 +192,10 @@ class Deployer:
 
 
 def base_objects(store: ObjectStore, base: CheckpointRecord | None) -> frozenset[str]:
-    """The base's manifests, and all objects that they name."""
+    """The base's manifests, all objects that they name, and those of its sources."""
     if base is None:
         return frozenset()
-    objects = set(base.manifests)
+    objects = {*base.manifests, *(name for found in base.source_objects.values() for name in found)}
     for manifest in load_manifests(store, base.manifests):
         for table in manifest.tables:
             objects.update(table.objects())

@@ -38,6 +38,7 @@ from holdfast.jobmaster.waiters import Waiters
 from holdfast.journal.fence import TakenOver
 from holdfast.journal.journal import Journal
 from holdfast.settings import AvailableNow, CheckpointConfig, ProcessingTime
+from holdfast.sources.objects import SourceObjects
 from holdfast.taskmanager.protocol import Acknowledgement, Decline, ExchangeRoute, Registration
 
 log = logging.getLogger(__name__)
@@ -110,7 +111,10 @@ class JobMaster:
         self._looked_at_cluster_s = float("-inf")
         self._task_managers = TaskManagers(cluster, job.settings.layout.task_managers, clock, self._on_lost)
         self._publishers = publishers_of(job)
-        self._planner = planner_of(job, cluster.senders, clock)
+        self._source_objects = SourceObjects(
+            job.store, job.epoch, lambda gone: self._control.post(events.ObjectsFound(gone))
+        )
+        self._planner = planner_of(job, self._source_objects, cluster.senders, clock)
         self._control = self._make_control(Journal(job.store, taken.epoch, taken.base_number))
         self._deployer = Deployer(job, cluster, self._task_managers, self._control, self._stopping, self._before_commit)
         self._waiters = Waiters(self._planner.reached, self.trigger_checkpoint, self._control.published)
@@ -177,7 +181,13 @@ class JobMaster:
     def _close(self) -> None:
         """Every part is closed, whatever becomes of the others: the end of a query must be reached."""
         self._stopping.set()
-        parts = [self._control.close, self._task_managers.stop, self._cluster.stop, self._planner.close]
+        parts = [
+            self._control.close,
+            self._tell_sources_at_the_end,
+            self._task_managers.stop,
+            self._cluster.stop,
+            self._planner.close,
+        ]
         for close in [*parts, self._sweeper.close, self._on_close]:
             try:
                 close()
@@ -423,6 +433,19 @@ class JobMaster:
         if positions:
             self._planner.completed(positions[-1])
 
+    def _tell_sources_at_the_end(self) -> None:
+        """What was recorded since the loop told them last, for a next start may be long in coming, or never come.
+
+        Not where another JobMaster has taken over: sources may delete what they need no more, and that is its to do.
+        """
+        newest = position_of(self._control.newest_record)
+        if newest is None or isinstance(self._failure, errors.Fenced):
+            return
+        try:
+            self._planner.completed(newest)
+        except Exception as error:
+            log.warning("%s: a source could not be told of the last checkpoint: %s", self._settings.name, error)
+
     def _on_failed(self, error: Exception) -> None:
         self._failure = self._failure or error
         self._wake.set()
@@ -446,7 +469,7 @@ class JobMaster:
     def _make_sweeper(self) -> Sweeper:
         job = self.job
         janitor = Janitor(job.store, job.epoch, self._publishers)
-        remains = Remains(job.store, job.stored.job_id, job.epoch, self._publishers)
+        remains = Remains(job.store, job.stored.job_id, job.epoch, self._publishers, self._source_objects)
         return Sweeper(janitor, remains, self._control.post, self._clock, self._stopping.is_set)
 
     def _make_control(self, journal: Journal) -> Control:

@@ -10,6 +10,7 @@ from holdfast.journal.records import CheckpointRecord
 from holdfast.sinks.base import PublishContext, Sink
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sources.base import EnumeratorContext
+from holdfast.sources.objects import SourceObjects
 from holdfast.watermarks import Watermarks
 
 
@@ -28,9 +29,9 @@ def publishers_of(job: StartedJob) -> dict[str, Publisher]:
     return publishers
 
 
-def planner_of(job: StartedJob, senders: int, clock: Clock) -> Planner:
+def planner_of(job: StartedJob, objects: SourceObjects, senders: int, clock: Clock) -> Planner:
     enumerators = {
-        name: source.enumerator(EnumeratorContext(job.store, name, job.epoch, clock))
+        name: source.enumerator(EnumeratorContext(objects, name, job.epoch, clock))
         for name, source in job.program.sources.items()
     }
     program = job.program

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from holdfast.checkpoint.events import Position
+from holdfast.checkpoint.events import Position, Scalar
 from holdfast.clock import Clock
 from holdfast.functions.operator import Timers
 from holdfast.graph.plan import Plan, group_reads
@@ -80,6 +80,8 @@ class Planner:
         self._timers: Mapping[str, list[Timers]] | None = None
         """By operator, what the last batch left of each subtask's timers; None: not known."""
         self._initial: AllOffsets = {}
+        self._completed: Mapping[str, Mapping[str, Scalar]] | None = None
+        """What sources were told of last."""
         self.offsets: AllOffsets = {}
 
     def begin(self, base: Position | None) -> None:
@@ -87,6 +89,8 @@ class Planner:
         for name, enumerator in self._enumerators.items():
             if base is not None and name in base.offsets:
                 enumerator.restore(dict(base.offsets[name]), list(base.source_objects.get(name, [])))
+        if base is not None:
+            self.completed(base)
         self._initial = {
             name: dict(base.offsets[name]) if base is not None and name in base.offsets else enumerator.initial()
             for name, enumerator in self._enumerators.items()
@@ -95,7 +99,7 @@ class Planner:
 
     def restore(self, base: Position | None) -> None:
         """Go back to a checkpoint of this process's own, or to the beginning. Batch numbers and time go on."""
-        offsets: Mapping[str, Mapping[str, int | float | str | bool | None]] = base.offsets if base is not None else {}
+        offsets: Mapping[str, Mapping[str, Scalar]] = base.offsets if base is not None else {}
         self.offsets = {name: dict(offsets.get(name, self._initial[name])) for name in self._enumerators}
         self._watermarks.restore({} if base is None else base.watermarks)
         self._timers = None
@@ -166,9 +170,13 @@ class Planner:
         return Position(plan.batch_time_us, plan.to, objects, self._watermarks.times)
 
     def completed(self, position: Position) -> None:
-        """A checkpoint at that position was recorded."""
+        """A checkpoint at that position was recorded; a source that is new since then is not in it."""
+        if position.offsets == self._completed:
+            return
+        self._completed = position.offsets
         for name, enumerator in self._enumerators.items():
-            enumerator.completed(dict(position.offsets[name]))
+            if name in position.offsets:
+                enumerator.completed(dict(position.offsets[name]))
 
     def lag(self) -> dict[str, dict[str, int]]:
         return {name: dict(enumerator.lag(self.offsets[name])) for name, enumerator in self._enumerators.items()}

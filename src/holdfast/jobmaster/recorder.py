@@ -61,6 +61,12 @@ class Recorder:
         """Any thread: a record that the coordinator names; None for none."""
         return None if number is None else self._records[number]
 
+    @property
+    def newest(self) -> CheckpointRecord | None:
+        """Any thread: the one with the highest number; None where there is none yet."""
+        records = dict(self._records)
+        return records[max(records)] if records else None
+
     def check_not_fenced(self) -> None:
         """Raises `Fenced`."""
         self._journal.check()

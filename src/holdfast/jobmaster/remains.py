@@ -1,7 +1,8 @@
 """What the dead of the living epoch left, and puts that landed late: found by listing, while the job runs.
 
     dstl/, shared/    folders of dead incarnations    ─┐ told to the coordinator, which knows what of it
-    manifests/        of checkpoints that are resolved ─┘ a record, a group or a live log still names
+    manifests/        of checkpoints that are resolved  │ a record, a group or a live log still names
+    sources/          what no source uses              ─┘
     staging/          of runs that are over, and of batches that were committed: deleted here, unless a
                       committable names it that may still be published
 
@@ -20,6 +21,7 @@ from holdfast.journal.codec import decode_committables
 from holdfast.sinks.base import Gone
 from holdfast.sinks.gathered import Named, gathering_of
 from holdfast.sinks.staging import batch_of
+from holdfast.sources.objects import SourceObjects
 from holdfast.storage import names
 from holdfast.storage.names import ChangelogName, CommittablesName, ManifestName, SharedName, StagedName
 from holdfast.storage.store import ObjectStore
@@ -33,18 +35,27 @@ FOLDERS_MAX = 32
 class Remains:
     """Those of one epoch."""
 
-    def __init__(self, store: ObjectStore, job_id: str, epoch: int, publishers: Mapping[str, Publisher]) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        job_id: str,
+        epoch: int,
+        publishers: Mapping[str, Publisher],
+        source_objects: SourceObjects,
+    ) -> None:
         self._store = store
+        self._source_objects = source_objects
         self._job_id = job_id
         self._epoch = epoch
         self._publishers = publishers
 
     def stored(self, dead: Collection[int], resolved: int) -> frozenset[str]:
-        """What `dead` incarnations stored, and what was stored for checkpoints up to `resolved`; named or not.
+        """What `dead` incarnations stored, what was stored for checkpoints up to `resolved`, strays of sources.
 
-        Acknowledgements may have died with who sent them, and no acknowledgement completes these checkpoints any more.
+        Some of it may still be named. Acknowledgements may have died with who sent them, and no acknowledgement
+        completes these checkpoints any more.
         """
-        found = set()
+        found = self._source_objects.strays()
         for folder in [*self._folders(dead), names.manifests_folder(self._epoch)]:
             for info in self._store.list(folder):
                 parsed = names.parse(info.name)

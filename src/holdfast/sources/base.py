@@ -64,7 +64,10 @@ class SourceBatch:
 
 @dataclass(frozen=True)
 class EnumeratorContext:
-    """What an enumerator may use: the job's store, the folder for discovery chunks of this epoch, the clock."""
+    """What an enumerator may use: the job's store, the folder for discovery chunks of this epoch, the clock.
+
+    A name that was deleted, or whose put failed, must not be put again: what lands there later is deleted.
+    """
 
     store: ObjectStore
     source: str
@@ -106,7 +109,10 @@ class Enumerator(ABC):
     def completed(self, offsets: Offsets) -> None:
         """A checkpoint with these offsets was recorded: the job will not go back to before them.
 
-        What `objects` names is the enumerator's own: it may now delete what only older offsets needed.
+        Called after `restore` with the checkpoint that a start begins from, then for each later one, unless a newer
+        one comes first, and at the end of the start for its last one.
+        What `objects` names is the enumerator's own: it may now delete what only older offsets needed. The object is
+        gone once the records that name it are.
         """
         return
 

@@ -166,6 +166,11 @@ def epoch_folders(epoch: int) -> list[str]:
     return [f"{CHANGELOG}{_number(epoch)}/", f"{SHARED}{_number(epoch)}/"]
 
 
+def sources_folder(epoch: int) -> str:
+    """The folder of an epoch's discovery chunks, for `list`."""
+    return f"{SOURCES}{_number(epoch)}/"
+
+
 def manifests_folder(epoch: int) -> str:
     """The folder of an epoch's checkpoints, for `list`."""
     return f"{MANIFESTS}{_number(epoch)}/"
