@@ -8,7 +8,6 @@ commands, and fixes the order of an answer's commands.
         └──────────────────────────────────────────────────────────────────────────────────────────────────────┘
 
 Invariants
-----------
 - A cut is at the last committed batch, and never waits for a running one. There is none without progress, and none
   between `CommitBegan` and what answers it.
 - The record completes the checkpoint. One that was sent neither expires nor is aborted, and while it is unanswered

@@ -74,7 +74,7 @@ class Group:
 class BaseRecord:
     """The checkpoint record the job starts from.
 
-    `objects`: the manifests and all that they refer to, and those of sources. `groups`: per sink, unpublished as far as the record knows.
+    `objects`: manifests, all they refer to, and those of sources. `groups`: per sink, not known to be published.
     """
 
     number: JournalNumber
@@ -203,10 +203,7 @@ class TaskManagersChanged:
 
 @dataclass(frozen=True, slots=True)
 class ObjectsFound:
-    """What dead incarnations stored, was stored for resolved checkpoints, or a source has let go of.
-
-    These names have no other owner now: each goes once no record, group or live log names it.
-    """
+    """What the dead stored, was stored for resolved checkpoints, or sources let go of: it has no other owner now."""
 
     names: frozenset[str]
 
