@@ -190,7 +190,7 @@ class Run:
         slots = table.lookup(rows)
         clock.append(time.thread_time())
         column = table.column("n")
-        running_count(slots, column.values, column.valid, table.present, np.empty(len(slots), np.int64))
+        running_count(slots, column.values, column.valid, table.present.array, np.empty(len(slots), np.int64))
         clock.append(time.thread_time())
         changes = self.log.changes()
         clock.append(time.thread_time())

@@ -75,6 +75,9 @@ class Job:
         See `CheckpointConfig` and `TaskManagerConfig`.
     max_rows_per_batch, max_bytes_per_batch
         Bounds of one batch, over all sources.
+    max_event_time_skew
+        A source with a watermark is not read while its event time is further ahead of the slowest other source that
+        has rows. A higher value lets sources drift apart, and joins and windows hold more state. None: no limit.
     bad_records, dead_letters
         `"fail"`, or `"dead_letter"` with the URL of a folder: malformed rows, null keys, rows that overflow a sum or
         whose function raised.
@@ -107,6 +110,7 @@ class Job:
         task_manager: TaskManagerConfig | None = None,
         max_rows_per_batch: int = 2_000_000,
         max_bytes_per_batch: Size = "256MB",
+        max_event_time_skew: Duration | None = None,
         bad_records: str = "fail",
         dead_letters: str | None = None,
         combine: bool = True,
@@ -129,6 +133,9 @@ class Job:
         self.checkpoint = checkpoint or CheckpointConfig()
         self.task_manager = task_manager or TaskManagerConfig()
         self.max_rows_per_batch = max_rows_per_batch
+        self.max_event_time_skew_us = (
+            None if max_event_time_skew is None else _micros(max_event_time_skew, "max_event_time_skew")
+        )
         self.max_bytes_per_batch = size_bytes(max_bytes_per_batch, "max_bytes_per_batch")
         self.dead_letters = _dead_letter_sink(bad_records, dead_letters, self.storage_options)
         self.combine = combine
@@ -224,17 +231,18 @@ class Stream:
     def with_watermark(self, column: str, delay: Duration, idle_timeout: Duration | None = None) -> "Stream":
         """Say how far event time has come: `column`'s newest value per split, less `delay`; the least over all splits.
 
-        The watermark of a batch comes from rows of earlier batches and never goes back. It belongs right after
-        `read()`; `column` is a timestamp of the source. Functions see it as `ctx.watermark`, and their event-time
-        timers fire by it.
+        The watermark of a batch comes from rows of earlier batches and never goes back. A split holds it back from
+        its assignment on, also before its first row, until it is read to its end (as files are). Windows close by the
+        watermark; functions see it as `ctx.watermark`, and their event-time timers fire by it. This method belongs
+        right after `read()`; `column` is a timestamp of the source.
 
         Parameters
         ----------
         idle_timeout
             A split without rows for so long (by the batches' time) does not hold the others back. None: it does.
         """
-        delay_us = round(duration_s(delay, "delay") * 1_000_000)
-        idle_us = None if idle_timeout is None else round(duration_s(idle_timeout, "idle_timeout") * 1_000_000)
+        delay_us = _micros(delay, "delay")
+        idle_us = None if idle_timeout is None else _micros(idle_timeout, "idle_timeout")
         paths: list[Path] = []
         for path in self._paths:
             if path.steps or path.watermark is not None or not isinstance(path.origin, SourceOrigin):
@@ -328,6 +336,10 @@ class KeyedStream:
             operator, (InputDeclaration(self._paths, self._key_columns),), specify
         )
         return Stream(self._job, (Path(OperatorOrigin(operator)),))
+
+
+def _micros(duration: Duration, name: str) -> int:
+    return round(duration_s(duration, name) * 1_000_000)
 
 
 def _no_source(found: Any) -> str:

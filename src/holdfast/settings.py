@@ -347,11 +347,16 @@ class AvailableNow:
     """Process what is there at the start, take a final checkpoint, publish, end.
 
     `timeout`: how long a final checkpoint that is softly declined is tried again; None: without limit.
+    `drain`: the input is complete. After its last row every window closes and every event-time timer fires; that is
+    recorded, so that rows that come later are refused. Without it open windows and timers wait for the next start.
     """
 
     timeout: Duration | None = None
+    drain: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.drain, bool):
+            raise SettingsError(f"available_now(drain={self.drain!r}): allowed is True or False")
         if self.timeout is not None:
             duration_s(self.timeout, "available_now(timeout)")
 
@@ -368,9 +373,9 @@ def processing_time(interval: Duration = "0s") -> ProcessingTime:
     return ProcessingTime(interval)
 
 
-def available_now(timeout: Duration | None = None) -> AvailableNow:
+def available_now(timeout: Duration | None = None, drain: bool = False) -> AvailableNow:
     """All that is there now, then end; see `AvailableNow`."""
-    return AvailableNow(timeout)
+    return AvailableNow(timeout, drain)
 
 
 def _above_zero(number: float, name: str, value: object) -> None:

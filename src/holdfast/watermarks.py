@@ -1,16 +1,21 @@
 """Watermarks: how far event time has come, from rows of earlier batches. Pure.
 
-    rows of a batch ──► newest event time per split ──► batch committed ──► reached = least of the splits' newest
+    rows of a batch ──► newest event time per split ──► batch committed ──► reached = least of the open splits' newest
                                                                             watermark = reached - delay
 
-A split counts from its first row until its source no longer has it; an idle one does not hold the others back.
-`reached` never goes back, so a watermark does not either. Times are microseconds since 1970, UTC.
+A split is *open* from the moment it is assigned until it is read to its end. An open split holds the watermark back,
+also before its first row, unless it is idle. Where no split holds it back, it is the newest event time of all rows: so
+after all input the watermark does not depend on how rows fell into batches.
+A watermark never goes back. Times are microseconds since 1970, UTC.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
+
+END_US = 253_402_300_799_999_999
+"""The watermark once the input is complete: the last microsecond that a datetime can hold."""
 
 
 @dataclass(frozen=True)
@@ -29,29 +34,68 @@ class WatermarkSpec:
 
 
 class SplitTime(msgspec.Struct, frozen=True, array_like=True):
-    """The newest event time of a split, and the time of the last batch that had rows of it."""
+    """The newest event time of an open split (None before its first row), and the time of the batch that assigned it
+    or, after that, of the last batch that had rows of it."""
 
-    newest_us: int
+    newest_us: int | None
     seen_us: int
 
 
 class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far the event time of one source column has come; part of the checkpoint's record."""
+    """How far the event time of one source column has come; part of the checkpoint's record.
+
+    `newest_us` is the newest event time of any row, `seen_us` the time of the last batch with rows (of the first batch
+    before that). `watermark_us` is the watermark of the last batch: windows up to it are closed. `complete` says that
+    the input was drained: nothing comes any more.
+    """
 
     reached_us: int | None = None
+    newest_us: int | None = None
+    seen_us: int | None = None
+    watermark_us: int | None = None
+    complete: bool = False
     splits: dict[str, SplitTime] = {}
 
+    def reached_at(self, now_us: int, idle_us: int | None) -> int | None:
+        """How far event time has come at that time, when splits may have become idle since the last batch."""
+        held = [each.newest_us for each in self.splits.values() if idle_us is None or each.seen_us + idle_us > now_us]
+        if not held:
+            return _greatest([self.reached_us, self.newest_us])
+        known = [time_us for time_us in held if time_us is not None]
+        return _greatest([self.reached_us, min(known)]) if len(known) == len(held) else self.reached_us
+
+    def is_idle_at(self, now_us: int, idle_us: int | None) -> bool:
+        """Whether the source as a whole had no rows for the idle time."""
+        return idle_us is not None and self.seen_us is not None and self.seen_us + idle_us <= now_us
+
+    def watermark_at(self, now_us: int, spec: WatermarkSpec) -> int | None:
+        """The watermark of a batch that is planned at that time, by this source alone."""
+        if self.complete:
+            return END_US
+        reached_us = self.reached_at(now_us, spec.idle_us)
+        return _greatest([self.watermark_us, None if reached_us is None else reached_us - spec.delay_us])
+
     def after(
-        self, newest: Mapping[str, int], batch_time_us: int, idle_us: int | None, current: Collection[str]
+        self,
+        newest: Mapping[str, int],
+        batch_time_us: int,
+        spec: WatermarkSpec,
+        open_splits: Collection[str],
+        watermark_us: int | None = None,
     ) -> "SourceTime":
-        """After a batch with these newest times; `current` are the names that the source still has."""
-        splits = dict(self.splits)
-        for split, time_us in newest.items():
-            before = splits.get(split)
-            splits[split] = SplitTime(time_us if before is None else max(before.newest_us, time_us), batch_time_us)
-        kept = {split: each for split, each in splits.items() if split in newest or split in current}
-        active = [each.newest_us for each in kept.values() if idle_us is None or each.seen_us + idle_us > batch_time_us]
-        return SourceTime(_greatest([self.reached_us, min(active, default=None)]), kept)
+        """After a batch that was planned at that time, whose rows have these newest times by split.
+
+        `watermark_us`: the watermark that the batch had.
+        """
+        splits = {}
+        for split in open_splits:
+            before = self.splits.get(split, SplitTime(None, batch_time_us))
+            seen_us = batch_time_us if split in newest else before.seen_us
+            splits[split] = SplitTime(_greatest([before.newest_us, newest.get(split)]), seen_us)
+        newest_us = _greatest([self.newest_us, *newest.values()])
+        seen_us = batch_time_us if newest or self.seen_us is None else self.seen_us
+        found = SourceTime(self.reached_us, newest_us, seen_us, watermark_us, self.complete, splits)
+        return msgspec.structs.replace(found, reached_us=found.reached_at(batch_time_us, spec.idle_us))
 
 
 Times = Mapping[str, SourceTime]
@@ -59,7 +103,7 @@ Times = Mapping[str, SourceTime]
 
 
 class Watermarks:
-    """Those of a job. `operators`: for each operator the keys of the watermarks that its rows come under."""
+    """The watermarks of a job. `operators`: for each operator the keys of the watermarks that its rows come under."""
 
     def __init__(self, specs: Mapping[str, WatermarkSpec], operators: Mapping[str, Collection[str]]) -> None:
         self._specs = specs
@@ -67,24 +111,82 @@ class Watermarks:
         self.times: Times = {}
 
     def restore(self, times: Times) -> None:
+        """Begin with the times of a checkpoint."""
         self.times = {key: times.get(key, SourceTime()) for key in self._specs}
 
+    def drain(self) -> None:
+        """Declare all input complete: from the next batch on every watermark is `END_US`."""
+        self.times = {key: msgspec.structs.replace(time, complete=True) for key, time in self.times.items()}
+
+    @property
+    def complete(self) -> bool:
+        """Whether all input with a watermark was declared complete."""
+        return all(time.complete for time in self.times.values())
+
+    def complete_sources(self) -> set[str]:
+        """Sources whose input was declared complete."""
+        return {self._specs[key].source for key, time in self.times.items() if time.complete}
+
     def committed(
-        self, newest: Mapping[str, Mapping[str, int]], batch_time_us: int, offsets: Mapping[str, Collection[str]]
+        self, newest: Mapping[str, Mapping[str, int]], batch_time_us: int, open_splits: Mapping[str, Collection[str]]
     ) -> None:
-        """A batch is done; the next one has the watermarks that follow from its rows."""
+        """Take in the event times of a committed batch; `open_splits` are those of each source after it."""
+        before = self._at(batch_time_us)
         self.times = {
-            key: self.times[key].after(newest.get(key, {}), batch_time_us, spec.idle_us, offsets[spec.source])
+            key: self.times[key].after(newest.get(key, {}), batch_time_us, spec, open_splits[spec.source], before[key])
             for key, spec in self._specs.items()
         }
 
-    def of_operators(self) -> dict[str, int]:
-        """The watermark of each operator that has one: the least over its inputs, once all have one."""
+    def of_sources(self, now_us: int) -> dict[str, int]:
+        """The watermark of each source that has one; the least where it has several."""
+        found: dict[str, int] = {}
+        for key, watermark_us in self._at(now_us).items():
+            if watermark_us is not None:
+                source = self._specs[key].source
+                found[source] = min(watermark_us, found.get(source, watermark_us))
+        return found
+
+    def of_operators(self, now_us: int) -> dict[str, int]:
+        """The watermark of each operator that has one, for a batch that is planned at that time.
+
+        It is the least over the operator's inputs, once all of them have one.
+        """
+        return self._least(self._at(now_us))
+
+    def closed(self) -> dict[str, int]:
+        """The watermark that each operator had in the last batch: windows up to it are closed, and their rows late."""
+        return self._least({key: self.times[key].watermark_us for key in self._specs})
+
+    def event_times(self) -> dict[str, int | None]:
+        """How far the event time of each source has come, None before any row; of sources that have a watermark."""
+        found: dict[str, int | None] = {}
+        for key, spec in self._specs.items():
+            reached_us = self.times[key].reached_us
+            if spec.source in found:
+                before_us = found[spec.source]
+                reached_us = None if before_us is None or reached_us is None else min(before_us, reached_us)
+            found[spec.source] = reached_us
+        return found
+
+    def _at(self, now_us: int) -> dict[str, int | None]:
+        """By key, the watermark of a batch that is planned at that time.
+
+        A source that is idle goes with the others; where all are, with the one that has come furthest.
+        """
+        found = {key: self.times[key].watermark_at(now_us, spec) for key, spec in self._specs.items()}
+        idle = {key for key, spec in self._specs.items() if self.times[key].is_idle_at(now_us, spec.idle_us)}
+        if idle == set(found):
+            common_us = _greatest(found.values())
+        else:
+            others = [time_us for key, time_us in found.items() if key not in idle]
+            common_us = None if None in others else min(time_us for time_us in others if time_us is not None)
+        return found | {key: _greatest([found[key], common_us]) for key in idle}
+
+    def _least(self, watermarks: Mapping[str, int | None]) -> dict[str, int]:
         found: dict[str, int] = {}
         for operator, keys in self._operators.items():
-            reached = [(self.times[key].reached_us, self._specs[key].delay_us) for key in keys]
-            known = [time_us - delay_us for time_us, delay_us in reached if time_us is not None]
-            if known and len(known) == len(reached):
+            known = [time_us for key in keys if (time_us := watermarks[key]) is not None]
+            if known and len(known) == len(keys):
                 found[operator] = min(known)
         return found
 

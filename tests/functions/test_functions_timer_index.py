@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorInput, OperatorResult
+from holdfast.functions.operator import BatchContext, EventTime, NewTable, Operator, OperatorInput, OperatorResult
 from holdfast.functions.process.declared import Context, ProcessFunction, ProcessSpec
 from holdfast.functions.process.row_operator import ProcessOperator
 from holdfast.functions.timing import timers as timers_module
@@ -39,7 +39,7 @@ class Bells(ProcessFunction):
         yield ctx.key, "processing" if second % 2 else "event", second
 
 
-SPEC = ProcessSpec("bells", OperatorInput(INPUT, ("k",)), Bells(), OUTPUT)
+SPEC = ProcessSpec("bells", OperatorInput(INPUT, ("k",), EventTime(("at",), None)), Bells(), OUTPUT)
 
 
 def begin(operator: Operator, batch: int, rows: list[Row], now: int, watermark: int | None) -> OperatorResult:

@@ -9,7 +9,7 @@ import pytest
 from functions_kit import end
 
 from holdfast.errors import SettingsError, UserFunctionError
-from holdfast.functions.operator import BatchContext, Operator, OperatorInput, OperatorResult, Timers
+from holdfast.functions.operator import BatchContext, EventTime, Operator, OperatorInput, OperatorResult, Timers
 from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec, check_function
 from holdfast.functions.process.states import ValueState
 
@@ -46,8 +46,14 @@ class Script(ProcessFunction):
         yield ctx.key, second, self.fired.value()
 
 
-def operator_of(function: Any = None, bad_records: Any = "fail", event_time: str | None = None) -> Operator:
-    spec = ProcessSpec("bells", OperatorInput(INPUT, ("k",), event_time), function or Script(), OUTPUT, bad_records)
+def operator_of(function: Any = None, bad_records: Any = "fail", has_time: bool = False) -> Operator:
+    spec = ProcessSpec(
+        "bells",
+        OperatorInput(INPUT, ("k",), EventTime(("at",), "at" if has_time else None)),
+        function or Script(),
+        OUTPUT,
+        bad_records,
+    )
     return spec.create(0, 128)
 
 
@@ -148,7 +154,7 @@ def test_the_context_knows_watermark_and_event_time() -> None:
             assert (ctx.timestamp.timestamp(), ctx.watermark) == (row.t, None if row.k == "none" else at(7))
             yield row.k, row.t, 0
 
-    operator = operator_of(See(), event_time="at")
+    operator = operator_of(See(), has_time=True)
     assert run(operator, [("none", "", 4)]) == [("none", 4, 0)]
     assert run(operator, [("a", "", 5)], watermark=7) == [("a", 5, 0)]
 

@@ -30,12 +30,15 @@ CHECKPOINT = CheckpointRecord(
     operators={"aggregate-1": OperatorIdentity(("carrier", "origin"), {"state": b"\x00\xffschema"})},
     parallelism=4,
     max_parallelism=128,
-    watermarks={"flights/at": SourceTime(-1, {"0": SplitTime(5, 7)}), "empty/at": SourceTime()},
+    watermarks={
+        "flights/at": SourceTime(-1, 9, 7, -3, True, {"0": SplitTime(5, 7), "1": SplitTime(None, 7)}),
+        "empty/at": SourceTime(),
+    },
 )
 STORED = {
     "job-1.bin": (codec.encode_job(codec.StoredJob("0123456789abcdef" * 2, 1, 128)), codec.decode_job),
-    "takeover-2.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
-    "checkpoint-2.bin": (codec.encode_record(CHECKPOINT), codec.decode_record),
+    "takeover-3.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
+    "checkpoint-3.bin": (codec.encode_record(CHECKPOINT), codec.decode_record),
     "committables-2.bin": (
         codec.encode_committables("delta-1", [b"", b"\x80", b"one"], b"how"),
         codec.decode_committables,
@@ -43,8 +46,8 @@ STORED = {
 }
 ENCODED = {
     "job-1.bin": codec.StoredJob("0123456789abcdef" * 2, 1, 128),
-    "takeover-2.bin": TAKEOVER,
-    "checkpoint-2.bin": CHECKPOINT,
+    "takeover-3.bin": TAKEOVER,
+    "checkpoint-3.bin": CHECKPOINT,
     "committables-2.bin": codec.StoredCommittables("delta-1", [b"", b"\x80", b"one"], b"how"),
 }
 

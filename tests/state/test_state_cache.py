@@ -81,7 +81,7 @@ def read(table: StateTable, batch: int, keys: list[int]) -> None:
 
 
 def in_memory(table: StateTable) -> set[int]:
-    return set(table.keys_of(np.flatnonzero(table.present)).column("k").to_pylist())
+    return set(table.keys_of(np.flatnonzero(table.present.array)).column("k").to_pylist())
 
 
 def contents(table: StateTable) -> dict[int, int]:

@@ -41,6 +41,15 @@ def contents(table: StateTable) -> dict[Any, int | None]:
     return {row["k"]: row["n"] for row in table.snapshot().to_pylist()}
 
 
+def test_presence_is_read_and_set_in_one_expression_with_the_lookup_that_makes_the_rows() -> None:
+    keys = pa.record_batch({"k": np.arange(100_000)})
+    table = StateTable(KEY, COUNT, 128)
+    table.begin(1)
+    assert not table.present[table.lookup(keys)].any()
+    table.present[table.lookup(pa.record_batch({"k": np.arange(1_000_000)}))] = True
+    assert len(table) == 1_000_000
+
+
 def test_a_batch_of_changes_has_one_sorted_row_for_each_changed_key() -> None:
     table = StateTable(KEY, COUNT, 128)
     batch(table, 1, dict.fromkeys(range(100), 0))

@@ -32,6 +32,8 @@ class BatchContext:
     operator: str
     subtask: int
     watermark_us: int | None = None
+    closed_us: int | None = None
+    """The watermark of the batch before: windows up to it are closed."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +96,26 @@ class Combiner(ABC):
 
 
 @dataclass(frozen=True)
+class EventTime:
+    """The event time of an operator's input, whose sources have a watermark.
+
+    `names` are the sources' columns that hold it. `column` is the input's column of that name, None where steps before
+    the operator have dropped or renamed it. `zoned`: whether values have a time zone.
+    """
+
+    names: tuple[str, ...]
+    column: str | None
+    zoned: bool = True
+
+
+@dataclass(frozen=True)
 class OperatorInput:
     """Rows that an operator takes, as declared: their schema, the columns of their key, their event time."""
 
     schema: pa.Schema
     key_columns: tuple[str, ...]
-    event_time: str | None = None
-    """The column that holds the rows' event time; None without a watermark, and where the column is gone."""
+    event_time: EventTime | None = None
+    """None where the sources have no watermark."""
 
     @property
     def key_schema(self) -> pa.Schema:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import JobRefused
-from holdfast.functions.operator import OperatorInput, OperatorSpec
+from holdfast.functions.operator import EventTime, OperatorInput, OperatorSpec
 from holdfast.graph.program import (
     DEAD_LETTERS,
     Leg,
@@ -201,12 +201,16 @@ class _Builder:
         if keys:
             self._operator_watermarks[declared.name] = keys
 
-    def _event_time(self, paths: Sequence[Path], schema: pa.Schema) -> str | None:
-        """The column of an input that has the event time, if all its sources have one of the same name."""
-        columns = {self._watermarks[key].column for path in paths for key in self._path_watermarks(path)}
-        column = columns.pop() if len(columns) == 1 else ""
-        place = schema.get_field_index(column)
-        return column if place >= 0 and pa.types.is_timestamp(schema.field(place).type) else None
+    def _event_time(self, paths: Sequence[Path], schema: pa.Schema) -> EventTime | None:
+        """The event time of an input, from the watermarks of its sources."""
+        specs = [self._watermarks[key] for path in paths for key in self._path_watermarks(path)]
+        if not specs:
+            return None
+        names = tuple(dict.fromkeys(spec.column for spec in specs))
+        zoned = any(self._schemas[SourceOrigin(spec.source)].field(spec.column).type.tz for spec in specs)
+        place = schema.get_field_index(names[0]) if len(names) == 1 else -1
+        there = place >= 0 and pa.types.is_timestamp(schema.field(place).type)
+        return EventTime(names, names[0] if there else None, zoned)
 
     def _path_watermarks(self, path: Path) -> tuple[str, ...]:
         if isinstance(path.origin, OperatorOrigin):

@@ -28,11 +28,15 @@ class Plan(msgspec.Struct, frozen=True):
     """Per source: the reads of each sender."""
     watermarks: dict[str, int] = {}
     """Of operators that have one, in microseconds."""
+    closed: dict[str, int] = {}
+    """The watermark that each operator had in the batch before, in microseconds: windows up to it are closed."""
+    drained: bool = False
+    """Whether all input was declared complete before this batch."""
 
     @property
     def progress(self) -> bool:
-        """Whether the batch moves any source."""
-        return self.start != self.to
+        """Whether the batch moves any source, or says that the input is complete."""
+        return self.drained or self.start != self.to
 
 
 def group_reads(reads: list[SplitRead], senders: int) -> list[list[SplitRead]]:

@@ -170,7 +170,7 @@ class BatchRunner:
 
         def request(task_manager: int) -> ProcessRequest:
             own = [stream for stream in streams if stream.task_manager == task_manager]
-            return ProcessRequest(self.run, plan.batch, plan.batch_time_us, level, own, plan.watermarks)
+            return ProcessRequest(self.run, plan.batch, plan.batch_time_us, level, own, plan.watermarks, plan.closed)
 
         results = self.task_managers.on_all(lambda index, gateway: gateway.process(request(index)))
         subtasks = sorted(

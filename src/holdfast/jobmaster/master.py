@@ -30,7 +30,7 @@ from holdfast.jobmaster.identity import identities
 from holdfast.jobmaster.janitor import Janitor
 from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.jobmaster.parts import planner_of, position_of, publishers_of
-from holdfast.jobmaster.progress import Progress
+from holdfast.jobmaster.progress import Progress, Standing
 from holdfast.jobmaster.remains import Remains
 from holdfast.jobmaster.sweeper import Sweeper
 from holdfast.jobmaster.taskmanagers import TaskManagers
@@ -215,11 +215,16 @@ class JobMaster:
                 self._process(plan)
                 idle_s = IDLE_S_MIN
                 continue
-            if until is not None and ready and self._finished():
+            if until is not None and ready and not self._drained() and self._finished():
                 return
             self._wake.wait(min(idle_s, max(due_in_s, NAP_S_MIN)) if due_in_s > 0 else idle_s)
             self._wake.clear()
             idle_s = min(IDLE_S_MAX, idle_s * 2)
+
+    def _drained(self) -> bool:
+        """`available_now(drain=True)`: whether one more batch comes now, since the input was declared complete."""
+        trigger = self._settings.trigger
+        return isinstance(trigger, AvailableNow) and trigger.drain and self._planner.drain()
 
     def _finished(self) -> bool:
         """`available_now`: all is processed; take the final checkpoint, wait for publication."""
@@ -291,7 +296,8 @@ class JobMaster:
                 BatchNumber(plan.batch), position, plan.progress or outcome.fired > 0, outcome.committables
             )
         )
-        self.progress.batch(plan, outcome, self._clock.monotonic() - started_s, self._planner.lag())
+        standing = Standing(self._planner.lag(), self._planner.source_watermarks())
+        self.progress.batch(plan, outcome, self._clock.monotonic() - started_s, standing)
 
     def _before_commit(self) -> None:
         """Without a changelog a cut is of the tables as they are: it is done everywhere before the next commit."""

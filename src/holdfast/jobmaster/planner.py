@@ -2,9 +2,12 @@
 
 Positions move here only when a batch is committed (`committed`), and back when the job is restored.
 A batch's time is wall-clock time that never goes back, also over restarts. Its watermarks come from the rows of
-batches committed before. A batch without rows is planned for timers that are due, and for expired state that is
-to be removed; after a restore one is planned anyway where an operator may have either, since only the restored state
-knows.
+batches committed before, and from splits that have become idle since. A batch without rows is planned for timers and
+windows that are due, and for expired state that is to be removed; after a restore one is planned anyway where an
+operator may have either, since only the restored state knows.
+
+The limits of a batch are shared among sources by what each has left, so that sources that hold the same time come to
+their ends together. Sources whose event time is far ahead of the others' wait (`BatchLimits.skew_us_max`).
 
 Looking for new data may be much work (a folder of a hundred thousand files), so a source is looked at as often as that
 takes no more than a part of the time (`LOOK_SHARE`), and at once where somebody waits for what is there now.
@@ -16,9 +19,10 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint.events import Position, Scalar
 from holdfast.clock import Clock
+from holdfast.errors import JobRefused
 from holdfast.functions.operator import Timers
 from holdfast.graph.plan import Plan, group_reads
-from holdfast.sources.base import Enumerator, Offsets
+from holdfast.sources.base import Enumerator, Offsets, SourcePlan
 from holdfast.watermarks import Watermarks
 
 AllOffsets = dict[str, Offsets]
@@ -31,10 +35,14 @@ LOOK_PAUSE_S_MAX = 60.0
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """How much one batch may be, over all sources."""
+    """How much one batch may be, over all sources.
+
+    `skew_us_max`: a source whose event time is further ahead of the slowest source that has rows is not read.
+    """
 
     rows_max: int
     bytes_max: int
+    skew_us_max: int | None = None
 
 
 class _Look:
@@ -77,6 +85,7 @@ class Planner:
         self._batch_time_us = 0
         self._watermarks = watermarks or Watermarks({}, {})
         self._timed = timed
+        self._draining = False
         self._timers: Mapping[str, list[Timers]] | None = None
         """By operator, what the last batch left of each subtask's timers; None: not known."""
         self._initial: AllOffsets = {}
@@ -103,6 +112,7 @@ class Planner:
         self.offsets = {name: dict(offsets.get(name, self._initial[name])) for name in self._enumerators}
         self._watermarks.restore({} if base is None else base.watermarks)
         self._timers = None
+        self._draining = False
         if base is not None:
             self._batch_time_us = max(self._batch_time_us, base.batch_time_us)
 
@@ -115,13 +125,11 @@ class Planner:
 
         With `to_end` no time passes for timers but that of batches: none is waited for.
         """
-        plans = {
-            name: enumerator.plan(self.offsets[name], until[name], self._rows_max, self._bytes_max)
-            for name, enumerator in self._enumerators.items()
-        }
+        plans = self._hold_back(self._source_plans(until))
+        self._refuse_rows_after_the_end(plans)
         if not any(plan.reads or plan.to != self.offsets[name] for name, plan in plans.items()):
-            now_us = self._batch_time_us if to_end else int(self._clock.now() * 1_000_000)
-            if not self._timers_due(now_us):
+            now_us = self._batch_time_us if to_end else max(self._batch_time_us, int(self._clock.now() * 1_000_000))
+            if not self._draining and not self._timers_due(now_us):
                 return None
         self._batch_time_us = max(self._batch_time_us, int(self._clock.now() * 1_000_000))
         plan = Plan(
@@ -130,15 +138,72 @@ class Planner:
             start=self.offsets,
             to={name: plan.to for name, plan in plans.items()},
             reads={name: group_reads(plan.reads, self._senders) for name, plan in plans.items()},
-            watermarks=self._watermarks.of_operators(),
+            watermarks=self._watermarks.of_operators(self._batch_time_us),
+            closed=self._watermarks.closed(),
+            drained=self._draining,
         )
+        self._draining = False
         self._next_batch += 1
         return plan
+
+    def drain(self) -> bool:
+        """Declare the input complete, so that the next batch closes all windows and fires all event-time timers.
+
+        False where that was done before, or no source has a watermark.
+        """
+        if self._watermarks.complete:
+            return False
+        self._watermarks.drain()
+        self._draining = True
+        return True
+
+    def _source_plans(self, until: AllOffsets) -> dict[str, SourcePlan]:
+        """What each source gives next, all of them together within the limits."""
+        limits = self._limits
+        plans = {
+            name: enumerator.plan(self.offsets[name], until[name], limits.rows_max, limits.bytes_max)
+            for name, enumerator in self._enumerators.items()
+        }
+        reading = [name for name, plan in plans.items() if plan.reads]
+        if len(reading) < 2:
+            return plans
+        left = {name: self._rows_left(name, plans[name]) for name in reading}
+        for name in reading:
+            share = left[name] / sum(left.values())
+            rows_max, bytes_max = max(1, round(limits.rows_max * share)), max(1, round(limits.bytes_max * share))
+            plans[name] = self._enumerators[name].plan(self.offsets[name], until[name], rows_max, bytes_max)
+        return plans
+
+    def _rows_left(self, source: str, plan: SourcePlan) -> float:
+        """About how many rows a source has left: those of a plan, times its lag over the part of it that they are."""
+        enumerator = self._enumerators[source]
+        before, after = (sum(enumerator.lag(offsets).values()) for offsets in (self.offsets[source], plan.to))
+        return _rows(plan) * (before / (before - after) if before > after else 1.0)
+
+    def _hold_back(self, plans: dict[str, SourcePlan]) -> dict[str, SourcePlan]:
+        """The plans without those of sources that are too far ahead in event time."""
+        skew_us_max, times = self._limits.skew_us_max, self._watermarks.event_times()
+        reading = [name for name, plan in plans.items() if plan.reads and name in times]
+        if skew_us_max is None or len(reading) < 2:
+            return plans
+        slowest = min(reading, key=lambda name: _time_or_least(times[name]))
+        limit_us = _time_or_least(times[slowest]) + skew_us_max
+        waiting = [name for name in reading if name != slowest and _time_or_least(times[name]) > limit_us]
+        return plans | {name: SourcePlan(self.offsets[name], []) for name in waiting}
+
+    def _refuse_rows_after_the_end(self, plans: Mapping[str, SourcePlan]) -> None:
+        for name in sorted(self._watermarks.complete_sources()):
+            if plans[name].reads:
+                raise JobRefused(
+                    f"source {name!r} has new rows ({plans[name].reads[0].split!r}), but an earlier start with "
+                    "available_now(drain=True) declared its input complete, and all windows are closed: give this "
+                    "input to a job with a storage of its own, or start without drain=True where more may come"
+                )
 
     def _timers_due(self, now_us: int) -> bool:
         if not self._timed or self._timers is None:
             return self._timed
-        watermarks = self._watermarks.of_operators()
+        watermarks = self._watermarks.of_operators(now_us)
         for operator, subtasks in self._timers.items():
             for each in subtasks:
                 if each.processing_us is not None and each.processing_us <= now_us:
@@ -165,7 +230,8 @@ class Planner:
         """The batch is done: go on from its end, with what its rows said of event time, and what it left of timers."""
         self.offsets = plan.to
         self._timers = timers
-        self._watermarks.committed(event_times, plan.batch_time_us, plan.to)
+        open_splits = {name: each.open_splits(plan.to[name]) for name, each in self._enumerators.items()}
+        self._watermarks.committed(event_times, plan.batch_time_us, open_splits)
         objects = {name: found for name, e in self._enumerators.items() if (found := e.objects(plan.to[name]))}
         return Position(plan.batch_time_us, plan.to, objects, self._watermarks.times)
 
@@ -178,6 +244,10 @@ class Planner:
             if name in position.offsets:
                 enumerator.completed(dict(position.offsets[name]))
 
+    def source_watermarks(self) -> dict[str, int]:
+        """The watermark of each source that has one, after the last batch."""
+        return self._watermarks.of_sources(self._batch_time_us)
+
     def lag(self) -> dict[str, dict[str, int]]:
         return {name: dict(enumerator.lag(self.offsets[name])) for name, enumerator in self._enumerators.items()}
 
@@ -185,10 +255,11 @@ class Planner:
         for enumerator in self._enumerators.values():
             enumerator.close()
 
-    @property
-    def _rows_max(self) -> int:
-        return max(1, self._limits.rows_max // len(self._enumerators))
 
-    @property
-    def _bytes_max(self) -> int:
-        return max(1, self._limits.bytes_max // len(self._enumerators))
+def _rows(plan: SourcePlan) -> int:
+    return sum(read.rows for read in plan.reads)
+
+
+def _time_or_least(time_us: int | None) -> float:
+    """An event time for comparisons; a source without one is behind all others."""
+    return float("-inf") if time_us is None else time_us

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.clock import Clock
@@ -20,9 +20,18 @@ from holdfast.metrics import Histogram
 
 RECENT_MAX = 100
 FIGURES_MAX = 100_000
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Lag = dict[str, dict[str, int]]
 """By source and split: what is there and not yet processed, in the source's unit."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where sources stand after a batch: what they have left, and their watermarks in microseconds."""
+
+    lag: Lag
+    watermarks: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -41,8 +50,9 @@ class Totals:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A batch's progress, and what had been reported by its end."""
+    """A batch's progress, the watermarks of its operators, and what had been reported by its end."""
 
+    watermarks: Mapping[str, int]
     progress: dict[str, Any]
     reports: Reports
     own: Mapping[str, float]
@@ -76,11 +86,12 @@ class Progress:
         )
         self._checkpoint_durations = Histogram()
         self._batch_durations = Histogram()
-        self._lag: Lag = {}
+        self._standing = Standing({}, {})
+        self._operator_watermarks: Mapping[str, int] = {}
         self._restarts: deque[str] = deque(maxlen=RECENT_MAX)
         self._last_batch_s: float | None = None
 
-    def batch(self, plan: Plan, outcome: BatchOutcome, duration_s: float, lag: Lag) -> None:
+    def batch(self, plan: Plan, outcome: BatchOutcome, duration_s: float, standing: Standing) -> None:
         """A batch was committed."""
         now_s = self._clock.monotonic()
         since_s = duration_s if self._last_batch_s is None else now_s - self._last_batch_s
@@ -95,29 +106,32 @@ class Progress:
             "inputRowsPerSecond": outcome.rows_in / max(since_s, 1e-6),
             "processedRowsPerSecond": outcome.rows_in / max(duration_s, 1e-6),
             "badRows": outcome.bad_rows,
-            "sources": [self._source(name, plan, outcome, lag) for name in self._program.sources],
+            "sources": [self._source(name, plan, outcome, standing) for name in self._program.sources],
+            "eventTime": _event_time(plan.watermarks),
             "sink": {"description": ", ".join(self._program.sinks), "numOutputRows": outcome.rows_out},
         }
         for task_manager, values in outcome.metrics.items():
             self._task_managers.update(task_manager, values)
         self._batch_durations.add(duration_s * 1000)
         with self._lock:
-            self._lag = lag
+            self._standing = standing
+            self._operator_watermarks = plan.watermarks
             self._counted["numBatches"] += 1
             self._last_batch_s = now_s
             self._rows += outcome.rows_in
             self._bad_rows += outcome.bad_rows
             self._batch_ms.append(duration_s * 1000)
             self._batch_rows.append(outcome.rows_in)
-            self._recent.append(_Entry(entry, self._task_managers.reports(), self._own()))
+            self._recent.append(_Entry(plan.watermarks, entry, self._task_managers.reports(), self._own()))
 
-    def _source(self, name: str, plan: Plan, outcome: BatchOutcome, lag: Lag) -> dict[str, Any]:
+    def _source(self, name: str, plan: Plan, outcome: BatchOutcome, standing: Standing) -> dict[str, Any]:
         return {
             "description": name,
             "startOffset": plan.start[name],
             "endOffset": plan.to[name],
             "numInputRows": outcome.rows_by_source.get(name, 0),
-            "lag": lag.get(name, {}),
+            "lag": standing.lag.get(name, {}),
+            "watermark": _shown_time(standing.watermarks.get(name)),
         }
 
     def checkpoint(self, stats: CheckpointStats) -> None:
@@ -171,11 +185,16 @@ class Progress:
     def lag(self) -> Lag:
         """Of each source and split, after the last batch."""
         with self._lock:
-            return self._lag
+            return self._standing.lag
+
+    def watermarks(self) -> dict[str, Mapping[str, int]]:
+        """Of sources after the last batch, and of operators in it; in microseconds, by "source" and "operator"."""
+        with self._lock:
+            return {"source": self._standing.watermarks, "operator": self._operator_watermarks}
 
     def _shown(self, entry: _Entry) -> dict[str, Any]:
         found = picture(entry.reports, entry.own)
-        operators = [_operator(name, found) for name in self._program.operators]
+        operators = [_operator(name, found, entry.watermarks.get(name)) for name in self._program.operators]
         return {**entry.progress, "stateOperators": operators, "metrics": found.summary()}
 
     def _own(self) -> dict[str, float]:
@@ -199,8 +218,20 @@ class Progress:
         return values | self._batch_durations.values("batchDurations")
 
 
-def _operator(name: str, found: Picture) -> dict[str, Any]:
-    """PySpark's keys for an operator's state; its own metrics by name, and by name and subtask."""
+def _event_time(watermarks: Mapping[str, int]) -> dict[str, str]:
+    """PySpark's key for the watermark; the least over all operators."""
+    shown = _shown_time(min(watermarks.values(), default=None))
+    return {} if shown is None else {"watermark": shown}
+
+
+def _shown_time(time_us: int | None) -> str | None:
+    if time_us is None:
+        return None
+    return (EPOCH + timedelta(microseconds=time_us)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _operator(name: str, found: Picture, watermark_us: int | None) -> dict[str, Any]:
+    """PySpark's keys for an operator's state, its watermark; its own metrics by name, and by name and subtask."""
     own: dict[str, dict[int, float]] = {
         metric: {place.subtask: value for place, value in sorted(values.items()) if place.operator == name}
         for metric, values in found.by_subtask.items()
@@ -213,5 +244,6 @@ def _operator(name: str, found: Picture) -> dict[str, Any]:
         "operatorName": name,
         "numRowsTotal": int(sum(own.get("stateRows", {}).values())),
         "memoryUsedBytes": int(sum(own.get("stateBytes", {}).values())),
+        "watermark": _shown_time(watermark_us),
         "customMetrics": custom,
     }

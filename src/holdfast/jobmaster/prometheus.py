@@ -44,6 +44,11 @@ class JobCollector(Collector):
             for split, value in splits.items():
                 lag.add_metric([self._job, source, split], value)
         yield lag
+        times = GaugeMetricFamily("holdfast_watermark_timestamp_seconds", "Watermarks", labels=["job", "kind", "name"])
+        for kind, watermarks in master.progress.watermarks().items():
+            for name, time_us in watermarks.items():
+                times.add_metric([self._job, kind, name], time_us / 1e6)
+        yield times
 
     def _numbers(self, metric: KnownMetric, picture: Picture) -> Any:
         subtasks = picture.by_subtask.get(metric.name)

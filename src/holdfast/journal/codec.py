@@ -18,7 +18,7 @@ from holdfast.journal.records import Record
 from holdfast.storage.framing import frame, unframe
 
 JOB_MAGIC, JOB_VERSION = b"HFJB", 1
-RECORD_MAGIC, RECORD_VERSION = b"HFJR", 2
+RECORD_MAGIC, RECORD_VERSION = b"HFJR", 3
 COMMITTABLES_MAGIC, COMMITTABLES_VERSION = b"HFCM", 2
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ A source never decides in a task what to read: a `SplitRead` fixes it, and readi
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -97,6 +97,13 @@ class Enumerator(ABC):
         Deterministic for given arguments and discoveries.
         Should give several reads where it can, so that several senders share them.
         """
+
+    def open_splits(self, offsets: Offsets) -> Collection[str]:
+        """The splits that are assigned and not read to their end at `offsets`, by their names in `SplitRead.split`.
+
+        They hold the watermark back. By default each entry of the offsets is a split that never ends.
+        """
+        return list(offsets)
 
     def objects(self, offsets: Offsets) -> list[str]:
         """Names of stored objects that a restart from `offsets` needs; they are named in the checkpoint's record."""

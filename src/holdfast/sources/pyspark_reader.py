@@ -7,7 +7,7 @@ as in PySpark, and are stored nowhere. The reader decides how far one step goes:
 
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -138,6 +138,10 @@ class ReaderEnumerator(Enumerator):
             for index, partition in enumerate(partitions)
         ]
         return SourcePlan(dict(to), reads)
+
+    def open_splits(self, offsets: Offsets) -> Collection[str]:
+        """None: a reader's partitions are made for each batch, and read to their end in it."""
+        return []
 
     def completed(self, offsets: Offsets) -> None:
         if offsets in self._steps:

@@ -5,7 +5,7 @@ job without moving a value to another split. A position is an index within its s
 a function of split and position alone; nothing is stored but positions.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 
 import msgspec
@@ -148,6 +148,10 @@ class SequenceEnumerator(Enumerator):
         to = {split: _index(start, split) + shares[split] for split in left}
         reads = [SplitRead(split, start[split], to[split], rows) for split, rows in shares.items() if rows]
         return SourcePlan(dict(to) if reads else start, reads)
+
+    def open_splits(self, offsets: Offsets) -> Collection[str]:
+        source = self._source
+        return [split for split in source.split_names if _index(offsets, split) < source.length(int(split))]
 
     def restore(self, offsets: Offsets, objects: list[str]) -> None:
         if sorted(offsets) != sorted(self._source.split_names):

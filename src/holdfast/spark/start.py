@@ -67,7 +67,7 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
     stored = open_stored_job(store, job.name, layout.parallelism, job.max_parallelism)
     layout = Layout(layout.parallelism, stored.max_parallelism, layout.task_managers)
 
-    limits = BatchLimits(job.max_rows_per_batch, job.max_bytes_per_batch)
+    limits = BatchLimits(job.max_rows_per_batch, job.max_bytes_per_batch, job.max_event_time_skew_us)
     settings = MasterSettings(job.name, layout, job.checkpoint, limits, job.drop_state, trigger, job.metrics_port)
 
     def cluster(place: Place, _: Gateway) -> SparkCluster:

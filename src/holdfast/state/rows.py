@@ -99,6 +99,31 @@ class KeyedRows:
         return KeyedRows(copies, groups, [placed_array(column, targets) for column in self.keys])
 
 
+class Presence:
+    """Which slots hold a row, as operators see it: read and set by slots, in the array of that moment.
+
+    A lookup may replace the array, so it is fetched only once the slots are known: `presence[table.lookup(rows)]`
+    means the rows that were looked up.
+    """
+
+    def __init__(self, rows: "Rows") -> None:
+        self._rows = rows
+
+    @property
+    def array(self) -> Bools:
+        """The present array, for compiled loops; the next lookup may replace it."""
+        return self._rows.present
+
+    def __len__(self) -> int:
+        return len(self._rows.present)
+
+    def __getitem__(self, slots: Any) -> Any:
+        return self._rows.present[slots]
+
+    def __setitem__(self, slots: Any, present: Any) -> None:
+        self._rows.present[slots] = present
+
+
 class Rows:
     """By slot: `present`, and each of `columns`. Their arrays may be replaced by every call that inserts."""
 

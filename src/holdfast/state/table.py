@@ -32,7 +32,7 @@ from holdfast.state.keys import check_key_types, declared_columns, encode_column
 from holdfast.state.physical import Bools, Slots, values_of
 from holdfast.state.residency import BaseStore, Residency
 from holdfast.state.row_codec import RowCodec
-from holdfast.state.rows import KeyedRows, OldRows, Rows
+from holdfast.state.rows import KeyedRows, OldRows, Presence, Rows
 from holdfast.state.survey import Place, Survey, Wanted, survey
 from holdfast.state.transaction import Transaction
 from holdfast.state.unlogged import Unlogged, touched_by
@@ -150,9 +150,9 @@ class StateTable:
         return self._by_name[name]
 
     @property
-    def present(self) -> Bools:
-        """By slot: whether the row exists. Operators set it; replaced by lookups like the columns."""
-        return self._rows.present
+    def present(self) -> Presence:
+        """By slot: whether the row exists. Operators set it."""
+        return Presence(self._rows)
 
     def begin(self, batch: int) -> None:
         """Start a transaction. There must be none."""
@@ -164,8 +164,7 @@ class StateTable:
     def lookup(self, rows: pa.RecordBatch) -> Slots:
         """The slot of each row's key. Unknown keys get a blank row that is not present.
 
-        All slots returned count as touched. Columns' arrays and `present` may have been replaced: fetch them after it
-        (`table.present[table.lookup(rows)] = True` writes into the old one).
+        All slots returned count as touched. Columns' arrays may have been replaced: fetch them after it.
 
         Raises
         ------
@@ -334,7 +333,7 @@ class StateTable:
                 column.scatter(slots, *column.from_arrow(widened(rows.column(column.field.name), column.field.type)))
             else:
                 column.clear(touched)
-        kernels.scatter(self.present, slots, ~values_of(rows.column(1)))
+        kernels.scatter(self._rows.present, slots, ~values_of(rows.column(1)))
         self._count += int(np.count_nonzero(self._rows.present_at(touched))) - before
         self._rows.estimate_objects(touched)
         self._put_anew([touched])

@@ -163,6 +163,8 @@ class ProcessRequest(msgspec.Struct, frozen=True):
     streams: list[SentStream]
     watermarks: dict[str, int] = {}
     """Of operators, in microseconds."""
+    closed: dict[str, int] = {}
+    """Of operators: the watermark of the batch before, in microseconds."""
 
 
 class SubtaskResult(msgspec.Struct, frozen=True):

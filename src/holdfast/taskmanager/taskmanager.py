@@ -347,8 +347,14 @@ class TaskManager:
     def _process(
         self, subtask: Subtask, request: ProcessRequest, inputs: list[tuple[int, pa.RecordBatch]]
     ) -> SubtaskResult:
-        watermark_us = request.watermarks.get(subtask.name)
-        context = BatchContext(request.batch, request.batch_time_us, subtask.name, subtask.subtask, watermark_us)
+        context = BatchContext(
+            request.batch,
+            request.batch_time_us,
+            subtask.name,
+            subtask.subtask,
+            request.watermarks.get(subtask.name),
+            request.closed.get(subtask.name),
+        )
         result = subtask.process(context, inputs)
         rows_out = self._outputs.put(request.batch, subtask.name, subtask.subtask, result.output)
         subtask.rows_out += rows_out

@@ -22,13 +22,18 @@ from holdfast.storage.reach import check_reachable
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing.local import LocalCluster
+from holdfast.testing.source import TestSource
 
 MakeCluster = Callable[[Program, ObjectStore, Place, Gateway], Cluster]
 
 
 def run(job: Job, *, store: ObjectStore | None = None, clock: Clock | None = None) -> Query:
-    """Run a job until everything its sources have is processed and published. Raises `QueryFailed`."""
-    query = start(job, available_now(), store=store, clock=clock)
+    """Run a job until everything its sources have is processed and published. Raises `QueryFailed`.
+
+    A script that ends with `Eof(drain=True)` drains the job.
+    """
+    drain = any(isinstance(source, TestSource) and source.drains for source in job.declared.sources.values())
+    query = start(job, available_now(drain=drain), store=store, clock=clock)
     query.awaitTermination()
     return query
 
@@ -69,7 +74,7 @@ def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, 
     stored = open_stored_job(opened, job.name, parallelism, job.max_parallelism)
     layout = Layout(parallelism, stored.max_parallelism, task_managers)
 
-    limits = BatchLimits(job.max_rows_per_batch, job.max_bytes_per_batch)
+    limits = BatchLimits(job.max_rows_per_batch, job.max_bytes_per_batch, job.max_event_time_skew_us)
     settings = MasterSettings(job.name, layout, job.checkpoint, limits, job.drop_state, trigger, job.metrics_port)
 
     def made(place: Place, gateway: Gateway) -> Cluster:

@@ -1,6 +1,7 @@
 """A source that follows a script: rows, an abort, more rows, the end."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +17,14 @@ class Abort:
     """All TaskManagers are lost here, once; the job goes on from its last checkpoint."""
 
 
+@dataclass(frozen=True)
 class Eof:
-    """The end; a script without one ends as well."""
+    """The end; a script without one ends as well.
+
+    `drain`: the input is complete, as with `available_now(drain=True)`.
+    """
+
+    drain: bool = False
 
 
 class Aborted(TaskManagerLost):
@@ -43,6 +50,7 @@ class TestSource(Source):
         self._aborted: set[int] = set()
         ends = [index for index, step in enumerate(self._steps) if isinstance(step, Eof)]
         self.length = ends[0] if ends else len(self._steps)
+        self.drains = any(isinstance(step, Eof) and step.drain for step in self._steps)
 
     def _step(self, index: int, step: "Rows | pa.RecordBatch | Abort | Eof") -> "pa.RecordBatch | Abort | Eof":
         if isinstance(step, Abort | Eof | pa.RecordBatch):
@@ -79,6 +87,9 @@ class _ScriptEnumerator(Enumerator):
 
     def latest(self) -> Offsets:
         return {"script": self._source.length}
+
+    def open_splits(self, offsets: Offsets) -> list[str]:
+        return [] if offsets["script"] == self._source.length else ["script"]
 
     def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
         place, end = start["script"], until["script"]

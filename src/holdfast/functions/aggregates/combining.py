@@ -117,7 +117,7 @@ class AggregateCombiner(Combiner):
     def _combined(self) -> pa.RecordBatch:
         """The rows of all keys, in order of their first rows."""
         slots = self._table.touched()
-        kernels.raise_flags(slots, self._table.present)
+        kernels.raise_flags(slots, self._table.present.array)
         for name in self._of_rows.counters:
             kernels.raise_flags(slots, self._table.column(name).valid)
         return self._table.rows_of(slots)

@@ -163,7 +163,7 @@ class AggregateOperator(Operator):
 
     def _appear(self, slots: Slots) -> None:
         """Keys that rows are now applied to: present, with counters that count from 0."""
-        kernels.raise_flags(slots, self._table.present)
+        kernels.raise_flags(slots, self._table.present.array)
         self._open(self._of_rows.opened_then, slots)
         for name in self._of_rows.counters:
             kernels.raise_flags(slots, self._table.column(name).valid)

@@ -32,7 +32,7 @@ import cloudpickle
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import JobRefused, SettingsError
+from holdfast.errors import JobRefused, SettingsError, UserFunctionError
 from holdfast.functions.operator import NewTable, Operator, OperatorInput, OperatorSpec, TableSchema
 from holdfast.functions.process.batch_operator import BatchOperator
 from holdfast.functions.process.row_operator import TIMERS, ProcessOperator
@@ -112,8 +112,9 @@ class Context:
 
     In a `BatchFunction`, and in `open`, there is no key (None). `batch_time` is fixed by the batch's plan and the same
     when the batch is processed again; None in `open`. `watermark` is that of the operator's inputs; None without
-    `with_watermark`, and before any row came. `timestamp` is the row's value of the watermark's column, if the input
-    still has it, in `on_timer` the timer's. `timers` registers and deletes timers of the current key.
+    `with_watermark`, and before any row came. `timestamp` is the row's value of the watermark's column, in `on_timer`
+    the timer's; asking for it raises where the input no longer has that column. Both have a time zone if the column
+    has. `timers` registers and deletes timers of the current key.
     """
 
     operator: str
@@ -121,8 +122,20 @@ class Context:
     key: Any = None
     batch_time: datetime | None = None
     watermark: datetime | None = None
-    timestamp: datetime | None = None
     timers: TimerService = field(default_factory=NoTimers)
+    no_timestamp: str = ""
+    """Why rows have no timestamp, where they should have."""
+    _timestamp: datetime | None = None
+
+    @property
+    def timestamp(self) -> datetime | None:
+        if self._timestamp is None and self.no_timestamp:
+            raise UserFunctionError(self.no_timestamp)
+        return self._timestamp
+
+    @timestamp.setter
+    def timestamp(self, timestamp: datetime | None) -> None:
+        self._timestamp = timestamp
 
 
 def check_function(function: Any) -> None:
@@ -250,12 +263,23 @@ class ProcessSpec(OperatorSpec):
     def is_timed(self) -> bool:
         return self.has_timers or any(state.expiry is not None for state in self.states.values())
 
+    @property
+    def _no_timestamp(self) -> str:
+        time = self.input.event_time
+        if time is None or time.column is not None:
+            return ""
+        return (
+            f"operator {self.name!r}: ctx.timestamp is the value of the watermark's column ({', '.join(time.names)}), "
+            f"which its input no longer has ({', '.join(self.input.schema.names)}): keep that name in the steps before "
+            "key_by, or read the row's own column"
+        )
+
     def copy_function(self) -> Any:
         """A subtask's own copy of the function."""
         return cloudpickle.loads(cloudpickle.dumps(self.function))
 
     def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
-        context = Context(self.name, subtask)
+        context = Context(self.name, subtask, no_timestamp=self._no_timestamp)
         if isinstance(self.function, ProcessFunction):
             return ProcessOperator(self, context, max_parallelism, new_table)
         return BatchOperator(self, context, max_parallelism, new_table)

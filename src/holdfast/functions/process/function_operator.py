@@ -4,6 +4,7 @@ The states that stand in the place of the declared ones, and the calls, are thos
 `batch_operator`.
 """
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import UserFunctionError
@@ -44,7 +45,12 @@ class FunctionOperator(Operator):
         """The function sees what the plan says of time."""
         self._clock.now_us = batch.batch_time_us
         self._context.batch_time = to_datetime(batch.batch_time_us)
-        self._context.watermark = None if batch.watermark_us is None else to_datetime(batch.watermark_us)
+        self._context.watermark = None if batch.watermark_us is None else self._event_time(batch.watermark_us)
+
+    def _event_time(self, time_us: int) -> datetime:
+        """An event time as values of the watermark's column are: with or without a zone."""
+        time, zoned = to_datetime(time_us), self._spec.input.event_time is None or self._spec.input.event_time.zoned
+        return time if zoned else time.replace(tzinfo=None)
 
     def close(self) -> None:
         self._function.close()

@@ -59,13 +59,16 @@ class ProcessOperator(FunctionOperator):
         self._sweeper = Sweeper(self._table, spec.states, entries, self._clock)
         self._timers: TimerTable | None = None
         if spec.has_timers:
-            self._timers = TimerTable(spec.key_schema, max_parallelism, new_table, self._table, self._cursor)
+            watermarked = spec.input.event_time is not None
+            self._timers = TimerTable(
+                spec.key_schema, max_parallelism, new_table, self._table, self._cursor, watermarked
+            )
             self.tables[TIMERS] = self._timers.table
             context.timers = self._timers.service
         self._loaded = 0
         self._careful = 0
         self._fitter = RowFitter(spec.schema)
-        self._process_row = self._with_timestamp() if spec.input.event_time else self._function.process
+        self._process_row = self._with_timestamp()
         self._row_of = named_tuples("Row", spec.input.schema.names)
         self._key_of = named_tuples("Key", spec.key_columns)
 
@@ -142,7 +145,8 @@ class ProcessOperator(FunctionOperator):
             for kind, until_us in ((EVENT, context.watermark_us), (PROCESSING, context.batch_time_us)):
                 for time_us in timers.fire(kind, until_us, self._look_up):
                     fired = True
-                    ctx.key, ctx.timestamp = self._key_at(self._cursor.slot), to_datetime(time_us)
+                    ctx.key = self._key_at(self._cursor.slot)
+                    ctx.timestamp = self._event_time(time_us) if kind == EVENT else to_datetime(time_us)
                     self._call_timer(ctx.timestamp, context, result)
 
     def _call_timer(self, timestamp: datetime, context: BatchContext, result: OperatorResult) -> None:
@@ -167,11 +171,14 @@ class ProcessOperator(FunctionOperator):
         return columns[0] if len(columns) == 1 else self._key_of(columns)
 
     def _with_timestamp(self) -> Callable[[Any, "Context"], Any]:
-        """`process`, with the row's event time as `ctx.timestamp`."""
-        process, place = self._function.process, self._spec.input.schema.get_field_index(self._spec.input.event_time)
+        """`process`, with the row's event time as `ctx.timestamp` where its input has any."""
+        process, time = self._function.process, self._spec.input.event_time
+        if time is None:
+            return process  # type: ignore[no-any-return]
+        place = None if time.column is None else self._spec.input.schema.get_field_index(time.column)
 
         def process_row(row: Any, ctx: "Context") -> Any:
-            ctx.timestamp = row[place]
+            ctx.timestamp = None if place is None else row[place]
             return process(row, ctx)
 
         return process_row

@@ -28,6 +28,7 @@ from holdfast.state.keys import grouped_by
 from holdfast.state.physical import Slots
 from holdfast.state.survey import START
 from holdfast.state.table import StateTable
+from holdfast.watermarks import END_US
 
 KIND_KEY = "__timer_kind"
 EVENT, PROCESSING = 0, 1
@@ -106,16 +107,26 @@ class _Batch:
 
 
 class TimerTable:
-    """The timers of one subtask. `own` is the operator's own table, whose slots stand for keys."""
+    """The timers of one subtask. `own` is the operator's own table, whose slots stand for keys.
+
+    `watermarked`: whether the operator's input has a watermark; without, event-time timers would never fire.
+    """
 
     def __init__(
-        self, key_schema: pa.Schema, max_parallelism: int, new_table: NewTable, own: StateTable, cursor: Cursor
+        self,
+        key_schema: pa.Schema,
+        max_parallelism: int,
+        new_table: NewTable,
+        own: StateTable,
+        cursor: Cursor,
+        watermarked: bool = True,
     ) -> None:
         schema = timers_schema(key_schema)
         self.table = new_table(schema.keys, schema.values, max_parallelism)
         self.service = TimerService(self._set_current)
         self._own = own
         self._cursor = cursor
+        self._watermarked = watermarked
         self._changes: dict[Timer, bool] = {}
         self._undo: list[tuple[Timer, bool | None]] = []
         self._due: list[tuple[int, int, int]] = []
@@ -199,6 +210,14 @@ class TimerTable:
         return Timers(self._earliest(EVENT), self._earliest(PROCESSING), self._fired)
 
     def _set_current(self, kind: int, time_us: int, wanted: bool) -> None:
+        if kind == EVENT and wanted:
+            if not self._watermarked:
+                raise UserFunctionError(
+                    "ctx.timers.register_event_time() needs a watermark, without which the timer would never fire: "
+                    "add .with_watermark(column, delay) right after read(), or use register_processing_time()"
+                )
+            if self._firing == (EVENT, END_US):
+                return  # The input is complete and no event time comes any more: those that are left fire once.
         timer = (self._cursor.slot, kind, time_us)
         self._set(timer, wanted)
         if wanted and self._firing is not None and kind == self._firing[0] and time_us <= self._firing[1]:

@@ -7,7 +7,7 @@ given anew); `objects` has O(log discoveries) names; a chunk that `objects` has 
 further on was recorded, whose position was taken after the chunk had been replaced.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.errors import BadRecord, CorruptObject, JobRefused, StorageError
 from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, SourcePlan, SplitRead
-from holdfast.sources.files.backlog import NEXT, FileBacklog, next_file, position_in, progress
+from holdfast.sources.files.backlog import NEXT, FileBacklog, next_file, open_files, position_in, progress
 from holdfast.sources.files.discovery_chunks import (
     ChunkContent,
     DiscoveryChunk,
@@ -75,6 +75,10 @@ class FileEnumerator(Enumerator):
     def latest(self) -> Offsets:
         self._discover()
         return {NEXT: len(self._backlog.files)}
+
+    def open_splits(self, offsets: Offsets) -> Collection[str]:
+        """The file that is read in part, if any: files that are not begun hold nothing back."""
+        return [self._backlog.files[number].path for number in open_files(offsets)]
 
     def objects(self, offsets: Offsets) -> list[str]:
         found = [chunk.name for chunk in self._chunks]
