@@ -197,7 +197,8 @@ class JobMaster:
     # --- the batch loop -----------------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        until = self._planner.latest() if isinstance(self._settings.trigger, AvailableNow) else None
+        trigger = self._settings.trigger
+        until, drain = (self._planner.latest(), trigger.drain) if isinstance(trigger, AvailableNow) else (None, False)
         idle_s = IDLE_S_MIN
         while True:
             self._check()
@@ -209,22 +210,17 @@ class JobMaster:
             plan = None
             if ready or self._waiters.somebody_waits():
                 latest = until or self._waiters.serve(self._planner.latest)
-                plan = self._planner.next(latest, to_end=until is not None) if ready else None
+                plan = self._planner.next(latest, until is not None, drain) if ready else None
             if plan is not None:
                 self._last_started_s = self._clock.monotonic()
                 self._process(plan)
                 idle_s = IDLE_S_MIN
                 continue
-            if until is not None and ready and not self._drained() and self._finished():
+            if until is not None and ready and self._finished():
                 return
             self._wake.wait(min(idle_s, max(due_in_s, NAP_S_MIN)) if due_in_s > 0 else idle_s)
             self._wake.clear()
             idle_s = min(IDLE_S_MAX, idle_s * 2)
-
-    def _drained(self) -> bool:
-        """`available_now(drain=True)`: whether one more batch comes now, since the input was declared complete."""
-        trigger = self._settings.trigger
-        return isinstance(trigger, AvailableNow) and trigger.drain and self._planner.drain()
 
     def _finished(self) -> bool:
         """`available_now`: all is processed; take the final checkpoint, wait for publication."""

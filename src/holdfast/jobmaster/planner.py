@@ -85,7 +85,6 @@ class Planner:
         self._batch_time_us = 0
         self._watermarks = watermarks or Watermarks({}, {})
         self._timed = timed
-        self._draining = False
         self._timers: Mapping[str, list[Timers]] | None = None
         """By operator, what the last batch left of each subtask's timers; None: not known."""
         self._initial: AllOffsets = {}
@@ -112,7 +111,6 @@ class Planner:
         self.offsets = {name: dict(offsets.get(name, self._initial[name])) for name in self._enumerators}
         self._watermarks.restore({} if base is None else base.watermarks)
         self._timers = None
-        self._draining = False
         if base is not None:
             self._batch_time_us = max(self._batch_time_us, base.batch_time_us)
 
@@ -120,17 +118,22 @@ class Planner:
         """What there is in every source, as of the last look; `fresh`: as of now."""
         return {name: look.latest(fresh) for name, look in self._looks.items()}
 
-    def next(self, until: AllOffsets, to_end: bool = False) -> Plan | None:
+    def next(self, until: AllOffsets, to_end: bool = False, drain: bool = False) -> Plan | None:
         """The next batch, not past `until`; None where there is nothing to do.
 
-        With `to_end` no time passes for timers but that of batches: none is waited for.
+        With `to_end` no time passes for timers but that of batches: none is waited for. With `drain` the input is
+        declared complete after its last row, once: that batch closes all windows and fires all event-time timers.
         """
+        drained = False
         plans = self._hold_back(self._source_plans(until))
         self._refuse_rows_after_the_end(plans)
         if not any(plan.reads or plan.to != self.offsets[name] for name, plan in plans.items()):
             now_us = self._batch_time_us if to_end else max(self._batch_time_us, int(self._clock.now() * 1_000_000))
-            if not self._draining and not self._timers_due(now_us):
-                return None
+            if not self._timers_due(now_us):
+                if not drain or self._watermarks.complete:
+                    return None
+                self._watermarks.drain()
+                drained = True
         self._batch_time_us = max(self._batch_time_us, int(self._clock.now() * 1_000_000))
         plan = Plan(
             batch=self._next_batch,
@@ -140,22 +143,10 @@ class Planner:
             reads={name: group_reads(plan.reads, self._senders) for name, plan in plans.items()},
             watermarks=self._watermarks.of_operators(self._batch_time_us),
             closed=self._watermarks.closed(),
-            drained=self._draining,
+            drained=drained,
         )
-        self._draining = False
         self._next_batch += 1
         return plan
-
-    def drain(self) -> bool:
-        """Declare the input complete, so that the next batch closes all windows and fires all event-time timers.
-
-        False where that was done before, or no source has a watermark.
-        """
-        if self._watermarks.complete:
-            return False
-        self._watermarks.drain()
-        self._draining = True
-        return True
 
     def _source_plans(self, until: AllOffsets) -> dict[str, SourcePlan]:
         """What each source gives next, all of them together within the limits."""
