@@ -44,6 +44,7 @@ MAY_IMPORT: dict[str, str] = {
     "storage": "",
     # Leaves, which every room may import.
     "clock": "",
+    "equality": "",
     "errors": "",
     "failpoints": "",
     "ids": "",
@@ -64,12 +65,12 @@ SUBROOMS: dict[str, str] = {
 """The folders of rooms that are divided, and which of the same room each may import; a room's own name stands for the
 modules that lie in no folder."""
 
-LEAVES = {"clock", "errors", "failpoints", "ids", "metrics", "schema", "units", "watermarks"}
+LEAVES = {"clock", "equality", "errors", "failpoints", "ids", "metrics", "schema", "units", "watermarks"}
 
 PURE = {"checkpoint", "execution", "graph"}
 PURE_IMPORTS = {"collections", "cronsim", "dataclasses", "datetime", "enum", "functools", "itertools", "math", "typing"}
 PURE_IMPORTS |= {"holdfast", "msgspec", "pyarrow"}
-PURE_LEAVES = LEAVES - {"clock", "failpoints", "metrics"}
+PURE_LEAVES = LEAVES - {"clock", "equality", "failpoints", "metrics"}
 """What the pure rooms may import: nothing that reads a clock, a file or a socket, or starts a thread."""
 
 FILE_LINES_MAX = 500

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.equality import normalised_keys
 from holdfast.exchange import partition
 from holdfast.exchange.sender import Sender
 from holdfast.functions.operator import Combiner
@@ -25,7 +26,8 @@ class CombiningSender:
         self._combiner = combiner
 
     def send(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        """As `Sender.send`: the numbers of the rows that are not sent because a key is null."""
+        """As `Sender.send`: the numbers of the rows that are not sent because a key is null. Keys are normalised."""
+        rows = normalised_keys(rows, self._target.key_columns)
         if self._combiner is None:
             return self._sender.send(self._target, rows)
         nulls = partition.null_keys(rows, self._target.key_columns)

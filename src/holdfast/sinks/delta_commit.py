@@ -135,7 +135,7 @@ class Upsert:
         bytes_max = staging.PORTION_BYTES_MAX
         start, stop, changes = place, place, None
         for portion in portions(self.committables, StagedRows, self.context.sink, bytes_max, place):
-            found = changes_of(read_rows(portion.rows, self.context))
+            found = changes_of(read_rows(portion.rows, self.context), self.keys)
             if changes is not None:
                 found = pa.concat_tables([changes, found], promote_options="default")
             changes = last_per_key(found, self.keys)

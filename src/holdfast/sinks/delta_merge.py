@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
 
+from holdfast.equality import normalised_keys
 from holdfast.errors import BadRecord
 from holdfast.schema import CHANGE_TYPE
 
@@ -41,8 +42,9 @@ def check_changes(rows: pa.Table, sink: str) -> None:
         )
 
 
-def changes_of(rows: pa.Table) -> pa.Table:
-    """Staged rows with a column that says whether a row is a delete; rows before an update are dropped."""
+def changes_of(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Staged rows with normalised keys and a column that says which rows are deletes; without rows before an update."""
+    rows = normalised_keys(rows, keys)
     if CHANGE_TYPE not in rows.schema.names:
         return rows.append_column(_DELETED, pa.array(np.zeros(rows.num_rows, np.bool_)))
     change = pc.fill_null(rows.column(CHANGE_TYPE), UPSERTS[0])
@@ -93,7 +95,16 @@ def _equal(key: str, changed: pa.ChunkedArray) -> str:
     kind = changed.type
     exact = pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date32(kind)
     operator = "=" if exact and changed.null_count == 0 else "IS NOT DISTINCT FROM"
-    return f"(t.{_quoted(key)} {operator} s.{_quoted(key)})"
+    return f"({_normalised(f't.{_quoted(key)}', kind)} {operator} s.{_quoted(key)})"
+
+
+def _normalised(column: str, kind: pa.DataType) -> str:
+    """The table's value as `equality.normalised` has it: other writers may have written -0.0 and any NaN."""
+    if not pa.types.is_floating(kind):
+        return column
+    name = "REAL" if pa.types.is_float32(kind) else "DOUBLE"
+    nan, zero = f"CAST('NaN' AS {name})", f"CAST(0 AS {name})"
+    return f"(CASE WHEN isnan({column}) THEN {nan} WHEN abs({column}) = 0 THEN {zero} ELSE {column} END)"
 
 
 def _quoted(name: str) -> str:

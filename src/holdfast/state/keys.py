@@ -3,9 +3,11 @@
     key schema                                         kept as
     one integer-like column (integers, boolean,        int64 values, without a copy where the column is int64
       date, time, timestamp, duration)
+    one column of float or double                      int64 values, made of the bits of the normalised value
     one column of strings, binary, decimals            the values' own bytes: offsets and data, without a copy
     several columns                                    bytes in the form of `encoding`, a null bit in each field
 
+Which values are the same key says `equality`: floating-point numbers are normalised before they are encoded.
 The kind follows from the key schema alone, never from the rows, so a key has one form and one hash for ever.
 A null key of one column is a flag beside the values (`nulls`); tables refuse it, and so does the exchange.
 """
@@ -19,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.equality import normalised
 from holdfast.errors import BadRecord, JobRefused
 from holdfast.state import encoding, hashing
 from holdfast.state.physical import (
@@ -110,6 +113,7 @@ def declared_columns(rows: pa.RecordBatch, key_schema: pa.Schema) -> list[Any]:
 def encode_columns(columns: Sequence[Any], names: Sequence[str]) -> Keys:
     """`encode_keys` for arrays; `names` are for messages."""
     check_key_types(pa.schema([pa.field(name, array.type) for name, array in zip(names, columns, strict=True)]))
+    columns = [normalised(array) for array in columns]
     return _encode_one(columns[0]) if len(columns) == 1 else _encode_several(columns)
 
 
@@ -118,11 +122,12 @@ def check_key_types(key_schema: pa.Schema) -> None:
     if len(key_schema) == 0:
         raise JobRefused("a key needs at least one column; none was given to key_by")
     for field in key_schema:
-        fixed = byte_width(field.type) is not None and not pa.types.is_floating(field.type)
+        fixed = byte_width(field.type) is not None and not pa.types.is_float16(field.type)
         if not fixed and not _is_variable(field.type):
             raise JobRefused(
-                f"key column {field.name!r} has type {field.type}; a key is made of integers, booleans, dates, times, "
-                "timestamps, durations, decimals, strings or binary. Cast the column before key_by."
+                f"key column {field.name!r} has type {field.type}; a key is made of integers, floats, doubles, "
+                "booleans, dates, times, timestamps, durations, decimals, strings or binary. Cast the column before "
+                "key_by."
             )
 
 
@@ -159,7 +164,11 @@ def refuse_nulls(keys: Keys, names: Sequence[str]) -> None:
 def decode_integers(values: Integers, key_schema: pa.Schema) -> list[Any]:
     """The key columns of integer keys."""
     key_type = key_schema.field(0).type
-    return [fixed_array(values.astype(physical_dtype(key_type), copy=False), None, key_type)]
+    dtype = physical_dtype(key_type)
+    assert dtype is not None
+    if dtype.kind == "f":
+        return [fixed_array(values.astype(f"i{dtype.itemsize}", copy=False).view(dtype), None, key_type)]
+    return [fixed_array(values.astype(dtype, copy=False), None, key_type)]
 
 
 def decode_bytes(offsets: Integers, data: Bytes, key_schema: pa.Schema) -> list[Any]:
@@ -186,6 +195,7 @@ def _encode_one(array: Any) -> Keys:
     nulls = None if valid is None else ~valid
     if physical_dtype(array.type) is not None:
         values = values_of(array)
+        values = values.view(f"i{values.dtype.itemsize}") if values.dtype.kind == "f" else values
         integers = values.view(np.int64) if values.dtype.itemsize == 8 else values.astype(np.int64)
         return Keys(integers if valid is None else np.where(valid, integers, 0), nulls=nulls)
     if _is_variable(array.type):

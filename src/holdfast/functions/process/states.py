@@ -276,10 +276,15 @@ class MapState(State):
         super().__init__(value_type, ttl, ttl_on)
         if not isinstance(key_type, pa.DataType):
             raise SettingsError(f"MapState key_type is {key_type!r}; expected an Arrow type such as pa.string()")
+        wrong = f"MapState key_type is {key_type}, which cannot be a map's key here"
         try:
             check_key_types(pa.schema([("key", key_type)]))
         except JobRefused as error:
-            raise SettingsError(f"MapState key_type is {key_type}, which cannot be a map's key here") from error
+            raise SettingsError(wrong) from error
+        if pa.types.is_floating(key_type):
+            raise SettingsError(
+                f"{wrong}: in Python a NaN is unequal to itself. Use the text or the bits of the number"
+            )
         self.key_type = key_type
         self._check_value("default", default)
         self.default = default
