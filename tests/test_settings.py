@@ -58,6 +58,14 @@ def test_what_is_no_size_is_refused_by_field_and_value(value: Any) -> None:
     assert repr(value) in str(refusal.value)
 
 
+@pytest.mark.parametrize("value", ["1MB", "15MB", 1024, "0B"])
+def test_too_little_memory_is_refused_with_the_least_that_works(value: Any) -> None:
+    with pytest.raises(SettingsError, match=r"^memory=.* is not enough .*; allowed is '16MB' or more") as refusal:
+        TaskManagerConfig(memory=value)
+    assert repr(value) in str(refusal.value)
+    assert TaskManagerConfig(memory="16MB").memory_bytes == 16 << 20
+
+
 def test_defaults_are_flinks_where_the_meaning_is_the_same() -> None:
     config = CheckpointConfig()
     assert config.trigger == every("10s")

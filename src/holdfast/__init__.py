@@ -102,3 +102,8 @@ __all__ = [
     "processing_time",
     "sum",
 ]
+
+
+def __dir__() -> list[str]:
+    """List the public API alone: the modules that make it up are not part of it."""
+    return [*__all__, "__version__"]

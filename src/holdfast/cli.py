@@ -31,6 +31,7 @@ from rich.table import Table
 import holdfast
 from holdfast.errors import HoldfastError
 from holdfast.journal.cleanup import CleanupPlan, carry_out
+from holdfast.journal.job import is_job
 from holdfast.maintenance.cleaning import observe
 from holdfast.maintenance.cleaning import plan as plan_cleaning
 from holdfast.maintenance.report import Report
@@ -107,7 +108,7 @@ def gc(
             task = bar.add_task("listing", total=None)
             observed = observe(store)
             if observed is None:
-                raise HoldfastError(f"{store.url}: there is no journal: is this the storage of a job?")
+                raise HoldfastError(f"{store.url}: the job has no journal yet, so there is nothing to be cleaned up")
             plan = plan_cleaning(store, observed)
             bar.update(task, description="deleting")
             deleted = 0
@@ -148,7 +149,13 @@ def _open(storage: str, options: list[str] | None) -> ObjectStore:
             raise typer.BadParameter("expected KEY=VALUE", param_hint="--option")
         given[key] = value
     check_reachable(url, given)
-    return RetryingStore(open_store(url, given, make=False))
+    store = RetryingStore(open_store(url, given, make=False))
+    if not is_job(store):
+        raise HoldfastError(
+            f"{store.url}: this is not the storage of a job: it has neither an object `job` nor a journal. Name the "
+            "folder that was given as Job(storage=…)"
+        )
+    return store
 
 
 def _progress(*amounts: ProgressColumn) -> Progress:

@@ -3,7 +3,7 @@
 Declarations only, checked as far as they can be without data; nothing runs before `start()`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
@@ -175,6 +175,17 @@ class Job:
                 f"task_managers={self.task_managers} is above parallelism={self.parallelism}: some would hold no state"
             )
 
+    def __repr__(self) -> str:
+        declared = self.declared
+        parts: dict[str, Iterable[str]] = {
+            "reads": declared.sources,
+            "keeps state in": declared.operators,
+            "writes": declared.sinks,
+        }
+        said = [f"{verb} {', '.join(names)}" for verb, names in parts.items() if names]
+        state = "was not started" if self.query is None else "runs" if self.query.isActive else "has ended"
+        return f"<Job {self.name!r} on {self.storage}: {'; '.join([*said, state])}>"
+
     def read(self, source: "Source | DataFrame") -> "Stream":
         """A stream of a source's rows. A source instance is read once per branch, from the same plan."""
         if not isinstance(source, Source):
@@ -224,6 +235,9 @@ class Stream:
     def __init__(self, job: Job, paths: tuple[Path, ...]) -> None:
         self._job = job
         self._paths = paths
+
+    def __repr__(self) -> str:
+        return f"<Stream of job {self._job.name!r}: {_described(self._paths)}>"
 
     def _then(self, step: MapBatches | TransformDeclaration) -> "Stream":
         return Stream(self._job, tuple(replace(path, steps=(*path.steps, step)) for path in self._paths))
@@ -302,6 +316,10 @@ class KeyedStream:
         self._paths = paths
         self._key_columns = key_columns
 
+    def __repr__(self) -> str:
+        keys = ", ".join(map(repr, self._key_columns))
+        return f"<KeyedStream of job {self._job.name!r}: {_described(self._paths)} → key_by({keys})>"
+
     def aggregate(
         self, emit: Literal["changes", "every"] = "changes", *, name: str | None = None, **aggregates: Aggregate
     ) -> Stream:
@@ -340,6 +358,21 @@ class KeyedStream:
 
 def _micros(duration: Duration, name: str) -> int:
     return round(duration_s(duration, name) * 1_000_000)
+
+
+def _described(paths: tuple[Path, ...]) -> str:
+    """The ways into a stream, each from its source or operator over its steps."""
+    ways = []
+    for path in paths:
+        origin = path.origin.source if isinstance(path.origin, SourceOrigin) else path.origin.operator
+        watermark = [] if path.watermark is None else [f"with_watermark({path.watermark.column!r})"]
+        steps = [
+            f"{'transform' if isinstance(step, TransformDeclaration) else 'map_batches'}"
+            f"({getattr(step.fn, '__name__', repr(step.fn))})"
+            for step in path.steps
+        ]
+        ways.append(" → ".join([origin, *watermark, *steps]))
+    return " and ".join(ways)
 
 
 def _no_source(found: Any) -> str:

@@ -40,22 +40,30 @@ class Query:
     def isActive(self) -> bool:
         return self._master.active
 
+    def __repr__(self) -> str:
+        totals = self.totals
+        return (
+            f"<Query {self.name!r}, run {self.runId}: {self._message()}; {totals.rows:,} rows in {totals.batches:,} "
+            f"batches, {totals.completed_checkpoints:,} checkpoints, {len(self.restarts)} restarts>"
+        )
+
     @property
     def status(self) -> dict[str, Any]:
         """PySpark's keys; `message` names a sink that planning waits for."""
-        paused = self._master.paused_by
-        if not self.isActive:
-            message = "Stopped" if self._master.error is None else f"Ended with an error: {self._master.error}"
-        elif paused:
-            message = f"Waiting for sink {', '.join(sorted(paused))}, which has too many groups to publish"
-        else:
-            message = "Processing"
         last = self.lastProgress
         return {
-            "message": message,
+            "message": self._message(),
             "isDataAvailable": bool(last and any(sum(source["lag"].values()) for source in last["sources"])),
-            "isTriggerActive": self.isActive and not paused,
+            "isTriggerActive": self.isActive and not self._master.paused_by,
         }
+
+    def _message(self) -> str:
+        paused = self._master.paused_by
+        if not self.isActive:
+            return "Stopped" if self._master.error is None else f"Ended with an error: {self._master.error}"
+        if paused:
+            return f"Waiting for sink {', '.join(sorted(paused))}, which has too many groups to publish"
+        return "Processing"
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:

@@ -173,6 +173,10 @@ class CheckpointConfig:
         return size_bytes(self.in_flight_max, "in_flight_max")
 
 
+MEMORY_BYTES_MIN = 16 << 20
+"""The least memory of a TaskManager: the empty tables of 64 subtasks with a map each take 2 MB, and tables double."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskManagerConfig:
     """What one TaskManager may use.
@@ -180,7 +184,7 @@ class TaskManagerConfig:
     Parameters
     ----------
     memory
-        Bound of its tables, caches and exchange buffers together, outside the JVM heap.
+        Bound of its tables, caches and exchange buffers together, outside the JVM heap; at least 16 MB.
     local_dir
         Where exchange data spills to, and copies of `local_recovery` lie; None: the executor's own temporary folder.
     port_range
@@ -200,7 +204,11 @@ class TaskManagerConfig:
     local_recovery_max: Size = "10GB"
 
     def __post_init__(self) -> None:
-        _above_zero(self.memory_bytes, "memory", self.memory)
+        if self.memory_bytes < MEMORY_BYTES_MIN:
+            raise SettingsError(
+                f"memory={self.memory!r} is not enough for tables, one batch and exchanged rows; allowed is "
+                f"'{MEMORY_BYTES_MIN >> 20}MB' or more (a number without a unit is bytes)"
+            )
         if not isinstance(self.local_recovery, bool):
             raise SettingsError(f"local_recovery={self.local_recovery!r}: allowed is True or False")
         _above_zero(

@@ -6,6 +6,7 @@ import pytest
 from job_kit import Feed, new_job, new_storage, newest, pairs, script, store_of, tuples
 
 import holdfast as hf
+from holdfast.settings import MEMORY_BYTES_MIN
 from holdfast.storage.store import open_store
 from holdfast.testing import run, start
 
@@ -399,6 +400,22 @@ def test_a_callback_that_raises_ends_the_query_and_gets_the_same_rows_again():
 
 
 def test_state_that_outgrows_its_memory_ends_the_query_with_advice():
-    job = new_job(task_manager=hf.TaskManagerConfig(memory="1MB"))
-    job.read(hf.SequenceSource(100_000)).key_by("value").aggregate(n=hf.count()).write(hf.MemorySink())
+    job = new_job(task_manager=hf.TaskManagerConfig(memory="16MB"))
+    job.read(hf.SequenceSource(1_000_000)).key_by("value").aggregate(n=hf.count()).write(hf.MemorySink())
     ends_with(job, hf.StateTooLarge, r"TaskManager 0: its state takes [\d,]+ bytes.*TaskManagerConfig\(memory=")
+
+
+@pytest.mark.parametrize("state", [hf.HashMapState(), hf.RocksDBState(cache_max_entries=1000)], ids=repr)
+def test_the_least_memory_that_is_allowed_is_enough_for_many_subtasks_with_many_tables(state):
+    class Every(hf.ProcessFunction):
+        one, several, by_name = hf.ValueState(), hf.ListState(), hf.MapState(pa.string())
+
+        def process(self, row, ctx):
+            self.several.add(row.value)
+            self.by_name.put("name", row.value)
+            self.one.update(row.value)
+            return ()
+
+    job = new_job(state=state, parallelism=64, task_manager=hf.TaskManagerConfig(memory=MEMORY_BYTES_MIN))
+    job.read(hf.SequenceSource(5_000)).key_by("value").process(Every(), "k BIGINT").write(hf.NoopSink())
+    assert run(job).totals.rows == 5_000

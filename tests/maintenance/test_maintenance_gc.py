@@ -1,5 +1,6 @@
 """`holdfast gc`: what dead epochs left goes, what the newest checkpoint needs and what lives stays; first as a plan."""
 
+import re
 from pathlib import Path
 from uuid import uuid4
 
@@ -12,6 +13,7 @@ from holdfast.errors import CorruptObject, ObjectNotFound
 from holdfast.ids import Epoch
 from holdfast.journal.codec import encode_record
 from holdfast.journal.fence import take_over
+from holdfast.journal.job import open_job
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord, Takeover
 from holdfast.maintenance.cleaning import observe, plan
@@ -170,6 +172,20 @@ def test_the_command_says_why_it_deletes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / garbage[0]).exists()
 
 
-def test_an_empty_folder_has_nothing_to_clean(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["gc", "verify"])
+@pytest.mark.parametrize("files", [(), ("notes.txt", "journal.csv", "delays/job")])
+def test_of_a_folder_that_is_no_job_a_command_says_only_that(
+    tmp_path: Path, command: str, files: tuple[str, ...]
+) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("something else")
+    result = holdfast(command, tmp_path)
+    assert result.exit_code == 1 and result.stdout == ""
+    assert re.fullmatch(r"holdfast: \S+: this is not the storage of a job: .*\n", result.stderr), result.stderr
+
+
+def test_a_job_without_a_journal_has_nothing_to_clean(tmp_path: Path) -> None:
+    open_job(open_store(tmp_path.as_uri()), 128)
     result = holdfast("gc", tmp_path)
-    assert result.exit_code == 1 and "there is no journal" in result.stderr
+    assert result.exit_code == 1 and "the job has no journal yet" in result.stderr

@@ -59,7 +59,7 @@ def counting(storage: str, local_dir: Path, rows: int = 60, rows_per_batch: int 
         parallelism=2,
         task_managers=2,
         max_rows_per_batch=rows_per_batch,
-        task_manager=hf.TaskManagerConfig(memory="100KB", local_dir=str(local_dir)),
+        task_manager=hf.TaskManagerConfig(memory="16MB", local_dir=str(local_dir)),
         checkpoint=hf.CheckpointConfig(trigger=hf.every(0.01), tolerable_failed_checkpoints=1000),
     )
     numbers = job.read(hf.SequenceSource(stop=rows, name="numbers")).map_batches(partial(keyed, 5), KEYED)
@@ -74,7 +74,7 @@ def storage(tmp_path: Path) -> str:
 
 def test_a_query_that_ends_leaves_no_threads_and_no_spilled_rows(storage: str, tmp_path: Path) -> None:
     census = Census()
-    job = counting(storage, tmp_path / "spill", rows=30_000, rows_per_batch=10_000)
+    job = counting(storage, tmp_path / "spill", rows=1_200_000, rows_per_batch=600_000)
     spilled: list[float] = []
     query = start(job, hf.processing_time(0))
     query.processAllAvailable()

@@ -231,8 +231,8 @@ def test_errors_of_functions_come_back_from_wherever_they_run(spark, tmp_path):
 
 
 def test_state_that_outgrows_its_memory_ends_the_query_with_advice(spark, tmp_path):
-    job = new_job(spark, tmp_path, task_manager=hf.TaskManagerConfig(memory="1MB"))
-    job.read(hf.SequenceSource(100_000)).key_by("value").aggregate(n=hf.count()).write(hf.NoopSink())
+    job = new_job(spark, tmp_path, task_manager=hf.TaskManagerConfig(memory="16MB"))
+    job.read(hf.SequenceSource(1_000_000)).key_by("value").aggregate(n=hf.count()).write(hf.NoopSink())
     ends_with(job, hf.StateTooLarge, r"its state takes [\d,]+ bytes of memory.*TaskManagerConfig\(memory=")
 
 

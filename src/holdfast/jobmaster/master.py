@@ -29,12 +29,12 @@ from holdfast.jobmaster.deployer import LOSS_NOTICE_S, Deployer, StartedJob, bas
 from holdfast.jobmaster.identity import identities
 from holdfast.jobmaster.janitor import Janitor
 from holdfast.jobmaster.job_facts import JobFacts
-from holdfast.jobmaster.parts import planner_of, position_of, publishers_of
+from holdfast.jobmaster.parts import FATAL, log_restored, planner_of, position_of, publishers_of
 from holdfast.jobmaster.progress import Progress, Standing
 from holdfast.jobmaster.remains import Remains
 from holdfast.jobmaster.sweeper import Sweeper
 from holdfast.jobmaster.taskmanagers import TaskManagers
-from holdfast.jobmaster.waiters import Waiters
+from holdfast.jobmaster.waiters import End, Waiters
 from holdfast.journal.fence import TakenOver
 from holdfast.journal.journal import Journal
 from holdfast.settings import AvailableNow, CheckpointConfig, ProcessingTime
@@ -60,17 +60,6 @@ GIVE_WAY_RATIO = 0.2
 GIVE_WAY_S_MAX = 0.05
 """A batch that is due lets a checkpoint that is under way end first, for so much of the interval of batches, at most.
 Side by side they take each other's processors: the slowest hundredth of checkpoints took 41 instead of 27 ms."""
-
-_FATAL = (
-    errors.BadRecord,
-    errors.UserFunctionError,
-    errors.StateTooLarge,
-    errors.JobRefused,
-    errors.PublishFailed,
-    errors.CorruptObject,
-    errors.Fenced,
-    errors.SessionStopped,
-)
 
 
 def batch_due_in_s(since_s: float, interval_s: float, checkpoint_under_way: bool) -> float:
@@ -98,7 +87,7 @@ class JobMaster:
         self._clock = clock
         self._stopping = threading.Event()
         self._wake = threading.Event()
-        self._ended = threading.Event()
+        self._ended = End()
         self._stopped_early = False
         self._on_close: Callable[[], None] = lambda: None
         self._failure: Exception | None = None
@@ -125,12 +114,14 @@ class JobMaster:
 
     def start(self) -> None:
         """Deploy, and begin. Raises what keeps the job from starting; everything is ended then."""
+        log.info("%s: starts on %s, as epoch %d", self._settings.name, self.job.store.url, self._taken.epoch)
         try:
             base = self._taken.base
             self._planner.begin(position_of(base))
             self._control.open(self._taken.base_number, base, base_objects(self.job.store, base))
             self._sweeper.start()
             self._deployer.start(base, self._planner.next_batch)
+            log_restored(self._settings.name, base)
         except BaseException:
             self._close()
             raise
@@ -140,7 +131,7 @@ class JobMaster:
         """Called last when everything of this start ends."""
         self._on_close = call
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float | None = None) -> None:
         """Undo the batch in flight and end; work since the last checkpoint is repeated at the next start."""
         if self.active and not self._stopping.is_set():
             wait_for([self._control.request_close()], CLOSE_S_MAX)
@@ -148,7 +139,7 @@ class JobMaster:
         self._wake.set()
         if not self._ended.wait(GRACE_S):
             self._deployer.cancel()
-        self._ended.wait()
+        self._ended.wait(timeout_s)
 
     def wait(self, timeout_s: float | None) -> bool:
         return self._ended.wait(timeout_s)
@@ -166,12 +157,13 @@ class JobMaster:
         try:
             self._loop()
             self._sweeper.finish()
+            log.info("%s: ended: everything available was processed and published", self._settings.name)
         except Stopped:
             self._stopped_early = True
             log.info("%s: stopped", self._settings.name)
         except Exception as error:
             if not self._stopping.is_set():
-                log.error("%s: ended: %s", self._settings.name, error)
+                self._ended.log_error(self._settings.name, error, told=self._waiters.somebody_waits())
                 self.error = error
         finally:
             self._close()
@@ -267,7 +259,7 @@ class JobMaster:
                 self._abandon(outcome)
                 self._check()
                 self._cluster.check()
-                if isinstance(error, _FATAL) and not outcome.committing:
+                if isinstance(error, FATAL) and not outcome.committing:
                     self._abort_quietly()
                     raise
                 if self._must_fail_over(error, outcome):
@@ -367,6 +359,7 @@ class JobMaster:
                 if isinstance(error, errors.TaskManagerLost):
                     self._task_managers.await_loss(LOSS_NOTICE_S)
         self._planner.restore(position_of(base))
+        log_restored(self._settings.name, base)
         self.progress.restarted(reason)
 
     def _on_lost(self, process: ProcessId, reason: str) -> None:

@@ -1,5 +1,8 @@
-"""Parts of a JobMaster that are made from the job's declarations, or from a checkpoint."""
+"""Parts of a JobMaster that are made from the job's declarations, or from a checkpoint; errors that end it."""
 
+import logging
+
+from holdfast import errors
 from holdfast.checkpoint.events import Position
 from holdfast.clock import Clock
 from holdfast.graph.program import DEAD_LETTERS
@@ -12,6 +15,20 @@ from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sources.base import EnumeratorContext
 from holdfast.sources.objects import SourceObjects
 from holdfast.watermarks import Watermarks
+
+log = logging.getLogger(__name__)
+
+FATAL = (
+    errors.BadRecord,
+    errors.UserFunctionError,
+    errors.StateTooLarge,
+    errors.JobRefused,
+    errors.PublishFailed,
+    errors.CorruptObject,
+    errors.Fenced,
+    errors.SessionStopped,
+)
+"""Errors of a batch that trying again does not help against."""
 
 
 def publishers_of(job: StartedJob) -> dict[str, Publisher]:
@@ -38,6 +55,14 @@ def planner_of(job: StartedJob, objects: SourceObjects, senders: int, clock: Clo
     watermarks = Watermarks(program.watermarks, program.operator_watermarks)
     timed = any(spec.is_timed for spec in program.operators.values())
     return Planner(enumerators, job.settings.limits, senders, clock, watermarks, timed)
+
+
+def log_restored(job: str, base: CheckpointRecord | None) -> None:
+    """Say where a job goes on."""
+    if base is None:
+        log.info("%s: there is no checkpoint yet: begins with empty state", job)
+    else:
+        log.info("%s: goes on from checkpoint %d, which was taken after batch %d", job, base.checkpoint_id, base.batch)
 
 
 def position_of(base: CheckpointRecord | None) -> Position | None:

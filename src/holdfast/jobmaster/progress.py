@@ -46,6 +46,13 @@ class Totals:
     failed_checkpoints: int
     aborted_checkpoints: int
     """Not counted as failed: subsumed, declined softly, ended by a restart."""
+    batches: int
+    completed_checkpoints: int
+
+    def __repr__(self) -> str:
+        """Show the figures, without the lists."""
+        names = ("rows", "bad_rows", "batches", "completed_checkpoints", "failed_checkpoints", "aborted_checkpoints")
+        return f"Totals({', '.join(f'{name}={getattr(self, name)}' for name in names)})"
 
 
 @dataclass(frozen=True)
@@ -164,6 +171,8 @@ class Progress:
                 list(self._checkpoints),
                 int(self._counted["numberOfFailedCheckpoints"]),
                 int(self._counted["numberOfAbortedCheckpoints"]),
+                int(self._counted["numBatches"]),
+                int(self._counted["numberOfCompletedCheckpoints"]),
             )
 
     def recent(self) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
-"""`processAllAvailable`: who waits until everything that was there at the call is processed and published."""
+"""Threads that wait for the end of a query, or until all that was there at their call is processed and published."""
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -7,6 +8,42 @@ from dataclasses import dataclass, field
 
 from holdfast.ids import JournalNumber
 from holdfast.jobmaster.planner import AllOffsets
+
+log = logging.getLogger(__name__)
+
+
+class End:
+    """The end of a query, which any thread may wait for."""
+
+    def __init__(self) -> None:
+        self._reached = threading.Event()
+        self._lock = threading.Lock()
+        self._waiting = 0
+
+    def set(self) -> None:
+        self._reached.set()
+
+    def is_set(self) -> bool:
+        return self._reached.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the end; whether it was reached in time."""
+        with self._lock:
+            self._waiting += 1
+        try:
+            return self._reached.wait(timeout_s)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+    def log_error(self, job: str, error: Exception, *, told: bool) -> None:
+        """Log the error a query ends with, before `set`.
+
+        Whoever waits is given the error as an exception and shows it; where nobody does, this line is all that is seen.
+        """
+        with self._lock:
+            told = told or self._waiting > 0
+        log.log(logging.INFO if told else logging.ERROR, "%s: ended: %s: %s", job, type(error).__name__, error)
 
 
 @dataclass

@@ -49,6 +49,17 @@ def read_job(store: ObjectStore) -> StoredJob:
     return decode_job(names.job(), store.get(names.job()))
 
 
+def is_job(store: ObjectStore) -> bool:
+    """Whether anything of a job is there, damaged or not: its own object, or a journal."""
+    if journal_numbers(store):
+        return True
+    try:
+        store.get(names.job())
+    except ObjectNotFound:
+        return False
+    return True
+
+
 def _read_or_create(store: ObjectStore, wanted: StoredJob) -> StoredJob:
     try:
         return _read(store)

@@ -13,6 +13,7 @@ from holdfast.graph.program import Program
 from holdfast.jobmaster.deployer import MasterSettings
 from holdfast.jobmaster.deployment import Layout
 from holdfast.jobmaster.planner import BatchLimits
+from holdfast.jobmaster.program_end import end_with_program
 from holdfast.jobmaster.start import Gateway, Place, Start, open_stored_job, start_job, task_manager_settings
 from holdfast.query import Query
 from holdfast.settings import QueryTrigger
@@ -75,7 +76,9 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
         return _cluster(job, session, program, shipped, place, senders)
 
     start = Start(settings, store, program, shipped, SystemClock(), cluster, driver_host(session))
-    return Query(start_job(start, stored), on_end=lambda: None)
+    master = start_job(start, stored)
+    end_with_program(master)
+    return Query(master, on_end=lambda: None)
 
 
 def _bind_sources(job: "Job", session: SparkSession) -> None:

@@ -41,6 +41,14 @@ def time_column(state: str) -> str:
     return f"{state}.time"
 
 
+_SHOWN = ("fn", "add_fn", "initial", "result", "key_type", "type", "default", "ttl", "ttl_on")
+"""Attributes of states that their `repr` shows, where they are set."""
+
+
+def _text(value: Any) -> str:
+    return str(value) if isinstance(value, pa.DataType) else getattr(value, "__name__", repr(value))
+
+
 class State:
     """A declared state.
 
@@ -64,6 +72,14 @@ class State:
     def tables(self, name: str, key_schema: pa.Schema) -> dict[str, TableSchema]:
         """The tables of its own."""
         return {}
+
+    def __repr__(self) -> str:
+        """Show the state as it was declared, without what was left out."""
+        shown = {name: vars(self).get(name) for name in _SHOWN if vars(self).get(name) is not None}
+        if self.ttl is None:
+            del shown["ttl_on"]
+        texts = [f"{name.removesuffix('_fn')}={_text(value)}" for name, value in shown.items()]
+        return f"{self.kind}({', '.join(texts)})"
 
     @property
     def kind(self) -> str:

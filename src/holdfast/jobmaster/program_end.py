@@ -1,0 +1,39 @@
+"""The end of the program: queries that still run are named, and end while threads and pools of threads still work.
+
+Python shuts down its pools of threads before it calls the functions of `atexit`. A query that ran on until then would
+fail in the middle of a batch, with errors that do not name the cause.
+"""
+
+import concurrent.futures.thread  # noqa: F401  (registers the end of the pools: see the last line)
+import logging
+import threading
+from weakref import WeakSet
+
+from holdfast.jobmaster.master import JobMaster
+
+log = logging.getLogger(__name__)
+
+END_S_MAX = 10.0
+"""How long the program waits for a query to end. One that takes longer counts as killed; nothing is lost."""
+
+_started: "WeakSet[JobMaster]" = WeakSet()
+
+
+def end_with_program(master: JobMaster) -> None:
+    """Remember a query that was started, until it has ended or the program does."""
+    _started.add(master)
+
+
+def _end_queries() -> None:
+    for master in [each for each in _started if each.active]:
+        log.warning(
+            "%s: the program ends while the query still runs, and the query ends with it; its next start goes on from "
+            "its last checkpoint. Call query.awaitTermination() to wait for its end, or query.stop() to end it",
+            master.job.settings.name,
+        )
+        master.stop(END_S_MAX)
+
+
+# Of the functions registered here the last one is called first, so this one before the pools' own end, which
+# `concurrent.futures` registers in the same way. Python has no public call that runs so early.
+threading._register_atexit(_end_queries)  # type: ignore[attr-defined]

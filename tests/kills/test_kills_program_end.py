@@ -1,0 +1,51 @@
+"""A program that ends while its query runs: the query is named, ends in order, and its next start goes on."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.journal.fence import journal_numbers, read_record
+from holdfast.journal.records import CheckpointRecord
+from holdfast.storage.store import open_store
+
+pytestmark = [pytest.mark.kill, pytest.mark.timeout(600)]
+
+PROGRAM = """
+import sys
+from pyspark.sql import SparkSession
+import holdfast as hf
+
+spark = SparkSession.builder.master("local[3]").config("spark.ui.enabled", "false").getOrCreate()
+job = hf.Job(spark, name="endless", storage=sys.argv[1], checkpoint=hf.CheckpointConfig(trigger=hf.every("200ms")))
+ticks = job.read(hf.SequenceSource(rows_per_second=1000, name="ticks"))
+ticks.key_by("value").aggregate(n=hf.count(), name="counts").write(hf.NoopSink(name="nowhere"))
+query = job.start()
+while not query.checkpoints:
+    query.awaitTermination(0.05)
+print(query.lastProgress["sources"][0]["startOffset"]["0"])
+"""
+
+
+def run_to_the_end(folder: Path) -> tuple[int, str]:
+    """The position that the program saw, and what it wrote to stderr; its exit code has to be 0."""
+    (folder / "program.py").write_text(PROGRAM)
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(folder)}
+    command = [sys.executable, "program.py", (folder / "storage").as_uri()]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+def test_a_program_that_ends_says_which_query_still_ran_and_the_next_start_goes_on(tmp_path: Path) -> None:
+    _, said = run_to_the_end(tmp_path)
+    assert said.count("endless: the program ends while the query still runs") == 1, said
+    assert "query.awaitTermination()" in said and "Traceback" not in said and "cannot schedule" not in said
+    store = open_store((tmp_path / "storage").as_uri())
+    newest = read_record(store, max(journal_numbers(store)))
+    assert isinstance(newest, CheckpointRecord)
+    position, _ = run_to_the_end(tmp_path)
+    assert position >= newest.offsets["ticks"]["0"] > 0
