@@ -64,7 +64,7 @@ class Job:
     storage_options
         For obstore (credentials, endpoints); never stored or logged.
     parallelism
-        Subtasks of each keyed operator. Default: one for each slot that Spark has.
+        Subtasks of each keyed operator. Default: one for each slot that TaskManagers leave.
     max_parallelism
         The number of key groups, fixed for the life of the storage. Default: by Flink's formula, at least 128.
     task_managers
