@@ -214,6 +214,7 @@ class LocalCopies:
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._root.is_symlink() or self._root.stat().st_uid != os.geteuid():
             raise PermissionError(f"{self._root} belongs to another user")
+        self._root.chmod(0o700)
         in_use = self._locked()
         for unfinished in self._folder.glob(f"{UNFINISHED}*"):
             unfinished.unlink(missing_ok=True)

@@ -153,7 +153,7 @@ class _Restoration:
     def _take_files(self, parts: Sequence[MaterializedPart], local_dir: str | None) -> dict[str, MaterializedPart]:
         """Lay the files of one base store out in a folder; then they become the table's own, or their rows do."""
         if local_dir is not None:
-            Path(local_dir).mkdir(parents=True, exist_ok=True)
+            Path(local_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="holdfast-restore-", dir=local_dir) as temporary:
             folder = Path(temporary) / "files"
             folder.mkdir()

@@ -3,6 +3,8 @@
 The probe itself must run where Holdfast is missing, so it travels by value and imports nothing of it at its top.
 """
 
+import platform
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,15 @@ from holdfast.spark.session import described
 
 Finding = tuple[str, str, str, str, str]
 """host, Python and its place, Holdfast's version ('': missing), what failed to import, what failed in the storage"""
+
+
+_WRONG_PYTHON = (
+    "PYTHON_VERSION_MISMATCH",
+    "ModuleNotFoundError",
+    "Cannot run program",
+    "Python worker failed to connect back",
+    "from Python worker",
+)
 
 
 def probe_executors(
@@ -34,7 +45,8 @@ def probe_executors(
             raise JobRefused(
                 f"executor on {host}: {python} cannot import Holdfast ({missing}). Install holdfast=="
                 f"{holdfast.__version__} there; or let PYSPARK_PYTHON name a Python that has it, before the session "
-                "starts; or ship a virtual environment (spark.archives)"
+                f"starts (the driver's own would be PYSPARK_PYTHON={sys.executable}); or ship a virtual environment "
+                "(spark.archives)"
             )
         if version != holdfast.__version__:
             raise JobRefused(
@@ -53,10 +65,15 @@ def probe_executors(
 
 
 def _python_failed(text: str) -> str:
+    remedy = (
+        f"The driver runs Python {platform.python_version()} ({sys.executable}), and executors need the same minor "
+        f"version: let PYSPARK_PYTHON name it on them before the session starts (PYSPARK_PYTHON={sys.executable} "
+        "where they are on this machine)"
+    )
     for line in text.splitlines():
-        if "PYTHON_VERSION_MISMATCH" in line or "ModuleNotFoundError" in line or "Cannot run program" in line:
-            return f"the executors' Python cannot run the driver's functions: {line.strip()[:500]}"
-    return f"the executors could not be probed: {text[:500]}"
+        if any(words in line for words in _WRONG_PYTHON):
+            return f"the executors' Python cannot run the driver's functions: {line.strip()[:500]}. {remedy}"
+    return f"the executors could not be probed: {text[:500]}. If it is Python that does not start there: {remedy}"
 
 
 def _probe(program: bytes, storage: tuple[str, dict[str, str]], nonce: tuple[str, bytes]) -> Any:

@@ -5,7 +5,9 @@ execution is off in it, because a stage must run as planned.
 """
 
 import logging
+import os
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -42,6 +44,27 @@ def has_ended(spark: SparkSession) -> bool:
         return bool(java_context.sc().isStopped())
     except (Py4JError, OSError):
         return True
+
+
+def use_drivers_python(spark: SparkSession) -> None:
+    """On `local[…]`, where nobody says which Python runs the workers, it is the driver's.
+
+    Spark's own choice is the first `python3` of the PATH, which is another one wherever the driver was started from a
+    virtual environment that is not activated.
+    """
+    context = spark.sparkContext
+    if context.master.partition("[")[0] == "local" and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = sys.executable
+
+
+def end_progress_bar(spark: SparkSession) -> None:
+    """End the bar that Spark draws on the console: a TaskManager is a stage that does not end, nor would its bar."""
+    try:
+        bar = spark.sparkContext._jsc.sc().progressBar()
+        if bar.isDefined():
+            bar.get().stop()
+    except (Py4JError, OSError) as error:
+        log.debug("Spark's progress bar goes on: %s", error)
 
 
 def cancel_group(spark: SparkSession, group: str) -> None:

@@ -21,7 +21,7 @@ from holdfast.sources.dataframe import DataFrameSource
 from holdfast.spark.cluster import SparkCluster
 from holdfast.spark.memory import check_memory
 from holdfast.spark.probe import probe_executors
-from holdfast.spark.session import clone_session, driver_host, has_ended
+from holdfast.spark.session import clone_session, driver_host, end_progress_bar, has_ended, use_drivers_python
 from holdfast.spark.shipping import shipped_by_value
 from holdfast.spark.slots import await_slots, slots
 from holdfast.spark.tasks import Shipment
@@ -53,6 +53,8 @@ def start_on_spark(job: "Job", trigger: QueryTrigger) -> Query:
 
 
 def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
+    use_drivers_python(spark)
+    end_progress_bar(spark)
     check_reachable(job.storage, job.storage_options)
     session = clone_session(spark)
     _bind_sources(job, session)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 class OwnFolder:
-    """A new, empty folder `path` below `parent`, whose name begins with `prefix`.
+    """A new, empty folder `path` below `parent`, whose name begins with `prefix`; its owner alone may enter it.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class OwnFolder:
 
     def __init__(self, prefix: str, parent: str | None) -> None:
         if parent is not None:
-            Path(parent).mkdir(parents=True, exist_ok=True)
+            Path(parent).mkdir(mode=0o700, parents=True, exist_ok=True)
         sweep(prefix, parent)
         made = Path(tempfile.mkdtemp(prefix=f".{prefix}", dir=parent))
         self._lock = os.open(made, os.O_RDONLY)

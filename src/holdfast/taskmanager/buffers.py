@@ -1,7 +1,8 @@
 """Rows that a TaskManager keeps for a while: in memory up to a bound, then in local Arrow files.
 
 Invariants: what is kept is given back in the order in which it came; memory counted is memory held, so it
-returns to zero when everything was dropped. Files are read through a memory map and vanish with `drop`.
+returns to zero when everything was dropped. Files are read through a memory map and vanish with `drop`; their owner
+alone may read them.
 The bound is shared by all input and output of one TaskManager. What is kept here is never durable.
 """
 
@@ -51,7 +52,7 @@ class SpillArea:
         with self._lock:
             if self._folder is None:
                 if self._local_dir is not None:
-                    Path(self._local_dir).mkdir(parents=True, exist_ok=True)
+                    Path(self._local_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=self._local_dir))
             self._files += 1
             return self._folder / f"{self._files}.arrows"
@@ -99,6 +100,7 @@ class KeptRows:
         try:
             if self._path is None:
                 self._path = self._area.new_file()
+                self._path.touch(mode=0o600)
                 self._writer = pa.ipc.new_stream(str(self._path), rows.schema)
             self._writer.write_batch(rows)
         except (OSError, pa.ArrowException) as error:
