@@ -101,6 +101,7 @@ class ReaderEnumerator(Enumerator):
         self._starting = starting
         self._takes_limit = bool(inspect.signature(reader.latestOffset).parameters)
         self._steps: list[Offsets] = []
+        self._stopped = False
 
     def initial(self) -> Offsets:
         first = (
@@ -150,7 +151,8 @@ class ReaderEnumerator(Enumerator):
 
     def close(self) -> None:
         stop = getattr(self._reader, "stop", None)
-        if stop is not None:
+        if stop is not None and not self._stopped:
+            self._stopped = True
             stop()
 
     def _step(self, start: Offsets, until: Offsets) -> Offsets:

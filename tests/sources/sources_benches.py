@@ -1,0 +1,223 @@
+"""One bench for each kind of source: the source, a way to give it more rows, and a way to make it fail."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import cloudpickle
+import pyarrow as pa
+from sources_kit import SCHEMA, ids, new_store, write
+
+from holdfast.clock import ManualClock
+from holdfast.sources.base import Enumerator, EnumeratorContext, Source, SplitRead
+from holdfast.sources.dataframe import DataFrameSource
+from holdfast.sources.files.file_source import FileSource
+from holdfast.sources.pyspark_reader import DataSourceReaderSource
+from holdfast.sources.sequence import SequenceSource
+from holdfast.storage.store import ObjectStore, open_store
+from holdfast.testing.source import TestSource
+
+Read = Callable[[Source, SplitRead], list[tuple]]
+
+
+def read_in_a_task(source: Source, read: SplitRead) -> list[tuple]:
+    """Rows with their positions and the bad rows, read by a source that has travelled as to a task."""
+    shipped = cloudpickle.loads(cloudpickle.dumps(source))
+    found: list[tuple] = []
+    for batch in shipped.read(read):
+        assert batch.rows.schema.equals(source.schema())
+        assert batch.bad == []
+        found += [tuple(row.values()) for row in batch.rows.to_pylist()]
+    return found
+
+
+@dataclass
+class SourceBench:
+    """`declare` makes the source as a new driver would; `rows` are all that exist once `all_there` was called."""
+
+    declare: Callable[[], Source]
+    more: Callable[[], None]
+    rows: Callable[[], list[tuple]]
+    all_there: Callable[[], None] = lambda: None
+    fail: Callable[[bool], None] | None = None
+    """Make looking for new data fail (True), or work again (False); None for a source that cannot fail."""
+    read: Read = read_in_a_task
+    has_lag: bool = True
+    clock: ManualClock = field(default_factory=ManualClock)
+    store: ObjectStore = field(default_factory=new_store)
+
+    def enumerator(self, source: Source, epoch: int = 1) -> Enumerator:
+        source.schema()
+        return source.enumerator(EnumeratorContext(self.store, "source", epoch, self.clock))
+
+
+def sequence(folder: Path) -> SourceBench:
+    clock = ManualClock()
+    return SourceBench(
+        declare=lambda: SequenceSource(90, splits=3, rows_per_second=1),
+        more=lambda: clock.advance(20),
+        rows=lambda: [(n,) for n in range(90)],
+        all_there=lambda: clock.advance(1_000),
+        clock=clock,
+    )
+
+
+def script(folder: Path) -> SourceBench:
+    return SourceBench(
+        declare=lambda: TestSource([[{"n": n}, {"n": n + 1}] for n in range(0, 20, 2)], "n BIGINT"),
+        more=lambda: None,
+        rows=lambda: [(n,) for n in range(20)],
+        has_lag=False,
+    )
+
+
+def files(suffix: str, **settings: Any) -> Callable[[Path], SourceBench]:
+    def make(folder: Path) -> SourceBench:
+        written: list[tuple] = []
+
+        def more() -> None:
+            for count in (1, 12):
+                write(folder / "in" / f"{len(written)}.{suffix}", ids(count, len(written)), group_rows=7)
+                written.extend(ids(count, len(written)))
+
+        def fail(now: bool) -> None:
+            (folder / ("in" if now else "away")).rename(folder / ("away" if now else "in"))
+
+        more()
+        return SourceBench(
+            lambda: FileSource(str(folder / "in"), format=suffix, schema=SCHEMA, **settings),
+            more,
+            lambda: written,
+            fail=fail,
+        )
+
+    return make
+
+
+def files_in_a_store(folder: Path) -> SourceBench:
+    bucket_url, written = f"memory://bucket-{uuid4().hex}", []
+    bucket = open_store(bucket_url)
+
+    def more() -> None:
+        path = write(folder / "one.parquet", ids(15, len(written)), group_rows=7)
+        bucket.put(f"in/{len(written)}.parquet", path.read_bytes())
+        written.extend(ids(15, len(written)))
+
+    more()
+    return SourceBench(lambda: FileSource(f"{bucket_url}/in", schema=SCHEMA), more, lambda: written)
+
+
+@dataclass
+class Stand:
+    """The system that a user's reader or function reads from."""
+
+    end: int = 10
+    broken: bool = False
+    committed: list[dict] = field(default_factory=list)
+    stopped: int = 0
+
+    def more(self) -> None:
+        self.end += 10
+
+    def fail(self, now: bool) -> None:
+        self.broken = now
+
+    def look(self) -> int:
+        if self.broken:
+            raise ConnectionError("the system is away")
+        return self.end
+
+
+class Reader:
+    """A PySpark stream reader of numbers in two splits."""
+
+    def __init__(self, stand: Stand) -> None:
+        self.stand = stand
+
+    def initialOffset(self):
+        return {"a": 0, "b": 0}
+
+    def latestOffset(self):
+        return dict.fromkeys("ab", self.stand.look())
+
+    def partitions(self, start, end):
+        return [(split, start[split], end[split]) for split in end if end[split] > start[split]]
+
+    def read(self, partition):
+        split, start, stop = partition
+        yield from ((split, n) for n in range(start, stop))
+
+    def commit(self, end):
+        assert all(end[split] >= before[split] for before in self.stand.committed for split in end)
+        self.stand.committed.append(end)
+
+    def stop(self):
+        self.stand.stopped += 1
+        assert self.stand.stopped == 1
+
+
+@dataclass
+class ReadMaxRows:
+    maxRows: int
+
+
+class LimitedReader(Reader):
+    def latestOffset(self, start, limit):
+        return {split: min(self.stand.look(), at + limit.maxRows) for split, at in start.items()}
+
+    def getDefaultReadLimit(self):
+        return ReadMaxRows(3)
+
+
+def datasource(reader: type[Reader]) -> Callable[[Path], SourceBench]:
+    def make(folder: Path) -> SourceBench:
+        stand = Stand()
+
+        def declare() -> Source:
+            stand.stopped = 0
+            return DataSourceReaderSource(reader(stand), pa.schema([("split", pa.string()), ("n", pa.int64())]))
+
+        rows = lambda: [(split, n) for split in "ab" for n in range(stand.end)]  # noqa: E731
+        return SourceBench(declare, stand.more, rows, fail=stand.fail, has_lag=False)
+
+    return make
+
+
+def dataframe(folder: Path) -> SourceBench:
+    """Spark is left out: the user's functions get the system in place of the session, and give rows."""
+    stand = Stand()
+
+    def declare() -> Source:
+        source = DataFrameSource(
+            lambda stand, start, end: [(n,) for n in range(start["n"], end["n"])],
+            lambda stand: {"n": stand.look()},
+            "n BIGINT",
+            initial_offset={"n": 0},
+        )
+        source.bind(stand)
+        return source
+
+    def read(source: Source, planned: SplitRead) -> list[tuple]:
+        assert isinstance(source, DataFrameSource)
+        return source.dataframe_of(stand, planned)
+
+    return SourceBench(
+        declare, stand.more, lambda: [(n,) for n in range(stand.end)], fail=stand.fail, read=read, has_lag=False
+    )
+
+
+BENCHES: dict[str, Callable[[Path], SourceBench]] = {
+    "sequence": sequence,
+    "script": script,
+    "csv": files("csv"),
+    "csv-multiline": files("csv", multiline=True),
+    "json": files("json"),
+    "parquet": files("parquet"),
+    "arrow": files("arrow"),
+    "files-in-a-store": files_in_a_store,
+    "datasource": datasource(Reader),
+    "datasource-limited": datasource(LimitedReader),
+    "dataframe": dataframe,
+}
