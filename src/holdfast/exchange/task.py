@@ -9,7 +9,7 @@ A task decides nothing about what to read, and deletes nothing.
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from holdfast import errors
 from holdfast.exchange.combining import CombiningSender
+from holdfast.exchange.partition import without
 from holdfast.exchange.sender import Sender, UnitAttempt
 from holdfast.failpoints import hit
 from holdfast.graph.plan import Unit
@@ -247,7 +248,7 @@ def deliver(rows: Iterator[pa.RecordBatch], work: Work, origin: UnitRows | None 
     committables: list[bytes] = []
     if isinstance(target, SinkTarget):
         context = _stage_context(target.sink, work.request, work.unit.unit, work.attempt, work.store)
-        committables = work.program.sinks[target.sink].stage(rows, context)
+        committables = work.program.sinks[target.sink].stage(_accepted(rows, target.sink, work, origin, bad), context)
         hit("task.staged")
     else:
         sent = _send(rows, work, target, origin, bad)
@@ -301,6 +302,20 @@ def _send(
         raise
 
 
+def _accepted(
+    rows: Iterator[pa.RecordBatch], sink: str, work: Work, origin: UnitRows | None, bad: list[BadRow]
+) -> Iterator[pa.RecordBatch]:
+    """The rows that a sink can show; the others are added to `bad`."""
+    for batch in rows:
+        found = work.program.sinks[sink].refused(batch)
+        reasons = {number: f"sink {sink!r}: {reason}" for number, reason in sorted(found.items())}
+        if not reasons:
+            yield batch
+            continue
+        bad += _bad_rows(batch, reasons, work, origin)
+        yield without(batch, np.array(list(reasons), np.int64))
+
+
 def _null_keys(
     batch: pa.RecordBatch,
     nulls: npt.NDArray[np.int64],
@@ -308,10 +323,18 @@ def _null_keys(
     target: OperatorTarget,
     origin: UnitRows | None,
 ) -> list[BadRow]:
-    """Rows whose key is null: refused, or set apart."""
+    """Rows whose key is null."""
     reason = f"null in a key column ({', '.join(target.key_columns)}) of operator {target.operator!r}"
+    return _bad_rows(batch, dict.fromkeys(nulls.tolist(), reason), work, origin, target.operator)
+
+
+def _bad_rows(
+    batch: pa.RecordBatch, reasons: Mapping[int, str], work: Work, origin: UnitRows | None, operator: str = ""
+) -> list[BadRow]:
+    """Rows by their numbers, each with the reason: refused, or set apart."""
     bad = []
-    for index, row in zip(nulls.tolist(), batch.take(pa.array(nulls)).to_pylist(), strict=True):
+    for index, row in zip(reasons, batch.take(pa.array(list(reasons), pa.int64())).to_pylist(), strict=True):
+        reason = reasons[index]
         source, split, position = _place(work, index, origin)
         if not work.keeps_bad_rows:
             raise errors.BadRecord(
@@ -319,7 +342,7 @@ def _null_keys(
                 "Filter such rows out, or keep them apart with Job(bad_records='dead_letter')"
             )
         payload = msgspec.json.encode(row, enc_hook=str).decode()
-        bad.append(BadRow(source, split, position, reason, payload, target.operator))
+        bad.append(BadRow(source, split, position, reason, payload, operator))
     return bad
 
 

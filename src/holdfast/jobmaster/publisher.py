@@ -17,6 +17,9 @@ from holdfast.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
+NEVER_TAKEN = ("File name too long", "KeyTooLong")
+"""What a file system and an object store say of a name that they will not take at any later time either."""
+
 
 class Publisher:
     """Loads a group's committables, and has the sink publish or discard them."""
@@ -41,8 +44,9 @@ class Publisher:
             post(events.PublicationFailed(command.sink, command.number, str(error), io=False))
             return
         except (StorageError, OSError) as error:
+            passing = not any(text in str(error) for text in NEVER_TAKEN)
             log.warning("sink %r could not publish group %d: %s", command.sink, command.number, error)
-            post(events.PublicationFailed(command.sink, command.number, str(error), io=True))
+            post(events.PublicationFailed(command.sink, command.number, str(error), io=passing))
             return
         except Exception as error:
             log.exception("sink %r failed", command.sink)

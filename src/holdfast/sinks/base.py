@@ -9,7 +9,7 @@ A sink does not own the lifetime of staged files: the JobMaster says when they m
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -78,6 +78,10 @@ class Sink(ABC):
     def prepare(self, schema: pa.Schema, context: SinkContext) -> None:
         """Check or make the target at `start()`. Raises `JobRefused` naming every difference."""
         return
+
+    def refused(self, rows: pa.RecordBatch) -> Mapping[int, str]:
+        """The numbers of rows that the sink could never show, each with the reason: bad records, staged nowhere."""
+        return {}
 
     @abstractmethod
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:

@@ -27,10 +27,10 @@ from holdfast.failpoints import hit
 from holdfast.schema import CHANGE_TYPE
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
 from holdfast.sinks.delta_commit import Append, Applications, Group, Upsert
-from holdfast.sinks.delta_files import empty_partitions_to_null, write_files
+from holdfast.sinks.delta_files import write_files
 from holdfast.sinks.delta_merge import check_changes, data_schema
 from holdfast.sinks.delta_schema import differences, missing_columns, stored_schema, unsupported
-from holdfast.sinks.partitions import partition_differences
+from holdfast.sinks.partitions import empty_partitions_to_null, partition_differences, unwritable
 from holdfast.sinks.staging import (
     SMALL_BYTES_MAX,
     StagedDeltaFile,
@@ -117,6 +117,9 @@ class DeltaSink(Sink):
             self._add_columns(table, stored_schema(columns))
         except (DeltaError, OSError, StorageError) as error:
             raise JobRefused(f"{refused}{error}") from error
+
+    def refused(self, rows: pa.RecordBatch) -> dict[int, str]:
+        return unwritable(rows, self.partition_by, escapes_unicode=True)  # delta-rs does, when it merges or compacts
 
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
         if self.mode == "upsert":

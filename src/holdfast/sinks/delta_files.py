@@ -39,7 +39,7 @@ _encoder = msgspec.json.Encoder(decimal_format="number")
 def write_files(rows: pa.Table, partition_by: Sequence[str], store: ObjectStore) -> list[StagedDeltaFile]:
     """Write rows, already of the stored schema, as one file a partition."""
     staged = []
-    for part in divide(empty_partitions_to_null(rows, partition_by), partition_by):
+    for part in divide(rows, partition_by):
         data = parquet_bytes(part.rows)
         path = f"{folder(part.values)}part-{uuid4().hex}.snappy.parquet"
         store.put(path, data)
@@ -49,17 +49,6 @@ def write_files(rows: pa.Table, partition_by: Sequence[str], store: ObjectStore)
             )
         )
     return staged
-
-
-def empty_partitions_to_null(rows: pa.Table, partition_by: Sequence[str]) -> pa.Table:
-    """Delta's protocol reads an empty partition value as null, so it becomes null before it is written."""
-    for name in partition_by:
-        index = rows.schema.get_field_index(name)
-        if pa.types.is_string(rows.schema.field(index).type):
-            column = rows.column(index)
-            nulled = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
-            rows = rows.set_column(index, rows.schema.field(index), nulled)
-    return rows
 
 
 def add_action(staged: StagedDeltaFile) -> AddAction:

@@ -22,7 +22,7 @@ from holdfast.errors import JobRefused, ObjectNotFound, PublishFailed, SettingsE
 from holdfast.failpoints import hit
 from holdfast.sinks import staging
 from holdfast.sinks.base import Gone, PublishContext, Sink, SinkContext, StageContext
-from holdfast.sinks.partitions import divide, folder, parquet_bytes, parquet_refusal, partition_differences
+from holdfast.sinks.partitions import divide, folder, parquet_bytes, parquet_refusal, partition_differences, unwritable
 from holdfast.sinks.staging import (
     SMALL_BYTES_MAX,
     StagedParquet,
@@ -76,6 +76,9 @@ class ParquetSink(Sink):
             probe(self._open(), "_staging")
         except StorageError as error:
             raise JobRefused(f"sink {context.sink!r} cannot write to {self.url}: {error}") from error
+
+    def refused(self, rows: pa.RecordBatch) -> dict[int, str]:
+        return unwritable(rows, self.partition_by)
 
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
         store = self._open()

@@ -1,20 +1,38 @@
 """Rows divided by partition columns, and the Parquet bytes of each part.
 
 Invariants: partition columns are in folder names (or add actions), never in the files; the division is
-stable, so the same rows give the same files in the same order.
+stable, so the same rows give the same files in the same order. Folders are named as Spark names them, so that Spark,
+Arrow, DuckDB and delta-rs read every value back: an empty string is null, as it is for Spark and in Delta's protocol;
+a value that cannot be told from null, or is too long for a name, is refused before it is staged (`unwritable`).
 """
 
+import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
-from urllib.parse import quote
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+"""What Hive, Spark and all others take for null."""
+
+SEGMENT_BYTES_MAX = 255
+"""A folder's name on the file systems in use."""
+
+FOLDERS_BYTES_MAX = 700
+"""All folders of a file together: an object's key has 1,024 bytes at most, with the paths of table and file."""
+
+_ESCAPED = re.compile(r"(?![A-Za-z0-9_.-])[\x00-\x7F]")
+_PLAIN_RE2 = r"[A-Za-z0-9_.-]"
+_ESCAPED_RE2 = r"[\x00-,/:-@\[-^`{-\x7F]"
+"""Characters that are written as they are, and the ASCII ones that are not, for Arrow's kernels."""
+
 _ROW = "__holdfast_row"
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+"""The years 1 to 9999, in days since 1970: other dates are read back by no reader."""
 
 
 class Part(NamedTuple):
@@ -41,8 +59,7 @@ def partition_differences(schema: pa.Schema, partition_by: Sequence[str]) -> lis
 
 
 def _partitionable(kind: pa.DataType) -> bool:
-    string = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    return bool(string or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind))
+    return bool(_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind))
 
 
 def divide(rows: pa.Table, partition_by: Sequence[str]) -> Iterator[Part]:
@@ -50,6 +67,7 @@ def divide(rows: pa.Table, partition_by: Sequence[str]) -> Iterator[Part]:
     if not partition_by:
         yield Part({}, rows)
         return
+    rows = empty_partitions_to_null(rows, partition_by)
     keys = pa.table([rows.column(name) for name in partition_by], names=list(partition_by))
     numbered = keys.append_column(_ROW, pa.array(np.arange(len(keys))))
     grouped = numbered.group_by(list(partition_by), use_threads=False).aggregate([(_ROW, "list")])
@@ -65,13 +83,72 @@ def _as_text(column: pa.ChunkedArray) -> list[str | None]:
     return texts
 
 
+def empty_partitions_to_null(rows: pa.Table, partition_by: Sequence[str]) -> pa.Table:
+    """Rows with null in place of the empty strings of partition columns: no folder's name tells one from the other."""
+    for name in partition_by:
+        index = rows.schema.get_field_index(name)
+        kind = rows.schema.field(index).type
+        if _is_text(kind):
+            column = rows.column(index)
+            nulled = pc.if_else(pc.equal(column, pa.scalar("", kind)), pa.scalar(None, kind), column)
+            rows = rows.set_column(index, pa.field(name, kind), nulled)
+    return rows
+
+
+def unwritable(rows: pa.RecordBatch, partition_by: Sequence[str], *, escapes_unicode: bool = False) -> dict[int, str]:
+    """The numbers of rows whose partition values no reader could read back, each with the reason.
+
+    `escapes_unicode`: another writer may name the folders, and write every byte outside of ASCII as `%xx`.
+    """
+    found: dict[int, str] = {}
+    total = np.zeros(rows.num_rows, np.int64)
+    for name in partition_by:
+        column = rows.column(name)
+        about = f"partition column {name}: the value is"
+        if pa.types.is_date32(column.type):
+            days = column.cast(pa.int32())
+            outside = pc.or_(pc.less(days, _FIRST_DAY), pc.greater(days, _LAST_DAY))
+            _note(found, outside, f"{about} not in the years 1 to 9999")
+        elif _is_text(column.type):
+            lengths = len(f"{_escape(name)}=".encode()) + _escaped_bytes(column, escapes_unicode)
+            total += lengths + 1
+            _note(found, pc.equal(column, pa.scalar(NULL_PARTITION, column.type)), f"{about} the one that says null")
+            too_long = f"{about} too long: the name of its folder has more than {SEGMENT_BYTES_MAX} bytes"
+            _note(found, pa.array(lengths > SEGMENT_BYTES_MAX), too_long)
+    together = f"partition columns {', '.join(partition_by)}: the names of the folders have more than"
+    _note(found, pa.array(total > FOLDERS_BYTES_MAX), f"{together} {FOLDERS_BYTES_MAX} bytes together")
+    return found
+
+
+def _escaped_bytes(column: pa.Array, escapes_unicode: bool) -> npt.NDArray[np.int64]:
+    """How long each text is in a folder's name; nulls and empty texts are shorter than any bound."""
+    length = pc.binary_length(column)
+    if escapes_unicode:
+        escaped = pc.subtract(length, pc.count_substring_regex(column, _PLAIN_RE2))
+    else:
+        escaped = pc.count_substring_regex(column, _ESCAPED_RE2)
+    found: npt.NDArray[np.int64] = pc.fill_null(pc.add(length, pc.multiply(escaped, 2)), 0).cast(pa.int64()).to_numpy()
+    return found
+
+
+def _note(found: dict[int, str], wrong: Any, reason: str) -> None:
+    for number in np.flatnonzero(pc.fill_null(wrong, False).to_numpy(zero_copy_only=False)).tolist():
+        found.setdefault(number, reason)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 def folder(values: dict[str, str | None]) -> str:
     """The folders as Hive names them, with a slash at the end; empty for a table without partitions."""
-    return "".join(f"{quote(name, safe='')}={_segment(value)}/" for name, value in values.items())
+    named = ((_escape(name), NULL_PARTITION if value is None else _escape(value)) for name, value in values.items())
+    return "".join(f"{name}={value}/" for name, value in named)
 
 
-def _segment(value: str | None) -> str:
-    return NULL_PARTITION if value is None else quote(value, safe="")
+def _escape(text: str) -> str:
+    """Spark reads `%xx` back as the character of that number, so only ASCII may be written so."""
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def parquet_bytes(rows: pa.Table) -> bytes:
