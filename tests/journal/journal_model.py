@@ -2,11 +2,13 @@
 
 Every request to the store is one atomic step, and every interleaving of the JobMasters' steps is explored; a
 JobMaster may stop for ever at any point (no step is ever forced). A put may be answered, lost, or land later at
-any time or never; a delete of records may be repeated later. The decisions are those of the real rules
+any time or never; a delete of records may be repeated later; and the newest record may be lost.
+The decisions are those of the real rules
 (`journal.rules`, `journal.cleanup.plan_cleanup`, `checkpoint.publication`); `Weakness` breaks one at a time.
 
     idle ─list─► put(takeover) ─► relist ─counts─► running ─► put(checkpoint) ─► running …
-                    │ taken ► idle   └ not ► idle                │ taken ► stopped
+       │            │ taken ► idle   └ not ► idle         mark ◄─┴─ first  │ taken ► stopped
+       └─ the newest record is lost ► stopped
 
 Not modelled: what a TaskManager deletes before an acknowledgement (changelog's own tests), time.
 """
@@ -40,6 +42,8 @@ class Weakness(Enum):
     PUBLISHES_OUT_OF_ORDER = auto()
     FORGETS_THE_GROUPS_OF_ITS_BASE = auto()
     CLEANS_UP_ALL_EPOCHS = auto()
+    NO_MARK = auto()
+    GAPS_ARE_PASSED_OVER = auto()
 
 
 class Thing(NamedTuple):
@@ -75,13 +79,15 @@ class Master(NamedTuple):
     garbage: frozenset[Thing] = frozenset()
     unpublished: tuple[tuple[int, Thing], ...] = ()
     cleaned: bool = False
+    begun: bool = False
+    """It knows that the mark is there."""
 
 
 STOPPED = Master(phase="stopped")
 
 
 class World(NamedTuple):
-    """The store, the sink, and the JobMasters. `landed` and `counted` are history, for the invariants alone."""
+    """The store, the sink, and the JobMasters. `landed`, `counted` and `lost` are history, for the invariants alone."""
 
     masters: tuple[Master, ...]
     records: tuple[tuple[int, Rec], ...] = ()
@@ -92,15 +98,20 @@ class World(NamedTuple):
     landed: frozenset[tuple[int, Thing]] = frozenset()
     counted: int = 0
     faults: int = 0
+    begun: bool = False
+    losses: int = 0
+    lost: int = 0
+    """The number of the newest record, since it is lost; 0 again once a newer one is written."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How far the model goes: checkpoints and takeover attempts of each JobMaster, faults in all."""
+    """How far the model goes: checkpoints and takeover attempts of each JobMaster, faults and lost records in all."""
 
     turns: tuple[int, ...]
     attempts: int = 2
     faults: int = 1
+    losses: int = 0
 
 
 class Violation(Exception):
@@ -115,7 +126,8 @@ class Model:
         self.weakness = weakness
 
     def start(self) -> World:
-        return World(tuple(Master() for _ in self.bounds.turns), faults=self.bounds.faults)
+        masters = tuple(Master() for _ in self.bounds.turns)
+        return World(masters, faults=self.bounds.faults, losses=self.bounds.losses)
 
     def steps(self, world: World) -> Iterator[tuple[str, World]]:
         for index, master in enumerate(world.masters):
@@ -133,6 +145,16 @@ class Model:
             kept = tuple(entry for entry in world.records if entry[0] != number)
             after = world._replace(late_deletes=world.late_deletes - {number}, records=kept)
             yield f"the delete of {number} is done again", after
+        yield from self._lose(world)
+
+    def _lose(self, world: World) -> Iterator[tuple[str, World]]:
+        """The one checkpoint record that is there is lost, after its append was answered."""
+        checkpoints = [(number, rec) for number, rec in world.records if rec.kind == "checkpoint"]
+        answered = {number for master in world.masters for number in master.known}
+        if world.losses and len(checkpoints) == 1 and checkpoints[0][0] in answered:
+            number = checkpoints[0][0]
+            kept = tuple(entry for entry in world.records if entry[0] != number)
+            yield f"record {number} is lost", world._replace(records=kept, losses=world.losses - 1, lost=number)
 
     def _of(self, world: World, index: int, master: Master) -> Iterator[tuple[str, World]]:
         if master.phase == "idle":
@@ -143,6 +165,8 @@ class Model:
                 yield "deletes", world._replace(things=world.things - (master.garbage | _older_things(master)))
         elif master.phase in ("read takeover", "read checkpoint"):
             yield self._read_back(world, index, master)
+        elif master.phase == "mark":
+            yield "marks the journal", self._marked(world, index, master)
         elif master.phase == "relist":
             yield self._relist(world, index, master)
         elif master.phase == "running":
@@ -156,6 +180,13 @@ class Model:
         number = rules.number_for_put(records)
         order = rules.base_search_order(records, number)
         base_number = next((candidate for candidate in order if records[candidate].kind == "checkpoint"), 0)
+        begun = world.begun and self.weakness is not Weakness.NO_MARK
+        missing = rules.missing_record(records, begun, base_number or None)
+        if missing is not None and (self.weakness is not Weakness.GAPS_ARE_PASSED_OVER or missing > max(records)):
+            if not world.lost:
+                raise Violation(f"{index} is refused for want of {missing}, although nothing was lost")
+            yield f"is refused: {missing} is missing", put_master(world, index, STOPPED)
+            return
         listed = Master(
             phase="put takeover",
             attempts=master.attempts + 1,
@@ -168,7 +199,9 @@ class Model:
 
     def _relist(self, world: World, index: int, master: Master) -> tuple[str, World]:
         listed = [number for number, _ in world.records]
-        if not rules.takeover_counts(master.number, listed) and self.weakness is not Weakness.NO_SECOND_LISTING:
+        begun = world.begun and self.weakness is not Weakness.NO_MARK
+        counts = rules.takeover_counts(master.number, master.base_number or None, listed, begun)
+        if not counts and self.weakness is not Weakness.NO_SECOND_LISTING:
             return "does not count", put_master(world, index, self._over_again(master))
         base = master.base
         running = Master(
@@ -181,7 +214,12 @@ class Model:
             newest=base,
             known=frozenset({master.base_number} if base else ()),
             unpublished=base.groups if base and self.weakness is not Weakness.FORGETS_THE_GROUPS_OF_ITS_BASE else (),
+            begun=world.begun,
         )
+        if base and not world.begun:
+            running = running._replace(phase="mark")
+        if world.lost and master.base_number < world.lost:
+            raise Violation(f"{index} starts from {master.base_number} although record {world.lost} is lost")
         counted = world._replace(counted=max(world.counted, master.number))
         return f"counts as epoch {master.number}", put_master(counted, index, running)
 
@@ -235,6 +273,19 @@ class Model:
             return put_master(world, index, master._replace(phase="relist"))
         if dict(world.records).get(master.number) != sent:
             raise Violation(f"{index} believes {master.number} written, which it is not")
+        if not master.begun:
+            return put_master(world, index, master._replace(phase="mark"))
+        return self._completed(world, index, master, sent)
+
+    def _marked(self, world: World, index: int, master: Master) -> World:
+        """The mark is put, if absent: it says the same whoever puts it, however late."""
+        marked = world._replace(begun=True)
+        begun = master._replace(begun=True)
+        if master.sent is None:
+            return put_master(marked, index, begun._replace(phase="running"))
+        return self._completed(marked, index, begun, master.sent)
+
+    def _completed(self, world: World, index: int, master: Master, sent: Rec) -> World:
         old = master.newest.things if master.newest else frozenset()
         after = master._replace(
             phase="running",
@@ -321,7 +372,8 @@ def land(world: World, number: int, rec: Rec) -> World:
         again = set(rec.groups) <= world.landed  # an earlier put of a record that was written, and expired since
         if rec.epoch != world.counted and not again:
             raise Violation(f"epoch {rec.epoch} completes {number} although epoch {world.counted} has taken over")
-        world = world._replace(landed=world.landed | set(rec.groups))
+        lost = world.lost if world.lost >= number else 0
+        world = world._replace(landed=world.landed | set(rec.groups), lost=lost)
     return world._replace(records=tuple(sorted((*world.records, (number, rec)))))
 
 
@@ -418,6 +470,8 @@ def _stored(rec: Rec) -> CheckpointRecord | None:
 def check(world: World) -> None:
     """Raises `Violation` where the world is not as it must be."""
     current = max(((number, rec) for number, rec in world.records if rec.kind == "checkpoint"), default=None)
+    if world.lost:
+        return  # nothing holds until a newer record is written; what must not happen then, steps say
     if current is None and world.landed:
         raise Violation("there was a checkpoint, and no record of one is left")
     if current is not None and not current[1].things <= world.things:

@@ -89,7 +89,7 @@ def test_what_the_base_needs_stays_and_the_rest_of_older_epochs_goes() -> None:
     assert plan.expired == [2]
     assert set(plan.unknown) == job.unknown
     assert plan.kept == len(job.needed)
-    journal = {names.journal(number) for number in (1, 3, 4)}
+    journal = {names.begun(), *(names.journal(number) for number in (1, 3, 4))}
     assert carry_out(job.store, plan) == len(job.garbage) + 1
     assert job.left() == job.needed | job.own | job.unknown | job.foreign | journal
     assert job.plan() == CleanupPlan(kept=len(job.needed), unknown=plan.unknown)

@@ -37,6 +37,7 @@ CHECKPOINT = CheckpointRecord(
 )
 STORED = {
     "job-1.bin": (codec.encode_job(codec.StoredJob("0123456789abcdef" * 2, 1, 128)), codec.decode_job),
+    "begun-1.bin": (codec.encode_begun(codec.StoredBegun(2)), codec.decode_begun),
     "takeover-3.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
     "checkpoint-3.bin": (codec.encode_record(CHECKPOINT), codec.decode_record),
     "committables-2.bin": (
@@ -46,6 +47,7 @@ STORED = {
 }
 ENCODED = {
     "job-1.bin": codec.StoredJob("0123456789abcdef" * 2, 1, 128),
+    "begun-1.bin": codec.StoredBegun(2),
     "takeover-3.bin": TAKEOVER,
     "checkpoint-3.bin": CHECKPOINT,
     "committables-2.bin": codec.StoredCommittables("delta-1", [b"", b"\x80", b"one"], b"how"),

@@ -23,6 +23,8 @@ def explored(bounds: Bounds, weakness: Weakness | None = None) -> Explored:
         pytest.param(Bounds(turns=(3, 1), attempts=1, faults=0), id="records are deleted under a paused candidate"),
         pytest.param(Bounds(turns=(1, 1), attempts=1, faults=2), id="two JobMasters, two unclear answers"),
         pytest.param(Bounds(turns=(1, 1, 1), attempts=1, faults=0), id="three JobMasters"),
+        pytest.param(Bounds(turns=(2, 1), attempts=2, faults=0, losses=1), id="the newest record is lost"),
+        pytest.param(Bounds(turns=(1, 1, 0), attempts=1, faults=0, losses=1), id="it is lost below a takeover"),
     ],
 )
 def test_no_interleaving_breaks_an_invariant(bounds: Bounds) -> None:
@@ -60,6 +62,8 @@ HOLES = {
     Weakness.PUBLISHES_OUT_OF_ORDER: (Bounds((2,), 1, 0), "can no longer be published"),
     Weakness.FORGETS_THE_GROUPS_OF_ITS_BASE: (Bounds((1, 1), 1, 0), "groups are lost"),
     Weakness.CLEANS_UP_ALL_EPOCHS: (Bounds((1,), 1, 0), "names .* which is deleted"),
+    Weakness.NO_MARK: (Bounds((1, 0), 1, 0, 1), "starts from 0 although record 2 is lost"),
+    Weakness.GAPS_ARE_PASSED_OVER: (Bounds((1, 0, 0), 1, 0, 1), "starts from 0 although record 2 is lost"),
 }
 
 

@@ -75,7 +75,7 @@ def test_nothing_of_a_running_job_is_touched(tmp_path: Path) -> None:
     storage = tmp_path / "storage"
     query = start(job_of_every_kind(tmp_path), hf.processing_time())
     try:
-        epoch = max(int(name.rpartition("/")[2]) for name in stored(storage) if name.startswith("journal/"))
+        epoch = max(int(name.rpartition("/")[2]) for name in stored(storage) if name.startswith("journal/0"))
         own = left(open_store(storage.as_uri()), epoch)
         assert holdfast("gc", storage).exit_code == 0
         assert own[0] in stored(storage)

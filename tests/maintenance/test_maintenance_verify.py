@@ -9,6 +9,7 @@ import pytest
 from maintenance_kit import as_json, holdfast, job_of_every_kind, run_every_kind, stored, write_files
 
 import holdfast as hf
+from holdfast.errors import CorruptObject
 from holdfast.journal.fence import journal_numbers, read_record
 from holdfast.journal.records import CheckpointRecord
 from holdfast.maintenance.cleaning import observe
@@ -238,3 +239,23 @@ def test_options_of_the_storage_come_from_flags_or_the_environment(as_environmen
     assert result.exit_code == 1 and result.stdout == ""
     assert "127.0.0.1:1" in result.stderr and "the connection was refused" in result.stderr
     assert "not-to-be-shown" not in result.stderr
+
+
+def test_a_lost_newest_record_is_wrong_for_verify_gc_and_a_start_and_nothing_is_written(tmp_path: Path) -> None:
+    run_every_kind(tmp_path)
+    storage = tmp_path / "storage"
+    store = open_store(storage.as_uri())
+    newest = max(journal_numbers(store))
+    record = storage / f"journal/{newest:012d}"
+    record.rename(tmp_path / "lost")
+    before = stored(storage)
+    result = holdfast("verify", storage, "--json")
+    [problem] = [each for each in as_json(result)["problems"] if "is missing" in each["found"]]
+    assert result.exit_code == 1 and "Restore the object from a backup" in problem["found"]
+    result = holdfast("gc", storage)
+    assert result.exit_code == 1 and "the newest checkpoint record was lost" in result.stderr
+    with pytest.raises(CorruptObject, match=r"journal/\d+, or a later one, is missing.*still holds the state"):
+        start(job_of_every_kind(tmp_path), hf.processing_time())
+    assert stored(storage) == before
+    (tmp_path / "lost").rename(record)
+    assert verify(store).ok

@@ -97,7 +97,7 @@ def referenced(store: ObjectStore) -> set[str]:
 
 def unreferenced(store: ObjectStore) -> set[str]:
     """What the newest checkpoint does not need; the job and takeover records apart."""
-    found = {info.name for info in store.list("")} - {names.job()}
+    found = {info.name for info in store.list("")} - {names.job(), names.begun()}
     takeovers = {
         names.journal(number)
         for number in journal_numbers(store)

@@ -25,6 +25,7 @@ def test_every_name_that_is_built_is_parsed_back() -> None:
     shared = names.parse(names.shared_object(3, 7))
     assert isinstance(shared, names.SharedName) and shared[:2] == (3, 7)
     assert isinstance(names.parse(names.source_chunk(3)), names.SourceName)
+    assert names.parse(names.begun()) == names.BegunName()
     assert isinstance(names.parse(names.probe(3)), names.ProbeName)
 
 
@@ -36,6 +37,7 @@ def test_objects_of_an_epoch_say_so() -> None:
     assert all(name.startswith(names.EPOCH_FOLDERS) for name in of_epoch)
     assert names.epoch_of("job") is None
     assert names.epoch_of(names.journal(6)) is None
+    assert names.epoch_of(names.begun()) is None
 
 
 def test_changelog_and_shared_objects_lie_in_their_incarnations_folders() -> None:

@@ -21,7 +21,7 @@ from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.prometheus import JobCollector, MetricsServer
 from holdfast.jobmaster.server import JobMasterServer
 from holdfast.journal.codec import StoredJob
-from holdfast.journal.fence import journal_numbers, newest_checkpoint, read_record, take_over
+from holdfast.journal.fence import find_base, list_journal, read_record, take_over
 from holdfast.journal.job import open_job
 from holdfast.journal.records import CheckpointRecord, Record
 from holdfast.settings import TaskManagerConfig
@@ -175,7 +175,7 @@ def _newest_checkpoint(store: ObjectStore) -> CheckpointRecord | None:
         except ObjectNotFound:
             return None
 
-    return newest_checkpoint(journal_numbers(store), read)[1]
+    return find_base(lambda: list_journal(store), read, store.url)[2]
 
 
 def _prepare_sinks(start: Start, job: StoredJob) -> None:

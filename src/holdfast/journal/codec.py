@@ -3,6 +3,7 @@
     magic  what                                  payload
     HFJB   job                                   StoredJob
     HFJR   journal/<n>                           Takeover | CheckpointRecord, tagged by `kind`
+    HFJM   journal/begun                         StoredBegun
     HFCM   manifests/<epoch>/<checkpoint>/sink-… StoredCommittables
 
 A reader refuses an unknown version, a field it does not know, and a damaged object: `CorruptObject` names it.
@@ -19,6 +20,7 @@ from holdfast.storage.framing import frame, unframe
 
 JOB_MAGIC, JOB_VERSION = b"HFJB", 1
 RECORD_MAGIC, RECORD_VERSION = b"HFJR", 3
+BEGUN_MAGIC, BEGUN_VERSION = b"HFJM", 1
 COMMITTABLES_MAGIC, COMMITTABLES_VERSION = b"HFCM", 2
 
 T = TypeVar("T")
@@ -32,6 +34,16 @@ class StoredJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     max_parallelism: int
     name: str = ""
     """The user's name for the job: keeps another job, with another one, from taking the storage over."""
+
+
+class StoredBegun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A checkpoint was recorded here: from then on a journal without one has lost it.
+
+    `record` is the number of a checkpoint record that was in the journal then; for people, since that it is there says
+    all that is asked for.
+    """
+
+    record: int
 
 
 class StoredCommittables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,6 +73,14 @@ def decode_job(name: str, data: bytes) -> StoredJob:
     return _decode(name, unframe(name, data, JOB_MAGIC, JOB_VERSION), _JOB)
 
 
+def encode_begun(begun: StoredBegun) -> bytes:
+    return frame(BEGUN_MAGIC, BEGUN_VERSION, msgspec.msgpack.encode(begun, order="deterministic"))
+
+
+def decode_begun(name: str, data: bytes) -> StoredBegun:
+    return _decode(name, unframe(name, data, BEGUN_MAGIC, BEGUN_VERSION), _BEGUN)
+
+
 def encode_committables(sink: str, committables: list[bytes], layout: bytes = b"") -> bytes:
     stored = StoredCommittables(sink, committables, layout)
     return frame(COMMITTABLES_MAGIC, COMMITTABLES_VERSION, msgspec.msgpack.encode(stored, order="deterministic"))
@@ -71,6 +91,7 @@ def decode_committables(name: str, data: bytes) -> StoredCommittables:
 
 
 _RECORD: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+_BEGUN = msgspec.msgpack.Decoder(StoredBegun)
 _JOB = msgspec.msgpack.Decoder(StoredJob)
 _COMMITTABLES = msgspec.msgpack.Decoder(StoredCommittables)
 

@@ -1,7 +1,7 @@
 """Taking over a job's storage: from then on every older JobMaster finds its next number taken.
 
-    list ──► read the base ──► put own takeover at highest + 1 ──► list again ──► nothing above: it counts
-      ▲            │ gone            │ taken                          │ something above
+    list ──► read the base ──► put own takeover at highest + 1 ──► list again ──► base there, nothing above: it counts
+      ▲            │ gone            │ taken                          │ else
       └────────────┴─────────────────┴────────────────────────────────┘  start over, having done nothing else
 
 Owns nothing after it returns: the records that follow are `journal.Journal`'s.
@@ -15,11 +15,14 @@ from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
 from holdfast.failpoints import hit
 from holdfast.ids import Epoch, JournalNumber
 from holdfast.journal import rules
-from holdfast.journal.codec import decode_record, encode_record
+from holdfast.journal.codec import StoredBegun, decode_record, encode_begun, encode_record
 from holdfast.journal.patience import ATTEMPTS_MAX, Patience, back_off
 from holdfast.journal.records import CheckpointRecord, Record, Takeover
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
+
+LOST_SEEN = 3
+"""So many listings in a row must show that a record is lost: a few tenths of a second, once, where one is."""
 
 
 class TakenOver(NamedTuple):
@@ -39,7 +42,7 @@ def take_over(store: ObjectStore, *, attempts_max: int = ATTEMPTS_MAX, wait: rul
     Raises
     ------
     CorruptObject
-        A record cannot be read; nothing was written.
+        A record cannot be read, or the newest one is lost; nothing was written.
     StorageError
         The store did not answer, or others kept taking over, `attempts_max` times. A takeover that was
         sent may still land: that stops the JobMaster before it, and the next one starts as usual.
@@ -56,10 +59,23 @@ def take_over(store: ObjectStore, *, attempts_max: int = ATTEMPTS_MAX, wait: rul
         patience.spend(f"{store.url}: could not take over, others did meanwhile", None)
 
 
+class Listed(NamedTuple):
+    """What a listing of the journal shows: the records' numbers, and whether a checkpoint was ever recorded."""
+
+    numbers: list[int]
+    begun: bool
+
+
+def list_journal(store: ObjectStore) -> Listed:
+    """Unknown names in the folder are passed over."""
+    parsed = [names.parse(info.name) for info in store.list(names.JOURNAL)]
+    numbers = [name.number for name in parsed if isinstance(name, names.JournalName)]
+    return Listed(numbers, any(isinstance(name, names.BegunName) for name in parsed))
+
+
 def journal_numbers(store: ObjectStore) -> list[int]:
-    """The numbers that a listing shows. Unknown names in the folder are passed over."""
-    parsed = (names.parse(info.name) for info in store.list(names.JOURNAL))
-    return [name.number for name in parsed if isinstance(name, names.JournalName)]
+    """The numbers that a listing shows."""
+    return list_journal(store).numbers
 
 
 def read_record(store: ObjectStore, number: int) -> Record:
@@ -77,6 +93,64 @@ def newest_checkpoint(
         if isinstance(record, CheckpointRecord):
             return JournalNumber(number), record
     return None, None
+
+
+def find_base(
+    list_: Callable[[], Listed], read: Callable[[int], Record | None], url: str, wait: rules.Wait = back_off
+) -> tuple[Listed, JournalNumber | None, CheckpointRecord | None]:
+    """A listing, and the newest checkpoint in it.
+
+    A JobMaster that appends and expires during a listing may make a record seem lost: so that is believed only when
+    `LOST_SEEN` listings in a row say so.
+
+    Raises
+    ------
+    CorruptObject
+        The newest checkpoint record is lost; its message says what to do.
+    """
+    for attempt in range(1, LOST_SEEN + 1):
+        listed = list_()
+        number, base = newest_checkpoint(listed.numbers, read)
+        missing = rules.missing_record(listed.numbers, listed.begun, number)
+        if missing is None:
+            return listed, number, base
+        if attempt < LOST_SEEN:
+            wait(attempt)
+    raise CorruptObject(f"{url}: {lost(missing, listed, number)}")
+
+
+def lost(missing: int, listed: Listed, newest: int | None) -> str:
+    """What is known of a lost record, and what to do about it."""
+    above = [number for number in listed.numbers if number > missing]
+    which = names.journal(missing) if above or newest is not None else f"{names.journal(missing)}, or a later one,"
+    return (
+        f"{which} is missing: the newest checkpoint record was lost or deleted. "
+        f"{'No checkpoint record is left' if newest is None else f'{names.journal(newest)} is older'}; "
+        "a start from there would process rows a second time and publish them again. Restore the object from a backup "
+        "or from the bucket's older versions, and start again; or start on an empty storage, with empty targets. "
+        "Nothing was changed; until then do not delete anything from the storage, which still holds the state"
+    )
+
+
+def mark_begun(store: ObjectStore, number: int, patience: Patience) -> None:
+    """A checkpoint record is in the journal: from now on its loss can be told from a job that has none yet.
+
+    Raises `StorageError` while it is not known whether the mark is there; calling again is fine.
+    """
+    name, data = names.begun(), encode_begun(StoredBegun(number))
+    while True:
+        cause: StorageError
+        try:
+            store.create(name, data)
+            return
+        except StorageError as error:
+            cause = error
+        try:
+            store.get(name)
+            return
+        except StorageError as error:
+            cause = cause if isinstance(error, ObjectNotFound) else error
+        patience.spend(f"{store.url}: it is not known whether {name} was written", cause)
 
 
 def settle(store: ObjectStore, number: int, own: Record, patience: Patience) -> rules.Outcome:
@@ -112,22 +186,26 @@ def _read_back(store: ObjectStore, number: int, own: Record) -> rules.Outcome:
 
 
 def _attempt(store: ObjectStore, patience: Patience) -> TakenOver | None:
-    before = _listed(store, patience)
-    base_number, base = newest_checkpoint(before, lambda each: _read_patiently(store, each, patience))
-    number = rules.number_for_put(before)
+    listed, base_number, base = find_base(
+        lambda: _listed(store, patience), lambda each: _read_patiently(store, each, patience), store.url, patience.wait
+    )
+    number = rules.number_for_put(listed.numbers)
     hit("journal.takeover.listed")
     if settle(store, number, Takeover(number, uuid4().hex), patience) is rules.Outcome.TAKEN:
         return None
     hit("journal.takeover.put")
-    if not rules.takeover_counts(number, _listed(store, patience)):
+    after = _listed(store, patience)
+    if not rules.takeover_counts(number, base_number, after.numbers, after.begun):
         return None
+    if base_number is not None and not listed.begun:
+        mark_begun(store, base_number, patience)
     return TakenOver(Epoch(number), base_number, base)
 
 
-def _listed(store: ObjectStore, patience: Patience) -> list[int]:
+def _listed(store: ObjectStore, patience: Patience) -> Listed:
     while True:
         try:
-            return journal_numbers(store)
+            return list_journal(store)
         except StorageError as error:
             patience.spend(f"{store.url}: the journal could not be listed", error)
 

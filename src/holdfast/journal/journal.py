@@ -1,7 +1,8 @@
 """The journal as its one writer sees it: append and expire.
 
 Invariants
-- A record that was sent is resolved before anything else is appended or deleted.
+- A record that was sent is resolved before anything else is appended or deleted; the first one only once the mark is
+  there that tells its loss from a beginning.
 - `Fenced` is for good: every later call raises it, and nothing is deleted.
 
 Not thread-safe: one thread of the JobMaster calls it. Does not own what records refer to.
@@ -15,7 +16,7 @@ import msgspec
 from holdfast.errors import Fenced, StorageError
 from holdfast.ids import Epoch, JournalNumber
 from holdfast.journal import rules
-from holdfast.journal.fence import journal_numbers, settle
+from holdfast.journal.fence import journal_numbers, mark_begun, settle
 from holdfast.journal.patience import ATTEMPTS_MAX, Patience, back_off
 from holdfast.journal.records import CheckpointRecord
 from holdfast.storage import names
@@ -48,6 +49,8 @@ class Journal:
         self._wait = wait
         self._next = int(epoch) + 1
         self._checkpoints: set[int] = set() if base_number is None else {int(base_number)}
+        self._begun = base_number is not None
+        """Whether the mark is there; the takeover sees to it where there was a checkpoint."""
         self._sent: CheckpointRecord | None = None
         self._fenced: str | None = None
 
@@ -98,6 +101,9 @@ class Journal:
         patience = Patience(self._attempts_max, self._wait)
         if settle(self._store, self._next, self._sent, patience) is rules.Outcome.TAKEN:
             self._end()
+        if not self._begun:
+            mark_begun(self._store, self._next, patience)
+            self._begun = True
         written = JournalNumber(self._next)
         self._checkpoints.add(self._next)
         self._next += 1

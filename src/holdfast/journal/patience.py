@@ -20,7 +20,7 @@ class Patience:
 
     def __init__(self, attempts_max: int, wait: Wait) -> None:
         self._attempts_max = attempts_max
-        self._wait = wait
+        self.wait = wait
         self._attempts = 0
 
     def spend(self, what: str, cause: Exception | None) -> None:
@@ -31,4 +31,4 @@ class Patience:
         self._attempts += 1
         if self._attempts >= self._attempts_max:
             raise StorageError(f"{what} after {self._attempts} attempts; last: {cause}") from cause
-        self._wait(self._attempts)
+        self.wait(self._attempts)

@@ -17,8 +17,9 @@ import msgspec
 
 from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
 from holdfast.ids import Epoch
+from holdfast.journal import rules
 from holdfast.journal.cleanup import CleanupPlan, needed_objects, plan_cleanup, survey
-from holdfast.journal.fence import TakenOver, journal_numbers, newest_checkpoint, read_record
+from holdfast.journal.fence import Listed, TakenOver, list_journal, lost, newest_checkpoint, read_record
 from holdfast.journal.records import CheckpointRecord
 from holdfast.recovery.manifests import decode_manifest
 from holdfast.sinks.gathered import Named
@@ -49,16 +50,16 @@ def observe(store: ObjectStore, epoch: int | None = None, sinks: Collection[str]
     Raises
     ------
     CorruptObject, StorageError
-        The journal, or something that the newest checkpoint names, cannot be read.
+        The journal, or something that the newest checkpoint names, cannot be read, or a record is lost.
     """
     for _ in range(OBSERVATIONS_MAX):
-        numbers = journal_numbers(store)
-        if not numbers:
+        listed = list_journal(store)
+        if not listed.numbers:
             return None
         try:
-            return _observe(store, numbers, epoch, sinks)
-        except ObjectNotFound:
-            if journal_numbers(store) == numbers:
+            return _observe(store, listed, epoch, sinks)
+        except (ObjectNotFound, CorruptObject):
+            if list_journal(store) == listed:
                 raise
     raise StorageError(f"{store.url}: the journal changed {OBSERVATIONS_MAX} times while it was read; try again")
 
@@ -73,10 +74,14 @@ def manifest_objects(name: str, data: bytes) -> list[str]:
     return [obj for table in decode_manifest(name, data).tables for obj in table.objects()]
 
 
-def _observe(store: ObjectStore, numbers: list[int], epoch: int | None, sinks: Collection[str] | None) -> Observed:
+def _observe(store: ObjectStore, listed: Listed, epoch: int | None, sinks: Collection[str] | None) -> Observed:
+    numbers = listed.numbers
     # A takeover below other records never counted: only the highest number says which epoch lives.
     living = read_record(store, max(numbers)).epoch if epoch is None else epoch
     number, base = newest_checkpoint(numbers, lambda each: read_record(store, each))
+    missing = rules.missing_record(numbers, listed.begun, number)
+    if missing is not None:
+        raise CorruptObject(f"{store.url}: {lost(missing, listed, number)}")
     if base is not None and sinks is not None:
         kept = {sink: groups for sink, groups in base.groups.items() if sink in sinks}
         base = msgspec.structs.replace(base, groups=kept)

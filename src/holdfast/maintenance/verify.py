@@ -9,13 +9,14 @@ what the journal says by now, so that only a loss is reported as one. What lies 
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from holdfast.changelog.handles import Manifest, TableHandle
 from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
+from holdfast.journal import rules
 from holdfast.journal.codec import decode_committables, decode_record
-from holdfast.journal.fence import journal_numbers
+from holdfast.journal.fence import Listed, list_journal, lost
 from holdfast.journal.job import LAYOUT_VERSION, read_job
 from holdfast.journal.records import CheckpointRecord, Record
 from holdfast.maintenance import report as kinds
@@ -38,9 +39,9 @@ def verify(store: ObjectStore, progress: Progress = lambda done, total: None) ->
     """Everything that the checkpoints in the journal refer to. Raises `StorageError` where it cannot even be listed."""
     verified: set[Key] = set()
     for attempt in itertools.count(1):
-        numbers = journal_numbers(store)
-        report = _Verification(store, verified, progress).run(numbers)
-        if report.ok or attempt == ROUNDS_MAX or journal_numbers(store) == numbers:
+        listed = list_journal(store)
+        report = _Verification(store, verified, progress).run(listed)
+        if report.ok or attempt == ROUNDS_MAX or list_journal(store) == listed:
             return report
     raise AssertionError("unreachable")
 
@@ -55,9 +56,10 @@ class _Verification:
         self._report = Report(store.url)
         self._checks: dict[str, dict[Key, Check]] = {}
 
-    def run(self, numbers: Sequence[int]) -> Report:
+    def run(self, listed: Listed) -> Report:
         self._read_job()
-        records = self._read_records(numbers)
+        records = self._read_records(listed.numbers)
+        self._look_for_a_lost_record(listed, records)
         for number, record in records.items():
             if isinstance(record, CheckpointRecord):
                 self._read_checkpoint(number, record)
@@ -110,6 +112,13 @@ class _Verification:
         if found:
             self._report.epoch = found[max(found)].epoch
         return found
+
+    def _look_for_a_lost_record(self, listed: Listed, records: Mapping[int, Record]) -> None:
+        newest = max((number for number, each in records.items() if isinstance(each, CheckpointRecord)), default=None)
+        missing = rules.missing_record(listed.numbers, listed.begun, newest)
+        if missing is not None and len(records) == len(listed.numbers):
+            found = f"no such object: {lost(missing, listed, newest)}"
+            self._report.wrong(kinds.RECORDS, names.journal(missing), found, "the newest checkpoint record")
 
     def _read_checkpoint(self, number: int, record: CheckpointRecord) -> None:
         referrer = f"checkpoint {names.journal(number)}"

@@ -2,6 +2,7 @@
 
     job                                              created once
     journal/<n>                                      takeover | checkpoint records
+    journal/begun                                    created once, after the first checkpoint record
     manifests/<epoch>/<checkpoint>/tm-<tm>           one TaskManager's part of a checkpoint
     manifests/<epoch>/<checkpoint>/sink-<sink>       a checkpoint's committables of one sink
     dstl/<epoch>/<incarnation>/<uuid>                changelog objects
@@ -46,6 +47,10 @@ class JournalName(NamedTuple):
     """`journal/<n>`"""
 
     number: int
+
+
+class BegunName(NamedTuple):
+    """`journal/begun`"""
 
 
 class ManifestName(NamedTuple):
@@ -104,7 +109,7 @@ class ProbeName(NamedTuple):
 
 
 EpochName = ManifestName | CommittablesName | ChangelogName | SharedName | SourceName | StagedName | ProbeName
-Name = JobName | JournalName | EpochName
+Name = JobName | JournalName | BegunName | EpochName
 
 
 def job() -> str:
@@ -113,6 +118,10 @@ def job() -> str:
 
 def journal(number: int) -> str:
     return f"{JOURNAL}{_number(number)}"
+
+
+def begun() -> str:
+    return f"{JOURNAL}begun"
 
 
 def manifest(epoch: int, checkpoint: int, task_manager: int) -> str:
@@ -205,6 +214,8 @@ def parse(name: str) -> Name | None:
     """What a name says, or None where this module cannot have built it."""
     if name == "job":
         return JobName()
+    if name == begun():
+        return BegunName()
     area, _, rest = name.partition("/")
     parser = _PARSERS.get(area + "/")
     match = parser.fullmatch(rest) if parser else None
@@ -216,7 +227,7 @@ def parse(name: str) -> Name | None:
 def epoch_of(name: str) -> int | None:
     """The epoch that an object belongs to; None for the job, the journal and unknown names."""
     parsed = parse(name)
-    return None if parsed is None or isinstance(parsed, JobName | JournalName) else parsed.epoch
+    return None if parsed is None or isinstance(parsed, JobName | JournalName | BegunName) else parsed.epoch
 
 
 _N = rf"\d{{{DIGITS}}}"
