@@ -7,6 +7,7 @@
 Owns nothing after it returns: the records that follow are `journal.Journal`'s.
 """
 
+import itertools
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 from uuid import uuid4
@@ -108,15 +109,16 @@ def find_base(
     CorruptObject
         The newest checkpoint record is lost; its message says what to do.
     """
-    for attempt in range(1, LOST_SEEN + 1):
+    for attempt in itertools.count(1):
         listed = list_()
         number, base = newest_checkpoint(listed.numbers, read)
         missing = rules.missing_record(listed.numbers, listed.begun, number)
         if missing is None:
             return listed, number, base
-        if attempt < LOST_SEEN:
-            wait(attempt)
-    raise CorruptObject(f"{url}: {lost(missing, listed, number)}")
+        if attempt == LOST_SEEN:
+            raise CorruptObject(f"{url}: {lost(missing, listed, number)}")
+        wait(attempt)
+    raise AssertionError("unreachable")
 
 
 def lost(missing: int, listed: Listed, newest: int | None) -> str:
