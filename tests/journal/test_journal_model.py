@@ -4,7 +4,8 @@ left out, the model finds a hole. See `journal_model.py` for what is modelled.""
 import re
 
 import pytest
-from journal_model import Bounds, Explored, Model, Weakness, explore
+from journal_exploration import Explored, explore
+from journal_model import Bounds, Model, Weakness
 
 STATES_MAX = 1_000_000
 
