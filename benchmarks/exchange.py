@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from holdfast.clock import SystemClock
 from holdfast.exchange.combining import CombiningSender
+from holdfast.exchange.connections import Connections
 from holdfast.exchange.links import FlightLinks
 from holdfast.exchange.sender import UnitAttempt
 from holdfast.functions.aggregates.declared import AggregateSpec, count
@@ -94,7 +95,7 @@ def serve(orders: Connection, secret: str, folder: str) -> None:
 def work(orders: Connection, secret: str, number: int, rows: int, keys: int, spec: AggregateSpec) -> None:
     """A sender's and puller's process: does what it is sent, until None."""
     routes: ExchangeRoutes = orders.recv()
-    links = FlightLinks(routes, secret)
+    links = FlightLinks(routes, Connections(secret))
     while (order := orders.recv()) is not None:
         what, batch = order
         push = what == "push"

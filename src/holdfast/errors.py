@@ -13,6 +13,7 @@
     ├── Fenced               another JobMaster has taken over: stop, delete nothing
     ├── StaleCall            a call from an older run or incarnation: the caller gives up
     ├── RowsNeeded           combined rows do not tell enough: run the batch again without combining
+    ├── SenderLost           senders ended while they worked on a unit: the batch is run again
     ├── TaskManagerLost      a TaskManager ended: failover
     ├── SessionStopped       the Spark session under a query was stopped: make a new one and start again
     ├── RestartsExhausted    restarts did not help: look at the cause, which is named with its count
@@ -74,6 +75,10 @@ class StaleCall(HoldfastError):
 
 class RowsNeeded(HoldfastError):
     """An operator cannot say what combined rows do to it; the batch is run again with the rows themselves."""
+
+
+class SenderLost(HoldfastError):
+    """A sender that stays has ended or can no longer be reached."""
 
 
 class TaskManagerLost(HoldfastError):

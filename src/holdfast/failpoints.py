@@ -30,6 +30,10 @@ KNOWN: Mapping[str, str] = {
     "task.sent": "all rows of a unit have arrived; its result has not been returned",
     "task.staged": "a unit's output is staged; its committables have not been returned",
     "sink.staged": "one file of a unit is staged",
+    # In senders that stay.
+    "sender.register.before": "it serves, and nobody knows it",
+    "sender.unit.before": "a unit is about to be worked off",
+    "sender.unit.after": "a unit is worked off; its result has not been returned",
     # In TaskManagers, in the order of their life.
     "taskmanager.register.before": "it serves, and nobody knows it",
     "taskmanager.deploy.before": "the old deployment is gone, nothing is restored",

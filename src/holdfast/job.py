@@ -69,6 +69,10 @@ class Job:
         The number of key groups, fixed for the life of the storage. Default: by Flink's formula, at least 128.
     task_managers
         Processes that hold state; each takes one of Spark's slots for as long as the query runs.
+    senders
+        Processes that read, run Python steps and write, and stay in a slot of Spark's each for as long as the query
+        runs. Default: as many as the slots that TaskManagers leave, less one where a leg needs Spark (`transform`,
+        `DataFrameSource`). 0, or more than fit: every batch starts short Spark jobs for that.
     state
         The backend: `HashMapState()` or `RocksDBState()`.
     checkpoint, task_manager
@@ -105,6 +109,7 @@ class Job:
         parallelism: int | None = None,
         max_parallelism: int | None = None,
         task_managers: int = 1,
+        senders: int | None = None,
         state: StateBackend | None = None,
         checkpoint: CheckpointConfig | None = None,
         task_manager: TaskManagerConfig | None = None,
@@ -129,6 +134,7 @@ class Job:
         self.parallelism = parallelism
         self.max_parallelism = max_parallelism
         self.task_managers = task_managers
+        self.senders = senders
         self.state = state or HashMapState()
         self.checkpoint = checkpoint or CheckpointConfig()
         self.task_manager = task_manager or TaskManagerConfig()
@@ -155,6 +161,8 @@ class Job:
             optional = field in ("parallelism", "max_parallelism")
             if not (value is None and optional) and (not isinstance(value, int) or value < 1):
                 raise SettingsError(f"{field}={value!r} is not allowed: a whole number from 1")
+        if self.senders is not None and (not isinstance(self.senders, int) or self.senders < 0):
+            raise SettingsError(f"senders={self.senders!r} is not allowed: a whole number from 0, or None")
         if self.parallelism and self.max_parallelism and self.parallelism > self.max_parallelism:
             raise SettingsError(
                 f"parallelism={self.parallelism} is above max_parallelism={self.max_parallelism}; lower it"

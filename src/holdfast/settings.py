@@ -194,6 +194,10 @@ class TaskManagerConfig:
     local_recovery, local_recovery_max
         Whether copies of what is stored are kept below `local_dir`, up to so many bytes, so that a replacement on the
         same machine restores from there.
+    heartbeat_timeout
+        How long it may be silent before it is taken for dead and ended; at least `"2s"`, since a sign of life comes
+        every second. Shorter notices a machine that hangs sooner, longer spares a function that holds the interpreter
+        in one long call. A sender that is silent for so long is given up, and its work goes to another one.
     """
 
     memory: Size = "1GB"
@@ -202,6 +206,7 @@ class TaskManagerConfig:
     advertised_host: str | None = None
     local_recovery: bool = False
     local_recovery_max: Size = "10GB"
+    heartbeat_timeout: Duration = "30s"
 
     def __post_init__(self) -> None:
         if self.memory_bytes < MEMORY_BYTES_MIN:
@@ -209,6 +214,8 @@ class TaskManagerConfig:
                 f"memory={self.memory!r} is not enough for tables, one batch and exchanged rows; allowed is "
                 f"'{MEMORY_BYTES_MIN >> 20}MB' or more (a number without a unit is bytes)"
             )
+        if self.heartbeat_timeout_s < 2.0:
+            raise SettingsError(f"heartbeat_timeout={self.heartbeat_timeout!r} is not allowed: at least '2s'")
         if not isinstance(self.local_recovery, bool):
             raise SettingsError(f"local_recovery={self.local_recovery!r}: allowed is True or False")
         _above_zero(
@@ -229,6 +236,10 @@ class TaskManagerConfig:
     @property
     def memory_bytes(self) -> int:
         return size_bytes(self.memory, "memory")
+
+    @property
+    def heartbeat_timeout_s(self) -> float:
+        return duration_s(self.heartbeat_timeout, "heartbeat_timeout")
 
     @property
     def local_copies_bytes_max(self) -> int:

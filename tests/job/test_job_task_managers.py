@@ -13,6 +13,7 @@ class NotingCluster:
     """Starts nothing."""
 
     senders = 1
+    residents = 0
     heartbeats = False
 
     def __init__(self) -> None:

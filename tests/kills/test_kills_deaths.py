@@ -10,7 +10,11 @@ from kills_pipelines import Shape, check
 
 from holdfast import failpoints
 
-NOT_HERE = {"taskmanager.register.before": "where processes register over the network: see test_kills_processes"}
+OVER_THE_NETWORK = "where processes register and senders stay: see test_kills_processes"
+NOT_HERE = dict.fromkeys(
+    ["taskmanager.register.before", "sender.register.before", "sender.unit.before", "sender.unit.after"],
+    OVER_THE_NETWORK,
+)
 PROVOKED = {
     "jobmaster.failover": ("taskmanager.process.after", "raise:TaskManagerLost@4"),
     "taskmanager.rewind.between": ("taskmanager.process.after", "raise:TaskManagerLost@4"),

@@ -4,6 +4,7 @@ In the places of Spark and Flight; what runs in the processes is real. A process
 """
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,8 +15,9 @@ import pyarrow as pa
 from simulation_runtime import Process, Runtime
 
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, TaskManagerLost
+from holdfast.errors import HoldfastError, SenderLost, TaskManagerLost
 from holdfast.exchange.local import LocalLinks
+from holdfast.exchange.resident import Order, ResidentSender
 from holdfast.exchange.task import UnitResult, run_unit
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import Program
@@ -26,7 +28,7 @@ from holdfast.settings import TaskManagerConfig
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.membership import Membership
-from holdfast.taskmanager.protocol import ExchangeRoute
+from holdfast.taskmanager.protocol import ExchangeRoute, ExchangeRoutes
 from holdfast.taskmanager.taskmanager import TaskManager
 
 ATTEMPTS_MAX = 3
@@ -84,6 +86,55 @@ class Network:
             raise error
         return result
 
+    def stream(self, target: Process, what: str, do: Callable[[], Iterator[Any]], dead: Exception) -> Iterator[Any]:
+        """Have `do` run in the target; gives each of its values as it comes. Raises `dead` where the stream breaks."""
+        inbox: deque[Any] = deque()
+        waiting: list[Any] = []
+        breaks_after = self.rng.randint(0, 2) if self.rng.random() < self.lost else -1
+        last_s = 0.0
+
+        def put(item: Any) -> None:
+            inbox.append(item)
+            if waiting:
+                self.runtime.wake(waiting.pop())
+
+        def send(item: Any) -> None:
+            nonlocal last_s
+            last_s = max(last_s, self.runtime.now_s + self._delay_s())
+            self.runtime.later(last_s - self.runtime.now_s, partial(put, item))
+
+        def serve() -> None:
+            try:
+                for value in do():
+                    send(value)
+            except HoldfastError as error:
+                send(error)
+            else:
+                send(StopIteration())
+
+        def deliver() -> None:
+            if target.alive and not target.deaf:
+                self.runtime.spawn(serve, what, target)
+            else:
+                put(dead)
+
+        died = partial(put, dead)
+        target.on_death.append(died)
+        self.runtime.later(self._delay_s(), deliver)
+        while True:
+            while not inbox:
+                waiting.append(self.runtime.waiter())
+                self.runtime.block()
+            item = dead if breaks_after == 0 else inbox.popleft()
+            breaks_after -= 1
+            if isinstance(item, Exception):
+                if died in target.on_death:
+                    target.on_death.remove(died)
+                if isinstance(item, StopIteration):
+                    return
+                raise item
+            yield item
+
     def again(self, target: Process, what: str, do: Callable[[], Any]) -> None:
         """Now and then a message comes once more, late."""
         if self.rng.random() < self.doubled:
@@ -125,6 +176,27 @@ class RemoteTaskManager:
         return iter(self._network.call(self._process, "output", do, lost))
 
 
+class RemoteSender:
+    """A sender as the JobMaster reaches it: reports come late, and now and then twice, as do orders."""
+
+    def __init__(self, network: Network, process: Process, sender: ResidentSender) -> None:
+        self._network = network
+        self._process = process
+        self._sender = sender
+
+    def run(self, order: Order) -> Iterator[UnitResult]:
+        lost = SenderLost(f"{self._process.name} does not answer")
+        self._network.again(self._process, "run", lambda: list(self._sender.run(order)))
+        for result in self._network.stream(self._process, "run", lambda: self._sender.run(order), lost):
+            yield result
+            if self._network.rng.random() < self._network.doubled:
+                yield result
+
+    def cancel(self, attempt: int) -> None:
+        lost = SenderLost(f"{self._process.name} does not answer cancel")
+        self._network.call(self._process, "cancel", lambda: self._sender.cancel(attempt), lost, CALL_TIMEOUT_S)
+
+
 class RemoteJobMaster:
     """The JobMaster as TaskManagers reach it."""
 
@@ -154,8 +226,8 @@ class RemoteJobMaster:
 class Hosted:
     process: Process
     start: StartProcess
-    task_manager: TaskManager
-    remote: RemoteTaskManager
+    served: TaskManager | ResidentSender
+    remote: RemoteTaskManager | RemoteSender
 
 
 @dataclass
@@ -170,13 +242,17 @@ class SimulatedCluster:
     clock: Clock
     config: TaskManagerConfig
     master: Process
-    senders: int = 1
+    residents: int = 0
     heartbeats: bool = True
     hosted: dict[ProcessId, Hosted] = field(default_factory=dict)
     _tasks: dict[int, list[Process]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.master.on_death.append(self._orphaned)
+
+    @property
+    def senders(self) -> int:
+        return self.residents or 1
 
     # --- TaskManagers -------------------------------------------------------------------------------------------------
 
@@ -187,7 +263,8 @@ class SimulatedCluster:
         if not self.master.alive:
             return
         runtime = self.network.runtime
-        process = runtime.process(f"tm{start.process.number}.{self.place.epoch}.{start.process.incarnation}")
+        kind = "tm" if start.process.role is Role.TASK_MANAGER else "sd"
+        process = runtime.process(f"{kind}{start.process.number}.{self.place.epoch}.{start.process.incarnation}")
         process.on_death.append(partial(self._ended, process, start))
         runtime.spawn(partial(self._main, process, start), "main", process)
 
@@ -198,15 +275,28 @@ class SimulatedCluster:
             heartbeat_interval_s=2.0,
         )
         job_master: Any = RemoteJobMaster(self.network, self.master, self.job_master)
-        task_manager = TaskManager(settings, self.store, job_master, self.clock)
-        remote = RemoteTaskManager(self.network, process, task_manager)
-        self.hosted[start.process] = Hosted(process, start, task_manager, remote)
-        reason = Membership(settings, task_manager.stopped, job_master, self.clock, lambda: None).keep("simulated")
+        if start.process.role is Role.SENDER:
+            hosted = self._sender(process, start)
+        else:
+            task_manager = TaskManager(settings, self.store, job_master, self.clock)
+            hosted = Hosted(process, start, task_manager, RemoteTaskManager(self.network, process, task_manager))
+        self.hosted[start.process] = hosted
+        reason = Membership(settings, hosted.served.stopped, job_master, self.clock, lambda: None).keep("simulated")
         process.deaf = True
-        task_manager.close()
+        if isinstance(hosted.served, TaskManager):
+            hosted.served.close()
         self.network.runtime.note("ends", reason)
         self.network.runtime.sleep(self.network.rng.uniform(0.0, 1.0))
         process.kill()
+
+    def _sender(self, process: Process, start: StartProcess) -> Hosted:
+        sender = ResidentSender(self.program, RetryingStore(self.store), self)
+        return Hosted(process, start, sender, RemoteSender(self.network, process, sender))
+
+    def links(self, routes: ExchangeRoutes) -> LocalLinks:
+        """To the TaskManagers that are there now."""
+        task_managers = {id_.number: each.remote for id_, each in self.hosted.items() if id_.role is Role.TASK_MANAGER}
+        return LocalLinks(routes, task_managers)  # type: ignore[arg-type]
 
     def _ended(self, process: Process, start: StartProcess) -> None:
         self.hosted.pop(start.process, None)
@@ -231,14 +321,17 @@ class SimulatedCluster:
     def kill(self, index: int) -> None:
         """Whoever serves as TaskManager `index`."""
         for process, hosted in list(self.hosted.items()):
-            if process.number == index:
+            if process.number == index and process.role is Role.TASK_MANAGER:
                 hosted.process.kill()
+
+    def sender(self, process: ProcessId, address: str) -> RemoteSender:
+        return self.hosted[process].remote  # type: ignore[return-value]
 
     def gateway(self, route: ExchangeRoute) -> RemoteTaskManager:
         found = self.hosted.get(ProcessId(Role.TASK_MANAGER, route.task_manager, route.incarnation))
         if found is None:
             raise TaskManagerLost(f"TaskManager {route.task_manager} is gone")
-        return found.remote
+        return found.remote  # type: ignore[return-value]
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
@@ -251,7 +344,7 @@ class SimulatedCluster:
             process = runtime.process("task")
             tasks = self._tasks.setdefault(run.request.run, [])
             tasks.append(process)
-            links = LocalLinks(run.routes, {process.number: each.remote for process, each in self.hosted.items()})  # type: ignore[misc]
+            links = self.links(run.routes)
             body = partial(run_unit, unit, run.request, self.program, links, RetryingStore(self.store))
             lost = TaskManagerLost(f"run {run.request.run} was cancelled")
             try:
@@ -275,5 +368,5 @@ class SimulatedCluster:
 
     def stop(self) -> None:
         for hosted in list(self.hosted.values()):
-            hosted.task_manager.stop()
+            hosted.served.stop()
             self.network.runtime.later(self.network.rng.uniform(1.0, 6.0), hosted.process.kill)

@@ -6,12 +6,15 @@ from contextlib import contextmanager
 from unittest import mock
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.changelog.retries import RetryPolicy
 
 MAX_PARALLELISM = 8
 SPEED = 25.0
+LEVELS = 5
 KEYED = pa.schema([("k", pa.int64()), ("value", pa.int64())])
+LEVELLED = pa.schema([("level", pa.int64()), ("n", pa.int64())])
 
 
 class HastyClock:
@@ -49,3 +52,11 @@ def keyed(keys: int, batch: pa.RecordBatch) -> pa.RecordBatch:
     values = batch.column("value")
     groups = pa.array(values.to_numpy() % keys)
     return pa.RecordBatch.from_arrays([groups, values], schema=KEYED)
+
+
+def by_level(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The counts, with their remainders as keys of a second operator."""
+    counts = batch.column("n")
+    return pa.RecordBatch.from_arrays(
+        [pa.array(counts.to_numpy() % LEVELS), pc.cast(counts, pa.int64())], schema=LEVELLED
+    )

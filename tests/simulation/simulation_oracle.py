@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from simulation_invariants import require, require_equal
-from simulation_kit import MAX_PARALLELISM
+from simulation_kit import LEVELS, MAX_PARALLELISM
 
 from holdfast.graph.program import Program
 from holdfast.journal.codec import decode_committables
@@ -20,7 +20,6 @@ from holdfast.sinks.gathered import Named
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore, open_store
 
-LEVELS = 5
 Rows = list[dict[str, Any]]
 
 

@@ -54,6 +54,9 @@ class Life:
     events: tuple[Event, ...]
     partitioned: bool = False
     """Whether files are in folders, one for each key."""
+    senders: int = 0
+    """How many stay; 0: a task for each unit."""
+    heartbeat_timeout_s: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ def draw(seed: int) -> Settings:
         inline_bytes_max = 0
     rows = rng.choice([40, 120, 300])
     outputs = random.Random(f"outputs of {seed}")
+    processes = random.Random(f"processes of {seed}")
     gather_bytes_max = 0 if strike.startswith("jobmaster.gather") else outputs.choice([0, 300, 2_000, 1 << 20])
     return Settings(
         seed=seed,
@@ -124,7 +128,15 @@ def draw(seed: int) -> Settings:
         callback_errors=rng.choice([0.0, 0.3]),
         callback_s=rng.choice([0.0, 0.0, 3.0]),
         around=_surroundings(rng),
-        lives=tuple(replace(life, partitioned=outputs.random() < 0.3) for life in _lives(rng, rows, strike)),
+        lives=tuple(
+            replace(
+                life,
+                partitioned=outputs.random() < 0.3,
+                senders=max(int(strike.startswith("sender.")), processes.choice([0, 1, 2, 3])),
+                heartbeat_timeout_s=processes.choice([30.0, 30.0, 5.0]),
+            )
+            for life in _lives(rng, rows, strike)
+        ),
         gather_bytes_max=gather_bytes_max,
         portion_bytes_max=outputs.choice([1, 1 << 26]),
     )

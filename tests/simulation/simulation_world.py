@@ -13,15 +13,12 @@ from typing import Any
 from unittest import mock
 from uuid import uuid4
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import simulation_oracle as oracle
 from simulation_cluster import Network, SimulatedCluster
 from simulation_ends import FedSource, Feed, Marks, Recorder, SimulatedClock, declared
 from simulation_files import files_end_with_processes
 from simulation_invariants import Broken, require, require_equal
-from simulation_kit import KEYED, MAX_PARALLELISM, keyed
-from simulation_oracle import LEVELS
+from simulation_kit import KEYED, LEVELLED, MAX_PARALLELISM, by_level, keyed
 from simulation_patches import simulated
 from simulation_runtime import Process, Runtime, Stalled
 from simulation_settings import Event, Life, Settings
@@ -58,7 +55,6 @@ STEPS_THAT_FAIL = (
     "jobmaster.record.before",
 )
 Condition = Callable[[], object]
-LEVELLED = pa.schema([("level", pa.int64()), ("n", pa.int64())])
 LIFE_S_MAX = 3_000.0
 STATE_CHECKED_EVERY = 4
 """So many records for one whose state is restored and compared: that takes longer than all else."""
@@ -146,7 +142,11 @@ class World:
             task_managers=life.task_managers,
             max_rows_per_batch=life.rows_per_batch,
             state=hf.HashMapState() if life.cache_entries is None else hf.RocksDBState(life.cache_entries),
-            task_manager=hf.TaskManagerConfig(local_dir=self.local_dir, local_recovery=life.local_recovery),
+            task_manager=hf.TaskManagerConfig(
+                local_dir=self.local_dir,
+                local_recovery=life.local_recovery,
+                heartbeat_timeout=life.heartbeat_timeout_s,
+            ),
             checkpoint=hf.CheckpointConfig(
                 trigger=hf.every(life.checkpoint_every_s),
                 timeout=life.checkpoint_timeout_s,
@@ -167,7 +167,7 @@ class World:
         folders = life.partitioned
         counts.write(declared(self.sinks["counts"], "k" if folders else None))
         if settings.chained:
-            levelled = counts.map_batches(_levelled, LEVELLED).key_by("level")
+            levelled = counts.map_batches(by_level, LEVELLED).key_by("level")
             levelled.aggregate(emit=settings.emit, name="levels", n=hf.count()).write(  # type: ignore[arg-type]
                 declared(self.sinks["levels"], "level" if folders else None)
             )
@@ -221,6 +221,7 @@ class World:
                 clock,
                 job.task_manager,
                 started.process,
+                residents=started.life.senders,
             )
             return started.cluster
 
@@ -318,7 +319,7 @@ class World:
         around = self.settings.around
         passing: tuple[type[Exception], ...] = ()
         if self._is_stormy and (around.faults or around.lost or started.disturbed):
-            passing = (errors.StorageError, errors.CheckpointFailed, errors.TaskManagerLost)
+            passing = (errors.StorageError, errors.CheckpointFailed, errors.TaskManagerLost, errors.SenderLost)
         if self._replaced(started):
             passing = (*passing, errors.StorageError, errors.Fenced, errors.PublishFailed, errors.TaskManagerLost)
         text = f"{type(error).__name__}: {error}"
@@ -491,10 +492,3 @@ def _logged_errors(runtime: Runtime) -> Iterator[None]:
             logger.removeHandler(handler)
             logger.setLevel(level)
             logger.propagate = propagate
-
-
-def _levelled(batch: pa.RecordBatch) -> pa.RecordBatch:
-    counts = batch.column("n")
-    return pa.RecordBatch.from_arrays(
-        [pa.array(counts.to_numpy() % LEVELS), pc.cast(counts, pa.int64())], schema=LEVELLED
-    )

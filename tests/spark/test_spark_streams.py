@@ -240,7 +240,9 @@ def test_the_users_session_stays_as_it_was_and_spark_jobs_say_what_they_are(spar
     descriptions = {str(job_data.description().get()) for job_data in jobs(spark) if job_data.description().isDefined()}
     query.stop()
     assert "delays: TaskManager 0, incarnation 1" in descriptions
-    assert {"delays: batch 1, push 0", "delays: batch 1, pull 1"} <= descriptions
+    assert "delays: sender 0, incarnation 1: reads, runs Python steps, sends and stages" in descriptions
+    assert "delays: batch 1, push 0" in descriptions, "a transform runs in Spark"
+    assert "delays: batch 1, pull 1" not in descriptions, "what is pulled is taken by senders that stay"
     assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") == "the user's"
     assert spark.sparkContext.getLocalProperty("spark.job.description") == "the user's own"
     assert (dict(spark.sparkContext.getConf().getAll()), spark.sql("SET").collect()) == before

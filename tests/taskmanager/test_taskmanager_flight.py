@@ -14,6 +14,7 @@ import pytest
 from taskmanager_world import COUNT, HOOKS, INPUT, SECRET, NotingJobMaster, World, program, rows, until
 
 from holdfast.errors import HoldfastError, StaleCall, TaskManagerLost
+from holdfast.exchange.connections import Connections
 from holdfast.exchange.links import FlightLinks
 from holdfast.exchange.sender import ExchangeSender, UnitAttempt
 from holdfast.functions.aggregates.declared import AggregateSpec
@@ -51,7 +52,7 @@ class Served(World):
         self.client = TaskManagerClient(self.route, SECRET)
 
     def sender(self, batch: int, secret: str = SECRET, attempt: str = "a", run: int = 1) -> ExchangeSender:
-        return ExchangeSender(self.routes(self.address), secret, UnitAttempt(run, batch, 0, 0, attempt))
+        return ExchangeSender(self.routes(self.address), Connections(secret), UnitAttempt(run, batch, 0, 0, attempt))
 
     def close(self) -> None:
         self.client.close()
@@ -78,7 +79,7 @@ def test_a_batch_goes_through_push_process_pull_commit_and_cut_over_flight(serve
     streams = push(served, 0, *SEVERAL, *SEVERAL)
     result = served.client.process(ProcessRequest(1, 0, 0, 1, streams))
     assert sum(each.rows_in for each in result.subtasks) == 2000
-    links = FlightLinks(served.routes(served.address), SECRET)
+    links = FlightLinks(served.routes(served.address), Connections(SECRET))
     pulled = pa.Table.from_batches([piece for subtask in (0, 1) for piece in links.output(1, 0, "count", subtask)])
     assert dict(zip(pulled["k"].to_pylist(), pulled["n"].to_pylist(), strict=True)) == dict.fromkeys(SEVERAL, 2)
     served.client.commit(1, 0)
@@ -156,7 +157,7 @@ def test_calls_and_streams_for_another_incarnation_are_refused(served):
         with pytest.raises(StaleCall, match="incarnation 7"):
             list(client.output(1, 0, "count", 0))
     sender = ExchangeSender(
-        msgspec.structs.replace(served.routes(), routes=[other]), SECRET, UnitAttempt(1, 0, 0, 0, "a")
+        msgspec.structs.replace(served.routes(), routes=[other]), Connections(SECRET), UnitAttempt(1, 0, 0, 0, "a")
     )
     sender.send(COUNT, rows(1))
     with pytest.raises(StaleCall, match="incarnation"):
@@ -328,7 +329,7 @@ def process(tmp_path):
 def test_a_task_manager_killed_while_rows_are_sent_is_lost_at_once_and_so_is_every_later_call(process, tmp_path):
     at = process.stdout.readline().strip()
     world = World(tmp_path)
-    sender = ExchangeSender(world.routes(at), SECRET, UnitAttempt(1, 0, 0, 0, "a"))
+    sender = ExchangeSender(world.routes(at), Connections(SECRET), UnitAttempt(1, 0, 0, 0, "a"))
     batch = rows(*range(200_000))
 
     def send_until_it_fails():
@@ -345,7 +346,7 @@ def test_a_task_manager_killed_while_rows_are_sent_is_lost_at_once_and_so_is_eve
         pytest.raises(TaskManagerLost, match="cannot be reached"),
     ):
         client.commit(1, 0)
-    another = ExchangeSender(world.routes(at), SECRET, UnitAttempt(1, 0, 0, 0, "b"))
+    another = ExchangeSender(world.routes(at), Connections(SECRET), UnitAttempt(1, 0, 0, 0, "b"))
     another.send(COUNT, batch)
     with pytest.raises(TaskManagerLost):
         another.finish()
@@ -354,7 +355,7 @@ def test_a_task_manager_killed_while_rows_are_sent_is_lost_at_once_and_so_is_eve
 @pytest.mark.kill
 def test_giving_up_does_not_wait_for_a_task_manager_that_takes_nothing_more(process, tmp_path):
     at = process.stdout.readline().strip()
-    sender = ExchangeSender(World(tmp_path).routes(at), SECRET, UnitAttempt(1, 0, 0, 0, "a"))
+    sender = ExchangeSender(World(tmp_path).routes(at), Connections(SECRET), UnitAttempt(1, 0, 0, 0, "a"))
     sender.send(COUNT, rows(*range(100_000)))
     process.send_signal(signal.SIGSTOP)
     batch = rows(*range(500_000))
@@ -404,7 +405,7 @@ def test_closing_a_server_does_not_wait_for_ever_for_a_call_that_hangs(tmp_path,
 def test_a_task_manager_killed_while_its_output_is_pulled_is_lost_at_once(process, tmp_path):
     at = process.stdout.readline().strip()
     world = World(tmp_path)
-    sender = ExchangeSender(world.routes(at), SECRET, UnitAttempt(1, 0, 0, 0, "a"))
+    sender = ExchangeSender(world.routes(at), Connections(SECRET), UnitAttempt(1, 0, 0, 0, "a"))
     sender.send(COUNT, rows(*range(2_000_000)))
     with TaskManagerClient(ExchangeRoute(0, 1, at), SECRET) as client:
         client.process(ProcessRequest(1, 0, 0, 1, sender.finish()))

@@ -1,4 +1,4 @@
-"""One sender's connection to one TaskManager: a thread that writes, so that preparing rows overlaps with sending.
+"""The rows of one unit on their way to one TaskManager: a thread writes, so that preparing rows overlaps with sending.
 
 One DoPut stream for each (operator, input), since a stream has one schema. The queue is bounded: a TaskManager
 that takes rows slowly slows the sender down. After an error the thread throws away what comes, and the error is
@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from holdfast.errors import TaskManagerLost
-from holdfast.taskmanager.protocol import ExchangeRoute, SectionRows, StreamTag
+from holdfast.taskmanager.client import TaskManagerClient
+from holdfast.taskmanager.protocol import SectionRows, StreamTag
 from holdfast.taskmanager.remote import remote_error
-from holdfast.taskmanager.security import connect
 
 MESSAGES_WAITING_MAX = 4
 ABORT_WAIT_S_MAX = 1.0
@@ -34,13 +34,12 @@ class _Message(NamedTuple):
 class Link:
     """Used by one thread; its own thread ends with `wait` or `abort`."""
 
-    def __init__(self, route: ExchangeRoute, secret: str) -> None:
-        self._route = route
-        self._secret = secret
+    def __init__(self, client: TaskManagerClient) -> None:
+        self._client = client
         self._messages: queue.Queue[_Message | None] = queue.Queue(MESSAGES_WAITING_MAX)
         self._error: Exception | None = None
         self._aborted = False
-        self._thread = threading.Thread(target=self._run, name=f"exchange-link-{route.task_manager}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"exchange-link-{client.peer.number}", daemon=True)
         self._thread.start()
 
     def send(self, tag: StreamTag, sections: list[SectionRows], rows: pa.RecordBatch) -> None:
@@ -70,25 +69,19 @@ class Link:
 
     def _run(self) -> None:
         streams: dict[tuple[str, int], tuple[Any, Any]] = {}
-        client: Any = None
         while (message := self._messages.get()) is not None:
             if self._error is not None or self._aborted:
                 continue
             try:
-                if client is None:
-                    client = connect(self._route.address, self._secret)
-                self._write(client, streams, message)
+                self._write(streams, message)
             except (flight.FlightError, pa.ArrowException, OSError) as error:
                 self._error = remote_error(error, self._lost)
         self._finish(streams)
-        if client is not None:
-            client.close()
 
-    def _write(self, client: Any, streams: dict[tuple[str, int], tuple[Any, Any]], message: _Message) -> None:
+    def _write(self, streams: dict[tuple[str, int], tuple[Any, Any]], message: _Message) -> None:
         key = (message.tag.operator, message.tag.input)
         if key not in streams:
-            descriptor = flight.FlightDescriptor.for_command(_encode(message.tag))
-            streams[key] = client.do_put(descriptor, message.rows.schema)
+            streams[key] = self._client.put(message.tag, message.rows.schema)
         streams[key][0].write_with_metadata(message.rows, _encode(message.sections))
 
     def _finish(self, streams: dict[tuple[str, int], tuple[Any, Any]]) -> None:
@@ -101,6 +94,5 @@ class Link:
 
     def _lost(self, reason: str) -> TaskManagerLost:
         return TaskManagerLost(
-            f"TaskManager {self._route.task_manager} (incarnation {self._route.incarnation}) at {self._route.address} "
-            f"went away while rows were sent to it: {reason}"
+            f"{self._client.peer} at {self._client.address} went away while rows were sent to it: {reason}"
         )

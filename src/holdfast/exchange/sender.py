@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.exchange import partition
+from holdfast.exchange.connections import Connections
 from holdfast.exchange.link import Link
 from holdfast.graph.program import OperatorTarget
 from holdfast.taskmanager.digest import fold
@@ -180,9 +181,9 @@ class Sender(ABC):
 class ExchangeSender(Sender):
     """Sends over Flight: one link a TaskManager, opened when the first row goes there."""
 
-    def __init__(self, routes: ExchangeRoutes, secret: str, unit: UnitAttempt) -> None:
+    def __init__(self, routes: ExchangeRoutes, connections: Connections, unit: UnitAttempt) -> None:
         super().__init__(routes, unit)
-        self._secret = secret
+        self._connections = connections
         self._route_of = {each.task_manager: each for each in routes.routes}
         self._links: dict[int, Link] = {}
 
@@ -201,7 +202,7 @@ class ExchangeSender(Sender):
     def _deliver(self, task_manager: int, tag: StreamTag, sections: list[SectionRows], rows: pa.RecordBatch) -> None:
         link = self._links.get(task_manager)
         if link is None:
-            link = self._links[task_manager] = Link(self._route_of[task_manager], self._secret)
+            link = self._links[task_manager] = Link(self._connections.client(self._route_of[task_manager]))
         link.send(tag, sections, rows)
 
     def _close(self) -> None:

@@ -102,6 +102,8 @@ class Work:
     program: Program
     links: Links
     store: ObjectStore
+    check: Callable[[], None] = lambda: None
+    """Raises once nobody waits for the unit any more."""
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
@@ -121,9 +123,19 @@ class Work:
         return stage_dead_letters(bad, self.program, self.request, self.unit.unit, self.attempt, self.store)
 
 
-def run_unit(unit: Unit, request: LevelRequest, program: Program, links: Links, store: ObjectStore) -> UnitResult:
-    """Work off one unit in this process; only for legs without a Spark step."""
-    work = Work(unit, request, program, links, store)
+def run_unit(
+    unit: Unit,
+    request: LevelRequest,
+    program: Program,
+    links: Links,
+    store: ObjectStore,
+    check: Callable[[], None] = lambda: None,
+) -> UnitResult:
+    """Work off one unit in this process; only for legs without a Spark step.
+
+    `check` raises once nobody waits for the unit any more; called for each batch of rows.
+    """
+    work = Work(unit, request, program, links, store, check)
     rows = UnitRows(work)
     try:
         return deliver(apply_steps(rows, work.leg.steps, rows.where), work, rows)
@@ -153,6 +165,7 @@ class UnitRows:
         origin = self.work.leg.origin
         rows = self._pulled(origin) if isinstance(origin, OperatorOrigin) else self._read(origin)
         for batch in rows:
+            self.work.check()
             self.count += batch.num_rows
             yield batch
 

@@ -18,6 +18,7 @@ from holdfast.functions.operator import OperatorSpec
 from holdfast.settings import IN_MEMORY, StateBackend
 from holdfast.sinks.base import Sink
 from holdfast.sources.base import Source
+from holdfast.sources.dataframe import DataFrameSource
 from holdfast.watermarks import WatermarkSpec
 
 DEAD_LETTERS = "dead-letters"
@@ -113,6 +114,12 @@ class Program:
     operator_watermarks: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Of each operator under any: the keys of the watermarks of all its inputs."""
     state: StateBackend = IN_MEMORY
+
+    def runs_in_python(self, leg: Leg) -> bool:
+        """Whether the rows of a leg never enter the JVM: it has no Spark step, and Spark does not read its source."""
+        origin = leg.origin
+        by_spark = isinstance(origin, SourceOrigin) and isinstance(self.sources[origin.source], DataFrameSource)
+        return leg.in_python and not by_spark
 
     @property
     def levels(self) -> int:

@@ -24,7 +24,8 @@ from holdfast.graph.program import (
     SinkTarget,
     SourceOrigin,
 )
-from holdfast.jobmaster.cluster import Cluster, LevelRun
+from holdfast.jobmaster.cluster import LevelRun
+from holdfast.jobmaster.senders import Senders
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.sources.base import BadRow
 from holdfast.storage.store import ObjectStore
@@ -78,7 +79,7 @@ class BatchRunner:
     epoch: int
     run: int
     program: Program
-    cluster: Cluster
+    senders: Senders
     task_managers: TaskManagers
     routes: ExchangeRoutes
     store: ObjectStore
@@ -134,7 +135,7 @@ class BatchRunner:
         request = LevelRequest(self.job_id, self.epoch, self.run, plan.batch, level, self.combine)
         what = "push" if level == 0 else "pull"
         run = LevelRun(request, units, self.routes, f"batch {plan.batch}, {what} {level}")
-        results = self.cluster.run_level(run)
+        results = self.senders.run_level(run)
         for result in results:
             self._collect(result, outcome)
         failpoints.hit("jobmaster.level.after")

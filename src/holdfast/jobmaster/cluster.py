@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.exchange.resident import SenderGateway
 from holdfast.exchange.task import LevelRequest, UnitResult
 from holdfast.graph.plan import Unit
 from holdfast.ids import ProcessId
@@ -37,7 +38,10 @@ class Cluster(Protocol):
     """All calls may be made from any thread."""
 
     senders: int
-    """How many units of a level run side by side at most: the slots that TaskManagers leave."""
+    """How many units of a level run side by side at most: senders that stay, or the slots that TaskManagers leave."""
+
+    residents: int
+    """How many senders are to stay; 0: every unit goes as a short Spark job."""
 
     heartbeats: bool
     """Whether its processes send heartbeats; where they do not, silence says nothing."""
@@ -58,8 +62,15 @@ class Cluster(Protocol):
         """A connection to a registered TaskManager."""
         ...
 
+    def sender(self, process: ProcessId, address: str) -> SenderGateway:
+        """A connection to a registered sender."""
+        ...
+
     def run_level(self, run: LevelRun) -> list[UnitResult]:
-        """Blocks; results in unit order. Raises only where the cluster itself fails (a lost executor, say)."""
+        """Work off units as a short job. Blocks; results in unit order.
+
+        Raises only where the cluster itself fails (a lost executor, say).
+        """
         ...
 
     def cancel(self, run: int) -> None:

@@ -18,6 +18,8 @@ from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.control import Control
 from holdfast.jobmaster.deployment import Layout, subtasks_of
 from holdfast.jobmaster.planner import BatchLimits
+from holdfast.jobmaster.processes import HEARTBEAT_TIMEOUT_S
+from holdfast.jobmaster.senders import Senders
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.journal.codec import StoredJob
 from holdfast.journal.records import CheckpointRecord
@@ -43,6 +45,7 @@ class MasterSettings:
     drop_state: tuple[str, ...]
     trigger: QueryTrigger
     metrics_port: int | None = None
+    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
 
     @property
     def changelog(self) -> ChangelogSettings:
@@ -84,6 +87,7 @@ class Deployer:
         self,
         job: StartedJob,
         cluster: Cluster,
+        senders: Senders,
         task_managers: TaskManagers,
         control: Control,
         stopping: threading.Event,
@@ -91,6 +95,7 @@ class Deployer:
     ) -> None:
         self._job = job
         self._cluster = cluster
+        self._senders = senders
         self._task_managers = task_managers
         self._control = control
         self._stopping = stopping
@@ -172,8 +177,8 @@ class Deployer:
         self._combine = False
 
     def cancel(self) -> None:
-        """Any thread: end the Spark jobs of the current run."""
-        self._cluster.cancel(self._run)
+        """Any thread: end what works on the current run."""
+        self._senders.cancel(self._run)
 
     def _make_runner(self) -> BatchRunner:
         job, layout = self._job, self._job.settings.layout
@@ -182,7 +187,7 @@ class Deployer:
             job.epoch,
             self._run,
             job.program,
-            self._cluster,
+            self._senders,
             self._task_managers,
             ExchangeRoutes(job.stored.job_id, self._task_managers.routes(), layout.owners, layout.max_parallelism),
             job.store,

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
+from typing import Any
 
 from holdfast import errors, failpoints
 from holdfast.checkpoint import events
@@ -20,19 +21,16 @@ from holdfast.checkpoint.events import Position
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.clock import Clock
 from holdfast.graph.plan import Plan
-from holdfast.ids import BatchNumber, JournalNumber, ProcessId
+from holdfast.ids import BatchNumber, JournalNumber, ProcessId, Role
 from holdfast.jobmaster.batches import BatchOutcome
 from holdfast.jobmaster.checkpoint_stats import CheckpointStats
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.control import Control, Listeners
 from holdfast.jobmaster.deployer import LOSS_NOTICE_S, Deployer, StartedJob, base_objects
-from holdfast.jobmaster.identity import identities
-from holdfast.jobmaster.janitor import Janitor
-from holdfast.jobmaster.job_facts import JobFacts
-from holdfast.jobmaster.parts import FATAL, log_restored, planner_of, position_of, publishers_of
+from holdfast.jobmaster.parts import FATAL, facts_of, log_restored, planner_of, position_of, publishers_of, sweeper_of
+from holdfast.jobmaster.processes import Processes
 from holdfast.jobmaster.progress import Progress, Standing
-from holdfast.jobmaster.remains import Remains
-from holdfast.jobmaster.sweeper import Sweeper
+from holdfast.jobmaster.senders import Senders
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.jobmaster.waiters import End, Waiters
 from holdfast.journal.fence import TakenOver
@@ -98,17 +96,23 @@ class JobMaster:
         self._completed_positions: list[Position] = []
         self._last_started_s = float("-inf")
         self._looked_at_cluster_s = float("-inf")
-        self._task_managers = TaskManagers(cluster, job.settings.layout.task_managers, clock, self._on_lost)
+        silence_s = job.settings.heartbeat_timeout_s
+        self._task_managers = TaskManagers(cluster, job.settings.layout.task_managers, clock, self._on_lost, silence_s)
+        self._senders = Senders(cluster, job.program, clock, silence_s)
         self._publishers = publishers_of(job)
         self._source_objects = SourceObjects(
             job.store, job.epoch, lambda gone: self._control.post(events.ObjectsFound(gone))
         )
         self._planner = planner_of(job, self._source_objects, cluster.senders, clock)
         self._control = self._make_control(Journal(job.store, taken.epoch, taken.base_number))
-        self._deployer = Deployer(job, cluster, self._task_managers, self._control, self._stopping, self._before_commit)
+        self._deployer = Deployer(
+            job, cluster, self._senders, self._task_managers, self._control, self._stopping, self._before_commit
+        )
         self._waiters = Waiters(self._planner.reached, self.trigger_checkpoint, self._control.published)
         self._thread = threading.Thread(target=self._main, name=f"holdfast-{job.settings.name}", daemon=True)
-        self._sweeper = self._make_sweeper()
+        self._sweeper = sweeper_of(
+            job, self._publishers, self._source_objects, self._control.post, clock, self._stopping.is_set
+        )
 
     # --- start and end ------------------------------------------------------------------------------------------------
 
@@ -120,6 +124,7 @@ class JobMaster:
             self._planner.begin(position_of(base))
             self._control.open(self._taken.base_number, base, base_objects(self.job.store, base))
             self._sweeper.start()
+            self._senders.start_missing()
             self._deployer.start(base, self._planner.next_batch)
             log_restored(self._settings.name, base)
         except BaseException:
@@ -177,6 +182,7 @@ class JobMaster:
             self._control.close,
             self._tell_sources_at_the_end,
             self._task_managers.stop,
+            self._senders.stop,
             self._cluster.stop,
             self._planner.close,
         ]
@@ -374,10 +380,13 @@ class JobMaster:
     # --- what others ask ----------------------------------------------------------------------------------------------
 
     def register(self, registration: Registration) -> bool:
-        return self._task_managers.register(registration)
+        return self._processes(registration.process).register(registration)
 
     def heartbeat(self, process: ProcessId) -> bool:
-        return self._task_managers.heartbeat(process)
+        return self._processes(process).heartbeat(process)
+
+    def _processes(self, process: ProcessId) -> Processes[Any]:
+        return self._senders if process.role is Role.SENDER else self._task_managers
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         failpoints.hit("jobmaster.acknowledged")
@@ -448,6 +457,7 @@ class JobMaster:
 
     def _on_tick(self, now_s: float, outstanding: Callable[[], Outstanding]) -> None:
         self._sweeper.tick(now_s, outstanding)
+        self._senders.check_heartbeats()
         if now_s - self._looked_at_cluster_s >= LOOK_AT_CLUSTER_S:
             self._looked_at_cluster_s = now_s
             try:
@@ -461,16 +471,7 @@ class JobMaster:
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
-    def _make_sweeper(self) -> Sweeper:
-        job = self.job
-        janitor = Janitor(job.store, job.epoch, self._publishers)
-        remains = Remains(job.store, job.stored.job_id, job.epoch, self._publishers, self._source_objects)
-        return Sweeper(janitor, remains, self._control.post, self._clock, self._stopping.is_set)
-
     def _make_control(self, journal: Journal) -> Control:
-        layout = self._settings.layout
-        operators = identities(self.job.program)
-        facts = JobFacts(self.job.stored.job_id, self.job.epoch, operators, layout.parallelism, layout.max_parallelism)
         listeners = Listeners(
             self._on_completed,
             self.progress.checkpoint_aborted,
@@ -486,7 +487,7 @@ class JobMaster:
             self.job.store,
             self._task_managers,
             self._publishers,
-            facts,
+            facts_of(self.job),
             self._clock,
             listeners,
         )

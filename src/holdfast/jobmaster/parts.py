@@ -1,14 +1,20 @@
 """Parts of a JobMaster that are made from the job's declarations, or from a checkpoint; errors that end it."""
 
 import logging
+from collections.abc import Callable, Mapping
 
 from holdfast import errors
-from holdfast.checkpoint.events import Position
+from holdfast.checkpoint.events import Event, Position
 from holdfast.clock import Clock
 from holdfast.graph.program import DEAD_LETTERS
 from holdfast.jobmaster.deployer import StartedJob
+from holdfast.jobmaster.identity import identities
+from holdfast.jobmaster.janitor import Janitor
+from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.jobmaster.planner import Planner
 from holdfast.jobmaster.publisher import Publisher
+from holdfast.jobmaster.remains import Remains
+from holdfast.jobmaster.sweeper import Sweeper
 from holdfast.journal.records import CheckpointRecord
 from holdfast.sinks.base import PublishContext, Sink
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
@@ -29,6 +35,11 @@ FATAL = (
     errors.SessionStopped,
 )
 """Errors of a batch that trying again does not help against."""
+
+
+def facts_of(job: StartedJob) -> JobFacts:
+    layout = job.settings.layout
+    return JobFacts(job.stored.job_id, job.epoch, identities(job.program), layout.parallelism, layout.max_parallelism)
 
 
 def publishers_of(job: StartedJob) -> dict[str, Publisher]:
@@ -63,6 +74,19 @@ def log_restored(job: str, base: CheckpointRecord | None) -> None:
         log.info("%s: there is no checkpoint yet: begins with empty state", job)
     else:
         log.info("%s: goes on from checkpoint %d, which was taken after batch %d", job, base.checkpoint_id, base.batch)
+
+
+def sweeper_of(
+    job: StartedJob,
+    publishers: Mapping[str, Publisher],
+    objects: SourceObjects,
+    post: Callable[[Event], None],
+    clock: Clock,
+    stopping: Callable[[], bool],
+) -> Sweeper:
+    janitor = Janitor(job.store, job.epoch, publishers)
+    remains = Remains(job.store, job.stored.job_id, job.epoch, publishers, objects)
+    return Sweeper(janitor, remains, post, clock, stopping)
 
 
 def position_of(base: CheckpointRecord | None) -> Position | None:

@@ -13,7 +13,7 @@ from holdfast.clock import Clock
 from holdfast.errors import JobRefused, TaskManagerLost
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.cluster import Cluster
-from holdfast.jobmaster.processes import Processes
+from holdfast.jobmaster.processes import HEARTBEAT_TIMEOUT_S, Processes
 from holdfast.taskmanager.protocol import ExchangeRoute, TaskManagerGateway
 
 REGISTRATION_TIMEOUT_S = 120.0
@@ -24,11 +24,18 @@ T = TypeVar("T")
 class TaskManagers(Processes[TaskManagerGateway]):
     """Thread-safe. `lost(process, reason)` is called once for each incarnation that ends unasked."""
 
-    def __init__(self, cluster: Cluster, count: int, clock: Clock, lost: Callable[[ProcessId, str], None]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        count: int,
+        clock: Clock,
+        lost: Callable[[ProcessId, str], None],
+        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
+    ) -> None:
         def connect(process: ProcessId, address: str) -> TaskManagerGateway:
             return cluster.gateway(ExchangeRoute(process.number, process.incarnation, address))
 
-        super().__init__(Role.TASK_MANAGER, count, cluster, clock, connect, lost)
+        super().__init__(Role.TASK_MANAGER, count, cluster, clock, connect, lost, heartbeat_timeout_s)
         self._calls = ThreadPoolExecutor(max(count, 1), thread_name_prefix="holdfast-calls")
 
     def await_serving(self, stopping: threading.Event, timeout_s: float = REGISTRATION_TIMEOUT_S) -> None:

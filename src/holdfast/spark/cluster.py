@@ -4,11 +4,9 @@ Never more tasks side by side than the slots that TaskManagers leave: a replacem
 behind senders. Every Spark job carries a group (for cancelling) and a description (for the Spark UI).
 """
 
-import socket
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
 import cloudpickle
 import msgspec
@@ -16,6 +14,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import SessionStopped
+from holdfast.exchange.resident import SenderGateway
+from holdfast.exchange.resident_server import ResidentClient
 from holdfast.exchange.task import UnitResult
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import Leg, Program, SourceOrigin, Transform
@@ -26,10 +26,10 @@ from holdfast.spark.failures import step_failure
 from holdfast.spark.hosting import Hosting
 from holdfast.spark.session import cancel_group, has_ended
 from holdfast.spark.shipping import shipped_by_value
+from holdfast.spark.staying import StayingProcess
 from holdfast.spark.tasks import DeliverUnit, ReadUnit, RunUnits, Shipment, StepBatches
 from holdfast.spark.transforms import declared_rows, lanes, spark_schema
 from holdfast.taskmanager.client import TaskManagerClient
-from holdfast.taskmanager.main import run_task_manager
 from holdfast.taskmanager.protocol import ExchangeRoute, TaskManagerGateway
 from holdfast.taskmanager.settings import TaskManagerSettings
 
@@ -48,10 +48,14 @@ class SparkCluster:
         program: Program,
         shipment: Shipment,
         task_manager: TaskManagerSettings,
-        senders: int,
+        residents: int,
+        slots: int,
         modules: Sequence[ModuleType] = (),
     ) -> None:
-        self.senders = senders
+        self.residents = residents
+        self.senders = residents or slots
+        self._slots = slots
+        self._slots_beside_residents = max(1, slots - residents)
         self._spark = spark
         self._sc = spark.sparkContext
         self._name = name
@@ -74,13 +78,18 @@ class SparkCluster:
 
     def start(self, start: StartProcess) -> None:
         settings = msgspec.structs.replace(self._task_manager, process=start.process)
-        self._hosting.start(start, _TaskManagerTask(msgspec.msgpack.encode(settings)))
+        self._hosting.start(start, StayingProcess(self._shipment, msgspec.msgpack.encode(settings)))
 
     def end(self, process: ProcessId) -> None:
         self._hosting.end(process)
 
     def gateway(self, route: ExchangeRoute) -> TaskManagerGateway:
         client = TaskManagerClient(route, self._secret)
+        self._hosting.watch(client)
+        return client
+
+    def sender(self, process: ProcessId, address: str) -> SenderGateway:
+        client = ResidentClient(process, address, self._secret)
         self._hosting.watch(client)
         return client
 
@@ -97,7 +106,7 @@ class SparkCluster:
         by_leg: dict[int, list[Unit]] = {}
         in_python: list[Unit] = []
         for unit in run.units:
-            if self._in_python(self._program.legs[unit.leg]):
+            if self._program.runs_in_python(self._program.legs[unit.leg]):
                 in_python.append(unit)
             else:
                 by_leg.setdefault(unit.leg, []).append(unit)
@@ -106,15 +115,12 @@ class SparkCluster:
             results += self._run_in_spark(header, self._program.legs[leg], units)
         return sorted(results, key=lambda result: result.unit)
 
-    def _in_python(self, leg: Leg) -> bool:
-        return leg.in_python and self._dataframe_source(leg) is None
-
     def _dataframe_source(self, leg: Leg) -> DataFrameSource | None:
         source = self._program.sources[leg.origin.source] if isinstance(leg.origin, SourceOrigin) else None
         return source if isinstance(source, DataFrameSource) else None
 
     def _run_in_python(self, header: bytes, units: list[Unit]) -> list[UnitResult]:
-        tasks = min(len(units), self.senders)
+        tasks = min(len(units), self._slots)
         groups = [msgspec.msgpack.encode(units[task::tasks]) for task in range(tasks)]
         body = RunUnits(self._shipment, header, groups)
         encoded = self._sc.parallelize(range(tasks), tasks).mapPartitionsWithIndex(body).collect()
@@ -125,8 +131,8 @@ class SparkCluster:
         if source is not None:
             return [result for unit in units for result in self._run_dataframe(header, leg, source, unit)]
         results: list[UnitResult] = []
-        for first in range(0, len(units), self.senders):
-            some = units[first : first + self.senders]
+        for first in range(0, len(units), self._slots_beside_residents):
+            some = units[first : first + self._slots_beside_residents]
             encoded = msgspec.msgpack.encode(some)
             origin = self._origin_schema(leg)
             rows = self._lanes_of(len(some)).mapInArrow(ReadUnit(self._shipment, header, encoded), spark_schema(origin))
@@ -138,7 +144,7 @@ class SparkCluster:
         for read in unit.reads:
             rows = declared_rows(source, source.dataframe_of(self._spark, read))
             body = DeliverUnit(self._shipment, header, msgspec.msgpack.encode([unit]), True)
-            results += self._deliver(rows.coalesce(self.senders), leg, body)
+            results += self._deliver(rows.coalesce(self._slots_beside_residents), leg, body)
         return results
 
     def _lanes_of(self, count: int) -> DataFrame:
@@ -179,21 +185,3 @@ class SparkCluster:
 
     def _run_group(self, run: int) -> str:
         return f"{self._group}-run-{run}"
-
-
-class _TaskManagerTask:
-    def __init__(self, settings: bytes) -> None:
-        self._settings = settings
-
-    def __call__(self, _: Iterator[Any]) -> Iterator[Any]:
-        run_task_manager(_own_address(msgspec.msgpack.decode(self._settings, type=TaskManagerSettings)))
-        return iter(())
-
-
-def _own_address(settings: TaskManagerSettings) -> TaskManagerSettings:
-    """On the executor: bind the one address of this machine that reaches the driver, which is the one Spark uses."""
-    host, port = settings.job_master.removeprefix("grpc://").rsplit(":", 1)
-    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((host.strip("[]"), int(port)))
-        return msgspec.structs.replace(settings, bind_host=probe.getsockname()[0])

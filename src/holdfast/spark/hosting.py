@@ -18,8 +18,8 @@ from typing import Any
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
-from holdfast.errors import HoldfastError, TaskManagerLost
-from holdfast.ids import ProcessId
+from holdfast.errors import HoldfastError, SenderLost, TaskManagerLost
+from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.cluster import StartProcess
 from holdfast.spark.failures import cause_of_death, first_line
 from holdfast.spark.session import cancel_group, failed_attempt, has_ended
@@ -34,6 +34,9 @@ VERDICT_S_MAX = 1.0
 """How long Spark may take to say why a task died; it takes 0.1 s."""
 VERDICT_POLL_S = 0.02
 KERNEL_COUNTERS = Path("/proc/vmstat")
+
+_DUTIES = {Role.TASK_MANAGER: "", Role.SENDER: ": reads, runs Python steps, sends and stages"}
+"""What Spark's UI says about the jobs of processes that stay, besides their names."""
 
 TaskBody = Callable[[Iterator[Any]], Iterator[Any]]
 
@@ -69,7 +72,8 @@ class Hosting:
         reason = "its Spark task returned"
         try:
             context = self._spark.sparkContext
-            context.setJobGroup(self._group_of(start.process), f"{self._name}: {start.process}", interruptOnCancel=True)
+            description = f"{self._name}: {start.process}{_DUTIES[start.process.role]}"
+            context.setJobGroup(self._group_of(start.process), description, interruptOnCancel=True)
             context.parallelize([0], 1).mapPartitions(body).collect()
         except Exception as error:
             reason = first_line(error)
@@ -85,7 +89,7 @@ class Hosting:
         process = client.peer
         try:
             client.await_end()
-        except TaskManagerLost as error:
+        except (SenderLost, TaskManagerLost) as error:
             self._starts[process].ended(process, self._await_cause(process, str(error)))
             self._cancel(process)
         except HoldfastError as error:

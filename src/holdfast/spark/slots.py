@@ -9,10 +9,13 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
+
+from holdfast.graph.program import Program
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +29,33 @@ def slots(spark: SparkSession) -> int:
     """How many tasks Spark can run at once now, on all executors together."""
     context = spark.sparkContext._jsc.sc()
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+
+
+@dataclass(frozen=True)
+class Residents:
+    """How many senders stay, and why so many: one line for the log."""
+
+    count: int
+    reason: str
+
+
+def resident_senders(wanted: int | None, left: int, program: Program) -> Residents:
+    """How many senders stay in the `left` slots that TaskManagers leave. `wanted`: as `Job(senders=…)`."""
+    in_python = [program.runs_in_python(leg) for leg in program.legs]
+    for_spark = 0 if all(in_python) else 1
+    beside = " and 1 for legs that need Spark" if for_spark else ""
+    short = "every unit of work goes as a short Spark job"
+    if wanted == 0 or not any(in_python):
+        why = "senders=0" if wanted == 0 else "all legs need Spark"
+        return Residents(0, f"{why}: {short}")
+    fit = left - for_spark
+    if fit < max(1, wanted or 0):
+        needed = f"{max(1, wanted or 0)} for senders{beside}"
+        return Residents(
+            0, f"too few slots for senders that stay ({needed} needed, TaskManagers leave {left}): {short}"
+        )
+    count = fit if wanted is None else wanted
+    return Residents(count, f"{count} senders stay; TaskManagers leave {left} slots{beside}")
 
 
 def await_slots(spark: SparkSession, needed: int, wait_s_max: float = WAIT_S_MAX) -> int:

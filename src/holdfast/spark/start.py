@@ -1,5 +1,6 @@
 """`Job.start()` on Spark: analyse, check the place, and hand over to `jobmaster.start`."""
 
+import logging
 import uuid
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from holdfast.spark.memory import check_memory
 from holdfast.spark.probe import probe_executors
 from holdfast.spark.session import clone_session, driver_host, end_progress_bar, has_ended, use_drivers_python
 from holdfast.spark.shipping import shipped_by_value
-from holdfast.spark.slots import await_slots, slots
+from holdfast.spark.slots import await_slots, resident_senders, slots
 from holdfast.spark.tasks import Shipment
 from holdfast.spark.transforms import analyse_transform
 from holdfast.storage import names
@@ -33,6 +34,8 @@ from holdfast.storage.store import ObjectStore, open_store
 
 if TYPE_CHECKING:
     from holdfast.job import Job
+
+log = logging.getLogger(__name__)
 
 PROBES_MAX = 3
 MAKE_ANOTHER = "Make a new session, and a Job on it with the same storage"
@@ -71,11 +74,19 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
     layout = Layout(layout.parallelism, stored.max_parallelism, layout.task_managers)
 
     limits = BatchLimits(job.max_rows_per_batch, job.max_bytes_per_batch, job.max_event_time_skew_us)
-    settings = MasterSettings(job.name, layout, job.checkpoint, limits, job.drop_state, trigger, job.metrics_port)
+    settings = MasterSettings(
+        job.name,
+        layout,
+        job.checkpoint,
+        limits,
+        job.drop_state,
+        trigger,
+        job.metrics_port,
+        job.task_manager.heartbeat_timeout_s,
+    )
 
     def cluster(place: Place, _: Gateway) -> SparkCluster:
-        senders = slots(session) - layout.task_managers
-        return _cluster(job, session, program, shipped, place, senders)
+        return _cluster(job, session, program, shipped, place, layout.task_managers)
 
     start = Start(settings, store, program, shipped, SystemClock(), cluster, driver_host(session))
     master = start_job(start, stored)
@@ -92,12 +103,12 @@ def _bind_sources(job: "Job", session: SparkSession) -> None:
 def _layout(job: "Job", program: Program, session: SparkSession) -> Layout:
     """The job's shape in the slots there are; at least one must be left for batches."""
     task_managers = job.task_managers if program.operators else 0
-    available = await_slots(session, task_managers + 1)
+    available = await_slots(session, task_managers + max(1, job.senders or 0))
     if available < task_managers + 1:
         raise JobRefused(
-            f"the job needs {task_managers + 1} slots at least ({task_managers} for TaskManagers, and "
-            f"one for batches), Spark has {available}. Give it more (local[N], spark.executor.cores, spark.cores.max, "
-            "spark.executor.instances) or set a lower task_managers"
+            f"the job needs {task_managers + 1} slots at least ({task_managers} for TaskManagers, and one for a sender "
+            f"or for short Spark jobs), Spark has {available}. Give it more (local[N], spark.executor.cores, "
+            "spark.cores.max, spark.executor.instances) or set a lower task_managers"
         )
     parallelism = job.parallelism or max(task_managers, available - task_managers)
     return Layout(parallelism, job.max_parallelism or 0, task_managers)
@@ -138,8 +149,11 @@ def _is_there(store: ObjectStore, name: str) -> bool:
 
 
 def _cluster(
-    job: "Job", session: SparkSession, program: Program, shipped: bytes, place: Place, senders: int
+    job: "Job", session: SparkSession, program: Program, shipped: bytes, place: Place, task_managers: int
 ) -> SparkCluster:
+    left = slots(session) - task_managers
+    residents = resident_senders(job.senders, left, program)
+    log.info("%s: %s", job.name, residents.reason)
     shipment = Shipment(place.job.job_id, shipped, job.storage, job.storage_options, place.secret)
     task_manager = task_manager_settings(place, job.task_manager, job.storage, job.storage_options)
-    return SparkCluster(session, job.name, program, shipment, task_manager, senders, job.ship_modules)
+    return SparkCluster(session, job.name, program, shipment, task_manager, residents.count, left, job.ship_modules)

@@ -15,6 +15,7 @@ from pyspark import TaskContext
 from pyspark.broadcast import Broadcast
 
 from holdfast.errors import JobRefused, ObjectNotFound
+from holdfast.exchange.connections import Connections
 from holdfast.exchange.links import FlightLinks
 from holdfast.exchange.task import (
     UnitResult,
@@ -96,7 +97,8 @@ class RunUnits:
     def __call__(self, partition: int, _: Iterator[Any]) -> Iterator[bytes]:
         worker = worker_for(self._shipment)
         run = msgspec.msgpack.decode(self._run, type=LevelRun)
-        with FlightLinks(run.routes, worker.shipment.secret) as links:
+        with Connections(worker.shipment.secret) as connections:
+            links = FlightLinks(run.routes, connections)
             for unit in msgspec.msgpack.decode(self._groups[partition], type=list[Unit]):
                 result = run_unit(unit, run.request, worker.program, links, worker.store)
                 yield msgspec.msgpack.encode(result)
@@ -120,12 +122,13 @@ class ReadUnit:
         worker = worker_for(self._shipment)
         run = msgspec.msgpack.decode(self._run, type=LevelRun)
         unit = msgspec.msgpack.decode(self._units, type=list[Unit])[_partition()]
-        links = FlightLinks(run.routes, worker.shipment.secret)
+        connections = Connections(worker.shipment.secret)
+        links = FlightLinks(run.routes, connections)
         work = Work(unit, run.request, worker.program, links, worker.store)
         rows = UnitRows(work)
         failure = None
         try:
-            with links:
+            with connections:
                 yield from rows
         except GeneratorExit:
             raise
@@ -166,11 +169,12 @@ class DeliverUnit:
             yield _encoded(UnitResult(-1, -1, "", failure=failure_of(JobRefused(_OTHER_PARTITIONS))))
             return
         unit = self._unit(units)
-        links = FlightLinks(run.routes, worker.shipment.secret)
+        connections = Connections(worker.shipment.secret)
+        links = FlightLinks(run.routes, connections)
         work = Work(unit, run.request, worker.program, links, worker.store)
         counted = _Counted(batches, work.leg.schema)
         try:
-            with links:
+            with connections:
                 result = deliver(iter(counted), work)
         except Exception as error:
             result = work.failed(error)

@@ -14,7 +14,14 @@ import pyarrow.flight as flight
 
 from holdfast.errors import HoldfastError, TaskManagerLost
 from holdfast.ids import ProcessId, Role
-from holdfast.taskmanager.protocol import Deployment, ExchangeRoute, OutputTicket, ProcessRequest, ProcessResult
+from holdfast.taskmanager.protocol import (
+    Deployment,
+    ExchangeRoute,
+    OutputTicket,
+    ProcessRequest,
+    ProcessResult,
+    StreamTag,
+)
 from holdfast.taskmanager.remote import Call, calling
 from holdfast.taskmanager.security import connect
 
@@ -35,7 +42,7 @@ class ProcessClient:
         self._call("stop", (), type(None))
 
     def await_end(self) -> None:
-        """Block until the process is told to end. Raises `TaskManagerLost` as soon as it dies before."""
+        """Block until the process is told to end. Raises `TaskManagerLost` or `SenderLost` once it dies before."""
         self._call("await_end", (), bool)
 
     def close(self) -> None:
@@ -89,6 +96,10 @@ class TaskManagerClient(ProcessClient):
 
     def abort_checkpoint(self, run: int, checkpoint_id: int) -> None:
         self._call("abort_checkpoint", (run, checkpoint_id), type(None))
+
+    def put(self, tag: StreamTag, schema: pa.Schema) -> Any:
+        """Open a stream of rows: (writer, reader) of Flight, whose errors are not translated."""
+        return self._flight.do_put(flight.FlightDescriptor.for_command(msgspec.msgpack.encode(tag)), schema)
 
     def output(self, run: int, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
         """The output of one subtask in one batch, streamed, without copying.

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError
 from holdfast.failpoints import hit
+from holdfast.ids import Role
 from holdfast.taskmanager.protocol import Reception, Registration
 from holdfast.taskmanager.settings import ProcessSettings
 
@@ -47,7 +48,10 @@ class Membership:
         """Block until the process has to end; returns the reason."""
         process = self._settings.process
         registration = Registration(process, reachable_at, uuid.uuid4().hex)
-        hit(f"{process.role.value.lower()}.register.before")
+        if process.role is Role.TASK_MANAGER:
+            hit("taskmanager.register.before")
+        else:
+            hit("sender.register.before")
         registered = False
         while not self._stopped.is_set():
             try:

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from holdfast.errors import StaleCall
+from holdfast.taskmanager.actions import ActionServer, Handler
 from holdfast.taskmanager.protocol import (
     Deployment,
     OutputTicket,
@@ -19,11 +19,9 @@ from holdfast.taskmanager.protocol import (
     SectionRows,
     StreamTag,
 )
-from holdfast.taskmanager.remote import Call, bind, serving, shut_down
-from holdfast.taskmanager.security import SECRET_MIDDLEWARE, SecretServerFactory
+from holdfast.taskmanager.remote import bind, serving, shut_down
 from holdfast.taskmanager.taskmanager import TaskManager
 
-_encode = msgspec.msgpack.encode
 _decode = msgspec.msgpack.decode
 _sections = msgspec.msgpack.Decoder(list[SectionRows])
 
@@ -46,20 +44,11 @@ class TaskManagerServer:
         shut_down(self._server, self._what)
 
 
-class _Server(flight.FlightServerBase):  # type: ignore[misc]
+class _Server(ActionServer):
     def __init__(self, task_manager: TaskManager, secret: str, location: str) -> None:
         self._task_manager = task_manager
-        self._actions = _actions(task_manager)
-        super().__init__(location, middleware={SECRET_MIDDLEWARE: SecretServerFactory(secret)})
-
-    def do_action(self, context: Any, action: Any) -> list[bytes]:
-        with serving(f"TaskManager {self._task_manager.index}: {action.type}"):
-            handler = self._actions.get(action.type)
-            if handler is None:
-                raise flight.FlightServerError(f"no action {action.type!r}; known: {', '.join(sorted(self._actions))}")
-            call = _decode(action.body.to_pybytes(), type=Call)
-            self._check_incarnation(call.incarnation)
-            return [_encode(handler(bytes(call.arguments)))]
+        process = task_manager.process_id
+        super().__init__(process.name, _actions(task_manager), secret, location, process)
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with serving(f"TaskManager {self._task_manager.index}: exchange"):
@@ -69,17 +58,10 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: Any, ticket: Any) -> Any:
         with serving(f"TaskManager {self._task_manager.index}: output"):
             asked = _decode(ticket.ticket, type=OutputTicket)
-            self._check_incarnation(asked.incarnation)
+            self.check_incarnation(asked.incarnation)
             schema = self._task_manager.output_schema(asked.operator)
             batches = self._task_manager.output(asked.run, asked.batch, asked.operator, asked.subtask)
             return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(schema, batches))
-
-    def _check_incarnation(self, incarnation: int) -> None:
-        if incarnation != self._task_manager.incarnation:
-            raise StaleCall(
-                f"TaskManager {self._task_manager.index}: the call is for incarnation {incarnation}, "
-                f"this is incarnation {self._task_manager.incarnation}"
-            )
 
 
 def _received(reader: Any, tag: StreamTag) -> Iterator[tuple[str, int, int, pa.RecordBatch]]:
@@ -94,10 +76,10 @@ def _received(reader: Any, tag: StreamTag) -> Iterator[tuple[str, int, int, pa.R
             start += section.rows
 
 
-def _actions(task_manager: TaskManager) -> dict[str, Callable[[bytes], Any]]:
+def _actions(task_manager: TaskManager) -> dict[str, Handler]:
     numbers = msgspec.msgpack.Decoder(list[int])
 
-    def of_numbers(method: Callable[..., Any]) -> Callable[[bytes], Any]:
+    def of_numbers(method: Callable[..., Any]) -> Handler:
         return lambda body: method(*numbers.decode(body))
 
     return {

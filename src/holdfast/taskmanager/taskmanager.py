@@ -70,6 +70,7 @@ class TaskManager:
         clock: Clock | None = None,
     ) -> None:
         self.job_id = settings.job_id
+        self.process_id = settings.process
         self.index = settings.process.number
         self.incarnation = settings.process.incarnation
         self.stopped = threading.Event()

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.errors import TaskManagerLost
 from holdfast.exchange.local import LocalLinks
+from holdfast.exchange.resident import SenderGateway
 from holdfast.exchange.task import UnitResult, run_unit
 from holdfast.graph.program import Program
 from holdfast.ids import ProcessId
@@ -59,6 +60,7 @@ class LocalCluster:
     """
 
     senders = 1
+    residents = 0
     heartbeats = False
 
     def __init__(
@@ -113,6 +115,9 @@ class LocalCluster:
         if found is None:
             raise TaskManagerLost(f"TaskManager {route.task_manager} is gone")
         return _LocalGateway(found)
+
+    def sender(self, process: ProcessId, address: str) -> SenderGateway:
+        raise AssertionError("no senders stay in this process")
 
     def run_level(self, run: LevelRun) -> list[UnitResult]:
         with self._lock:

@@ -75,7 +75,16 @@ def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, 
     layout = Layout(parallelism, stored.max_parallelism, task_managers)
 
     limits = BatchLimits(job.max_rows_per_batch, job.max_bytes_per_batch, job.max_event_time_skew_us)
-    settings = MasterSettings(job.name, layout, job.checkpoint, limits, job.drop_state, trigger, job.metrics_port)
+    settings = MasterSettings(
+        job.name,
+        layout,
+        job.checkpoint,
+        limits,
+        job.drop_state,
+        trigger,
+        job.metrics_port,
+        job.task_manager.heartbeat_timeout_s,
+    )
 
     def made(place: Place, gateway: Gateway) -> Cluster:
         return cluster(program, plain, place, gateway)

@@ -1,0 +1,47 @@
+"""The body of the long-running Spark task that is a sender, without Spark: serve for as long as one is a member."""
+
+import logging
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.exchange.connections import Connections
+from holdfast.exchange.resident import ResidentSender, WarmLinks
+from holdfast.exchange.resident_server import ResidentServer
+from holdfast.graph.program import Program
+from holdfast.storage.store import ObjectStore
+from holdfast.taskmanager.garbage import GarbageCollection
+from holdfast.taskmanager.jobmaster_client import JobMasterClient
+from holdfast.taskmanager.malloc import keep_freed_memory
+from holdfast.taskmanager.membership import Membership
+from holdfast.taskmanager.remote import address
+from holdfast.taskmanager.settings import ProcessSettings
+
+_log = logging.getLogger(__name__)
+
+
+def run_sender(settings: ProcessSettings, program: Program, store: ObjectStore, clock: Clock | None = None) -> str:
+    """Run one sender in this process until its end; returns the reason.
+
+    Raises
+    ------
+    HoldfastError
+        If no port is free.
+    """
+    keep_freed_memory()
+    clock = clock or SystemClock()
+    job_master = JobMasterClient(settings.job_master, settings.secret)
+    try:
+        with Connections(settings.secret) as connections:
+            sender = ResidentSender(program, store, WarmLinks(connections))
+            server = ResidentServer(sender, settings.process, settings.secret, settings.bind_host, settings.port_range)
+            try:
+                reachable_at = address(settings.advertised_host or settings.bind_host, server.port)
+                with GarbageCollection(clock) as garbage:
+                    membership = Membership(settings, sender.stopped, job_master, clock, garbage.tick)
+                    reason = membership.keep(reachable_at)
+            finally:
+                sender.stop()
+                server.close()
+    finally:
+        job_master.close()
+    _log.info("%s, ends: %s", settings.process, reason)
+    return reason

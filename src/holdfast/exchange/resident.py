@@ -1,0 +1,113 @@
+"""A sender that stays: works off the units that the JobMaster gives it, one order after the other.
+
+Program, store and connections to TaskManagers stay warm from one order to the next. Each unit is reported as soon as
+it has ended, whatever came of it. Spark-free and Flight-free: `resident_server` is the way in.
+
+Invariants
+- Orders are numbered by the attempt under which their units were given. An order that is not newer than the last one,
+  or that was cancelled before it came, is refused: a call that comes twice does nothing twice.
+- One order at a time. A newer one waits until the one before it has ended; the JobMaster cancels that one first.
+- What a cancelled or forgotten order still does counts nowhere, since nobody names its attempts.
+"""
+
+import threading
+from collections.abc import Iterator
+from typing import Protocol
+
+import msgspec
+
+from holdfast.errors import StaleCall
+from holdfast.exchange.connections import Connections
+from holdfast.exchange.links import FlightLinks
+from holdfast.exchange.task import LevelRequest, Links, UnitResult, run_unit
+from holdfast.failpoints import hit
+from holdfast.graph.plan import Unit
+from holdfast.graph.program import Program
+from holdfast.storage.store import ObjectStore
+from holdfast.taskmanager.protocol import ExchangeRoutes
+
+
+class Order(msgspec.Struct, frozen=True):
+    """Units for one sender under one attempt, and where the TaskManagers are."""
+
+    request: LevelRequest
+    routes: ExchangeRoutes
+    attempt: int
+    units: list[Unit]
+
+
+class SenderGateway(Protocol):
+    """What the JobMaster asks of a sender. Raises `SenderLost` where it cannot be reached."""
+
+    def run(self, order: Order) -> Iterator[UnitResult]:
+        """Work off units; gives each one's result as soon as it has ended. Raises `StaleCall` once it is cancelled."""
+        ...
+
+    def cancel(self, attempt: int) -> None:
+        """End the order of that attempt, and those before it, as soon as possible. Does not wait for the end."""
+        ...
+
+
+class LinkMaker(Protocol):
+    """Where links come from: connections that stay, or TaskManagers in the same process."""
+
+    def links(self, routes: ExchangeRoutes) -> Links: ...
+
+
+class WarmLinks:
+    """`LinkMaker` over Flight."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def links(self, routes: ExchangeRoutes) -> FlightLinks:
+        """Links along `routes`; connections that these do not name any more are closed."""
+        self._connections.keep_only(routes)
+        return FlightLinks(routes, self._connections)
+
+
+class ResidentSender:
+    """`SenderGateway`. Safe for use from several threads."""
+
+    def __init__(self, program: Program, store: ObjectStore, links: LinkMaker) -> None:
+        self.stopped = threading.Event()
+        self._program = program
+        self._store = store
+        self._links = links
+        self._turn = threading.Lock()
+        self._numbers = threading.Lock()
+        self._begun = 0
+        self._cancelled = 0
+
+    def run(self, order: Order) -> Iterator[UnitResult]:
+        self._begin(order.attempt)
+        with self._turn:
+            links = self._links.links(order.routes)
+            for unit in order.units:
+                self._check(order.attempt)
+                hit("sender.unit.before")
+                result = run_unit(
+                    unit, order.request, self._program, links, self._store, lambda: self._check(order.attempt)
+                )
+                self._check(order.attempt)
+                hit("sender.unit.after")
+                yield result
+
+    def cancel(self, attempt: int) -> None:
+        with self._numbers:
+            self._cancelled = max(self._cancelled, attempt)
+
+    def stop(self) -> None:
+        """End the process, and the order that is under way."""
+        self.cancel(self._begun)
+        self.stopped.set()
+
+    def _begin(self, attempt: int) -> None:
+        with self._numbers:
+            if attempt <= self._begun:
+                raise StaleCall(f"attempt {attempt}: this sender has begun attempt {self._begun}")
+            self._begun = attempt
+
+    def _check(self, attempt: int) -> None:
+        if attempt <= self._cancelled:
+            raise StaleCall(f"attempt {attempt} was cancelled")

@@ -1,0 +1,66 @@
+"""A sender over Flight: its server, and the JobMaster's side of it.
+
+The server binds the host it is given and nothing else. Every call carries the job's secret and the incarnation that it
+is meant for.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from holdfast.errors import HoldfastError, SenderLost
+from holdfast.exchange.resident import Order, ResidentSender
+from holdfast.exchange.task import UnitResult
+from holdfast.ids import ProcessId
+from holdfast.taskmanager.actions import ActionServer, Handler, Streamed
+from holdfast.taskmanager.client import ProcessClient
+from holdfast.taskmanager.remote import bind, calling, shut_down
+
+_decode = msgspec.msgpack.decode
+
+
+class ResidentServer:
+    """Serves `sender` from construction until `close`."""
+
+    def __init__(
+        self,
+        sender: ResidentSender,
+        process: ProcessId,
+        secret: str,
+        host: str,
+        port_range: Sequence[int] | None = None,
+    ) -> None:
+        def make(location: str) -> ActionServer:
+            return ActionServer(process.name, _actions(sender), secret, location, process)
+
+        self._name = process.name
+        self._server: ActionServer = bind(make, host, port_range, self._name)
+        self.port: int = self._server.port
+
+    def close(self) -> None:
+        """Refuse new calls, and wait a while for those under way."""
+        shut_down(self._server, self._name)
+
+
+def _actions(sender: ResidentSender) -> dict[str, Handler]:
+    return {
+        "run": lambda body: Streamed(sender.run(_decode(body, type=Order))),
+        "cancel": lambda body: sender.cancel(_decode(body, type=int)),
+        "stop": lambda body: sender.stop(),
+        "await_end": lambda body: sender.stopped.wait(),
+    }
+
+
+class ResidentClient(ProcessClient):
+    """`SenderGateway` over Flight. Safe for use from several threads."""
+
+    def run(self, order: Order) -> Iterator[UnitResult]:
+        with calling(self._lost):
+            for result in self._flight.do_action(("run", self._body(order)), self._options):
+                yield _decode(result.body.to_pybytes(), type=UnitResult)
+
+    def cancel(self, attempt: int) -> None:
+        self._call("cancel", attempt, type(None))
+
+    def _lost(self, reason: str) -> HoldfastError:
+        return SenderLost(f"{self.peer} at {self.address} cannot be reached: {reason}")

@@ -1,0 +1,355 @@
+"""Who works off which units of a level, where senders stay: pure rules, `Units.handle(event) -> list[Command]`.
+
+    unit:    waiting ──Give──► given to one sender under one attempt ──UnitReported──► counted
+                ▲                          │
+                └──── its sender is lost ──┘
+
+    sender:  free ──Give──► busy ──all of its units are reported──► free
+                              │
+                              ├─ the level was left: Cancel ──AnswerEnded──► free
+                              └─ lost; the answer broke off; still busy CANCEL_S_MAX after the Cancel: gone
+
+Invariants
+- A unit of a level counts once: by the report of the sender that it is given to, under the attempt that it is given
+  under. A report of a sender that was given up, of an earlier attempt or of a level that was left changes nothing.
+- A sender has one order at a time, and works off its units in their order: where it is lost, the first one that it has
+  not reported is suspected, and a unit that was suspected `LOSSES_MAX` times fails the level.
+- Units wait for a sender while any is expected. Where none is, they go as a short Spark job (`RunInSpark`).
+
+It does not own what a unit's outcome means for the batch: a failed unit is reported like any other. It neither knows
+who places a sender, nor talks to it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from holdfast.ids import ProcessId
+
+LOSSES_MAX = 3
+"""Senders that may be lost while they work on the same unit, before the level fails."""
+
+STARTS_MAX = 3
+"""Senders in a row that may end before they serve, before no more are started."""
+
+CANCEL_S_MAX = 5.0
+"""Seconds that a sender may take to end an order that is not wanted any more. More waits longer for a user's function
+that is in the middle of its work; fewer ends a process, which takes about a second to be there again."""
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SenderServes:
+    """A sender has registered."""
+
+    sender: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class SenderLost:
+    """A sender has ended, or was given up: nothing it still does counts."""
+
+    sender: ProcessId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendersWanted:
+    """So many senders are to stay from now on, since Spark has slots for so many."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LevelBegun:
+    """Units are to be worked off; their numbers. One level at a time."""
+
+    units: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelLeft:
+    """Nobody waits for the level any more: it is done, has failed, or its run was given up."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnitReported:
+    """A sender says what became of a unit."""
+
+    sender: ProcessId
+    attempt: int
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerEnded:
+    """A sender has said everything that it will say about an order, and can take another one."""
+
+    sender: ProcessId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerBroke:
+    """Nobody knows what a sender does about an order: the connection broke off."""
+
+    sender: ProcessId
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passes."""
+
+    now_s: float
+
+
+Event = (
+    SenderServes | SenderLost | SendersWanted | LevelBegun | LevelLeft | UnitReported | AnswerEnded | AnswerBroke | Tick
+)
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    """Have a sender work off units. Answered by `UnitReported` for each, then `AnswerEnded`; or by `AnswerBroke`."""
+
+    sender: ProcessId
+    attempt: int
+    units: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Tell a sender that an order is not wanted any more."""
+
+    sender: ProcessId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The report that led here is the unit's outcome."""
+
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunInSpark:
+    """Work off units as a short Spark job: no sender is there, and none will be."""
+
+    units: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelDone:
+    """All units that senders work off are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelFailed:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartSenders:
+    """Have so many senders run: start those that are missing."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """End a sender. Answered by `SenderLost`."""
+
+    sender: ProcessId
+    reason: str
+
+
+Command = Give | Cancel | Count | RunInSpark | LevelDone | LevelFailed | StartSenders | GiveUp
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Sender:
+    attempt: int = 0
+    """That of its last order."""
+    units: deque[int] = field(default_factory=deque)
+    """Of its order, what it has not reported."""
+    left_s: float | None = None
+    """Since when its order is not wanted any more; None: it is wanted, or there is none."""
+
+    @property
+    def free(self) -> bool:
+        return not self.units and self.left_s is None
+
+
+@dataclass(slots=True)
+class _Level:
+    waiting: deque[int]
+    missing: set[int]
+    losses: dict[int, int] = field(default_factory=dict)
+
+
+class Units:
+    """The rules for one start of a job. `count`: how many senders are to stay."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._senders: dict[ProcessId, _Sender] = {}
+        self._given_up: set[ProcessId] = set()
+        self._level: _Level | None = None
+        self._attempts = 0
+        self._failed_starts = 0
+        self._rules: dict[type[Event], Callable[..., Iterable[Command]]] = {
+            SenderServes: self._on_serves,
+            SenderLost: self._on_lost,
+            SendersWanted: self._on_wanted,
+            LevelBegun: self._on_begun,
+            LevelLeft: self._on_left,
+            UnitReported: self._on_reported,
+            AnswerEnded: self._on_ended,
+            AnswerBroke: self._on_broke,
+            Tick: self._on_tick,
+        }
+
+    def handle(self, event: Event) -> list[Command]:
+        """Take in one event. An event that comes late, twice or unasked changes nothing.
+
+        Raises
+        ------
+        AssertionError
+            A level begins before the one before it was left.
+        """
+        return list(self._rules[type(event)](event))
+
+    @property
+    def serving(self) -> int:
+        """How many senders can take units, now or when they are free again."""
+        return len(self._senders)
+
+    # --- senders ------------------------------------------------------------------------------------------------------
+
+    def _on_serves(self, event: SenderServes) -> Iterable[Command]:
+        self._failed_starts = 0
+        self._senders[event.sender] = _Sender()
+        return self._give()
+
+    def _on_lost(self, event: SenderLost) -> Iterable[Command]:
+        if event.sender in self._given_up:
+            self._given_up.discard(event.sender)
+            yield StartSenders(self.count)
+            return
+        if event.sender not in self._senders:
+            self._failed_starts += 1
+            if self._failed_starts >= STARTS_MAX:
+                self.count = 0
+        yield from self._without(event.sender, event.reason)
+        if self.count:
+            yield StartSenders(self.count)
+        yield from self._give()
+
+    def _on_wanted(self, event: SendersWanted) -> Iterable[Command]:
+        before, self.count = self.count, event.count
+        for sender in [each for each in self._senders if each.number >= event.count]:
+            yield from self._give_up(sender, "its slot is needed for a TaskManager")
+        if event.count > before:
+            yield StartSenders(event.count)
+        yield from self._give()
+
+    def _on_tick(self, event: Tick) -> Iterable[Command]:
+        for process, sender in list(self._senders.items()):
+            if sender.left_s is not None and event.now_s - sender.left_s > CANCEL_S_MAX:
+                yield from self._give_up(process, f"it goes on with cancelled units for more than {CANCEL_S_MAX:.0f} s")
+
+    def _give_up(self, process: ProcessId, reason: str) -> Iterable[Command]:
+        self._given_up.add(process)
+        yield GiveUp(process, reason)
+        yield from self._without(process, reason)
+
+    def _without(self, process: ProcessId, reason: str) -> Iterable[Command]:
+        """A sender is gone: its units wait for another one."""
+        sender = self._senders.pop(process, None)
+        level = self._level
+        if sender is None or level is None or sender.left_s is not None or not sender.units:
+            return
+        suspect = sender.units[0]
+        losses = level.losses[suspect] = level.losses.get(suspect, 0) + 1
+        level.waiting.extend(sender.units)
+        if losses >= LOSSES_MAX:
+            yield LevelFailed(f"unit {suspect} was being worked on by {losses} senders that ended; last: {reason}")
+
+    # --- levels -------------------------------------------------------------------------------------------------------
+
+    def _on_begun(self, event: LevelBegun) -> Iterable[Command]:
+        assert self._level is None, "a level begins before the one before it was left"
+        self._level = _Level(deque(event.units), set(event.units))
+        return self._give()
+
+    def _on_left(self, event: LevelLeft) -> Iterable[Command]:
+        self._level = None
+        for process, sender in self._senders.items():
+            if sender.units:
+                sender.units.clear()
+                sender.left_s = event.now_s
+                yield Cancel(process, sender.attempt)
+
+    def _on_reported(self, event: UnitReported) -> Iterable[Command]:
+        sender, level = self._order(event), self._level
+        if sender is None or level is None or event.unit not in sender.units:
+            return
+        sender.units.remove(event.unit)
+        level.missing.discard(event.unit)
+        yield Count(event.unit)
+        if not level.missing:
+            yield LevelDone()
+        yield from self._give()
+
+    def _on_ended(self, event: AnswerEnded) -> Iterable[Command]:
+        sender = self._order(event)
+        if sender is None:
+            return
+        if sender.units:
+            yield from self._give_up(event.sender, f"it did not report unit {sender.units[0]}")
+        sender.left_s = None
+        yield from self._give()
+
+    def _on_broke(self, event: AnswerBroke) -> Iterable[Command]:
+        if self._order(event) is not None:
+            yield from self._give_up(event.sender, event.reason)
+            yield from self._give()
+
+    def _order(self, event: UnitReported | AnswerEnded | AnswerBroke) -> _Sender | None:
+        """The sender that an event is of, where the event is about its last order."""
+        sender = self._senders.get(event.sender)
+        return sender if sender is not None and sender.attempt == event.attempt else None
+
+    def _give(self) -> Iterable[Command]:
+        """Divide what waits among those who are free; each gets every n-th unit."""
+        level = self._level
+        if level is None or not level.waiting:
+            return
+        if not self._senders and not self.count:
+            yield RunInSpark(tuple(sorted(level.waiting)))
+            level.missing.difference_update(level.waiting)
+            level.waiting.clear()
+            if not level.missing:
+                yield LevelDone()
+            return
+        free = sorted(process for process, sender in self._senders.items() if sender.free)
+        units = sorted(level.waiting)
+        for index, process in enumerate(free[: len(units)]):
+            self._attempts += 1
+            given = tuple(units[index :: min(len(free), len(units))])
+            self._senders[process] = _Sender(self._attempts, deque(given))
+            level.waiting = deque(unit for unit in level.waiting if unit not in given)
+            yield Give(process, self._attempts, given)

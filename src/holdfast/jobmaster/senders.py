@@ -1,0 +1,203 @@
+"""Where units are worked off: in senders that stay, and as short Spark jobs where a leg needs Spark.
+
+    run_level ──► rules (`execution.units`) ──Give──► a thread that reads the sender's answer ──UnitReported──► rules …
+
+This module talks to senders and waits; the rules decide who gets which unit and which report counts. What they share
+with TaskManagers (starts, incarnations, registrations, heartbeats, ends) is in `processes`.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.clock import Clock
+from holdfast.errors import HoldfastError, SenderLost, StaleCall, TaskManagerLost
+from holdfast.exchange.resident import Order, SenderGateway
+from holdfast.exchange.task import UnitResult
+from holdfast.execution import units as rules
+from holdfast.graph.plan import Unit
+from holdfast.graph.program import Program
+from holdfast.ids import ProcessId, Role
+from holdfast.jobmaster.cluster import Cluster, LevelRun
+from holdfast.jobmaster.processes import Processes, Serving
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Level:
+    """One level that is being run; waited for by the batch loop's thread."""
+
+    run: LevelRun
+    units: dict[int, Unit]
+    results: dict[int, UnitResult] = field(default_factory=dict)
+    in_spark: list[Unit] = field(default_factory=list)
+    done: bool = False
+    failure: Exception | None = None
+
+
+class Senders(Processes[SenderGateway]):
+    """Thread-safe. Without senders that stay (`cluster.residents` is 0), all units go as short Spark jobs."""
+
+    def __init__(self, cluster: Cluster, program: Program, clock: Clock, heartbeat_timeout_s: float) -> None:
+        count = cluster.residents
+        super().__init__(Role.SENDER, count, cluster, clock, cluster.sender, self._lost, heartbeat_timeout_s)
+        self._program = program
+        self._lock = threading.Lock()
+        self._reported = threading.Condition(self._lock)
+        self._units = rules.Units(count)
+        self._level: _Level | None = None
+        self._cancelled_run = 0
+
+    # --- levels -------------------------------------------------------------------------------------------------------
+
+    def run_level(self, run: LevelRun) -> list[UnitResult]:
+        """Run the units of a level; their outcomes, in unit order.
+
+        Raises
+        ------
+        SenderLost
+            Senders kept ending while they worked on a unit.
+        TaskManagerLost
+            The run was cancelled.
+        """
+        in_python = [unit for unit in run.units if self._program.runs_in_python(self._program.legs[unit.leg])]
+        if not self._cluster.residents or not in_python:
+            return self._cluster.run_level(run)
+        level = _Level(run, {unit.unit: unit for unit in in_python})
+        self._begin(level)
+        try:
+            others = [unit for unit in run.units if unit.unit not in level.units]
+            results = self._cluster.run_level(replace(run, units=others)) if others else []
+            results += self._await(level)
+        finally:
+            self._leave(level)
+        return sorted(results, key=lambda result: result.unit)
+
+    def cancel(self, run: int) -> None:
+        """Any thread: nobody waits for the units of that run any more."""
+        with self._lock:
+            self._cancelled_run = max(self._cancelled_run, run)
+            level = self._level
+            if level is not None and level.run.request.run <= run:
+                self._fail(level, _cancelled(level.run))
+        self._cluster.cancel(run)
+
+    def _begin(self, level: _Level) -> None:
+        with self._lock:
+            if level.run.request.run <= self._cancelled_run:
+                raise _cancelled(level.run)
+            self._level = level
+            self._handle(rules.LevelBegun(tuple(level.units)))
+
+    def _await(self, level: _Level) -> Iterator[UnitResult]:
+        with self._lock:
+            while not level.done and level.failure is None:
+                self._reported.wait()
+            if level.failure is not None:
+                raise level.failure
+        if level.in_spark:
+            yield from self._cluster.run_level(replace(level.run, units=level.in_spark))
+        yield from level.results.values()
+
+    def _leave(self, level: _Level) -> None:
+        with self._lock:
+            if self._level is level:
+                self._level = None
+                self._handle(rules.LevelLeft(self._clock.monotonic()))
+
+    def _fail(self, level: _Level, error: Exception) -> None:
+        level.failure = level.failure or error
+        self._reported.notify_all()
+
+    # --- what senders say ---------------------------------------------------------------------------------------------
+
+    def _answer(self, sender: ProcessId, gateway: SenderGateway, order: Order) -> None:
+        """Take the reports of one order, each as it comes."""
+        try:
+            for result in gateway.run(order):
+                self._tell(rules.UnitReported(sender, order.attempt, result.unit), result)
+        except StaleCall:
+            self._tell(rules.AnswerEnded(sender, order.attempt))
+        except HoldfastError as error:
+            self._tell(rules.AnswerBroke(sender, order.attempt, str(error)))
+        else:
+            self._tell(rules.AnswerEnded(sender, order.attempt))
+
+    def _tell(self, event: rules.Event, result: UnitResult | None = None) -> None:
+        with self._lock:
+            self._handle(event, result)
+
+    def _now_serves(self, serving: Serving[SenderGateway]) -> None:
+        self._tell(rules.SenderServes(serving.process))
+
+    def _lost(self, sender: ProcessId, reason: str) -> None:
+        self._tell(rules.SenderLost(sender, reason))
+
+    def _is_silent(self, process: ProcessId) -> None:
+        """A sender is given up at once: its units go to another one while it is being ended."""
+        self.give_up(process, "it is silent")
+
+    def check_heartbeats(self) -> None:
+        super().check_heartbeats()
+        self._tell(rules.Tick(self._clock.monotonic()))
+
+    # --- what the rules say -------------------------------------------------------------------------------------------
+
+    def _handle(self, event: rules.Event, result: UnitResult | None = None) -> None:
+        """With the lock. Calls of others are made on threads of their own."""
+        for command in self._units.handle(event):
+            if isinstance(command, rules.Count):
+                assert self._level is not None and result is not None
+                self._level.results[command.unit] = result
+            else:
+                self._execute(command)
+
+    def _execute(self, command: rules.Command) -> None:
+        level = self._level
+        match command:
+            case rules.Give(sender, attempt, units):
+                self._give(sender, attempt, units)
+            case rules.Cancel(sender, attempt):
+                self._call(self._cancel, sender, attempt)
+            case rules.GiveUp(sender, reason):
+                self._call(self.give_up, sender, reason)
+            case rules.StartSenders(count):
+                self.count = count
+                self._call(self.start_missing)
+            case rules.RunInSpark(units) if level is not None:
+                level.in_spark += [level.units[unit] for unit in units]
+            case rules.LevelDone() if level is not None:
+                level.done = True
+                self._reported.notify_all()
+            case rules.LevelFailed(reason) if level is not None:
+                self._fail(level, SenderLost(reason))
+
+    def _give(self, sender: ProcessId, attempt: int, units: tuple[int, ...]) -> None:
+        level, serving = self._level, self._serving.get(sender.number)
+        if level is None or serving is None or serving.process != sender:
+            self._call(self._tell, rules.AnswerBroke(sender, attempt, "it has ended"))
+            return
+        order = Order(level.run.request, level.run.routes, attempt, [level.units[unit] for unit in units])
+        self._call(self._answer, sender, serving.gateway, order)
+
+    def _cancel(self, sender: ProcessId, attempt: int) -> None:
+        serving = self._serving.get(sender.number)
+        if serving is not None and serving.process == sender:
+            try:
+                serving.gateway.cancel(attempt)
+            except HoldfastError as error:
+                log.info("%s was not told to end attempt %d: %s", sender.name, attempt, error)
+
+    def _call(self, call: Callable[..., Any], *arguments: Any) -> None:
+        """On a thread of its own, since nobody knows how long a process that hangs keeps a call."""
+        if not self._stopping:
+            threading.Thread(target=call, args=arguments, name="holdfast-senders", daemon=True).start()
+
+
+def _cancelled(run: LevelRun) -> Exception:
+    return TaskManagerLost(f"run {run.request.run} was cancelled")

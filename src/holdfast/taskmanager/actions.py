@@ -1,0 +1,64 @@
+"""A Flight server of actions: what JobMaster, TaskManagers and senders have in common as servers.
+
+Every call carries the job's secret (`security.py`). An action's body names the incarnation that the call is meant for,
+and its arguments; the answer is one value, or a stream of them, each sent as soon as it is there.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+import pyarrow.flight as flight
+
+from holdfast.errors import StaleCall
+from holdfast.ids import ProcessId
+from holdfast.taskmanager.remote import Call, serving
+from holdfast.taskmanager.security import SECRET_MIDDLEWARE, SecretServerFactory
+
+Handler = Callable[[bytes], Any]
+"""From the arguments' bytes to the answer."""
+
+
+class Streamed:
+    """Wraps a handler's answer that consists of several values."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self.values = values
+
+
+class ActionServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves `actions` from construction on. Without a `process` it does not look at incarnations."""
+
+    def __init__(
+        self, name: str, actions: Mapping[str, Handler], secret: str, location: str, process: ProcessId | None = None
+    ) -> None:
+        self._name = name
+        self._actions = actions
+        self._process = process
+        super().__init__(location, middleware={SECRET_MIDDLEWARE: SecretServerFactory(secret)})
+
+    def do_action(self, context: Any, action: Any) -> Iterable[bytes]:
+        with serving(f"{self._name}: {action.type}"):
+            handler = self._actions.get(action.type)
+            if handler is None:
+                raise flight.FlightServerError(f"no action {action.type!r}; known: {', '.join(sorted(self._actions))}")
+            call = msgspec.msgpack.decode(action.body.to_pybytes(), type=Call)
+            self.check_incarnation(call.incarnation)
+            answer = handler(bytes(call.arguments))
+            return self._stream(action.type, answer) if isinstance(answer, Streamed) else [_encode(answer)]
+
+    def _stream(self, action: str, answer: Streamed) -> Iterator[bytes]:
+        with serving(f"{self._name}: {action}"):
+            for value in answer.values:
+                yield _encode(value)
+
+    def check_incarnation(self, incarnation: int) -> None:
+        """Raises `StaleCall` for a call that is meant for another incarnation."""
+        if self._process is not None and incarnation != self._process.incarnation:
+            raise StaleCall(
+                f"{self._name}: the call is for incarnation {incarnation}, this is incarnation "
+                f"{self._process.incarnation}"
+            )
+
+
+_encode = msgspec.msgpack.encode

@@ -1,0 +1,229 @@
+"""Who gets which units, and which report counts: the rules of senders that stay, told what happened."""
+
+import random
+
+import pytest
+
+from holdfast.execution.units import (
+    CANCEL_S_MAX,
+    LOSSES_MAX,
+    STARTS_MAX,
+    AnswerBroke,
+    AnswerEnded,
+    Cancel,
+    Command,
+    Count,
+    Event,
+    Give,
+    GiveUp,
+    LevelBegun,
+    LevelDone,
+    LevelFailed,
+    LevelLeft,
+    RunInSpark,
+    SenderLost,
+    SenderServes,
+    SendersWanted,
+    StartSenders,
+    Tick,
+    UnitReported,
+    Units,
+)
+from holdfast.ids import ProcessId, Role
+
+
+def sender(number: int, incarnation: int | None = None) -> ProcessId:
+    return ProcessId(Role.SENDER, number, number + 1 if incarnation is None else incarnation)
+
+
+def serving(count: int) -> Units:
+    units = Units(count)
+    for number in range(count):
+        assert units.handle(SenderServes(sender(number))) == []
+    return units
+
+
+def given(commands: list[Command]) -> list[Give]:
+    return [command for command in commands if isinstance(command, Give)]
+
+
+def test_units_are_divided_among_all_senders_and_the_level_is_done_with_the_last_report():
+    units = serving(2)
+    assert units.handle(LevelBegun((0, 1, 2))) == [Give(sender(0), 1, (0, 2)), Give(sender(1), 2, (1,))]
+    assert units.handle(UnitReported(sender(0), 1, 0)) == [Count(0)]
+    assert units.handle(UnitReported(sender(1), 2, 1)) == [Count(1)]
+    assert units.handle(UnitReported(sender(0), 1, 2)) == [Count(2), LevelDone()]
+
+
+def test_a_sender_takes_the_next_level_while_its_last_answer_is_still_ending():
+    units = serving(1)
+    units.handle(LevelBegun((0,)))
+    units.handle(UnitReported(sender(0), 1, 0))
+    assert units.handle(LevelLeft(0.0)) == []
+    assert units.handle(LevelBegun((0,))) == [Give(sender(0), 2, (0,))]
+    assert units.handle(AnswerEnded(sender(0), 1)) == []
+    assert units.handle(UnitReported(sender(0), 2, 0)) == [Count(0), LevelDone()]
+
+
+def test_units_wait_for_a_sender_that_is_being_started():
+    units = Units(1)
+    assert units.handle(LevelBegun((0, 1))) == []
+    assert units.handle(SenderServes(sender(0))) == [Give(sender(0), 1, (0, 1))]
+
+
+def test_the_death_of_a_sender_gives_what_it_had_not_reported_to_another_one_under_a_new_attempt():
+    units = serving(2)
+    units.handle(LevelBegun((0, 1, 2, 3)))
+    units.handle(UnitReported(sender(0), 1, 0))
+    units.handle(UnitReported(sender(1), 2, 1))
+    units.handle(UnitReported(sender(1), 2, 3))
+    assert units.handle(SenderLost(sender(0), "killed")) == [StartSenders(2), Give(sender(1), 3, (2,))]
+    assert units.handle(UnitReported(sender(1), 3, 2)) == [Count(2), LevelDone()]
+
+
+def test_a_sender_that_was_given_up_and_wakes_changes_nothing():
+    units = serving(2)
+    units.handle(LevelBegun((0, 1)))
+    units.handle(SenderLost(sender(0), "silent"))
+    units.handle(UnitReported(sender(1), 2, 1))
+    assert units.handle(UnitReported(sender(0), 1, 0)) == []
+    assert units.handle(AnswerEnded(sender(0), 1)) == []
+    assert units.handle(UnitReported(sender(1), 3, 0)) == [Count(0), LevelDone()]
+
+
+def test_a_report_that_comes_twice_counts_once():
+    units = serving(1)
+    units.handle(LevelBegun((0, 1)))
+    assert units.handle(UnitReported(sender(0), 1, 0)) == [Count(0)]
+    assert units.handle(UnitReported(sender(0), 1, 0)) == []
+
+
+def test_a_report_about_an_earlier_level_counts_for_no_later_one():
+    units = serving(1)
+    units.handle(LevelBegun((0,)))
+    assert units.handle(LevelLeft(0.0)) == [Cancel(sender(0), 1)]
+    assert units.handle(LevelBegun((0,))) == [], "the sender works on the cancelled order"
+    assert units.handle(UnitReported(sender(0), 1, 0)) == []
+    assert units.handle(AnswerEnded(sender(0), 1)) == [Give(sender(0), 2, (0,))]
+
+
+def test_a_sender_that_goes_on_with_what_was_cancelled_is_given_up_after_a_while():
+    units = serving(1)
+    units.handle(LevelBegun((0,)))
+    units.handle(LevelLeft(10.0))
+    units.handle(LevelBegun((0,)))
+    assert units.handle(Tick(10.0 + CANCEL_S_MAX)) == []
+    [given_up] = units.handle(Tick(10.1 + CANCEL_S_MAX))
+    assert isinstance(given_up, GiveUp)
+    assert units.handle(SenderLost(sender(0), "killed")) == [StartSenders(1)]
+    assert units.handle(SenderServes(sender(0, 2))) == [Give(sender(0, 2), 2, (0,))]
+
+
+def test_an_answer_that_breaks_off_costs_the_sender_its_place():
+    units = serving(2)
+    units.handle(LevelBegun((0,)))
+    assert units.handle(AnswerBroke(sender(0), 1, "reset")) == [
+        GiveUp(sender(0), "reset"),
+        Give(sender(1), 2, (0,)),
+    ]
+
+
+def test_an_answer_that_ends_with_units_unreported_counts_as_broken():
+    units = serving(1)
+    units.handle(LevelBegun((0,)))
+    [given_up] = units.handle(AnswerEnded(sender(0), 1))
+    assert given_up == GiveUp(sender(0), "it did not report unit 0")
+
+
+def test_a_unit_that_ends_one_sender_after_the_other_fails_the_level_and_spares_those_behind_it():
+    units = Units(1)
+    units.handle(LevelBegun((0, 1)))
+    for attempt in range(1, LOSSES_MAX + 1):
+        process = sender(0, attempt)
+        assert given(units.handle(SenderServes(process))) == [Give(process, attempt, (0, 1))]
+        commands = units.handle(SenderLost(process, "killed"))
+        failed = [command.reason for command in commands if isinstance(command, LevelFailed)]
+        assert bool(failed) == (attempt == LOSSES_MAX)
+    assert failed == [f"unit 0 was being worked on by {LOSSES_MAX} senders that ended; last: killed"]
+
+
+def test_where_no_sender_can_be_started_units_go_as_a_short_spark_job():
+    units = Units(1)
+    units.handle(LevelBegun((0, 1)))
+    for incarnation in range(1, STARTS_MAX):
+        assert units.handle(SenderLost(sender(0, incarnation), "no port")) == [StartSenders(1)]
+    last = units.handle(SenderLost(sender(0, STARTS_MAX), "no port"))
+    assert last == [RunInSpark((0, 1)), LevelDone()]
+    units.handle(LevelLeft(0.0))
+    assert units.handle(LevelBegun((5,))) == [RunInSpark((5,)), LevelDone()]
+
+
+def test_a_sender_whose_slot_is_needed_leaves_its_units_to_the_others():
+    units = serving(2)
+    units.handle(LevelBegun((0, 1)))
+    commands = units.handle(SendersWanted(1))
+    assert [command.sender for command in commands if isinstance(command, GiveUp)] == [sender(1)]
+    units.handle(UnitReported(sender(0), 1, 0))
+    units.handle(SenderLost(sender(1), "ended"))
+    units.handle(AnswerEnded(sender(0), 1))
+    assert units.handle(UnitReported(sender(0), 3, 1)) == [Count(1), LevelDone()]
+    assert units.handle(SendersWanted(2)) == [StartSenders(2)]
+
+
+class History:
+    """Senders that start, answer and die by a seed; they answer also for orders of levels that were left."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.units = Units(3)
+        self.alive: dict[int, ProcessId] = {}
+        self.incarnations = 0
+        self.orders: list[tuple[Give, list[int]]] = []
+        self.counted: list[int] = []
+        self.over = self.failed = False
+
+    def tell(self, event: Event) -> None:
+        for command in self.units.handle(event):
+            if isinstance(command, Give):
+                assert command.sender in self.alive.values(), "an order for a sender that is gone"
+                self.orders.append((command, list(command.units)))
+            elif isinstance(command, Count):
+                self.counted.append(command.unit)
+            self.failed |= isinstance(command, LevelFailed)
+            self.over |= isinstance(command, LevelDone | LevelFailed)
+
+    def step(self) -> None:
+        missing = [number for number in range(3) if number not in self.alive]
+        if missing and self.rng.random() < 0.5:
+            self.incarnations += 1
+            started = self.alive[missing[0]] = sender(missing[0], self.incarnations)
+            self.tell(SenderServes(started))
+        elif self.alive and self.rng.random() < 0.15:
+            self.tell(SenderLost(self.alive.pop(self.rng.choice(list(self.alive))), "killed"))
+        elif self.orders:
+            self.report(*self.rng.choice(self.orders))
+
+    def report(self, order: Give, left: list[int]) -> None:
+        """The next unit of an order; now and then one that was reported already. In the end, the end of the answer."""
+        unit = left.pop(0) if left and self.rng.random() < 0.7 else self.rng.choice(order.units)
+        before = len(self.counted)
+        self.tell(UnitReported(order.sender, order.attempt, unit))
+        if len(self.counted) > before:
+            assert self.alive.get(order.sender.number) == order.sender, "the report of a sender that is gone counts"
+        if not left and self.rng.random() < 0.5:
+            self.tell(AnswerEnded(order.sender, order.attempt))
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_whatever_happens_every_unit_counts_once_by_the_sender_that_holds_it(seed):
+    history = History(seed)
+    for _ in range(3):
+        level = tuple(range(history.rng.randint(1, 8)))
+        history.counted, history.over, history.failed = [], False, False
+        history.tell(LevelBegun(level))
+        leaves_early = history.rng.random() < 0.3
+        while not history.over and not (leaves_early and history.counted):
+            history.step()
+        history.tell(LevelLeft(0.0))
+        assert len(history.counted) == len(set(history.counted))
+        assert history.failed or leaves_early or sorted(history.counted) == list(level)
