@@ -1,4 +1,4 @@
-"""Schemas as users give them, as Arrow schemas: `pyarrow.Schema`, a Spark `StructType`, or a DDL string.
+"""Conversion of schemas that users give to Arrow schemas: a `pyarrow.Schema`, a Spark `StructType`, or a DDL string.
 
 Follows Spark's own mapping to Arrow: TIMESTAMP is microseconds in UTC, TIMESTAMP_NTZ microseconds without a zone,
 list items are called "element". PySpark is not imported: a `StructType` is known by its `jsonValue()`.
@@ -18,7 +18,7 @@ import pyarrow as pa
 from holdfast.errors import SettingsError
 
 CHANGE_TYPE = "_change_type"
-"""The reserved column that says what a row of change data is: insert, update_preimage, update_postimage or delete."""
+"""The reserved column with the kind of a row of change data: insert, update_preimage, update_postimage or delete."""
 
 _PLAIN: dict[str, pa.DataType] = {
     "tinyint": pa.int8(),
@@ -48,7 +48,7 @@ _TOKENS = re.compile(r"""\s*(?:(`(?:[^`]|``)*`)|('(?:[^'\\]|\\.|'')*'|"(?:[^"\\]
 
 
 def to_arrow_schema(schema: Any) -> pa.Schema:
-    """`schema` as a `pyarrow.Schema`; raises `SettingsError` where it is none of the three or cannot be read."""
+    """Return `schema` as a `pyarrow.Schema`. Raises `SettingsError` if it is of another kind or cannot be read."""
     if isinstance(schema, pa.Schema):
         found = schema
     elif isinstance(schema, str):
@@ -68,7 +68,7 @@ def to_arrow_schema(schema: Any) -> pa.Schema:
 
 
 def _named_type(word: str, arguments: list[int]) -> pa.DataType | None:
-    """The type of one word and its numbers in brackets; None where there is none."""
+    """Return the type of a word and its numbers in brackets; None if there is no type of this name."""
     if word in _PLAIN and not arguments:
         return _PLAIN[word]
     if word in _TEXT and len(arguments) == 1:
@@ -81,7 +81,7 @@ def _named_type(word: str, arguments: list[int]) -> pa.DataType | None:
 
 
 class _DdlParser:
-    """Recursive descent over tokens; `_at` is the next one."""
+    """Parses tokens by recursive descent; `_at` is the place of the next token."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -11,6 +11,7 @@ import pytest
 from sources_benches import BENCHES, SourceBench
 
 from holdfast.sources.base import Enumerator, Offsets, Source, SplitRead
+from holdfast.watermarks import Watermarks, WatermarkSpec
 
 AWAY = r"away|cannot be listed"
 
@@ -212,6 +213,23 @@ def test_lag_shrinks_with_each_batch_and_ends_at_nothing(bench, draw):
         assert all(0 <= after[split] <= before[split] for split in after)
     assert any(lags[0].values()) == bench.has_lag
     assert not any(lags[-1].values())
+
+
+def test_splits_hold_the_watermark_back_until_it_has_come_as_far_as_each_of_them(bench, draw):
+    """Event time counts the steps: the rows of step i have the time i."""
+    source = bench.declare()
+    planner = bench.enumerator(source)
+    watermarks = Watermarks({"source/at": WatermarkSpec("source", "at", delay_us=0)}, {})
+    watermarks.restore({})
+    seen: dict[str, int] = {}
+    for place, step in enumerate(run(bench, source, planner, draw)):
+        newest = dict.fromkeys((read.split for read in step.reads), place)
+        seen |= newest
+        open_splits = planner.open_splits(step.to)
+        watermarks.committed({"source/at": newest}, place, {"source": open_splits})
+        if seen and set(open_splits) <= seen.keys():
+            assert watermarks.of_sources(place)["source"] >= min(seen[split] for split in open_splits or seen)
+    assert set(open_splits) <= seen.keys(), "a split that no read has named holds the watermark back for ever"
 
 
 def test_a_look_that_failed_changes_nothing_and_a_later_one_goes_on(bench, draw):

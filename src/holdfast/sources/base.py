@@ -1,7 +1,7 @@
-"""What a source is: an enumerator in the JobMaster that plans, and reads in tasks that follow the plan.
+"""The interface of sources: an enumerator in the JobMaster plans reads, and tasks execute them.
 
-A source never decides in a task what to read: a `SplitRead` fixes it, and reading the same
-`SplitRead` again gives the same rows. Sources own no checkpoint logic; they are asked for offsets.
+A task never decides which rows it reads. A `SplitRead` fixes them, and the same `SplitRead` always gives the same
+rows. Sources have no checkpoint logic of their own: the JobMaster asks them for offsets, and stores these.
 """
 
 from abc import ABC, abstractmethod
@@ -16,14 +16,14 @@ from holdfast.storage.store import ObjectStore
 
 Position = int | float | str | bool | None
 Offsets = dict[str, Position]
-"""Split (or another name the source chooses) → position. Flat, and stored in the journal."""
+"""Positions by split, or by another name that the source chooses. Flat, and stored in the journal."""
 
 
 class SplitRead(msgspec.Struct, frozen=True):
-    """One contiguous piece of one split, `[start, stop)`, read by one task.
+    """A contiguous piece `[start, stop)` of a split, read by a single task.
 
-    `rows` is the expected number of rows (an estimate where it is not known, at least 1);
-    `detail` is for the source alone (a path, say), msgpack, never stored.
+    `rows` is the expected number of rows, or an estimate of it, at least 1. `detail` holds further facts that only
+    the source understands (a file's size, say); it is never stored.
     """
 
     split: str
@@ -35,7 +35,7 @@ class SplitRead(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class SourcePlan:
-    """A part of a batch: where the source stands after it, and the reads that get it there."""
+    """A source's part of a batch: its reads, and the source's offsets after them."""
 
     to: Offsets
     reads: list[SplitRead]
@@ -55,7 +55,7 @@ class BadRow:
 
 @dataclass(frozen=True)
 class SourceBatch:
-    """Rows read, in order. Row i stands at `position + i` where `position` is an int."""
+    """Rows in the order in which they were read. If `position` is an int, row i stands at `position + i`."""
 
     rows: pa.RecordBatch
     position: Position
@@ -64,9 +64,9 @@ class SourceBatch:
 
 @dataclass(frozen=True)
 class EnumeratorContext:
-    """What an enumerator may use: the job's store, the folder for discovery chunks of this epoch, the clock.
+    """The means of an enumerator: the job's store, the epoch in whose folder it stores objects, and the clock.
 
-    A name that was deleted, or whose put failed, must not be put again: what lands there later is deleted.
+    A name that was deleted, or whose put failed, must not be put again: an object that lands there later is deleted.
     """
 
     store: ObjectStore
@@ -80,80 +80,82 @@ class Enumerator(ABC):
 
     @abstractmethod
     def initial(self) -> Offsets:
-        """Offsets before the first row, with `starting=` applied."""
+        """Return the offsets before the first row, with `starting=` applied."""
 
     @abstractmethod
     def latest(self) -> Offsets:
-        """Look for new data; offsets that include all of it. May do I/O.
+        """Look for new data, and return offsets that include all of it. May do I/O.
 
-        What planning up to these offsets needs after a restart is stored (in `objects`) before this returns.
+        Everything that planning up to these offsets needs after a restart is stored, as an object that `objects`
+        names, before this method returns. A call that fails changes nothing.
         """
 
     @abstractmethod
     def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
-        """The next piece of work from `start`, not past `until`, of about `rows_max` rows and `bytes_max` bytes.
+        """Return the next reads from `start`, not past `until`, of about `rows_max` rows and `bytes_max` bytes.
 
-        Empty `reads` and `to == start` where nothing is new (`to` may move without reads where there are no rows).
-        Deterministic for given arguments and discoveries.
-        Should give several reads where it can, so that several senders share them.
+        Without new data, `reads` is empty and `to` equals `start`. `to` may also move without reads, over a range
+        that has no rows. The same arguments give the same plan as long as nothing new is discovered.
+        Several reads are better than a single large read, because several senders then share them.
         """
 
     def open_splits(self, offsets: Offsets) -> Collection[str]:
-        """The splits that are assigned and not read to their end at `offsets`, by their names in `SplitRead.split`.
+        """Return the splits that are assigned and not read to their end at `offsets`, as `SplitRead.split` names them.
 
-        They hold the watermark back. By default each entry of the offsets is a split that never ends.
+        These splits hold the watermark back. By default each entry of the offsets is a split that never ends.
         """
         return list(offsets)
 
     def objects(self, offsets: Offsets) -> list[str]:
-        """Names of stored objects that a restart from `offsets` needs; they are named in the checkpoint's record."""
+        """Return the names of the stored objects that a restart from `offsets` needs; the record names them too."""
         return []
 
     def restore(self, offsets: Offsets, objects: list[str]) -> None:
-        """Called once, before anything else, when the job restarts from a checkpoint."""
+        """Begin at a checkpoint's offsets. Called once, before any other method, and only for a restart."""
         return
 
     def completed(self, offsets: Offsets) -> None:
-        """A checkpoint with these offsets was recorded: the job will not go back to before them.
+        """Take note that a checkpoint with these offsets was recorded: the job will not go back to before them.
 
-        Called after `restore` with the checkpoint that a start begins from, then for each later one, unless a newer
-        one comes first, and at the end of the start for its last one.
-        What `objects` names is the enumerator's own: it may now delete what only older offsets needed. The object is
-        gone once the records that name it are.
+        Called after `restore` with the checkpoint from which a start begins, then with later checkpoints (not with
+        each, if a newer checkpoint comes first), and at the end with the last. Offsets only move forward; the same
+        offsets may come again.
+        The objects that `objects` names belong to the enumerator. It may now delete those that only older offsets
+        needed; an object then disappears together with the last record that names it.
         """
         return
 
     def lag(self, offsets: Offsets) -> Mapping[str, int]:
-        """Rows (or units of the position) between `offsets` and the last `latest()`, per split."""
+        """Return the rows (or units of the position) between `offsets` and the last `latest()`, per split."""
         return {}
 
     def close(self) -> None:
-        """Release what is held."""
+        """Release all resources. May be called more than once, and after any failure."""
         return
 
 
 class Source(ABC):
-    """A source as the user declares it: settings only; it is cloudpickled to tasks for `read`."""
+    """A source as the user declares it. It holds settings only, and travels to tasks by cloudpickle for `read`."""
 
     name: str | None = None
     kind: str = "source"
 
     @property
     def endless(self) -> bool:
-        """Whether all of it is there from the beginning, without an end: `available_now` would never finish."""
+        """True if the source has no end and all its rows exist at once, so that `available_now` would never finish."""
         return False
 
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """The schema of the rows; called at `start()` on the driver, before the source is shipped to tasks.
+        """Return the schema of the rows. Called by `start()` on the driver, before the source travels to tasks.
 
-        Raises `JobRefused` where it cannot be known.
+        Raises `JobRefused` if the schema cannot be known, or the source is known to be unreadable.
         """
 
     @abstractmethod
     def enumerator(self, context: EnumeratorContext) -> Enumerator:
-        """The driver's side."""
+        """Return the enumerator of a start, on the driver."""
 
     @abstractmethod
     def read(self, read: SplitRead) -> Iterator[SourceBatch]:
-        """The rows of one read, in order, in Arrow batches of the declared schema. Runs in a task."""
+        """Yield the rows of a read in order, in Arrow batches of the declared schema. Runs in a task."""

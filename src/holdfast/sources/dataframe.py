@@ -1,10 +1,10 @@
-"""A source that Spark reads: the user's function makes a batch DataFrame between two offsets.
+"""A source that Spark reads: a function of the user makes a batch DataFrame between two offsets.
 
-Here are only settings, offsets and plans; the DataFrame itself is made and read in `spark/`, through
+This module holds settings, offsets and plans. The DataFrame itself is made and read in `spark/`, through
 `DataFrameSource.dataframe`. PySpark is not imported: the session is passed in.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ SPLIT = "dataframe"
 
 
 class OffsetRange(msgspec.Struct, frozen=True):
-    """What a `SplitRead.detail` of this source carries."""
+    """The content of `SplitRead.detail` for this source."""
 
     start: Offsets
     stop: Offsets
@@ -31,21 +31,21 @@ class DataFrameSource(Source):
     Parameters
     ----------
     read
-        `read(spark, start, end) -> DataFrame`: the rows after `start` up to `end`, the same whenever it is asked
-        for the same two. Both are flat dicts. The DataFrame must have `schema`'s columns.
+        `read(spark, start, end) -> DataFrame` returns the rows after `start` up to `end`, and always the same rows for
+        the same two offsets. Both are flat dicts. The DataFrame must have the columns of `schema`.
     latest_offset
-        `latest_offset(spark) -> dict`: offsets that include all there is now.
+        `latest_offset(spark) -> dict` returns offsets that include all rows that exist now.
     schema
         A `pyarrow.Schema`, a Spark `StructType` or a DDL string.
     initial_offset
-        Offsets before the first row.
+        The offsets before the first row.
     name
         Identifies the source's positions when the job is started again.
     starting
-        Offsets to start from when there is no checkpoint, instead of `initial_offset`.
+        The offsets to start from if there is no checkpoint, instead of `initial_offset`.
 
-    A batch is everything between the last offsets and the latest ones: such a source does not know `rows_max`.
-    Progress counts its rows behind the transforms that follow it, which Spark runs together with the read.
+    A batch is everything between the last offsets and the latest offsets, whatever `max_rows_per_batch` says.
+    Progress counts the rows after the transforms that follow the source, because Spark runs these with the read.
     """
 
     kind = "dataframe"
@@ -68,7 +68,7 @@ class DataFrameSource(Source):
         self._spark: Any = None
 
     def bind(self, spark: Any) -> None:
-        """Give the source the session to ask for offsets with; called on the driver before `enumerator`."""
+        """Give the source the session that asks for offsets. Called on the driver before `enumerator`."""
         self._spark = spark
 
     def schema(self) -> pa.Schema:
@@ -87,11 +87,11 @@ class DataFrameSource(Source):
         raise HoldfastError(f"{self!r} is read by Spark, on the driver's plan: use dataframe(spark, start, stop)")
 
     def dataframe(self, spark: Any, start: Offsets, stop: Offsets) -> Any:
-        """The DataFrame between two offsets. Raises what the user's function raises."""
+        """Return the DataFrame between two offsets. Errors of the user's function pass through."""
         return self._read(spark, dict(start), dict(stop))
 
     def dataframe_of(self, spark: Any, read: SplitRead) -> Any:
-        """The DataFrame of a planned read."""
+        """Return the DataFrame of a planned read."""
         offsets = msgspec.msgpack.decode(read.detail, type=OffsetRange)
         return self.dataframe(spark, offsets.start, offsets.stop)
 
@@ -103,7 +103,7 @@ class DataFrameSource(Source):
 
 
 class DataFrameEnumerator(Enumerator):
-    """Offsets are the user's own; each plan goes to the latest known ones, in one read."""
+    """Plans a single read up to the latest known offsets, which are the user's own."""
 
     def __init__(self, source: str, first: Offsets, latest_offset: Callable[[], Mapping[str, Any]]) -> None:
         self._source = source
@@ -115,6 +115,10 @@ class DataFrameEnumerator(Enumerator):
 
     def latest(self) -> Offsets:
         return flat_offsets(f"source {self._source!r}: latest_offset", self._latest_offset())
+
+    def open_splits(self, offsets: Offsets) -> Collection[str]:
+        """Return nothing: each batch reads its split to the end."""
+        return []
 
     def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
         if start == until:

@@ -1,4 +1,4 @@
-"""For someone who hands a streaming DataFrame to `job.read`: the source to write instead.
+"""Advice for a user who hands a streaming DataFrame to `job.read`: the source to write instead.
 
 Holdfast plans, reads and checkpoints by itself, so it takes a source, not a DataFrame that Spark drives.
 """
@@ -16,18 +16,18 @@ FROM_SPARK = (
 
 
 def explain_streaming_dataframe(plan: str) -> str:
-    """The message of the error, from the text of the DataFrame's plan.
+    """Return the message of the error, from the text of the DataFrame's plan.
 
     Parameters
     ----------
     plan
-        `queryExecution().logical().toString()`, better with `analyzed().toString()` below it, which has the path of
+        `queryExecution().logical().toString()`, better with `analyzed().toString()` below it, which holds the path of
         files.
     """
     return (
         "job.read() takes a source, not a streaming DataFrame: Holdfast plans and checkpoints what it reads. "
         f"Instead of this DataFrame write\n\n    stream = job.read({_equivalent(plan)})\n\n"
-        "and put what was applied to it into stream.transform(lambda df: ...)."
+        "and move the steps that were applied to the DataFrame into stream.transform(lambda df: ...)."
     )
 
 

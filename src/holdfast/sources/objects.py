@@ -3,10 +3,10 @@
     put ──► in use ──delete──► let go         stray: stored in this epoch, and not in use: a put that was reported
      └─ failed ────────────────────┘                 as failed and landed later, or landed after the delete
 
-Invariant: a name is in use before its put begins, and is put by nobody after it was let go. So whatever a listing
-shows that is not in use when the listing has ended is a stray. Deletes nothing: a record may still name an object
-that its source has let go of, and the registry knows when that record is gone. Objects of older epochs are the
-clean-up's.
+Invariant: a name is in use before its put begins, and nobody puts it again after it was let go. An object that a
+listing shows, and that is not in use when the listing has ended, is therefore a stray.
+This module deletes nothing: a record may still name an object that its source has let go of, and the registry knows
+when that record is gone. Objects of older epochs belong to the clean-up.
 """
 
 import threading
@@ -17,7 +17,7 @@ from holdfast.storage.store import ObjectInfo, ObjectStore
 
 
 class SourceObjects:
-    """An `ObjectStore` for the enumerators of one start of a job; `let_go` takes what is to be deleted. Thread-safe."""
+    """An `ObjectStore` for the enumerators of a job's start. `let_go` takes the names to delete. Thread-safe."""
 
     def __init__(self, inner: ObjectStore, epoch: int, let_go: Callable[[frozenset[str]], None]) -> None:
         self.url = inner.url
@@ -51,13 +51,13 @@ class SourceObjects:
         return self._inner.list(prefix, after=after)
 
     def delete(self, names: Sequence[str]) -> None:
-        """Returns at once: they go when no record names them any more."""
+        """Let objects go. The method returns at once; the objects disappear when no record names them any more."""
         self._forget(names)
         if names:
             self._let_go(frozenset(names))
 
     def strays(self) -> set[str]:
-        """What is stored in this epoch's folder and no source uses. Any thread; raises `StorageError`."""
+        """Return the objects in this epoch's folder that no source uses. Any thread; raises `StorageError`."""
         stored = [info.name for info in self._inner.list(names.sources_folder(self._epoch))]
         with self._lock:
             strays = [name for name in stored if name not in self._in_use]

@@ -1,4 +1,4 @@
-"""Offsets that come from users' code, checked: flat, with what msgpack and JSON both keep as it is."""
+"""Checks of offsets that come from users' code: flat, with values that msgpack and JSON both keep as they are."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,12 +8,12 @@ from holdfast.sources.base import Offsets
 
 
 def flat_offsets(whose: str, offsets: Any) -> Offsets:
-    """The offsets as a new dict.
+    """Return the offsets as a new dict.
 
     Raises
     ------
     JobRefused
-        They are not a flat dict from names to scalars; names the entry.
+        The offsets are not a flat dict from names to scalars; the error names the entry.
     """
     if not isinstance(offsets, Mapping):
         raise JobRefused(f"{whose}: gave {offsets!r}, expected a flat dict from split to position")

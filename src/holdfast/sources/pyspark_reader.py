@@ -1,8 +1,8 @@
-"""Any PySpark `DataSourceStreamReader` as a source. PySpark is not imported: the reader is used by its methods.
+"""A PySpark `DataSourceStreamReader` as a source. PySpark is not imported: only the reader's methods are used.
 
-A batch is what `partitions(start, end)` says, one read a partition; partitions travel to tasks by cloudpickle,
-as in PySpark, and are stored nowhere. The reader decides how far one step goes: its default read limit
-(PySpark 4.2) is kept by planning from one of the offsets that it gave to the next.
+A batch has a read for each of the reader's `partitions(start, end)`. Partitions travel to tasks by cloudpickle, as in
+PySpark, and are stored nowhere. A reader may limit its steps (its default read limit, PySpark 4.2): a batch then goes
+from an offset that the reader gave to the next.
 """
 
 import inspect
@@ -30,8 +30,11 @@ from holdfast.sources.offsets import flat_offsets
 from holdfast.sources.schema_fit import conform, fits, forbidden_nulls
 
 ROWS_PER_BATCH = 16_384
+"""Rows of a reader that become an Arrow batch. A higher value needs more memory in each task."""
 STEPS_AT_ONCE_MAX = 64
+"""Steps that a look asks a limited reader for. A higher value sees more of a backlog at once, and takes longer."""
 STEPS_MAX = 1_024
+"""Steps that are remembered since the last checkpoint. A higher value needs more memory in the driver."""
 STREAM_METHODS = ("initialOffset", "latestOffset", "partitions", "read")
 
 
@@ -41,21 +44,23 @@ class DataSourceReaderSource(Source):
     Parameters
     ----------
     reader
-        A `DataSourceStreamReader`; or a `DataSource`, or its class, whose `streamReader` is then taken. Its offsets
-        must be flat dicts from split to position.
+        A `DataSourceStreamReader`; or a `DataSource`, or its class, from which `streamReader` makes the reader. The
+        reader's offsets must be flat dicts from split to position.
     schema
-        A `pyarrow.Schema`, a Spark `StructType` or a DDL string; a `DataSource` knows its own.
+        A `pyarrow.Schema`, a Spark `StructType` or a DDL string. A `DataSource` knows its own schema.
     options
-        For the `DataSource` class.
+        Options for the `DataSource` class.
     name
         Identifies the source's positions when the job is started again.
     starting
-        Offsets to start from when there is no checkpoint, instead of `initialOffset()`.
+        The offsets to start from if there is no checkpoint, instead of `initialOffset()`.
+
+    The watermark follows the newest row, as in Spark.
 
     Raises
     ------
     JobRefused
-        The reader is not one that can be replayed from offsets.
+        The reader cannot be replayed from offsets.
     """
 
     kind = "datasource"
@@ -93,7 +98,7 @@ class DataSourceReaderSource(Source):
 
 
 class ReaderEnumerator(Enumerator):
-    """Asks the reader, and remembers the offsets that a limited reader gave, since the last checkpoint."""
+    """Asks the reader for offsets, and remembers those that a limited reader gave since the last checkpoint."""
 
     def __init__(self, source: str, reader: Any, starting: Offsets | None) -> None:
         self._source = source
@@ -129,6 +134,10 @@ class ReaderEnumerator(Enumerator):
             self._steps.append(found)
         return dict(self._steps[-1])
 
+    def open_splits(self, offsets: Offsets) -> Collection[str]:
+        """Return nothing: each batch reads its partitions to their end, and the next batch has other partitions."""
+        return []
+
     def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
         if start == until:
             return SourcePlan(start, [])
@@ -139,10 +148,6 @@ class ReaderEnumerator(Enumerator):
             for index, partition in enumerate(partitions)
         ]
         return SourcePlan(dict(to), reads)
-
-    def open_splits(self, offsets: Offsets) -> Collection[str]:
-        """None: a reader's partitions are made for each batch, and read to their end in it."""
-        return []
 
     def completed(self, offsets: Offsets) -> None:
         if offsets in self._steps:
@@ -156,7 +161,7 @@ class ReaderEnumerator(Enumerator):
             stop()
 
     def _step(self, start: Offsets, until: Offsets) -> Offsets:
-        """The next offsets after `start` that the reader gave on its way to `until`."""
+        """Return the next offsets after `start` that the reader gave on its way to `until`."""
         if start in self._steps and until in self._steps:
             after = self._steps.index(start) + 1
             if after <= self._steps.index(until):
@@ -167,16 +172,18 @@ class ReaderEnumerator(Enumerator):
         return flat_offsets(f"source {self._source!r}: {type(self._reader).__name__}.{method}()", offsets)
 
 
-class Bad(NamedTuple):
+class UnfitRow(NamedTuple):
+    """A row that does not fit the schema."""
+
     reason: str
     payload: str
 
 
 def opened(reader: Any, schema: Any, options: dict[str, str]) -> tuple[Any, pa.Schema]:
-    """A stream reader and its schema, from whatever the user gave."""
+    """Return the stream reader and its schema, from a reader, a data source or its class."""
     if isinstance(reader, type):
         reader = reader(options)
-    what = type(reader).__name__
+    kind = type(reader).__name__
     if hasattr(reader, "streamReader"):
         try:
             schema = reader.schema() if schema is None else schema
@@ -184,7 +191,7 @@ def opened(reader: Any, schema: Any, options: dict[str, str]) -> tuple[Any, pa.S
             reader = reader.streamReader(declared)
         except Exception as error:
             raise JobRefused(
-                f"data source {what}: gives no stream reader: {error}: implement streamReader() (a simpleStreamReader "
+                f"data source {kind}: gives no stream reader: {error}: implement streamReader() (a simpleStreamReader "
                 "does not say where a read ends before it has read, so it cannot be planned) or give a reader"
             ) from error
     missing = [method for method in STREAM_METHODS if not callable(getattr(reader, method, None))]
@@ -200,7 +207,7 @@ def opened(reader: Any, schema: Any, options: dict[str, str]) -> tuple[Any, pa.S
 
 
 def chunks(rows: Iterator[Any]) -> Iterator[pa.RecordBatch | list[Any]]:
-    """What a reader yields, record batches as they are, rows in lists of bounded length."""
+    """Yield a reader's record batches as they are, and its rows in lists of bounded length."""
     for first in rows:
         if isinstance(first, pa.RecordBatch):
             yield first
@@ -210,8 +217,8 @@ def chunks(rows: Iterator[Any]) -> Iterator[pa.RecordBatch | list[Any]]:
 
 def converted(
     chunk: pa.RecordBatch | list[Any], schema: pa.Schema, whose: str
-) -> Iterator[tuple[pa.RecordBatch, Bad | None]]:
-    """(rows, the bad row that follows them, if any), in order."""
+) -> Iterator[tuple[pa.RecordBatch, UnfitRow | None]]:
+    """Yield rows in order, each time with the bad row that follows them, or None."""
     if isinstance(chunk, pa.RecordBatch):
         wrong = sorted(set(chunk.schema.names) ^ set(schema.names)) or [
             field.name for field in schema if not fits(chunk.schema.field(field.name).type, field.type)
@@ -226,12 +233,12 @@ def converted(
     yield from _salvage(chunk, schema)
 
 
-def _salvage(rows: list[Any], schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, Bad | None]]:
+def _salvage(rows: list[Any], schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, UnfitRow | None]]:
     found = _columns(rows, schema)
     if isinstance(found, pa.RecordBatch):
         yield found, None
     elif len(rows) == 1:
-        yield _columns([], schema), Bad(found, _shown(rows[0]))
+        yield _columns([], schema), UnfitRow(found, _shown(rows[0]))
     else:
         half = len(rows) // 2
         yield from _salvage(rows[:half], schema)
@@ -239,7 +246,7 @@ def _salvage(rows: list[Any], schema: pa.Schema) -> Iterator[tuple[pa.RecordBatc
 
 
 def _columns(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch | str:
-    """One Arrow row per tuple; or why that is not possible."""
+    """Return the tuples as Arrow rows, or the reason why that is impossible."""
     width = len(schema)
     for row in rows:
         if not isinstance(row, tuple | list):

@@ -1,7 +1,7 @@
-"""How the columns of one file fit the schema of a source: the policy for evolving files.
+"""The fit of rows to the schema of a source, and the policy for files whose columns change.
 
-Pure. A file may miss a column (`on_missing_column`), have one more (`on_new_column`), or hold a type
-that every value survives being widened from; anything else is refused with file, column and types.
+Pure. A file may lack a column (`on_missing_column`), have another column (`on_new_column`), or hold a type of which
+every value is also a value of the declared type. Any other difference is refused with file, column and types.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,10 @@ UNSIGNED_BITS = {pa.uint8(): 8, pa.uint16(): 16, pa.uint32(): 32, pa.uint64(): 6
 
 @dataclass(frozen=True)
 class EvolutionPolicy:
-    """What happens when a file has a column more or less than the schema: `fail`, or `ignore` / `null`."""
+    """The reaction to a file with other columns than the schema.
+
+    A new column is refused (`fail`) or left out (`ignore`); a missing column is refused or read as `null`.
+    """
 
     on_new_column: str = "fail"
     on_missing_column: str = "fail"
@@ -65,7 +68,10 @@ def check_types(path: str, found: pa.Schema, schema: pa.Schema) -> None:
 
 
 def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether every value of one type is a value of the other (a finer timestamp is cut to the wanted unit)."""
+    """Return whether every value of the found type is a value of the wanted type.
+
+    A finer timestamp fits, too: it is cut to the wanted unit.
+    """
     if found == wanted or pa.types.is_null(found):
         return True
     if pa.types.is_dictionary(found):
@@ -118,7 +124,10 @@ def _is_bytes(type_: pa.DataType) -> bool:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with exactly the columns of the schema, in its order; missing ones are null. Checked before."""
+    """Return the batch with exactly the columns of the schema, in its order; columns that it lacks are null.
+
+    The caller has checked that names and types fit.
+    """
     columns = []
     for field in schema:
         index = batch.schema.get_field_index(field.name)
@@ -131,7 +140,10 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def forbidden_nulls(batch: pa.RecordBatch) -> tuple[np.ndarray, str] | None:
-    """Which rows (bool) hold a null where the schema allows none, and in which column first; None for none at all."""
+    """Return a mask of the rows with a null that the schema forbids, and the first column with a forbidden null.
+
+    Returns None if no row has a forbidden null.
+    """
     mask = np.zeros(batch.num_rows, dtype=bool)
     first = ""
     for field, column in zip(batch.schema, batch.columns, strict=True):
@@ -142,7 +154,7 @@ def forbidden_nulls(batch: pa.RecordBatch) -> tuple[np.ndarray, str] | None:
 
 
 def spark_friendly(type_: pa.DataType) -> pa.DataType:
-    """The type that an inferred schema gives a column: one that Spark SQL has, where there is one."""
+    """Return the type of Spark SQL for a column of an inferred schema; types without a counterpart stay."""
     if pa.types.is_dictionary(type_):
         return spark_friendly(type_.value_type)
     if pa.types.is_null(type_) or pa.types.is_time(type_) or _is_text(type_):

@@ -1,8 +1,8 @@
-"""A source that counts: `start`, `start + 1`, … up to `stop`, or for ever.
+"""A source that counts: `start`, `start + 1`, … up to `stop`, or without an end.
 
-Split i of n holds every n-th value from `start + i`, so that `stop` may change between two runs of a
-job without moving a value to another split. A position is an index within its split. Every value is
-a function of split and position alone; nothing is stored but positions.
+Split i of n holds every n-th value from `start + i`, so that `stop` may change between two starts of a job without
+moving a value to another split. A position is an index within its split. Each value depends on split and position
+alone, so only positions are stored.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -17,7 +17,7 @@ from holdfast.errors import JobRefused, SettingsError
 from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, Source, SourceBatch, SourcePlan, SplitRead
 
 CHUNK_ROWS_MAX = 1 << 18
-"""So many stay in the processor's cache, and are one message where they are sent as they are."""
+"""Rows of an Arrow batch. This many values (2 MB) stay in the processor's cache and fit into a message."""
 VALUE_MAX = 2**63 - 1
 ROW_BYTES = 8
 SCHEMA = pa.schema([pa.field("value", pa.int64(), nullable=False)])
@@ -25,27 +25,27 @@ SCHEMA = pa.schema([pa.field("value", pa.int64(), nullable=False)])
 
 @dataclass(frozen=True)
 class SequenceSource(Source):
-    """The integers of a range, in one column `value` (int64).
+    """The integers of a range, in a column `value` (int64).
 
     Parameters
     ----------
     rows
-        How many values; None for no end. Not together with `stop`.
+        The number of values; None for no end. Not together with `stop`.
     start, stop
-        The first value, and the one after the last; `stop=None` (and no `rows`) for no end.
+        The first value, and the value after the last; `stop=None` (and no `rows`) for no end.
     splits
-        How many splits share the range, and so how many tasks can read at once.
+        The number of splits that share the range, and so of tasks that can read at once.
     rows_per_second
-        How many rows come into being each second, over all splits; None for all at once.
+        The number of rows that appear each second, over all splits; None for all at once.
     name
         Identifies the source's positions when the job is started again.
     starting
-        Positions per split (`{"0": 10}`) to start from when there is no checkpoint; 0 where not given.
+        The positions per split (`{"0": 10}`) to start from if there is no checkpoint; 0 for a split that is not named.
 
     Raises
     ------
     SettingsError
-        A parameter is out of its range; names it.
+        A parameter is out of its range; the error names it.
     """
 
     rows: int | None = None
@@ -81,7 +81,7 @@ class SequenceSource(Source):
 
     @property
     def end(self) -> int:
-        """The value after the last one; the highest int64 where there is no end."""
+        """The value after the last value; the highest int64 if there is no end."""
         if self.rows is not None:
             return self.start + self.rows
         return VALUE_MAX if self.stop is None else self.stop
@@ -95,7 +95,7 @@ class SequenceSource(Source):
         return [str(index) for index in range(self.splits)]
 
     def length(self, split: int, total: int | None = None) -> int:
-        """How many of the first `total` values (all by default) are in a split."""
+        """Return the number of the first `total` values (all by default) that are in a split."""
         total = self.end - self.start if total is None else total
         return max(0, -(-(total - split) // self.splits))
 
@@ -116,7 +116,7 @@ class SequenceSource(Source):
 
 
 class SequenceEnumerator(Enumerator):
-    """Positions per split; with `rows_per_second` the clock says how far `latest` goes."""
+    """Plans ranges of each split. With `rows_per_second`, the clock decides how far `latest` goes."""
 
     def __init__(self, source: SequenceSource, name: str, clock: Clock) -> None:
         self._source = source
@@ -171,7 +171,7 @@ class SequenceEnumerator(Enumerator):
 
 
 def divide_evenly(left: Mapping[str, int], budget: int) -> dict[str, int]:
-    """Share a budget over what is left in each split: all of the short ones, the same (±1) for the others."""
+    """Share a budget over splits of these lengths: short splits get all that is left, the others the same (±1)."""
     shares = dict.fromkeys(left, 0)
     waiting = sorted(left, key=lambda split: left[split])
     for place, split in enumerate(waiting):

@@ -29,7 +29,7 @@ class FileBacklog:
         self.files: list[FileInfo] = []
         self._numbers: dict[str, int] = {}
         self._bytes_before = array("q", [0])
-        """At n: the size of all files below n together."""
+        """Sums of file sizes: entry n is the size of all files below n together."""
 
     def extend(self, files: list[FileInfo]) -> None:
         for file in files:

@@ -1,4 +1,4 @@
-"""Parquet and Arrow files: rows `[start, stop)` of one file, and its size for planning."""
+"""Parquet and Arrow files: rows `[start, stop)` of a file, and its size for planning."""
 
 import json
 from abc import abstractmethod
@@ -17,7 +17,7 @@ from holdfast.sources.files.trees import FileInfo, FileTree
 from holdfast.sources.schema_fit import EvolutionPolicy, check_columns, check_types, conform, forbidden_nulls
 
 BATCH_ROWS = 131_072
-"""Rows of one Arrow batch that a task reads. A higher value needs more memory in each task."""
+"""Rows of an Arrow batch that a task reads. A higher value needs more memory in each task."""
 
 PlacedRows = Iterator[tuple[int, pa.RecordBatch]]
 """(row position, rows) pairs."""

@@ -1,7 +1,7 @@
-"""CSV files, read by PyArrow: one row per record, bad records set apart.
+"""CSV files, read by PyArrow; bad records are set apart.
 
 PyArrow's rules hold: a line ends after CR, LF or CR LF; a quote counts as a quote only at the beginning of a value;
-a text that follows a closing quote belongs to the value. Two rules differ, so that one stray quote cannot swallow
+a text that follows a closing quote belongs to the value. Two rules differ, so that a stray quote cannot swallow
 the rest of a file: without `multiline=True` a line break always ends a record, and a quote that is still open at
 the end of a file makes a bad record of its line alone.
 """
@@ -43,7 +43,7 @@ CONVERSION_ERROR = re.compile(
 
 @dataclass(frozen=True)
 class CsvOptions:
-    """How CSV files are written. With `multiline`, quoted values may hold line breaks, and a file is one read."""
+    """The dialect of CSV files. With `multiline`, quoted values may hold line breaks, and a file is a single read."""
 
     delimiter: str = ","
     quote: str = '"'
@@ -121,7 +121,7 @@ class Unconverted(NamedTuple):
 
 
 class CsvParser(BlockParser):
-    """Parses blocks with PyArrow, in one thread."""
+    """Parses blocks with PyArrow, in a single thread."""
 
     def __init__(self, columns: list[str], schema: pa.Schema, options: CsvOptions) -> None:
         self._options = options
@@ -215,7 +215,7 @@ class CsvParser(BlockParser):
         return self._without_nulls(one_batch_of(table, self._schema), [])
 
     def _without_nulls(self, rows: pa.RecordBatch, bad: list[tuple[int, str]]) -> Converted:
-        """Set rows apart that hold a null where the schema allows none."""
+        """Set rows apart that hold a null which the schema forbids."""
         nulls = forbidden_nulls(rows)
         if nulls is None:
             return Converted(rows, bad)
@@ -297,5 +297,5 @@ def is_utf8(data: bytes) -> bool:
 
 
 def one_batch_of(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a table as one batch of the schema."""
+    """Return a table as a batch of the schema."""
     return conform(one_batch(table), schema)

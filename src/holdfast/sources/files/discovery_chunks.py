@@ -1,13 +1,13 @@
-"""Discovery chunks: which files a source has seen, in order, as immutable objects.
+"""Discovery chunks: immutable objects that list the files that a source has seen, in order.
 
     frame "HFSC" version 1 | zlib( msgpack { source, level, first, files: [[path, size, modified_us], …] } )
 
 The file at place i of a chunk has number `first + i`. The chunks of a source, in order, cover the numbers from
-0 without a gap. A new chunk replaces the last ones where `FAN` of one level would stand side by side, so that n
+0 without a gap. When `FAN` chunks of the same level would stand side by side, the new chunk replaces them, so that n
 discoveries leave at most `(FAN - 1) * (log_FAN(n) + 1)` chunks, and each file's entry is written
 `log_FAN(n) + 1` times.
 
-Pure: does no I/O and does not know which objects are still needed.
+Pure: this module does no I/O, and does not know which objects are still needed.
 """
 
 import zlib
@@ -24,7 +24,7 @@ FAN = 8
 
 
 class ChunkContent(msgspec.Struct, frozen=True):
-    """What is stored."""
+    """The stored content of a chunk."""
 
     source: str
     level: int
@@ -46,7 +46,7 @@ def encode(content: ChunkContent) -> bytes:
 
 
 def decode(name: str, data: bytes) -> ChunkContent:
-    """Raises `CorruptObject` naming the object."""
+    """Return the content of a stored chunk. Raises `CorruptObject` naming the object."""
     payload = unframe(name, data, MAGIC, VERSION)
     try:
         return msgspec.msgpack.decode(zlib.decompress(payload), type=ChunkContent)
@@ -55,7 +55,7 @@ def decode(name: str, data: bytes) -> ChunkContent:
 
 
 def replaced_by_next(levels: list[int]) -> tuple[int, int]:
-    """How many of the chunks stay when one more is written, and the level of the new one, which holds the others."""
+    """Return how many chunks stay when a new chunk is written, and its level; it holds the files of the others."""
     stack = [*levels, 0]
     while len(stack) >= FAN and len(set(stack[-FAN:])) == 1:
         stack[-FAN:] = [stack[-1] + 1]
@@ -63,12 +63,12 @@ def replaced_by_next(levels: list[int]) -> tuple[int, int]:
 
 
 def join(source: str, stored: list[tuple[str, ChunkContent]]) -> tuple[list[DiscoveryChunk], list[FileInfo]]:
-    """The chunks of a source in order, and all the files they name, by number.
+    """Return the chunks of a source in order, and all files that they name, by number.
 
     Raises
     ------
     CorruptObject
-        One is of another source, or together they have a gap or an overlap.
+        A chunk is of another source, or the chunks together have a gap or an overlap.
     """
     chunks: list[DiscoveryChunk] = []
     files: list[FileInfo] = []

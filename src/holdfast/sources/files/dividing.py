@@ -48,7 +48,7 @@ def piece_of(rows_max: int, bytes_max: int) -> Room:
 def pieces(
     file: FileInfo, shape: FileShape, position: int, stop: int, room: Room, piece: Room
 ) -> Iterator[tuple[SplitRead, Room]]:
-    """Yield the reads of one file and the room that each takes, until the room is used up; at least one read."""
+    """Yield the reads of a file and the room that each takes, until the room is used up; at least a single read."""
     detail = msgspec.msgpack.encode(ReadDetail(file.size, file.modified_us))
     first = True
     while first or (position < stop and room.left):
@@ -64,7 +64,7 @@ def pieces(
 def _cut(shape: FileShape, position: int, allowed: Room, room: Room) -> int:
     """Return the end of a read that begins at `position`.
 
-    A read ends after as many stored groups as are allowed, else after one group if the batch has room for it.
+    A read ends after as many stored groups as are allowed, else after the next group if the batch has room for it.
     A group is divided only if the batch has no room for it: a read from its middle decodes it from its beginning.
     """
     end = position + _units(shape, allowed)

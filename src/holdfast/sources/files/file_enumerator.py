@@ -31,7 +31,7 @@ from holdfast.sources.files.trees import FileInfo, FileTree, changed
 from holdfast.storage import names
 
 READS_MAX = 256
-"""Reads of one batch. A higher value makes batches of many small files larger."""
+"""Reads of a batch. A higher value makes batches of many small files larger."""
 AHEAD = 16
 """Remote files whose sizes are asked for at once. A higher value hides more of the store's latency."""
 SHAPES_MAX = 4_096
@@ -77,7 +77,7 @@ class FileEnumerator(Enumerator):
         return {NEXT: len(self._backlog.files)}
 
     def open_splits(self, offsets: Offsets) -> Collection[str]:
-        """The file that is read in part, if any: files that are not begun hold nothing back."""
+        """Return the file that is read in part, if any. Files that are not begun hold nothing back."""
         return [self._backlog.files[number].path for number in open_files(offsets)]
 
     def objects(self, offsets: Offsets) -> list[str]:

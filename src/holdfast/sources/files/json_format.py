@@ -1,4 +1,4 @@
-"""JSON lines: one JSON object in each line, decoded by msgspec and converted column by column.
+"""JSON lines: a JSON object in each line, decoded by msgspec and converted column by column.
 
 PyArrow's JSON reader is not used, because it ends the process on a line that is `null` (PyArrow 26).
 """
@@ -131,7 +131,7 @@ def carrier(type_: pa.DataType) -> pa.DataType:
 
 
 def cast_nested(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Cast an array, children of structs and lists one by one.
+    """Cast an array, and the children of structs and lists by themselves.
 
     `pc.cast` also casts values below a null struct, which may hold anything, and fails there.
     """

@@ -1,4 +1,4 @@
-"""Lines of text files, found so that several tasks can each read one piece of a large file.
+"""Lines of text files, found so that several tasks can each read a piece of a large file.
 
 A line ends after `\\n`, `\\r\\n` or `\\r`, as it does for PyArrow and Spark. A read of `[start, stop)` takes the
 lines that start inside that range:
@@ -22,7 +22,7 @@ ReadRange = Callable[[int, int], bytes]
 BLOCK_BYTES = 8 * 1024 * 1024
 """Size of the blocks in which a file is read. A higher value needs more memory in each task."""
 STEP_BYTES = 64 * 1024
-"""Size of one look for a line break. A higher value reads more bytes than needed, a lower one asks more often."""
+"""Size of a look for a line break. A higher value reads more bytes than needed, a lower value asks more often."""
 LINE_BREAK = re.compile(rb"\r\n?|\n")
 BLANK = b" \t\r\n"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -1,7 +1,7 @@
 """Files of this machine, or of a folder that is mounted on all machines.
 
 The path of a file is its absolute name. A name that is not UTF-8 cannot be written into a checkpoint or a dead
-letter; the path of such a file is a URL with these bytes escaped (`file:///data/caf%E9.csv`).
+letter; the path of this file is a URL with these bytes escaped (`file:///data/caf%E9.csv`).
 """
 
 import errno
@@ -108,7 +108,7 @@ class LocalTree(FileTree):
 
 
 def leads_back(target: str, way: tuple[str, ...]) -> bool:
-    """Return whether a folder holds one of the folders on the way to it, so that a walk would not end."""
+    """Return whether a folder holds a folder on the way to it, so that a walk would not end."""
     below = target.rstrip("/") + "/"
     return any(folder == target or folder.startswith(below) for folder in way)
 

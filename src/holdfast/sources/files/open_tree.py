@@ -10,7 +10,7 @@ from holdfast.sources.files.trees import FileTree, PathFilter
 
 
 def open_tree(pattern: str, storage_options: Mapping[str, str], wanted: PathFilter) -> FileTree:
-    """Return the tree for a path, a folder, a glob, or a URL of one of these; `wanted` filters paths. Does no I/O."""
+    """Return the tree for a path, a folder, a glob, or a URL of these; `wanted` filters paths. Does no I/O."""
     if "://" not in pattern or pattern.startswith(URL):
         name = os.path.expanduser(name_of(pattern))  # noqa: PTH111
         return LocalTree(os.path.abspath(name), wanted)  # noqa: PTH100 (links stay as they are)

@@ -1,6 +1,6 @@
-"""CSV and JSON lines have in common: positions in bytes, blocks of lines, and bad records that are set apart.
+"""The common part of CSV and JSON lines: positions in bytes, blocks of lines, bad records that are set apart.
 
-A compressed file, or a CSV file with `multiline=True`, cannot be divided and is one read.
+A compressed file, or a CSV file with `multiline=True`, cannot be divided and is a single read.
 A block is converted as a whole. If its conversion fails, its records are tried in smaller groups until each bad
 record stands alone. A good record converts in the same way whatever stands beside it.
 """
@@ -64,7 +64,7 @@ class Salvaged(NamedTuple):
 
 
 class BlockParser(ABC):
-    """Turns blocks of one file into batches of the source's schema."""
+    """Turns blocks of a file into batches of the source's schema."""
 
     @abstractmethod
     def parse(self, data: bytes) -> ParsedBlock:
@@ -72,7 +72,7 @@ class BlockParser(ABC):
 
 
 class TextHead(NamedTuple):
-    """The beginning of a text file: the columns that it names (None if it names none), and where its rows begin."""
+    """The beginning of a text file: its columns (None if it does not name them), and the offset of its first row."""
 
     columns: list[str] | None
     end: int
@@ -113,7 +113,7 @@ class TextFormat(FileFormat):
 
     @abstractmethod
     def parser(self, file: FileInfo, head: TextHead, schema: pa.Schema, policy: EvolutionPolicy) -> BlockParser:
-        """Return the parser of one file. Raises `BadRecord` if the file's columns do not fit."""
+        """Return the parser of a file. Raises `BadRecord` if the file's columns do not fit."""
 
     def first_bytes(self, tree: FileTree, file: FileInfo) -> bytes:
         """Return the first lines of a file, for inference; all of a file that is not divided into lines."""

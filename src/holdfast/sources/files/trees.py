@@ -14,7 +14,7 @@ PathFilter = Callable[[str], bool]
 
 
 class FileInfo(NamedTuple):
-    """A file as it was listed. Two different values for one path are two different files."""
+    """A file as it was listed. Two different values with the same path are two different files."""
 
     path: str
     size: int
@@ -41,7 +41,7 @@ class FileTree(ABC):
 
     @abstractmethod
     def open(self, file: FileInfo) -> Any:
-        """Return a seekable PyArrow file. Raises `StorageError` if the file is gone, or is not the listed one."""
+        """Return a seekable PyArrow file. Raises `StorageError` if the file is gone or differs from the listing."""
 
 
 def vanished(file: FileInfo) -> StorageError:
