@@ -51,7 +51,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--files", type=int, default=60)
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--keys", type=int, default=100)
-    parser.add_argument("--interval", default="500ms", help="between checkpoints")
+    parser.add_argument("--checkpoint-interval", "--interval", dest="interval", default="500ms")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     return parser.parse_args(argv)
 

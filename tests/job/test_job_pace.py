@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.jobmaster.master import batch_due_in_s
+from holdfast.jobmaster.master import batch_due_in_s, idle_wait_s
 
 
 @pytest.mark.parametrize(
@@ -16,3 +16,8 @@ def test_a_batch_waits_for_its_interval_and_a_little_longer_for_a_checkpoint(int
 
 def test_the_first_batch_is_due_at_once():
     assert batch_due_in_s(float("inf"), 10.0, True) <= 0
+
+
+@pytest.mark.parametrize(("since_s", "wait_s"), [(0.0, 0.01), (0.4, 0.01), (1.0, 0.02), (60.0, 0.05), (1e9, 0.05)])
+def test_sources_that_rest_are_looked_at_less_often(since_s, wait_s):
+    assert idle_wait_s(since_s) == pytest.approx(wait_s)

@@ -52,6 +52,9 @@ GRACE_S = 1.0
 """How long `stop` lets the Spark jobs of a batch end by themselves: Spark warns of each task that it has to cancel."""
 IDLE_S_MIN = 0.01
 IDLE_S_MAX = 0.05
+IDLE_RATIO = 0.02
+"""Sources without new data are looked at after so much of the time since the last batch, between the two bounds: who
+gets data several times a second waits 10 ms for it at most, and a source that rests is looked at less often."""
 NAP_S_MIN = 0.001
 """What is left until a batch is due may be too little to be told from nothing when it is added to the time."""
 GIVE_WAY_RATIO = 0.2
@@ -64,6 +67,11 @@ def batch_due_in_s(since_s: float, interval_s: float, checkpoint_under_way: bool
     """`processing_time(interval)`, so long after the last batch began: their starts are at least the interval apart."""
     give_way_s = min(GIVE_WAY_RATIO * interval_s, GIVE_WAY_S_MAX) if checkpoint_under_way else 0.0
     return interval_s + give_way_s - since_s
+
+
+def idle_wait_s(since_s: float) -> float:
+    """How long to wait before sources are looked at again, so long after the last batch began."""
+    return min(IDLE_S_MAX, max(IDLE_S_MIN, IDLE_RATIO * since_s))
 
 
 class Stopped(Exception):
@@ -197,13 +205,13 @@ class JobMaster:
     def _loop(self) -> None:
         trigger = self._settings.trigger
         until, drain = (self._planner.latest(), trigger.drain) if isinstance(trigger, AvailableNow) else (None, False)
-        idle_s = IDLE_S_MIN
         while True:
             self._check()
             if self._failover_reason is not None:
                 self._failover()
             self._tell_sources()
             due_in_s = self._due_in_s()
+            idle_s = idle_wait_s(self._clock.monotonic() - self._last_started_s)
             ready = not self._paused and due_in_s <= 0
             plan = None
             if ready or self._waiters.somebody_waits():
@@ -212,13 +220,11 @@ class JobMaster:
             if plan is not None:
                 self._last_started_s = self._clock.monotonic()
                 self._process(plan)
-                idle_s = IDLE_S_MIN
                 continue
             if until is not None and ready and self._finished():
                 return
             self._wake.wait(min(idle_s, max(due_in_s, NAP_S_MIN)) if due_in_s > 0 else idle_s)
             self._wake.clear()
-            idle_s = min(IDLE_S_MAX, idle_s * 2)
 
     def _finished(self) -> bool:
         """`available_now`: all is processed; take the final checkpoint, wait for publication."""
