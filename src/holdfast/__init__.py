@@ -21,6 +21,7 @@ from holdfast.errors import (
 from holdfast.functions.aggregates.declared import count, first, last, max, mean, min, sum
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction
 from holdfast.functions.process.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from holdfast.functions.windows.declared import window
 from holdfast.job import Job, KeyedStream, Stream
 from holdfast.query import Query
 from holdfast.settings import (
@@ -101,6 +102,7 @@ __all__ = [
     "min",
     "processing_time",
     "sum",
+    "window",
 ]
 
 

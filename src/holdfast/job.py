@@ -6,14 +6,16 @@ Declarations only, checked as far as they can be without data; nothing runs befo
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.functions.aggregates.declared import Aggregate, AggregateSpec, BadRecords, check_aggregates
+from holdfast.functions.aggregates.declared import Aggregate, AggregateSpec, BadRecords, Emit, check_aggregates
 from holdfast.functions.operator import OperatorInput
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction, ProcessSpec
+from holdfast.functions.windows.aggregate import LatePolicy, WindowEmit, WindowSpec, check_windowed
+from holdfast.functions.windows.declared import Window
 from holdfast.graph.build import (
     Declarations,
     InputDeclaration,
@@ -300,13 +302,24 @@ class Stream:
             raise JobRefused("union of streams of different jobs: read both sources in one job")
         return Stream(self._job, (*self._paths, *other._paths))
 
-    def key_by(self, *columns: str) -> "KeyedStream":
-        """Group by the values of columns; rows with a null among them are bad records."""
-        if not columns or not all(isinstance(column, str) and column for column in columns):
-            raise SettingsError(f"key_by{columns!r} is not allowed: name one or more columns")
+    def key_by(self, *keys: "str | Window") -> "KeyedStream":
+        """Group by the values of columns, and by a window of event time if one of the keys is one.
+
+        `key_by("user", hf.window("at", "10min"))` has the output columns `user`, `window_start`, `window_end`. Rows
+        with a null among the columns, or without a time for the window, are bad records.
+        """
+        if not keys or not all(isinstance(key, Window) or (isinstance(key, str) and key) for key in keys):
+            raise SettingsError(f"key_by{keys!r} is not allowed: name one or more columns, and at most one hf.window")
+        columns = tuple(key for key in keys if isinstance(key, str))
+        windows = [place for place, key in enumerate(keys) if isinstance(key, Window)]
         if len(set(columns)) < len(columns):
-            raise SettingsError(f"key_by{columns!r} names a column twice")
-        return KeyedStream(self._job, self._paths, columns)
+            raise SettingsError(f"key_by{keys!r} names a column twice")
+        if len(windows) > 1:
+            raise SettingsError(f"key_by{keys!r} has {len(windows)} windows: a row is in the windows of one of them")
+        place = windows[0] if windows else 0
+        window = keys[place] if windows else None
+        assert window is None or isinstance(window, Window)
+        return KeyedStream(self._job, InputDeclaration(self._paths, columns, window, place))
 
     def write(self, sink: Sink) -> None:
         """Send the rows to a sink. A stream can be written to several."""
@@ -319,34 +332,65 @@ class Stream:
 class KeyedStream:
     """Rows grouped by key: what keyed operators are applied to."""
 
-    def __init__(self, job: Job, paths: tuple[Path, ...], key_columns: tuple[str, ...]) -> None:
+    def __init__(self, job: Job, declared: InputDeclaration) -> None:
         self._job = job
-        self._paths = paths
-        self._key_columns = key_columns
+        self._declared = declared
 
     def __repr__(self) -> str:
         keys = ", ".join(map(repr, self._key_columns))
         return f"<KeyedStream of job {self._job.name!r}: {_described(self._paths)} → key_by({keys})>"
 
     def aggregate(
-        self, emit: Literal["changes", "every"] = "changes", *, name: str | None = None, **aggregates: Aggregate
+        self,
+        emit: Literal["final", "changes", "every"] | None = None,
+        *,
+        allowed_lateness: Duration = 0,
+        late: LatePolicy = "drop",
+        name: str | None = None,
+        **aggregates: Aggregate,
     ) -> Stream:
         """Keep aggregates per key: `aggregate(n=hf.count(), total=hf.sum("x"))`.
 
-        Output: the key columns, then the aggregates in keyword order. `emit="changes"`: one row per key touched in
-        a batch, at its end; `"every"`: one row per input row, with the running values.
+        Output: the key columns, then the aggregates in keyword order.
+
+        Parameters
+        ----------
+        emit
+            `"changes"` (default): one row per key touched in a batch, at its end; `"every"`: one row per input row,
+            with the running values. Behind a window: `"final"` (default): one row per key and window, once the
+            watermark has passed its end; `"changes"`: one in each batch that changed it.
+        allowed_lateness
+            Behind a window: for so much longer than its end it takes rows, and stays in the state.
+        late
+            Behind a window: what becomes of a row whose windows are closed. `"drop"` counts it
+            (`numLateRecordsDropped`), `"dead_letter"` also writes it to the job's dead letters.
         """
-        check_aggregates(aggregates, emit)
         bad_records: BadRecords = "fail" if self._job.dead_letters is None else "dead_letter"
         combine = self._job.combine
+        if self._declared.window is not None:
+            check_windowed(aggregates, emit or "final", late)
+            self._check_late(late)
+            windowed = (cast(WindowEmit, emit or "final"), bad_records, combine)
+            lateness_us = _micros(allowed_lateness, "allowed_lateness")
+
+            def specify_windowed(operator: str, inputs: tuple[OperatorInput, ...]) -> WindowSpec:
+                return WindowSpec(operator, inputs[0], dict(aggregates), *windowed, lateness_us, late)
+
+            return self._declare(name, "aggregate", specify_windowed)
+        if allowed_lateness or late != "drop":
+            raise SettingsError("allowed_lateness and late belong to windows: add hf.window(…) to key_by")
+        emitted = cast(Emit, emit or "changes")
+        check_aggregates(aggregates, emitted)
 
         def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> AggregateSpec:
-            return AggregateSpec(operator, inputs[0], dict(aggregates), emit, bad_records, combine)
+            return AggregateSpec(operator, inputs[0], dict(aggregates), emitted, bad_records, combine)
 
         return self._declare(name, "aggregate", specify)
 
     def process(self, function: ProcessFunction | BatchFunction, schema: Any, *, name: str | None = None) -> Stream:
         """Apply a user's function with state per key. `schema`: of the rows it yields."""
+        if self._declared.window is not None:
+            raise SettingsError("process() behind a window is not in this version: key by columns, and use timers")
         output = to_arrow_schema(schema)
         dead_letter = self._job.dead_letters is not None
 
@@ -355,12 +399,16 @@ class KeyedStream:
 
         return self._declare(name, "process", specify)
 
+    def _check_late(self, late: str) -> None:
+        if late == "dead_letter" and self._job.dead_letters is None:
+            raise SettingsError(
+                "late='dead_letter' needs Job(bad_records='dead_letter', dead_letters=<url of a folder>)"
+            )
+
     def _declare(self, name: str | None, kind: str, specify: Callable[..., Any]) -> Stream:
         declared = self._job.declared
         operator = declared.name_for(name, kind)
-        declared.operators[operator] = OperatorDeclaration(
-            operator, (InputDeclaration(self._paths, self._key_columns),), specify
-        )
+        declared.operators[operator] = OperatorDeclaration(operator, (self._declared,), specify)
         return Stream(self._job, (Path(OperatorOrigin(operator)),))
 
 

@@ -30,7 +30,7 @@ class CombiningSender:
         rows = normalised_keys(rows, self._target.key_columns)
         if self._combiner is None:
             return self._sender.send(self._target, rows)
-        nulls = partition.null_keys(rows, self._target.key_columns)
+        nulls = partition.null_keys(rows, self._target.not_null)
         if len(nulls):
             rows = partition.without(rows, nulls)
         if rows.num_rows:

@@ -63,6 +63,8 @@ class LevelRequest(msgspec.Struct, frozen=True):
     level: int
     combine: bool = True
     """Whether rows may be combined on their way to an operator."""
+    closed: dict[str, int] = {}
+    """The watermark of each operator in the batch before, in microseconds."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -298,7 +300,7 @@ def _send(
     rows: Iterator[pa.RecordBatch], work: Work, target: OperatorTarget, origin: UnitRows | None, bad: list[BadRow]
 ) -> list[SentStream]:
     request = work.request
-    combiner = work.program.operators[target.operator].combiner() if request.combine else None
+    combiner = work.program.operators[target.operator].combiner(request.combine, request.closed.get(target.operator))
     attempt = UnitAttempt(request.run, request.batch, request.level, work.unit.unit, work.attempt)
     sender = work.links.open_sender(attempt)
     combining = CombiningSender(sender, target, combiner)
@@ -337,7 +339,7 @@ def _null_keys(
     origin: UnitRows | None,
 ) -> list[BadRow]:
     """Rows whose key is null."""
-    reason = f"null in a key column ({', '.join(target.key_columns)}) of operator {target.operator!r}"
+    reason = f"null in a key column ({', '.join(target.not_null)}) of operator {target.operator!r}"
     return _bad_rows(batch, dict.fromkeys(nulls.tolist(), reason), work, origin, target.operator)
 
 

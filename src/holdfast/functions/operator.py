@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -54,6 +54,10 @@ class OperatorResult:
     output: list[pa.RecordBatch]
     bad: list[BadRow] = field(default_factory=list)
     timers: "Timers | None" = None
+    late: int = 0
+    """How many rows came too late."""
+    late_rows: list[pa.RecordBatch] = field(default_factory=list)
+    """Late rows, where they are put out as a stream of their own."""
 
 
 class Operator(ABC):
@@ -116,6 +120,10 @@ class OperatorInput:
     key_columns: tuple[str, ...]
     event_time: EventTime | None = None
     """None where the sources have no watermark."""
+    window: Any = None
+    """The window among the keys (`windows.declared`), if any."""
+    window_place: int = 0
+    """How many key columns were declared before the window."""
 
     @property
     def key_schema(self) -> pa.Schema:
@@ -136,8 +144,13 @@ class OperatorSpec(ABC):
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """The key columns of the operator's state; those of its first input."""
+        """The key columns of the operator's output."""
         return self.inputs[0].key_columns
+
+    @property
+    def declared_keys(self) -> tuple[str, ...]:
+        """The keys of the operator's state as declared; stored state belongs to them."""
+        return self.key_columns
 
     @property
     @abstractmethod
@@ -148,8 +161,11 @@ class OperatorSpec(ABC):
         """Whether it may have something to do without rows: timers to fire, expired state to remove."""
         return False
 
-    def combiner(self) -> Combiner | None:
-        """What a sender's rows go through before they are sent; None: they are sent as they are."""
+    def combiner(self, combine: bool, closed_us: int | None) -> Combiner | None:
+        """The combiner that a sender's rows go through before they are sent; None: they are sent as they are.
+
+        `combine`: whether rows may be combined. `closed_us`: the operator's watermark in the batch before.
+        """
         return None
 
     @abstractmethod

@@ -9,6 +9,9 @@ from typing import Any, cast
 from holdfast.functions.operator import BatchContext
 from holdfast.sources.base import BadRow
 
+RESERVED_PREFIX = "__"
+"""Columns whose names begin so are Holdfast's own: no declared one may."""
+
 
 class Cursor:
     """The key that a function is called for, as its slot; shared by all its states."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from holdfast.errors import JobRefused
 from holdfast.functions.operator import EventTime, OperatorInput, OperatorSpec
+from holdfast.functions.windows.declared import PANE, Window
 from holdfast.graph.program import (
     DEAD_LETTERS,
     Leg,
@@ -49,10 +50,15 @@ class Path:
 
 @dataclass(frozen=True)
 class InputDeclaration:
-    """A keyed stream that an operator takes: its ways in, which it unites, and its key columns."""
+    """A keyed stream that an operator takes: its ways in, which it unites, its key columns and perhaps a window.
+
+    `window_place`: how many key columns come before the window.
+    """
 
     paths: tuple[Path, ...]
     key_columns: tuple[str, ...]
+    window: Window | None = None
+    window_place: int = 0
 
 
 @dataclass(frozen=True)
@@ -159,7 +165,10 @@ class _Builder:
         return spec
 
     def _operator_input(self, operator: str, number: int, declared: InputDeclaration) -> OperatorInput:
-        schema = self._add_legs(operator, declared.paths, OperatorTarget(operator, number, declared.key_columns))
+        window = declared.window
+        divided_by = declared.key_columns or (PANE,)
+        needed = () if window is None else (window.column,)
+        schema = self._add_legs(operator, declared.paths, OperatorTarget(operator, number, divided_by, needed))
         for column in declared.key_columns:
             if column not in schema.names:
                 raise JobRefused(
@@ -171,7 +180,8 @@ class _Builder:
                 f"operator {operator!r}: its input has the column {CHANGE_TYPE!r} of change data, which cannot be "
                 "aggregated without retraction; drop the column, or keep only inserts, before key_by"
             )
-        return OperatorInput(schema, declared.key_columns, self._event_time(declared.paths, schema))
+        event_time = self._event_time(declared.paths, schema)
+        return OperatorInput(schema, declared.key_columns, event_time, window, declared.window_place)
 
     def _add_sink(self, declared: SinkDeclaration) -> pa.Schema:
         return self._add_legs(declared.name, declared.paths, SinkTarget(declared.name))

@@ -71,6 +71,13 @@ class OperatorTarget:
     operator: str
     input: int
     key_columns: tuple[str, ...]
+    needed: tuple[str, ...] = ()
+    """Columns besides those of the key that may not be null; with them the operator makes more key columns."""
+
+    @property
+    def not_null(self) -> tuple[str, ...]:
+        """The columns whose nulls make a row bad."""
+        return (*(column for column in self.key_columns if not column.startswith("__")), *self.needed)
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ class BatchRunner:
         if not units:
             return
         failpoints.hit("jobmaster.level.before")
-        request = LevelRequest(self.job_id, self.epoch, self.run, plan.batch, level, self.combine)
+        request = LevelRequest(self.job_id, self.epoch, self.run, plan.batch, level, self.combine, plan.closed)
         what = "push" if level == 0 else "pull"
         run = LevelRun(request, units, self.routes, f"batch {plan.batch}, {what} {level}")
         results = self.senders.run_level(run)

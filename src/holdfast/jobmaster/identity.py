@@ -23,7 +23,7 @@ def identities(program: Program) -> dict[str, OperatorIdentity]:
     """What this program's records say of its operators."""
     return {
         name: OperatorIdentity(
-            tuple(spec.key_columns),
+            tuple(spec.declared_keys),
             {table: schema.serialize().to_pybytes() for table, schema in _stored_schemas(spec).items()},
         )
         for name, spec in program.operators.items()
@@ -35,7 +35,7 @@ def check_keys(program: Program) -> None:
     for name, spec in program.operators.items():
         for schema in spec.table_schemas().values():
             try:
-                check_key_types(pa.schema(list(schema.keys)[: len(spec.key_columns)]))
+                check_key_types(pa.schema(list(schema.keys)[: len(spec.inputs[0].key_columns) or 1]))
             except JobRefused as error:
                 raise JobRefused(f"operator {name!r}: {error}") from error
 
@@ -81,10 +81,10 @@ def _refuse_missing(
 
 def _check_operator(name: str, stored: OperatorIdentity, program: Program) -> None:
     spec = program.operators[name]
-    if tuple(stored.key_columns) != tuple(spec.key_columns):
+    if tuple(stored.key_columns) != tuple(spec.declared_keys):
         raise JobRefused(
             f"operator {name!r}: its stored state is keyed by ({', '.join(stored.key_columns)}), the job declares "
-            f"key_by({', '.join(spec.key_columns)}). State cannot be keyed anew: keep the key columns, give the "
+            f"key_by({', '.join(spec.declared_keys)}). State cannot be keyed anew: keep the key columns, give the "
             f"operator another name, or give up its state with Job(drop_state=[{name!r}])"
         )
     before = {table: pa.ipc.read_schema(pa.py_buffer(schema)) for table, schema in stored.tables.items()}

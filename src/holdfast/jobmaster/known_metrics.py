@@ -44,6 +44,13 @@ OF_TASK_MANAGERS = (
     KnownMetric(
         "numRecordsOut", "counter", "holdfast_operator_records_out_total", "Rows out of operators", by_subtask=True
     ),
+    KnownMetric(
+        "numLateRecordsDropped",
+        "counter",
+        "holdfast_operator_late_records_total",
+        "Rows that came too late, dropped or put aside",
+        by_subtask=True,
+    ),
     KnownMetric("exchangeMemoryBytes", "gauge", "holdfast_exchange_memory_bytes", "Exchanged rows in memory"),
     KnownMetric("exchangeSpilledBytes", "gauge", "holdfast_exchange_spilled_bytes", "Exchanged rows in local files"),
     KnownMetric(

@@ -187,6 +187,11 @@ class StateTable:
         """The distinct slots touched in this batch, in order of first touch."""
         return self._in_transaction("touched").old_rows().slots
 
+    def appeared(self) -> Slots:
+        """The slots of the rows that are present now and were not before the batch in flight."""
+        old = self._in_transaction("appeared").old_rows()
+        return old.slots[self._rows.present_at(old.slots) & ~old.present]
+
     def keys_of(self, slots: Slots) -> pa.RecordBatch:
         """The key columns of `slots`, in their order."""
         return pa.RecordBatch.from_arrays(self._rows.index.columns(slots), schema=self.key_schema)

@@ -174,6 +174,8 @@ class SubtaskResult(msgspec.Struct, frozen=True):
     rows_out: int
     bad: list[BadRow] = []
     timers: Timers | None = None
+    late: int = 0
+    """How many rows came too late."""
 
 
 class ProcessResult(msgspec.Struct, frozen=True):

@@ -29,6 +29,7 @@ class Subtask:
         self.subtask = subtask
         self.rows_in = 0
         self.rows_out = 0
+        self.late_rows = 0
         self._operator = operator
         self._states = states
         self._in_batch = False
@@ -73,6 +74,7 @@ class Subtask:
             | {
                 "numRecordsIn": float(self.rows_in),
                 "numRecordsOut": float(self.rows_out),
+                "numLateRecordsDropped": float(self.late_rows),
                 "stateRows": float(self.rows_in_state),
                 "stateBytes": float(self.memory_bytes),
                 "stateUndoBytes": float(sum(table.undo_bytes for table in self.tables)),
@@ -91,6 +93,7 @@ class Subtask:
         except BaseException:
             self.undo()
             raise
+        self.late_rows += result.late
         self.rows_in += sum(rows.num_rows for _, rows in inputs)
         return result
 

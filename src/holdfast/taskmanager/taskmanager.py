@@ -360,7 +360,7 @@ class TaskManager:
         rows_out = self._outputs.put(request.batch, subtask.name, subtask.subtask, result.output)
         subtask.rows_out += rows_out
         rows_in = sum(rows.num_rows for _, rows in inputs)
-        return SubtaskResult(subtask.name, subtask.subtask, rows_in, rows_out, result.bad, result.timers)
+        return SubtaskResult(subtask.name, subtask.subtask, rows_in, rows_out, result.bad, result.timers, result.late)
 
     def _each(self, subtasks: list[Subtask], do: Callable[[Subtask], T]) -> list[T]:
         """Run `do` for each subtask on a thread of its own; when all have ended, raise the first error, if any."""

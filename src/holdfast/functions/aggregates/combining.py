@@ -19,7 +19,7 @@ import pyarrow as pa
 from holdfast.functions import kernels
 from holdfast.functions.aggregates.accumulators import Chunk
 from holdfast.functions.aggregates.checked_sums import try_all
-from holdfast.functions.aggregates.operator import Accumulators, rows_needed
+from holdfast.functions.aggregates.table import Accumulators, rows_needed
 from holdfast.functions.operator import COMBINED_INPUT, Combiner
 from holdfast.state.table import StateTable
 

@@ -29,6 +29,7 @@ from holdfast.functions.aggregates.combining import AggregateCombiner
 from holdfast.functions.aggregates.operator import AggregateOperator
 from holdfast.functions.columns import has_kernels
 from holdfast.functions.operator import Combiner, NewTable, Operator, OperatorInput, OperatorSpec, TableSchema
+from holdfast.functions.running import RESERVED_PREFIX
 from holdfast.state.table import StateTable
 
 Function = Literal["count", "sum", "min", "max", "mean", "first", "last"]
@@ -36,7 +37,6 @@ Emit = Literal["changes", "every"]
 BadRecords = Literal["fail", "dead_letter"]
 
 FUNCTIONS: tuple[Function, ...] = ("count", "sum", "min", "max", "mean", "first", "last")
-RESERVED_PREFIX = "__"
 
 
 @dataclass(frozen=True)
@@ -288,8 +288,13 @@ class AggregateSpec(OperatorSpec):
         extremes = [each for bound in self.bound for each in bound.running_extremes]
         return pa.schema([*self.value_schema, *(field for bound in extremes for field in bound.state_fields())])
 
-    def combiner(self) -> Combiner | None:
-        if not self.combine or self.emit != "changes" or set(self.combined_schema.names) & set(self.key_columns):
+    def combiner(self, combine: bool = True, closed_us: int | None = None) -> Combiner | None:
+        if (
+            not combine
+            or not self.combine
+            or self.emit != "changes"
+            or set(self.combined_schema.names) & set(self.key_columns)
+        ):
             return None
         return AggregateCombiner(self)
 

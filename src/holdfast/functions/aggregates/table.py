@@ -1,0 +1,119 @@
+"""A table of aggregates: rows, or combined rows, go in by their keys, results come out by slots.
+
+Invariant: a key becomes present when the first row is applied to it, with counters that count from 0.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import RowsNeeded
+from holdfast.functions import kernels
+from holdfast.functions.aggregates.accumulators import (
+    Accumulator,
+    Chunk,
+    Count,
+    Extreme,
+    First,
+    FloatSum,
+    Last,
+    Mean,
+    ObjectFold,
+)
+from holdfast.functions.aggregates.checked_sums import CheckedSum, DecimalSum, IntegerSum
+from holdfast.functions.columns import has_kernels
+from holdfast.state.physical import Slots
+from holdfast.state.table import StateTable
+
+if TYPE_CHECKING:
+    from holdfast.functions.aggregates.declared import BoundAggregate
+
+_FIXED: dict[str, type[Accumulator]] = {"min": Extreme, "max": Extreme, "first": First, "last": Last}
+
+
+def accumulator(bound: "BoundAggregate", table: StateTable, combined: bool = False) -> Accumulator:
+    """The accumulator for an aggregate and the type of its column."""
+    return _class_for(bound.aggregate.function, bound.result_type)(bound, table, combined)
+
+
+def _class_for(function: str, kind: pa.DataType) -> type[Accumulator]:
+    if function == "count":
+        return Count
+    if function == "mean":
+        return Mean
+    if function == "sum":
+        if pa.types.is_decimal(kind):
+            return DecimalSum
+        return IntegerSum if pa.types.is_integer(kind) else FloatSum
+    return _FIXED[function] if has_kernels(kind) else ObjectFold
+
+
+class Accumulators:
+    """Those of some aggregates over one table, for input rows or for combined ones."""
+
+    def __init__(self, bounds: Sequence["BoundAggregate"], table: StateTable, combined: bool = False) -> None:
+        self._all = [accumulator(bound, table, combined) for bound in bounds]
+        self.sums = [one for one in self._all if isinstance(one, CheckedSum)]
+        self.counters = [name for one in self._all for name in one.counters]
+        self.opened_first = [name for one in self.sums for name in one.open_columns]
+        """To be opened before the checked sums are tried; `opened_then` before the others run."""
+        self.opened_then = [
+            name for one in self._all if not isinstance(one, CheckedSum) for name in (*one.counters, *one.open_columns)
+        ]
+
+    def add(self, chunk: Chunk, but_sums: bool = False) -> list[pa.Array | None]:
+        return [one.add(chunk) for one in self._all if not (but_sums and isinstance(one, CheckedSum))]
+
+    def results(self, slots: Slots) -> list[pa.Array]:
+        return [one.results(slots) for one in self._all]
+
+
+class AggregateTable:
+    """A state table with the accumulators of some aggregates. The caller begins, commits and undoes the table."""
+
+    def __init__(self, bounds: Sequence["BoundAggregate"], table: StateTable) -> None:
+        self.table = table
+        self.of_rows = Accumulators(bounds, table)
+        self.of_combined = Accumulators(bounds, table, combined=True)
+
+    def look_up(self, rows: pa.RecordBatch, running: bool) -> tuple[Chunk, Slots]:
+        """Rows with the slots of their keys, ready for the checked sums; and those of the slots that are new."""
+        before = len(self.table.touched())
+        chunk = Chunk(rows, self.table.lookup(rows), running)
+        new = self.table.touched()[before:]
+        self._open(self.of_rows.opened_first, new)
+        return chunk, new
+
+    def appear(self, slots: Slots) -> None:
+        """Make keys present to which rows are now applied."""
+        kernels.raise_flags(slots, self.table.present.array)
+        self._open(self.of_rows.opened_then, slots)
+        for name in self.of_rows.counters:
+            kernels.raise_flags(slots, self.table.column(name).valid)
+
+    def results(self, slots: Slots) -> list[pa.Array]:
+        """The result of each aggregate for these slots."""
+        return self.of_rows.results(slots)
+
+    def _open(self, names: list[str], slots: Slots) -> None:
+        for name in names:
+            column = self.table.column(name)
+            kernels.open_states(slots, column.valid, column.values)
+
+
+def rows_needed(operator: str) -> RowsNeeded:
+    return RowsNeeded(
+        f"operator {operator!r}: a sum of combined rows leaves its type; by which row, and what becomes of that one, "
+        "shows only without combining"
+    )
+
+
+def slots_of(slots: Slots, some: Sequence[Slots], capacity: int) -> Slots:
+    """The slots that are also among `some`, in their order; a table has `capacity` of them."""
+    wanted = np.zeros(capacity, dtype=np.bool_)
+    for each in some:
+        wanted[each] = True
+    chosen: Slots = slots[wanted[slots]]
+    return chosen

@@ -1,0 +1,216 @@
+"""Keys of a table in order of a time: found without going round the table. In memory, and stored nowhere.
+
+    add ──► buckets of equal width in time, each of a few pieces ──► between(start, stop) ──► drop(stop)
+
+An entry is a key of the table, in Arrow columns, one of which is the time or stands beside the key. An entry may be
+out of date, so what is found is a proposal: whoever asked looks it up in the table.
+
+`FollowedIndex` follows its table over batches: what a batch added or dropped is brought into the buckets when the next
+batch begins and finds it committed; after a restore or a rewind the buckets are made anew from the table.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.state.physical import Integers, values_of
+from holdfast.state.survey import START
+from holdfast.state.table import StateTable
+
+REBUILD_ROWS = 65_536
+"""Rows of the table that are looked at together when the buckets are made anew."""
+
+
+class TimeBuckets:
+    """Entries of `schema`, whose int64 column `time` holds microseconds; `width_us`: of one bucket.
+
+    A wider bucket has less overhead, but more entries that are compared in vain at its edges.
+    """
+
+    def __init__(self, schema: pa.Schema, time: str, width_us: int) -> None:
+        self.schema = schema
+        self._time = time
+        self._width_us = max(1, width_us)
+        self._buckets: dict[int, list[pa.RecordBatch]] = {}
+        self._order: list[int] = []
+
+    def __len__(self) -> int:
+        return sum(piece.num_rows for pieces in self._buckets.values() for piece in pieces)
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(piece.nbytes for pieces in self._buckets.values() for piece in pieces)
+
+    def add(self, entries: pa.RecordBatch) -> None:
+        """Take in entries, in any order of time."""
+        if not entries.num_rows:
+            return
+        numbers = self.times(entries) // self._width_us
+        first, last = int(numbers.min()), int(numbers.max())
+        if first == last:
+            self._add_to(first, entries)
+            return
+        order = np.argsort(numbers, kind="stable")
+        numbers = numbers[order]
+        starts = np.flatnonzero(np.diff(numbers, prepend=first - 1))
+        for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
+            self._add_to(int(numbers[start]), entries.take(pa.array(order[start:stop])))
+
+    def between(self, start_us: int | None, stop_us: int) -> list[pa.RecordBatch]:
+        """Entries with `start_us <= time < stop_us`, bucket by bucket; None: from the first one on."""
+        found = []
+        for number in self._order:
+            begin_us, end_us = number * self._width_us, (number + 1) * self._width_us
+            if begin_us >= stop_us:
+                break
+            if start_us is None or end_us > start_us:
+                inside = (start_us is None or begin_us >= start_us) and end_us <= stop_us
+                pieces = self._buckets[number]
+                found += pieces if inside else [_within(self, piece, start_us, stop_us) for piece in pieces]
+        return [piece for piece in found if piece.num_rows]
+
+    def drop(self, stop_us: int) -> None:
+        """Forget entries with a time below that."""
+        kept = bisect_left(self._order, stop_us // self._width_us)
+        for number in self._order[:kept]:
+            del self._buckets[number]
+        self._order = self._order[kept:]
+        if self._order and self._order[0] * self._width_us < stop_us:
+            number = self._order[0]
+            left = [_within(self, piece, stop_us, None) for piece in self._buckets[number]]
+            self._buckets[number] = [piece for piece in left if piece.num_rows]
+            if not self._buckets[number]:
+                del self._buckets[self._order.pop(0)]
+
+    def earliest(self, from_us: int | None = None) -> int | None:
+        """The first time that is not below `from_us`."""
+        for number in self._order:
+            if from_us is None or (number + 1) * self._width_us > from_us:
+                pieces = [_within(self, piece, from_us, None) for piece in self._buckets[number]]
+                times = [int(self.times(piece).min()) for piece in pieces if piece.num_rows]
+                if times:
+                    return min(times)
+        return None
+
+    def times(self, entries: pa.RecordBatch) -> Integers:
+        """The times of entries."""
+        times: Integers = values_of(entries.column(self._time))
+        return times
+
+    def _add_to(self, number: int, entries: pa.RecordBatch) -> None:
+        pieces = self._buckets.get(number)
+        if pieces is None:
+            pieces = self._buckets[number] = []
+            insort(self._order, number)
+        pieces.append(entries)
+        while len(pieces) > 1 and pieces[-2].num_rows <= 2 * pieces[-1].num_rows:
+            newest = pieces.pop()
+            pieces.append(pa.concat_batches([pieces.pop(), newest]))
+
+
+def _within(buckets: TimeBuckets, entries: pa.RecordBatch, start_us: int | None, stop_us: int | None) -> pa.RecordBatch:
+    times = buckets.times(entries)
+    wanted = np.ones(len(times), np.bool_)
+    if start_us is not None:
+        wanted &= times >= start_us
+    if stop_us is not None:
+        wanted &= times < stop_us
+    return entries if wanted.all() else entries.filter(pa.array(wanted))
+
+
+@dataclass
+class _Batch:
+    """What the buckets do not know yet of the batch in flight; `commits`: those of the table when it began."""
+
+    commits: int | None
+    added: list[pa.RecordBatch] = field(default_factory=list)
+    dropped_us: int | None = None
+
+
+Entries = Callable[[StateTable], Iterator[pa.RecordBatch]]
+"""All entries of a table, as it is between batches."""
+
+
+def keys_of_table(table: StateTable) -> Iterator[pa.RecordBatch]:
+    """The keys of all rows, outside of a batch's changes."""
+    place = START
+    while len(table):
+        found = table.survey(place, REBUILD_ROWS, None)
+        yield found.keys
+        place = found.place
+        if place == START:
+            return
+
+
+class FollowedIndex:
+    """`TimeBuckets` over the keys of a table. Call `begin` when a batch begins, before anything else."""
+
+    def __init__(self, table: StateTable, new_buckets: Callable[[], TimeBuckets], entries: Entries = keys_of_table):
+        self._table = table
+        self._new_buckets = new_buckets
+        self._entries = entries
+        self._buckets = new_buckets()
+        self._batch: _Batch | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._buckets.memory_bytes
+
+    def __len__(self) -> int:
+        """Entries of committed batches."""
+        return len(self._buckets)
+
+    def begin(self) -> None:
+        """Bring the buckets to where the table is."""
+        before, commits = self._batch, self._table.commits
+        if before is None or commits is None or commits not in (before.commits, (before.commits or 0) + 1):
+            self._buckets = self._new_buckets()
+            for entries in self._entries(self._table):
+                self._buckets.add(entries)
+        elif commits != before.commits:
+            self._apply(before)
+        self._batch = _Batch(commits)
+
+    def add(self, entries: pa.RecordBatch) -> None:
+        """Entries of the batch in flight."""
+        if entries.num_rows:
+            self._in_batch.added.append(entries)
+
+    def drop(self, stop_us: int) -> None:
+        """The batch in flight removes what has a time below that."""
+        self._in_batch.dropped_us = stop_us
+
+    def between(self, start_us: int | None, stop_us: int) -> list[pa.RecordBatch]:
+        """Entries with `start_us <= time < stop_us`, those of the batch in flight after the others of their time."""
+        found = self._buckets.between(start_us, stop_us)
+        added = [_within(self._buckets, entries, start_us, stop_us) for entries in self._in_batch.added]
+        return [*found, *(entries for entries in added if entries.num_rows)]
+
+    def earliest(self) -> int | None:
+        """The first time of those that the batch in flight leaves; of an entry that may be out of date."""
+        batch = self._in_batch
+        parts = [_within(self._buckets, entries, batch.dropped_us, None) for entries in batch.added]
+        times = [int(self._buckets.times(part).min()) for part in parts if part.num_rows]
+        first_us = self._buckets.earliest(batch.dropped_us)
+        return min([*times, *([] if first_us is None else [first_us])], default=None)
+
+    @property
+    def _in_batch(self) -> _Batch:
+        assert self._batch is not None, "begun"
+        return self._batch
+
+    def _apply(self, batch: _Batch) -> None:
+        for entries in batch.added:
+            self._buckets.add(entries)
+        if batch.dropped_us is not None:
+            self._buckets.drop(batch.dropped_us)
+
+
+def concatenated(pieces: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """All pieces as one batch of a schema."""
+    if not pieces:
+        return pa.RecordBatch.from_pylist([], schema=schema)
+    return pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)

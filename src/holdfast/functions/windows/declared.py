@@ -1,0 +1,139 @@
+"""Windows of event time as keys: `hf.window("at", "10s", slide="2s")`, and which rows belong to which.
+
+    time ─┬────pane────┬────pane────┬────pane────┬─►     a pane: the greatest common divisor of size and slide
+          └──────── window ─────────┘
+                       └──────── window ─────────┘
+
+A row belongs to one pane, and a window is made of panes: sliding windows keep one state for each key and pane.
+Times are microseconds since 1970, UTC.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import SettingsError
+from holdfast.state.physical import Integers, values_of
+from holdfast.units import Duration, duration_s
+
+WINDOW_START, WINDOW_END = "window_start", "window_end"
+PANE = "__window"
+"""The column with a row's pane, which senders add: the pane's start in microseconds."""
+_PER_UNIT = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
+
+
+@dataclass(frozen=True)
+class Window:
+    """Windows of a fixed size; made by `window`. All durations are in microseconds."""
+
+    column: str
+    size_us: int
+    slide_us: int
+    start_us: int = 0
+
+    @property
+    def pane_us(self) -> int:
+        """The width of a pane."""
+        return math.gcd(self.size_us, self.slide_us)
+
+    @property
+    def tumbles(self) -> bool:
+        """Whether windows do not overlap, so that each pane is a window."""
+        return self.size_us == self.slide_us
+
+    def panes_of(self, rows: pa.RecordBatch) -> Integers:
+        """The pane of each row; no time is null."""
+        panes: Integers = (times_of(rows.column(self.column)) - self.start_us) // self.pane_us
+        return panes * self.pane_us + self.start_us
+
+    def last_starts(self, panes: Integers) -> Integers:
+        """The start of the last window that each pane is in."""
+        starts: Integers = (panes - self.start_us) // self.slide_us
+        return starts * self.slide_us + self.start_us
+
+    def closed_before(self, until_us: int) -> int:
+        """Panes that start below it are in closed windows only, where windows that end by `until_us` are closed."""
+        last_start_us = (until_us - self.size_us - self.start_us) // self.slide_us * self.slide_us + self.start_us
+        return last_start_us + self.slide_us
+
+    def next_end(self, pane: int, after_us: int | None) -> int:
+        """The first end of a window with that pane, of those after a time."""
+        least_us = pane + self.pane_us if after_us is None else max(pane + self.pane_us, after_us + 1)
+        return (
+            -((self.start_us + self.size_us - least_us) // self.slide_us) * self.slide_us + self.start_us + self.size_us
+        )
+
+    def __str__(self) -> str:
+        slide = "" if self.tumbles else f", slide={_shown(self.slide_us)}"
+        offset = f", start={_shown(self.start_us)}" if self.start_us else ""
+        return f"window({self.column}, {_shown(self.size_us)}{slide}{offset})"
+
+
+def window(column: str, size: Duration, slide: Duration | None = None, *, start: Duration = 0) -> Window:
+    """Windows of event time, as a key: `key_by("user", hf.window("at", "10min"))`.
+
+    Parameters
+    ----------
+    column
+        A timestamp column.
+    size
+        The length of each window: from `window_start` to before `window_end`.
+    slide
+        From the start of one window to the start of the next; windows overlap where it is less than `size`. None: they
+        follow one another.
+    start
+        Shifts all windows; without it they begin at multiples of `slide` since 1970, UTC.
+    """
+    size_us = _micros(size, "window(size)")
+    slide_us = size_us if slide is None else _micros(slide, "window(slide)")
+    start_us = round(duration_s(start, "window(start)") * 1_000_000)
+    if not isinstance(column, str) or not column:
+        raise SettingsError(f"window({column!r}): expected the name of a timestamp column")
+    if slide_us > size_us:
+        raise SettingsError(f"window(size={size!r}, slide={slide!r}): rows would fall between windows; lower slide")
+    return Window(column, size_us, slide_us, start_us % slide_us)
+
+
+def times_of(times: pa.Array) -> Integers:
+    """A timestamp column without nulls, in microseconds."""
+    factor, divisor = _PER_UNIT[times.type.unit]
+    values: Integers = values_of(times)
+    return values * factor if factor > 1 else values // divisor if divisor > 1 else values
+
+
+def times_array(values: Integers, kind: pa.DataType) -> pa.Array:
+    """Microseconds as an array of a timestamp type in microseconds."""
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def bounds_type(kind: pa.DataType) -> pa.DataType:
+    """The type of `window_start` and `window_end` for a time column of type `kind`."""
+    return pa.timestamp("us", tz=kind.tz)
+
+
+def has_time(rows: pa.RecordBatch, column: str) -> pa.Array:
+    """Which rows have a time."""
+    return pc.is_valid(rows.column(column))
+
+
+def _micros(value: Duration, field: str) -> int:
+    micros = round(duration_s(value, field) * 1_000_000)
+    if micros <= 0:
+        raise SettingsError(f"{field}={value!r}: a window is longer than nothing")
+    return micros
+
+
+def _shown(micros: int) -> str:
+    for unit, size in (
+        ("d", 86_400_000_000),
+        ("h", 3_600_000_000),
+        ("min", 60_000_000),
+        ("s", 1_000_000),
+        ("ms", 1_000),
+    ):
+        if micros % size == 0:
+            return f"{micros // size}{unit}"
+    return f"{micros}us"

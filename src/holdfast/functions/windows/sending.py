@@ -1,0 +1,59 @@
+"""Rows on their way to a windowed operator: each gets its pane, late ones stay as they are, the others are combined.
+
+A row is late when all its windows were closed before the batch. The operator says so again by the same rule, and
+decides what becomes of it; here late rows only have to stay apart, since combined rows can't be told from one another.
+"""
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.functions.columns import BoolArray
+from holdfast.functions.operator import Combiner
+from holdfast.functions.windows.declared import PANE, Window
+from holdfast.state.physical import Integers
+
+Parts = list[tuple[int, pa.RecordBatch]]
+
+PANE_FIELD = pa.field(PANE, pa.int64(), nullable=False)
+
+
+def late_panes(window: Window, panes: Integers, closed_us: int | None, lateness_us: int) -> BoolArray | None:
+    """Which panes are in closed windows only; None where none is."""
+    if closed_us is None or not len(panes):
+        return None
+    before_us = window.closed_before(closed_us - lateness_us)
+    if int(panes.min()) >= before_us:
+        return None
+    late: BoolArray = panes < before_us
+    return late
+
+
+def with_panes(window: Window, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Integers]:
+    """Rows with the column of their panes; no time is null."""
+    panes = window.panes_of(rows)
+    return rows.append_column(PANE_FIELD, pa.array(panes)), panes
+
+
+class WindowSender(Combiner):
+    """Adds panes; `inner` combines the rows that are not late, None: they are sent one by one."""
+
+    def __init__(self, window: Window, closed_us: int | None, lateness_us: int, inner: Combiner | None) -> None:
+        self._window = window
+        self._closed_us = closed_us
+        self._lateness_us = lateness_us
+        self._inner = inner
+
+    def take(self, rows: pa.RecordBatch) -> Parts:
+        rows, panes = with_panes(self._window, rows)
+        if self._inner is None:
+            return [(0, rows)]
+        late = late_panes(self._window, panes, self._closed_us, self._lateness_us)
+        if late is None:
+            return self._inner.take(rows)
+        out: Parts = [(0, rows.filter(pa.array(late)))]
+        if not late.all():
+            out += self._inner.take(rows.filter(pa.array(np.logical_not(late))))
+        return out
+
+    def finish(self) -> Parts:
+        return [] if self._inner is None else self._inner.finish()

@@ -1,0 +1,245 @@
+"""A subtask of aggregates by window: panes are filled by rows, windows are made of panes when they close or change.
+
+    rows ──► late ones out ──► panes (key, pane → aggregates) ──► index: keys by their pane's time
+    watermark ──► windows that end by it ──► their panes, by the index ──► merged, in a table of the moment ──► output
+             └──► panes that are in closed windows only ──► removed
+
+A pane that is a window by itself needs no merging. The index is in memory, and costs the keys of open panes
+(`timing.time_index`). The cost of a batch depends on the rows that came and the windows that close, not on those open.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import BadRecord
+from holdfast.functions.aggregates.accumulators import Chunk
+from holdfast.functions.aggregates.checked_sums import overflowing_rows, try_all
+from holdfast.functions.aggregates.operator import AggregateOperator
+from holdfast.functions.aggregates.table import AggregateTable
+from holdfast.functions.columns import BoolArray
+from holdfast.functions.kernels import mark_first
+from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, Timers
+from holdfast.functions.running import bad_row
+from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, concatenated
+from holdfast.functions.windows import kernels
+from holdfast.functions.windows.declared import PANE, WINDOW_END, WINDOW_START, times_array
+from holdfast.functions.windows.late import LateRows
+from holdfast.functions.windows.sending import PANE_FIELD, late_panes
+from holdfast.state.physical import Integers, Slots, values_of
+from holdfast.state.table import StateTable
+
+if TYPE_CHECKING:
+    from holdfast.functions.windows.aggregate import WindowSpec
+
+LONG_AGO_US = -(1 << 62)
+ROWS_AT_ONCE_MAX = 1 << 18
+"""Keys of panes that are read and merged together when windows close. A higher value takes more memory."""
+
+
+class WindowOperator(Operator):
+    def __init__(self, spec: "WindowSpec", max_parallelism: int, new_table: NewTable) -> None:
+        self._spec = spec
+        self._window = spec.window
+        self._panes = AggregateOperator(spec.panes, max_parallelism, new_table)
+        self.tables = self._panes.tables
+        self._table = self.tables["state"]
+        self._keys = self._table.key_schema
+        self._late = LateRows(spec.name, spec.late)
+        pane_us = self._window.pane_us
+        self._index = FollowedIndex(self._table, lambda: TimeBuckets(self._keys, PANE, pane_us))
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._index.memory_bytes
+
+    def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
+        result = OperatorResult(output=[])
+        self._index.begin()
+        on_time = self._late.put_aside(inputs, lambda rows: self._late_rows(rows, context.closed_us), context, result)
+        touched = self._panes.apply(on_time, context, result)
+        self._index.add(self._table.keys_of(self._table.appeared()))
+        closed_us, until_us = self._ends(context.closed_us), self._ends(context.watermark_us)
+        if self._spec.emit == "changes":
+            self._put_out_changed(touched, closed_us, context, result)
+        fired = 0 if until_us is None else self._close(closed_us, until_us, context, result)
+        first = self._index.earliest()
+        next_us = None if first is None else self._next_us(first, until_us)
+        return replace(result, timers=Timers(next_us, None, fired), late=self._late.count, late_rows=self._late.rows)
+
+    def _ends(self, watermark_us: int | None) -> int | None:
+        """Windows that end by then are closed at that watermark."""
+        return None if watermark_us is None else watermark_us - self._spec.lateness_us
+
+    def _late_rows(self, rows: pa.RecordBatch, closed_us: int | None) -> BoolArray | None:
+        return late_panes(self._window, values_of(rows.column(PANE)), closed_us, self._spec.lateness_us)
+
+    def _next_us(self, pane: int, until_us: int | None) -> int:
+        """The watermark at which there is something to do next."""
+        if self._spec.emit == "changes":
+            return int(self._window.last_starts(np.array([pane]))[0]) + self._window.size_us + self._spec.lateness_us
+        return self._window.next_end(pane, until_us) + self._spec.lateness_us
+
+    # Closing.
+
+    def _close(self, closed_us: int | None, until_us: int, context: BatchContext, result: OperatorResult) -> int:
+        """Put out the windows that end by `until_us`, remove panes that no window needs; how many were."""
+        removed_before = self._window.closed_before(until_us)
+        stop_us = removed_before if self._window.tumbles or self._spec.emit == "changes" else until_us
+        found = self._slots_before(stop_us)
+        removed = 0
+        merged = None if self._window.tumbles else self._new_merged()
+        for start in range(0, len(found), ROWS_AT_ONCE_MAX):
+            slots = found[start : start + ROWS_AT_ONCE_MAX]
+            if self._spec.emit == "final":
+                if merged is None:
+                    self._put_out(self._table.keys_of(slots), self._panes.aggregates.results(slots), result)
+                else:
+                    self._merge_into(merged, slots, closed_us, until_us, context, result)
+            gone = slots if merged is None else slots[self._panes_at(slots) < removed_before]
+            self._table.present[gone] = False
+            removed += len(gone)
+        if merged is not None and self._spec.emit == "final":
+            self._put_out_merged(merged, result)
+        self._index.drop(removed_before)
+        return removed
+
+    def _slots_before(self, stop_us: int) -> Slots:
+        """The panes that begin before a time, each once: after a restore the index may have a key twice."""
+        slots = self._table.lookup(concatenated(self._index.between(None, stop_us), self._keys))
+        first = np.empty(len(slots), np.bool_)
+        mark_first(slots, np.zeros(len(self._table.present), np.bool_), first)
+        found: Slots = slots[first & self._table.present[slots]]
+        return found
+
+    def _panes_at(self, slots: Slots) -> Integers:
+        panes: Integers = values_of(self._table.keys_of(slots).column(PANE))
+        return panes
+
+    def _put_out(self, keys: pa.RecordBatch, columns: list[pa.Array], result: OperatorResult) -> None:
+        """Output of windows, from their keys and, in place of the pane, their start."""
+        if not keys.num_rows:
+            return
+        starts, kind = values_of(keys.column(PANE)), self._spec.bounds_type
+        arrays = dict(zip(keys.schema.names, keys.columns, strict=True))
+        arrays[WINDOW_START] = times_array(starts, kind)
+        arrays[WINDOW_END] = times_array(starts + self._window.size_us, kind)
+        made = [arrays[name] for name in self._spec.key_columns]
+        result.output.append(pa.RecordBatch.from_arrays([*made, *columns], schema=self._spec.output_schema))
+
+    # Merging panes.
+
+    def _new_merged(self) -> AggregateTable:
+        """A table for windows, keyed like panes, with a window's start in place of the pane's."""
+        table = StateTable(self._keys, self._table.value_schema, 1)
+        table.begin(0)
+        return AggregateTable(self._spec.panes.bound, table)
+
+    def _merge_into(
+        self,
+        merged: AggregateTable,
+        slots: Slots,
+        closed_us: int | None,
+        until_us: int,
+        context: BatchContext,
+        result: OperatorResult,
+    ) -> None:
+        """Add panes to all their windows that end after `closed_us`, and not after `until_us`."""
+        rows, starts = self._windows_of(self._panes_at(slots), closed_us, until_us)
+        self._add_panes(merged, slots[rows], starts, context, result)
+
+    def _windows_of(self, panes: Integers, after_us: int | None, until_us: int) -> tuple[Integers, Integers]:
+        window = self._window
+        after_us = LONG_AGO_US if after_us is None else after_us
+        shape = (window.pane_us, window.size_us, window.slide_us, window.start_us)
+        counts = np.empty(len(panes), np.int64)
+        kernels.count_windows(panes, *shape, after_us, until_us, counts)
+        rows, starts = np.empty((2, int(counts.sum())), np.int64)
+        kernels.windows_of(panes, *shape, after_us, counts, rows, starts)
+        return rows, starts
+
+    def _add_panes(
+        self, merged: AggregateTable, slots: Slots, starts: Integers, context: BatchContext, result: OperatorResult
+    ) -> None:
+        """Add the states of panes, by their slots, to the windows that begin at `starts`."""
+        if not len(slots):
+            return
+        rows = self._table.rows_of(slots)
+        place = rows.schema.get_field_index(PANE)
+        rows = rows.set_column(place, PANE_FIELD, pa.array(starts))
+        chunk, new = merged.look_up(rows, False)
+        sums = merged.of_combined.sums
+        if not try_all(sums, chunk):
+            chunk = self._without_overflow(merged, chunk, context, result)
+            merged.appear(np.unique(chunk.slots))
+        else:
+            merged.appear(new)
+        merged.of_combined.add(chunk)
+
+    def _without_overflow(
+        self, merged: AggregateTable, chunk: Chunk, context: BatchContext, result: OperatorResult
+    ) -> Chunk:
+        """The chunk without panes that a window's sum can't take; they are bad, once for each window."""
+        bad = overflowing_rows(merged.of_combined.sums, chunk)
+        for row, culprit in bad.items():
+            values = chunk.rows.slice(row, 1).to_pylist()[0]
+            key = {name: values[name] for name in self._spec.input.key_columns}
+            where = f"window that starts at {values[PANE]} µs, in batch {context.batch}, subtask {context.subtask}"
+            reason = (
+                f"operator {self._spec.name!r}: aggregate {culprit.bound.name!r} = {culprit.bound.aggregate} does not "
+                f"fit {culprit.type} any more for key {key} ({where})"
+            )
+            if self._spec.bad_records == "fail":
+                raise BadRecord(f'{reason}; cast the column to decimal or double, or use bad_records="dead_letter"')
+            result.bad.append(bad_row(self._spec.name, where, reason, values))
+        good = np.ones(chunk.rows.num_rows, np.bool_)
+        good[list(bad)] = False
+        chunk = chunk.only(good)
+        if not try_all(merged.of_combined.sums, chunk):
+            raise AssertionError(f"operator {self._spec.name!r}: panes without overflow overflow")
+        return chunk
+
+    def _put_out_merged(self, merged: AggregateTable, result: OperatorResult) -> None:
+        slots = merged.table.touched()
+        slots = slots[merged.table.present[slots]]
+        self._put_out(merged.table.keys_of(slots), merged.results(slots), result)
+
+    # Changes.
+
+    def _put_out_changed(
+        self, touched: Slots, closed_us: int | None, context: BatchContext, result: OperatorResult
+    ) -> None:
+        """Output of the open windows that rows of this batch belong to."""
+        touched = touched[self._table.present[touched]]
+        if self._window.tumbles:
+            self._put_out(self._table.keys_of(touched), self._panes.aggregates.results(touched), result)
+            return
+        windows = self._changed_windows(touched, closed_us)
+        at_once = max(1, ROWS_AT_ONCE_MAX * self._window.pane_us // self._window.size_us)
+        for start in range(0, windows.num_rows, at_once):
+            self._put_out_whole(windows.slice(start, at_once), context, result)
+
+    def _changed_windows(self, touched: Slots, closed_us: int | None) -> pa.RecordBatch:
+        """The windows of panes that end after `closed_us`, once each: keys, and in place of the pane the start."""
+        wanted = self._new_merged().table
+        place = self._keys.get_field_index(PANE)
+        for start in range(0, len(touched), ROWS_AT_ONCE_MAX):
+            slots = touched[start : start + ROWS_AT_ONCE_MAX]
+            rows, starts = self._windows_of(self._panes_at(slots), closed_us, -LONG_AGO_US)
+            wanted.lookup(self._table.keys_of(slots[rows]).set_column(place, PANE_FIELD, pa.array(starts)))
+        return wanted.keys_of(wanted.touched())
+
+    def _put_out_whole(self, windows: pa.RecordBatch, context: BatchContext, result: OperatorResult) -> None:
+        """Output of windows, from all their panes that there are."""
+        pane_us = self._window.pane_us
+        width = self._window.size_us // pane_us
+        starts = np.repeat(values_of(windows.column(PANE)), width)
+        panes = starts + np.tile(np.arange(width) * pane_us, windows.num_rows)
+        keys = windows.take(pa.array(np.repeat(np.arange(windows.num_rows), width)))
+        found = self._table.lookup(keys.set_column(self._keys.get_field_index(PANE), PANE_FIELD, pa.array(panes)))
+        there = self._table.present[found]
+        merged = self._new_merged()
+        self._add_panes(merged, found[there], starts[there], context, result)
+        self._put_out_merged(merged, result)

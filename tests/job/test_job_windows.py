@@ -1,0 +1,132 @@
+"""Windows of whole jobs in process: failures and restarts, complete input, late rows, what is refused."""
+
+from collections import Counter
+from datetime import UTC, datetime
+
+import pytest
+from job_kit import SOON, new_job, new_storage, script
+
+import holdfast as hf
+from holdfast.testing import run
+from holdfast.testing.source import Abort, Eof, TestSource
+
+EVENTS = "k BIGINT, at TIMESTAMP"
+BACKENDS = [hf.HashMapState(), hf.RocksDBState(cache_max_entries=2)]
+
+
+def at(second: float) -> datetime:
+    return datetime.fromtimestamp(second, UTC)
+
+
+def events(*pairs: tuple[int, float]):
+    return [{"k": k, "at": at(second)} for k, second in pairs]
+
+
+def counted(sink: hf.MemorySink) -> list[tuple[int, int, int]]:
+    return [(row["k"], round(row["window_start"].timestamp()), row["n"]) for row in sink.rows()]
+
+
+@pytest.mark.parametrize("combine", [True, False])
+@pytest.mark.parametrize("state", BACKENDS, ids=["hashmap", "cache"])
+@pytest.mark.parametrize("slide", [None, "2s"], ids=["tumbling", "sliding"])
+def test_windows_are_exactly_once_over_failures_and_restarts(state, slide, combine) -> None:
+    storage, sink = new_storage(), hf.MemorySink(name="out")
+    batches = [[(key, 4 * number + key) for key in range(number % 3, 9)] for number in range(12)]
+    steps = [
+        step
+        for number, batch in enumerate(batches)
+        for step in ([events(*batch), Abort()] if number % 4 == 2 else [events(*batch)])
+    ]
+    source = TestSource([*steps, Eof()], EVENTS, name="events")
+    length = source.length
+    for source.length, trigger in ((length // 2, False), (length, True)):
+        source.drains = trigger
+        job = new_job(
+            storage, parallelism=3, task_managers=2, checkpoint=SOON, state=state, combine=combine, max_rows_per_batch=5
+        )
+        stream = job.read(source).with_watermark("at", "12s")
+        stream.key_by("k", hf.window("at", "10s", slide)).aggregate(n=hf.count(), name="counts").write(sink)
+        run(job)
+    width = 10 if slide is None else 2
+    expected = Counter(
+        (key, start)
+        for batch in batches
+        for key, second in batch
+        for start in range(second // width * width, second // width * width - 10, -width)
+    )
+    assert sorted(counted(sink)) == sorted((key, start, count) for (key, start), count in expected.items())
+
+
+def test_a_window_alone_is_a_key_and_its_column_keeps_its_place() -> None:
+    alone, first = hf.MemorySink(), hf.MemorySink()
+    job = new_job()
+    stream = job.read(script(events((1, 3), (2, 8), (1, 13)), schema=EVENTS)).with_watermark("at", "1s")
+    stream.key_by(hf.window("at", "10s")).aggregate(n=hf.count()).write(alone)
+    stream.key_by(hf.window("at", "10s"), "k").aggregate(n=hf.count(), emit="changes").write(first)
+    run(job)
+    assert alone.rows() == [{"window_start": at(0), "window_end": at(10), "n": 2}]
+    assert sorted(tuple(row.values()) for row in first.rows()) == [
+        (at(0), at(10), 1, 1),
+        (at(0), at(10), 2, 1),
+        (at(10), at(20), 1, 1),
+    ]
+    assert list(first.rows()[0]) == ["window_start", "window_end", "k", "n"]
+
+
+def test_late_rows_are_counted_and_put_aside_by_choice(tmp_path) -> None:
+    letters = f"file://{tmp_path}/letters"
+    batches = [events((1, 5)), events((1, 40)), events((1, 45)), events((1, 6), (1, 46)), events((2, 7))]
+    for late, dropped in (("drop", 0), ("dead_letter", 2)):
+        sink = hf.MemorySink()
+        job = new_job(bad_records="dead_letter", dead_letters=letters)
+        stream = job.read(script(*batches, schema=EVENTS)).with_watermark("at", "5s")
+        stream.key_by("k", hf.window("at", "10s")).aggregate(n=hf.count(), late=late).write(sink)
+        query = run(job)
+        assert counted(sink) == [(1, 0, 1)]
+        assert query.lastProgress["metrics"]["numLateRecordsDropped"] == 2
+        assert query.totals.bad_rows == dropped
+
+
+def test_allowed_lateness_keeps_windows_open_and_changes_correct_them() -> None:
+    sink = hf.MemorySink()
+    job = new_job()
+    batches = [events((1, 5)), events((1, 40)), events((1, 6)), events((1, 100)), events((1, 7))]
+    stream = job.read(script(*batches, schema=EVENTS)).with_watermark("at", "5s").key_by("k", hf.window("at", "10s"))
+    stream.aggregate(n=hf.count(), emit="changes", allowed_lateness="1min").write(sink)
+    run(job)
+    assert counted(sink) == [(1, 0, 1), (1, 40, 1), (1, 0, 2), (1, 100, 1), (1, 0, 3)]
+
+
+def test_a_row_without_a_time_is_a_bad_record() -> None:
+    job = new_job()
+    stream = job.read(script([{"k": 1, "at": None}], schema=EVENTS)).with_watermark("at", "5s")
+    stream.key_by("k", hf.window("at", "10s")).aggregate(n=hf.count()).write(hf.NoopSink())
+    with pytest.raises(hf.QueryFailed, match=r"null in a key column \(k, at\) of operator 'aggregate-1'"):
+        run(job)
+
+
+def test_a_window_of_another_size_does_not_meet_the_old_ones_state() -> None:
+    storage = new_storage()
+
+    def job(size: str):
+        made = new_job(storage)
+        stream = made.read(script(events((1, 5)), schema=EVENTS, name="in")).with_watermark("at", "5s")
+        stream.key_by("k", hf.window("at", size)).aggregate(n=hf.count(), name="counts").write(hf.NoopSink(name="out"))
+        return made
+
+    run(job("10s"))
+    with pytest.raises(hf.JobRefused, match=r"keyed by \(k, window\(at, 10s\)\), the job declares key_by\(k, window"):
+        run(job("20s"))
+
+
+def test_what_windows_refuse() -> None:
+    stream = new_job().read(script(events((1, 5)), schema=EVENTS)).with_watermark("at", "5s")
+    window = hf.window("at", "10s")
+    with pytest.raises(hf.SettingsError, match="has 2 windows"):
+        stream.key_by(window, hf.window("at", "20s"))
+    with pytest.raises(hf.SettingsError, match="emit='every' is not allowed behind a window"):
+        stream.key_by("k", window).aggregate(n=hf.count(), emit="every")
+    with pytest.raises(hf.SettingsError, match="belong to windows"):
+        stream.key_by("k").aggregate(n=hf.count(), late="dead_letter")
+    with pytest.raises(hf.SettingsError, match="needs Job"):
+        stream.key_by("k", window).aggregate(n=hf.count(), late="dead_letter")
