@@ -337,8 +337,8 @@ class KeyedStream:
         self._declared = declared
 
     def __repr__(self) -> str:
-        keys = ", ".join(map(repr, self._key_columns))
-        return f"<KeyedStream of job {self._job.name!r}: {_described(self._paths)} → key_by({keys})>"
+        keys = ", ".join(self._declared.shown_keys)
+        return f"<KeyedStream of job {self._job.name!r}: {_described(self._declared.paths)} → key_by({keys})>"
 
     def aggregate(
         self,

@@ -60,6 +60,13 @@ class InputDeclaration:
     window: Window | None = None
     window_place: int = 0
 
+    @property
+    def shown_keys(self) -> tuple[str, ...]:
+        """The keys as they were declared."""
+        keys = tuple(map(repr, self.key_columns))
+        window = () if self.window is None else (str(self.window),)
+        return (*keys[: self.window_place], *window, *keys[self.window_place :])
+
 
 @dataclass(frozen=True)
 class OperatorDeclaration:
