@@ -7,7 +7,7 @@ Everything before the takeover leaves an older JobMaster on the same storage alo
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.clock import Clock
 from holdfast.errors import JobRefused, ObjectNotFound, StorageError
@@ -27,6 +27,7 @@ from holdfast.journal.records import CheckpointRecord, Record
 from holdfast.settings import TaskManagerConfig
 from holdfast.sinks.base import SinkContext
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
+from holdfast.sinks.targets import refuse_shared_targets
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.protocol import Acknowledgement, Decline, Registration
 from holdfast.taskmanager.security import new_secret
@@ -98,6 +99,8 @@ class Start:
     cluster: Callable[[Place, Gateway], Cluster]
     host: str | None
     """Where the JobMaster listens; None where TaskManagers are in this process."""
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Of the job's storage."""
 
 
 def open_stored_job(store: ObjectStore, name: str, parallelism: int, max_parallelism: int | None) -> StoredJob:
@@ -116,6 +119,7 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     """Start; raises what keeps the job from running, having changed no state."""
     settings = start.settings
     check_keys(start.program)
+    refuse_shared_targets(start.store.url, start.storage_options, publishing(start.program))
     base = _newest_checkpoint(start.store)
     if base is not None:
         check_identity(base, start.program, settings.drop_state)

@@ -75,6 +75,11 @@ class Sink(ABC):
     def kind(self) -> str:
         """`delta`, `parquet`, …: the default name is kind plus declaration order."""
 
+    @property
+    def target(self) -> tuple[str, Mapping[str, str]] | None:
+        """The URL of the folder that the sink writes to, and its storage options; None where it has no folder."""
+        return None
+
     def prepare(self, schema: pa.Schema, context: SinkContext) -> None:
         """Check or make the target at `start()`. Raises `JobRefused` naming every difference."""
         return

@@ -12,7 +12,7 @@ the mode, keys and partition columns that were declared when it was staged.
 Owns no deletion in the table's folder: appended files that are never committed are left to VACUUM.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 from urllib.parse import unquote, urlsplit
@@ -99,6 +99,10 @@ class DeltaSink(Sink):
     @property
     def kind(self) -> str:
         return "delta"
+
+    @property
+    def target(self) -> tuple[str, Mapping[str, str]]:
+        return self.url, self.storage_options
 
     def prepare(self, schema: pa.Schema, context: SinkContext) -> None:
         columns = self._columns(schema)

@@ -12,7 +12,7 @@ knows when a partition is complete.
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -66,6 +66,10 @@ class ParquetSink(Sink):
     @property
     def kind(self) -> str:
         return "parquet"
+
+    @property
+    def target(self) -> tuple[str, Mapping[str, str]]:
+        return self.url, self.storage_options
 
     def prepare(self, schema: pa.Schema, context: SinkContext) -> None:
         refusal = parquet_refusal(schema)

@@ -88,7 +88,7 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
     def cluster(place: Place, _: Gateway) -> SparkCluster:
         return _cluster(job, session, program, shipped, place, layout.task_managers)
 
-    start = Start(settings, store, program, shipped, SystemClock(), cluster, driver_host(session))
+    start = Start(settings, store, program, shipped, SystemClock(), cluster, driver_host(session), job.storage_options)
     master = start_job(start, stored)
     end_with_program(master)
     return Query(master, on_end=lambda: None)

@@ -1,0 +1,85 @@
+"""Where sinks write, compared with each other and with the job's storage: no two of them may share a folder.
+
+The clean-up of a job deletes what it does not know in its storage, and a reader of a folder takes every file below it
+for rows. So a folder inside another one is refused like the same folder, whatever the spelling of the two URLs. Pure
+but for symbolic links, which are followed.
+"""
+
+import os
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import PurePath
+from urllib.parse import unquote, urlsplit
+
+from holdfast.errors import JobRefused
+from holdfast.sinks.base import Sink
+
+_PROVIDERS = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
+_PREFIX = re.compile("^(aws|azure|google)_(storage_)?")
+_PLACES = ("endpoint", "endpoint_url", "account_name")
+"""Options, without the provider's prefix, that say whose bucket of a name is meant."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder at a provider."""
+
+    provider: str
+    bucket: str
+    folders: tuple[str, ...]
+    whose: Mapping[str, str]
+
+    def shares(self, other: "Place") -> bool:
+        """Whether one is the other, or inside it. Where it is not said whose a bucket is, it may be the same."""
+        if (self.provider, self.bucket) != (other.provider, other.bucket):
+            return False
+        if any(other.whose.get(option, value) != value for option, value in self.whose.items()):
+            return False
+        if self.provider == "memory":
+            return self.folders == other.folders
+        shorter = min(len(self.folders), len(other.folders))
+        return self.folders[:shorter] == other.folders[:shorter]
+
+
+def place_of(url: str, storage_options: Mapping[str, str]) -> Place | None:
+    """What a URL names; None for a scheme that no store is opened for."""
+    parts = urlsplit(url)
+    if parts.scheme == "memory":
+        return Place("memory", parts.netloc, (parts.path,), {})
+    if parts.scheme == "file":
+        return Place("file", "", PurePath(os.path.realpath(unquote(parts.path))).parts, {})
+    provider = _PROVIDERS.get(parts.scheme)
+    if provider is None:
+        return None
+    whose = {}
+    for option, value in storage_options.items():
+        bare = _PREFIX.sub("", option.lower())
+        if bare in _PLACES:
+            whose[bare.removesuffix("_url")] = str(value).rstrip("/")
+    path = posixpath.normpath("/" + unquote(parts.path))
+    return Place(provider, parts.netloc.partition("@")[0], tuple(filter(None, path.split("/"))), whose)
+
+
+def refuse_shared_targets(storage: str, storage_options: Mapping[str, str], sinks: Mapping[str, Sink]) -> None:
+    """Raise `JobRefused` where two sinks, or a sink and the job's storage, share a folder; both are named."""
+    used = [("the job's storage", storage, place_of(storage, storage_options))]
+    for name, sink in sinks.items():
+        if sink.target is not None:
+            url, options = sink.target
+            used.append((f"sink {name!r}", url, place_of(url, options)))
+    for (one, url, place), (other, other_url, other_place) in combinations(used, 2):
+        if place is not None and other_place is not None and place.shares(other_place):
+            raise JobRefused(
+                f"{other} at {other_url} and {one} at {url} share a folder: {_relation(place, other_place)}. Give each "
+                "a folder of its own, none inside another; streams for one target can be united before they are written"
+            )
+
+
+def _relation(place: Place, other: Place) -> str:
+    if place.folders == other.folders:
+        return "it is the same one"
+    inside = len(other.folders) > len(place.folders)
+    return "the first is inside the second" if inside else "the second is inside the first"
