@@ -24,6 +24,11 @@
 A message names the thing, what was found, what was expected and what to do.
 """
 
+import traceback
+from pathlib import Path
+
+_OWN_FOLDER = str(Path(__file__).parent)
+
 
 class HoldfastError(Exception):
     """The root of all errors of this package."""
@@ -107,3 +112,14 @@ class PublishFailed(HoldfastError):
 
 class QueryFailed(HoldfastError):
     """A query ended with an error; the cause is chained."""
+
+
+def in_user_code(error: BaseException) -> str:
+    """Name an error that a user's function raised, with its line: `ValueError: no such carrier (job.py, line 12)`.
+
+    The line is the innermost one outside of Holdfast; an error that crosses processes has no other trace of it.
+    """
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    outside = [(file, line) for file, line in frames if not file.startswith(_OWN_FOLDER)]
+    place = f" ({Path(outside[-1][0]).name}, line {outside[-1][1]})" if outside else ""
+    return f"{type(error).__name__}: {error}{place}"

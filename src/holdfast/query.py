@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import QueryFailed
+from holdfast.errors import HoldfastError, QueryFailed
 from holdfast.jobmaster.checkpoint_stats import CheckpointStats
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.progress import Totals
@@ -143,6 +143,9 @@ class Query:
 
     def _failed(self) -> QueryFailed:
         error = self._master.error
+        if isinstance(error, HoldfastError):
+            # Its message says all; the way that it took through Holdfast's own threads is in the log, at DEBUG.
+            error = error.with_traceback(None)
         failed = QueryFailed(f"query {self.name!r} ended: {type(error).__name__}: {error}" if error else "stopped")
         failed.__cause__ = error
         return failed

@@ -303,7 +303,12 @@ def test_a_function_that_raises_names_operator_key_batch_and_row() -> None:
     operator = operator_of(Fragile())
     with pytest.raises(UserFunctionError) as failed:
         run(operator, [("a", 1)], [("b", 1), ("a", 13)])
-    words = ["operator 'visits'", "key {'k': 'a'}", "row 2 of batch 4, subtask 2", "ValueError: unlucky"]
+    words = [
+        "operator 'visits'",
+        "key {'k': 'a'}",
+        "row 2 of batch 4, subtask 2",
+        "ValueError: unlucky (test_functions_process.py, line",
+    ]
     assert all(word in str(failed.value) for word in words)
     assert isinstance(failed.value.__cause__, ValueError)
     operator.tables["state"].undo()

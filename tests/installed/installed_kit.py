@@ -48,15 +48,18 @@ class Environment:
         _run([*pip, "install", "--quiet", "--no-compile", "--constraint", str(constraints), str(wheel)])
         _run([*pip, "check"])
 
-    def run(self, command: list[str], folder: Path) -> str:
-        """Run a command in a folder, with the environment activated; its standard output."""
+    def run(self, command: list[str], folder: Path, *, activated: bool = True) -> str:
+        """Run a command of the environment in a folder; its standard output."""
         kept = {
             name: value
             for name, value in os.environ.items()
             if name not in _OF_THE_CHECKOUT and not name.startswith(("PYSPARK_", "SPARK_", "PYTEST_", "COVERAGE_"))
         }
-        path = os.pathsep.join([str(self._bin), kept.get("PATH", "")])
-        return _run(command, cwd=folder, env={**kept, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"})
+        if activated:
+            kept["PATH"] = os.pathsep.join([str(self._bin), kept.get("PATH", "")])
+        return _run(
+            [str(self._bin / command[0]), *command[1:]], cwd=folder, env={**kept, "SPARK_LOCAL_IP": "127.0.0.1"}
+        )
 
 
 _PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import traceback
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,11 @@ import holdfast as hf
 from holdfast.testing import Abort, run, start
 
 ROWS = pairs((1, 10), (2, 20), (1, 5))
+
+
+class Unlucky(hf.ProcessFunction):
+    def process(self, row, ctx):
+        raise ValueError("unlucky")
 
 
 def late(df):
@@ -128,6 +134,16 @@ def test_a_failure_is_an_error_in_the_log_only_where_nobody_waits_for_it(caplog)
         assert record.levelno == (logging.INFO if somebody_waits else logging.ERROR)
         assert "UserFunctionError: " in record.getMessage() and "this row is wrong" in record.getMessage()
         caplog.clear()
+
+
+def test_a_failure_that_is_raised_shows_its_message_and_not_the_way_through_holdfast():
+    job = new_job()
+    job.read(script(ROWS)).key_by("k").process(Unlucky(), "k BIGINT").write(hf.NoopSink())
+    with pytest.raises(hf.QueryFailed) as caught:
+        run(job)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert re.search(r"raised ValueError: unlucky \(test_job_words\.py, line \d+\)", shown)
+    assert "jobmaster" not in shown, shown
 
 
 def test_the_package_lists_its_public_names_alone():

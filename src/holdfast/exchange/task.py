@@ -238,7 +238,7 @@ def _map(rows: Iterator[pa.RecordBatch], step: MapBatches, where: Callable[[], s
         except Exception as error:
             name = getattr(step.fn, "__name__", repr(step.fn))
             raise errors.UserFunctionError(
-                f"map_batches({name}) raised {type(error).__name__}: {error} at {where()}, {batch.num_rows} rows"
+                f"map_batches({name}) raised {errors.in_user_code(error)} at {where()}, {batch.num_rows} rows"
             ) from error
 
 

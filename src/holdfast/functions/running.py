@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
+from holdfast.errors import in_user_code
 from holdfast.functions.operator import BatchContext
 from holdfast.sources.base import BadRow
 
@@ -31,7 +32,7 @@ def named_tuples(name: str, fields: Sequence[str]) -> Callable[[Iterable[Any]], 
 def raised(operator: str, key: Mapping[str, Any] | None, where: str, error: Exception, method: str = "process") -> str:
     """What happened when a function was called, in one line."""
     of_key = "" if key is None else f", key {dict(key)!r}"
-    return f"operator {operator!r}{of_key}, {where}: {method}() raised {type(error).__name__}: {error}"
+    return f"operator {operator!r}{of_key}, {where}: {method}() raised {in_user_code(error)}"
 
 
 def where_of(context: BatchContext, row: int) -> str:

@@ -44,6 +44,7 @@ class End:
         with self._lock:
             told = told or self._waiting > 0
         log.log(logging.INFO if told else logging.ERROR, "%s: ended: %s: %s", job, type(error).__name__, error)
+        log.debug("%s: how it came to that", job, exc_info=error)
 
 
 @dataclass

@@ -78,7 +78,8 @@ def calling(lost: Lost) -> Iterator[None]:
     try:
         yield
     except (flight.FlightError, pa.ArrowException, OSError) as error:
-        raise remote_error(error, lost) from error
+        # An error that the other side sent is whole in itself; that it came as one of Flight's helps nobody.
+        raise remote_error(error, lost) from (None if getattr(error, "extra_info", b"") else error)
 
 
 def remote_error(error: BaseException, lost: Lost) -> Exception:
