@@ -47,7 +47,7 @@ def right(found: dict) -> None:
     assert found["totals"] == EXPECTED
     assert found["rows"] == ROWS // 2
     assert found["executors"] == 2
-    assert all(address.startswith("grpc://127.0.0.1:") for address in found["hosts"])
+    assert all(address.startswith("grpc+tls://127.0.0.1:") for address in found["hosts"])
     assert found["restarts"] == []
 
 

@@ -9,6 +9,7 @@ from spark_kit import new_job, newest, until
 from test_spark_streams import numbers
 
 import holdfast as hf
+from holdfast.taskmanager.security import connect, new_secret
 
 ACTIONS = [
     *("deploy", "process", "commit", "abort", "release", "cut", "complete", "abort_checkpoint"),
@@ -30,7 +31,7 @@ def running(spark, tmp_path):
     job, sink = new_job(spark, tmp_path, task_managers=2), hf.MemorySink()
     numbers(job, 80).key_by("k").aggregate(n=hf.count()).write(sink)
     query = job.start()
-    job_master = [f"grpc://{host}:{port}" for host, port in listening(psutil.Process()) - before]
+    job_master = [f"grpc+tls://{host}:{port}" for host, port in listening(psutil.Process()) - before]
     assert len(job_master) == 1
     yield query, [*job_master, *(each["address"] for each in query.taskManagers)], sink
     query.stop()
@@ -68,12 +69,11 @@ CALLS = {
     "info": lambda client, options: client.get_flight_info(flight.FlightDescriptor.for_path("x"), options),
     "schema": lambda client, options: client.get_schema(flight.FlightDescriptor.for_path("x"), options),
 }
-REFUSED = "refused: the call does not carry this job's secret"
-HEADERS = {
-    "no secret": [],
-    "an empty one": [(b"holdfast-secret", b"")],
-    "a wrong one": [(b"holdfast-secret", b"0" * 64)],
-    "two": [(b"holdfast-secret", b"0" * 64), (b"holdfast-secret", b"1" * 64)],
+REFUSED = "failed to connect to all addresses|Could not finish writing before closing|Socket closed"
+STRANGERS = {
+    "without TLS": lambda address: flight.FlightClient(address.replace("+tls", "")),
+    "without a certificate": lambda address: flight.FlightClient(address, disable_server_verification=True),
+    "with another job's secret": lambda address: connect(address, new_secret()),
 }
 
 
@@ -81,13 +81,13 @@ def test_every_call_without_the_secret_is_refused_and_changes_nothing(running):
     query, addresses, sink = running
     assert len(addresses) == 3
     for address in addresses:
-        with flight.FlightClient(address) as client:
-            for given, headers in HEADERS.items():
-                options = flight.FlightCallOptions(timeout=20, headers=headers)
+        for given, stranger in STRANGERS.items():
+            with stranger(address) as client:
+                options = flight.FlightCallOptions(timeout=20)
                 for name, call in CALLS.items():
-                    with pytest.raises((flight.FlightUnauthenticatedError, OSError), match=REFUSED):
+                    with pytest.raises((flight.FlightError, OSError, pa.ArrowException), match=REFUSED):
                         call(client, options)
-                        pytest.fail(f"{name} with {given} was let in by {address}")
+                        pytest.fail(f"{name} {given} was let in by {address}")
     query.processAllAvailable()
     assert newest(sink) == dict.fromkeys(range(8), 10)
     assert query.restarts == [] and query.isActive
@@ -123,6 +123,18 @@ def test_no_server_is_left_behind_when_the_query_has_ended(running):
         return not any(port in ports for process in processes for _, port in listening_of(process))
 
     until(gone)
+
+
+def test_no_part_of_the_secret_names_a_spark_job(spark, running):
+    query, _, _ = running
+    query.processAllAvailable()
+    secret = query._master._cluster._secret
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    groups = [jobs.apply(index).jobGroup() for index in range(jobs.size())]
+    names = [group.get() for group in groups if group.isDefined() and group.get().startswith("holdfast-test-")]
+    assert names
+    for start in range(len(secret) - 7):
+        assert not any(secret[start : start + 8] in name for name in names)
 
 
 def test_the_secret_is_neither_stored_nor_shown(spark, running, tmp_path):

@@ -1,7 +1,7 @@
 """A sender over Flight: its server, and the JobMaster's side of it.
 
-The server binds the host it is given and nothing else. Every call carries the job's secret and the incarnation that it
-is meant for.
+The server binds the host it is given and nothing else. Only processes that know the job's secret can connect; every
+call names the incarnation that it is meant for.
 """
 
 from collections.abc import Iterator, Sequence

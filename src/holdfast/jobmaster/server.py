@@ -1,7 +1,7 @@
 """The JobMaster's Flight server: registrations, heartbeats, acknowledgements and declines of TaskManagers and senders.
 
-Every call carries the job's secret. The server binds the host it is given and nothing else. It decides
-nothing: each call is handed to the gateway it was made with, on the caller's own thread.
+Only processes of the job can connect (`taskmanager/security.py`). The server binds the host it is given and nothing
+else. It decides nothing: each call is handed to the gateway it was made with, on the caller's own thread.
 """
 
 from collections.abc import Sequence

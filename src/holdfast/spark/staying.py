@@ -33,7 +33,7 @@ class StayingProcess:
 
 def _own_address(settings: TaskManagerSettings) -> TaskManagerSettings:
     """On the executor: bind the one address of this machine that reaches the driver, which is the one Spark uses."""
-    host, port = settings.job_master.removeprefix("grpc://").rsplit(":", 1)
+    host, port = settings.job_master.partition("://")[2].rsplit(":", 1)
     family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((host.strip("[]"), int(port)))

@@ -1,7 +1,7 @@
 """A Flight server of actions: what JobMaster, TaskManagers and senders have in common as servers.
 
-Every call carries the job's secret (`security.py`). An action's body names the incarnation that the call is meant for,
-and its arguments; the answer is one value, or a stream of them, each sent as soon as it is there.
+Only processes that know the job's secret can connect (`security.py`). An action's body names the incarnation that the
+call is meant for, and its arguments; the answer is one value, or a stream of them, each sent as soon as it is there.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ import pyarrow.flight as flight
 from holdfast.errors import StaleCall
 from holdfast.ids import ProcessId
 from holdfast.taskmanager.remote import Call, serving
-from holdfast.taskmanager.security import SECRET_MIDDLEWARE, SecretServerFactory
+from holdfast.taskmanager.security import server_options
 
 Handler = Callable[[bytes], Any]
 """From the arguments' bytes to the answer."""
@@ -35,7 +35,7 @@ class ActionServer(flight.FlightServerBase):  # type: ignore[misc]
         self._name = name
         self._actions = actions
         self._process = process
-        super().__init__(location, middleware={SECRET_MIDDLEWARE: SecretServerFactory(secret)})
+        super().__init__(location, **server_options(secret))
 
     def do_action(self, context: Any, action: Any) -> Iterable[bytes]:
         with serving(f"{self._name}: {action.type}"):

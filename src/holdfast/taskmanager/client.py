@@ -2,7 +2,7 @@
 
 A TaskManager that cannot be reached raises `TaskManagerLost` at once: nobody waits here for a replacement.
 Errors of the TaskManager come back as their own classes (`remote.py`). Only a `Deployment`'s program is ever
-unpickled, by the TaskManager, after the secret was checked.
+unpickled, by the TaskManager; who does not know the job's secret cannot connect.
 """
 
 from collections.abc import Iterator

@@ -42,7 +42,7 @@ class Call(msgspec.Struct, frozen=True):
 
 def address(host: str, port: int) -> str:
     """The Flight address of a host (a name, an IPv4 or an IPv6 address) and port."""
-    return f"grpc://[{host}]:{port}" if ":" in host else f"grpc://{host}:{port}"
+    return f"grpc+tls://[{host}]:{port}" if ":" in host else f"grpc+tls://{host}:{port}"
 
 
 @contextmanager
@@ -84,8 +84,6 @@ def calling(lost: Lost) -> Iterator[None]:
 
 def remote_error(error: BaseException, lost: Lost) -> Exception:
     """The error that a failed call stands for."""
-    if isinstance(error, flight.FlightUnauthenticatedError):
-        return HoldfastError(_first_line(error))
     body = getattr(error, "extra_info", b"")
     if not body:
         return lost(_first_line(error))

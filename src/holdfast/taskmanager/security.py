@@ -1,17 +1,38 @@
-"""The job's secret on every Flight call: clients send it, servers refuse calls without it.
+"""The job's secret guards every connection between its processes: TLS on both sides, with certificates made of it.
 
-The secret is made by the driver for one job and travels in Spark's task closures only. It is compared in
-constant time and never logged. Everything else about a call is looked at after this check.
+    secret ──► the job's authority: a key pair, derived, so the same in every process that knows the secret
+                  └──► a certificate of this process's own, signed by the authority
+
+The driver makes the secret for one start of a job; it travels in Spark's task closures only, is never logged, and never
+crosses these connections. Whoever does not know it can show no certificate and gets no further than the handshake: gRPC
+reads the body of a call before any handler sees its headers, so a check of headers would come too late for memory.
 """
 
-import hmac
+import datetime
+import functools
 import secrets
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.flight as flight
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
-SECRET_HEADER = "holdfast-secret"
-SECRET_MIDDLEWARE = "holdfast-secret"
+SECRET_CHARACTERS_MIN = 32
+HOST = "holdfast"
+"""The name that every certificate is made out to: what counts is who signed it, not where a process runs."""
+
+CURVE = ec.SECP256R1()
+CURVE_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+SEED_BYTES = 48
+"""More than the order has, so that all keys are as likely as they can be told to be."""
+
+VALID_FROM = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
+VALID_TO = datetime.datetime(2099, 12, 31, tzinfo=datetime.UTC)
+"""A certificate ends with the secret it was made of; clocks of machines may differ."""
 
 GRPC_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", -1),
@@ -25,46 +46,72 @@ GRPC_OPTIONS: list[tuple[str, int]] = [
 ]
 
 
+class Credentials(NamedTuple):
+    """PEM: the certificate of the job's authority, and this process's own certificate and key."""
+
+    authority: bytes
+    certificate: bytes
+    key: bytes
+
+
 def new_secret() -> str:
     """A fresh secret for one job: 256 random bits, as text."""
     return secrets.token_hex(32)
 
 
-class SecretServerFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Refuses every call whose secret is missing or wrong, before any handler sees it."""
-
-    def __init__(self, secret: str) -> None:
-        super().__init__()
-        if len(secret) < 32:
-            raise ValueError("a job's secret has at least 32 characters; make it with new_secret()")
-        self._secret = secret.encode()
-
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
-        given = headers.get(SECRET_HEADER, [])
-        if len(given) != 1 or not hmac.compare_digest(str(given[0]).encode(), self._secret):
-            raise flight.FlightUnauthenticatedError("refused: the call does not carry this job's secret")
-
-
-class SecretClientFactory(flight.ClientMiddlewareFactory):  # type: ignore[misc]
-    """Adds the secret to every call."""
-
-    def __init__(self, secret: str) -> None:
-        super().__init__()
-        self._middleware = _SecretClient(secret)
-
-    def start_call(self, info: Any) -> "_SecretClient":
-        return self._middleware
+@functools.lru_cache(maxsize=8)
+def credentials(secret: str) -> Credentials:
+    """What a process shows, and what it asks of others; made once in each process."""
+    if len(secret) < SECRET_CHARACTERS_MIN:
+        raise ValueError(f"a job's secret has at least {SECRET_CHARACTERS_MIN} characters; make it with new_secret()")
+    seed = HKDF(hashes.SHA256(), SEED_BYTES, salt=None, info=b"holdfast authority").derive(secret.encode())
+    authority_key = ec.derive_private_key(1 + int.from_bytes(seed) % (CURVE_ORDER - 1), CURVE)
+    own_key = ec.generate_private_key(CURVE)
+    authority = _signed("holdfast authority", authority_key, authority_key, is_authority=True)
+    certificate = _signed(HOST, own_key, authority_key, is_authority=False)
+    key = own_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return Credentials(authority, certificate, key)
 
 
-class _SecretClient(flight.ClientMiddleware):  # type: ignore[misc]
-    def __init__(self, secret: str) -> None:
-        super().__init__()
-        self._headers = {SECRET_HEADER: secret}
+def _signed(name: str, of: ec.EllipticCurvePrivateKey, by: ec.EllipticCurvePrivateKey, *, is_authority: bool) -> bytes:
+    """A certificate for the key `of`, signed with the key `by` of the authority."""
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(_named(name))
+        .issuer_name(_named("holdfast authority"))
+        .public_key(of.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(VALID_FROM)
+        .not_valid_after(VALID_TO)
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(HOST)]), critical=False)
+        .sign(by, hashes.SHA256())
+    )
+    return certificate.public_bytes(Encoding.PEM)
 
-    def sending_headers(self) -> dict[str, str]:
-        return self._headers
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def server_options(secret: str) -> dict[str, Any]:
+    """For `FlightServerBase`: whoever connects must show a certificate of the job's authority."""
+    own = credentials(secret)
+    return {
+        "tls_certificates": [(own.certificate, own.key)],
+        "verify_client": True,
+        "root_certificates": own.authority,
+    }
 
 
 def connect(address: str, secret: str) -> Any:
-    """A Flight client for `address` ("grpc://host:port") that carries the secret. Connects at its first call."""
-    return flight.FlightClient(address, middleware=[SecretClientFactory(secret)], generic_options=GRPC_OPTIONS)
+    """A Flight client for `address` ("grpc+tls://host:port") of the same job. Connects at its first call."""
+    own = credentials(secret)
+    return flight.FlightClient(
+        address,
+        tls_root_certs=own.authority,
+        cert_chain=own.certificate,
+        private_key=own.key,
+        override_hostname=HOST,
+        generic_options=GRPC_OPTIONS,
+    )
