@@ -9,7 +9,7 @@ BENCH :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-pure test-spark test-kill test-long test-versions simulate check format \
-        bench-count bench-latency bench-state bench-functions bench-uploads bench-checkpoints freeze clean
+        bench-count bench-latency bench-state bench-functions bench-uploads bench-memory bench-checkpoints freeze clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -68,6 +68,9 @@ bench-functions: setup  ## A user's function alone, by row or by batch
 
 bench-uploads: setup  ## The tail of upload latencies, with and without hedging, in manual time, as one JSON line
 	@$(RUN) python -m benchmarks.uploads --json $(BENCH)
+
+bench-memory: setup  ## The driver's memory over 3,600 batches with one checkpoint at the end, as one JSON line
+	@$(RUN) python -m benchmarks.driver_memory --json $(BENCH)
 
 bench-checkpoints: setup  ## Checkpoints of large state with and without a changelog (BENCH="--state-mb 1200 …")
 	@$(RUN) python -m benchmarks.checkpoints $(BENCH)
