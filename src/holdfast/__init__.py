@@ -21,7 +21,7 @@ from holdfast.errors import (
 from holdfast.functions.aggregates.declared import count, first, last, max, mean, min, sum
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction
 from holdfast.functions.process.states import AggregatingState, ListState, MapState, ReducingState, ValueState
-from holdfast.functions.windows.declared import window
+from holdfast.functions.windows.declared import session_window, window
 from holdfast.job import Job, KeyedStream, Stream
 from holdfast.query import Query
 from holdfast.settings import (
@@ -101,6 +101,7 @@ __all__ = [
     "mean",
     "min",
     "processing_time",
+    "session_window",
     "sum",
     "window",
 ]

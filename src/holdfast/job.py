@@ -14,8 +14,9 @@ from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.aggregates.declared import Aggregate, AggregateSpec, BadRecords, Emit, check_aggregates
 from holdfast.functions.operator import OperatorInput
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction, ProcessSpec
-from holdfast.functions.windows.aggregate import LatePolicy, WindowEmit, WindowSpec, check_windowed
-from holdfast.functions.windows.declared import Window
+from holdfast.functions.windows.aggregate import LatePolicy, WindowedSpec, WindowEmit, WindowSpec, check_windowed
+from holdfast.functions.windows.declared import AnyWindow, SessionWindow
+from holdfast.functions.windows.session import SessionSpec
 from holdfast.graph.build import (
     Declarations,
     InputDeclaration,
@@ -302,23 +303,23 @@ class Stream:
             raise JobRefused("union of streams of different jobs: read both sources in one job")
         return Stream(self._job, (*self._paths, *other._paths))
 
-    def key_by(self, *keys: "str | Window") -> "KeyedStream":
+    def key_by(self, *keys: str | AnyWindow) -> "KeyedStream":
         """Group by the values of columns, and by a window of event time if one of the keys is one.
 
         `key_by("user", hf.window("at", "10min"))` has the output columns `user`, `window_start`, `window_end`. Rows
         with a null among the columns, or without a time for the window, are bad records.
         """
-        if not keys or not all(isinstance(key, Window) or (isinstance(key, str) and key) for key in keys):
+        if not keys or not all(isinstance(key, AnyWindow) or (isinstance(key, str) and key) for key in keys):
             raise SettingsError(f"key_by{keys!r} is not allowed: name one or more columns, and at most one hf.window")
         columns = tuple(key for key in keys if isinstance(key, str))
-        windows = [place for place, key in enumerate(keys) if isinstance(key, Window)]
+        windows = [place for place, key in enumerate(keys) if isinstance(key, AnyWindow)]
         if len(set(columns)) < len(columns):
             raise SettingsError(f"key_by{keys!r} names a column twice")
         if len(windows) > 1:
             raise SettingsError(f"key_by{keys!r} has {len(windows)} windows: a row is in the windows of one of them")
         place = windows[0] if windows else 0
         window = keys[place] if windows else None
-        assert window is None or isinstance(window, Window)
+        assert window is None or isinstance(window, AnyWindow)
         return KeyedStream(self._job, InputDeclaration(self._paths, columns, window, place))
 
     def write(self, sink: Sink) -> None:
@@ -368,13 +369,15 @@ class KeyedStream:
         bad_records: BadRecords = "fail" if self._job.dead_letters is None else "dead_letter"
         combine = self._job.combine
         if self._declared.window is not None:
-            check_windowed(aggregates, emit or "final", late)
+            check_windowed(aggregates, self._declared.window, emit or "final", late)
+            sessions = isinstance(self._declared.window, SessionWindow)
             self._check_late(late)
             windowed = (cast(WindowEmit, emit or "final"), bad_records, combine)
             lateness_us = _micros(allowed_lateness, "allowed_lateness")
 
-            def specify_windowed(operator: str, inputs: tuple[OperatorInput, ...]) -> WindowSpec:
-                return WindowSpec(operator, inputs[0], dict(aggregates), *windowed, lateness_us, late)
+            def specify_windowed(operator: str, inputs: tuple[OperatorInput, ...]) -> WindowedSpec:
+                spec = SessionSpec if sessions else WindowSpec
+                return spec(operator, inputs[0], dict(aggregates), *windowed, lateness_us, late)
 
             return self._declare(name, "aggregate", specify_windowed)
         if allowed_lateness or late != "drop":

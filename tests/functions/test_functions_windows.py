@@ -3,35 +3,32 @@
 import math
 import random
 from collections import defaultdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
+from functions_windows_kit import (
+    AGGREGATES,
+    BACKENDS,
+    SCHEMA,
+    SECOND,
+    Row,
+    Shown,
+    aggregated,
+    batch_of,
+    commit,
+    restored,
+    run_batch,
+    shown,
+    undo,
+)
 
 import holdfast as hf
 from holdfast.errors import BadRecord, JobRefused, SettingsError
-from holdfast.functions.operator import (
-    COMBINED_INPUT,
-    BatchContext,
-    EventTime,
-    NewTable,
-    Operator,
-    OperatorInput,
-    OperatorResult,
-)
+from holdfast.functions.operator import COMBINED_INPUT, EventTime, NewTable, OperatorInput
 from holdfast.functions.windows.aggregate import WindowSpec
 from holdfast.functions.windows.declared import Window
-from holdfast.settings import HashMapState, RocksDBState
 from holdfast.state.backends import tables_of
-
-SCHEMA = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC")), ("v", pa.int64())])
-BACKENDS = {"hashmap": HashMapState(), "rocksdb": RocksDBState(), "cache": RocksDBState(cache_max_entries=3)}
-AGGREGATES = {"n": hf.count(), "total": hf.sum("v"), "least": hf.min("v"), "mean": hf.mean("v")}
-Row = tuple[str, int, int | None]
-Shown = dict[tuple[str, int, int], tuple[Any, ...]]
-SECOND = 1_000_000
 
 
 @pytest.fixture(params=["hashmap", pytest.param("rocksdb", marks=pytest.mark.long), "cache"])
@@ -44,55 +41,10 @@ def spec_of(window: Window, emit: Any = "final", lateness: int = 0, keys: tuple[
     return WindowSpec("windows", declared, AGGREGATES, emit, lateness_us=lateness * SECOND)
 
 
-def batch_of(rows: list[Row]) -> pa.RecordBatch:
-    columns = [pa.array([row[0] for row in rows], pa.string())]
-    columns.append(pa.array([datetime.fromtimestamp(row[1], UTC) for row in rows], pa.timestamp("us", "UTC")))
-    columns.append(pa.array([row[2] for row in rows], pa.int64()))
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-
-
-def run_batch(
-    operator: Operator, spec: WindowSpec, number: int, rows: list[Row], marks: tuple[int | None, int | None]
-) -> OperatorResult:
-    """Begin a batch and process its rows, by two senders; `marks`: the watermark, and that of the batch before."""
-    watermark_us, closed_us = (None if mark is None else mark * SECOND for mark in marks)
-    inputs: list[tuple[int, pa.RecordBatch]] = []
-    for part in (rows[::2], rows[1::2]):
-        sender = spec.combiner(bool(number % 3), closed_us)
-        if part:
-            inputs += sender.take(batch_of(part))
-        inputs += sender.finish()
-    for table in operator.tables.values():
-        table.begin(number)
-    return operator.process(inputs, BatchContext(number, 0, "windows", 0, watermark_us, closed_us))
-
-
-def commit(operator: Operator) -> None:
-    for table in operator.tables.values():
-        table.commit()
-
-
-def shown(result: OperatorResult) -> Shown:
-    found: Shown = {}
-    for batch in result.output:
-        for row in batch.to_pylist():
-            bounds = (round(row["window_start"].timestamp()), round(row["window_end"].timestamp()))
-            key = (row.get("k", ""), *bounds)
-            assert key not in found, "one row for each key and window"
-            found[key] = tuple(row[name] for name in AGGREGATES)
-    return found
-
-
 def starts_of(window: Window, second: int) -> list[int]:
     size, slide, start = (each // SECOND for each in (window.size_us, window.slide_us, window.start_us))
     last = (second - start) // slide * slide + start
     return [begin for begin in range(last, last - size - slide, -slide) if begin <= second < begin + size]
-
-
-def aggregated(rows: list[Row]) -> tuple[Any, ...]:
-    values = [value for *_, value in rows if value is not None]
-    some = (sum(values), min(values), sum(values) / len(values)) if values else (None, None, None)
-    return (len(rows), *some)
 
 
 class Model:
@@ -159,8 +111,7 @@ def test_windows_are_what_the_model_recomputes(
         rows = some_rows(chance, now)
         if chance.random() < 0.2:
             run_batch(operator, spec, number, some_rows(chance, now), (watermark, closed))
-            for table in operator.tables.values():
-                table.undo()
+            undo(operator)
         result = run_batch(operator, spec, number, rows, (watermark, closed))
         final, changed = model.batch(rows, watermark, closed)
         assert shown(result) == (final if emit == "final" else changed), f"batch {number}"
@@ -174,15 +125,6 @@ def test_windows_are_what_the_model_recomputes(
     run_batch(operator, spec, 50, [], (10_000, closed))
     commit(operator)
     assert not len(operator.tables["state"]), "all windows are closed, and nothing is left"
-
-
-def restored(operator: Operator, spec: WindowSpec, tables: NewTable) -> Operator:
-    """A new instance with the state of one, as after a restart."""
-    made = spec.create(0, 128, tables)
-    for name, table in operator.tables.items():
-        made.tables[name].apply(table.snapshot(), 0, 128)
-        table.close()
-    return made
 
 
 def test_a_rewound_index_is_that_of_the_rows_that_are_left() -> None:

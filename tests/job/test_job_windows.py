@@ -57,6 +57,28 @@ def test_windows_are_exactly_once_over_failures_and_restarts(state, slide, combi
     assert sorted(counted(sink)) == sorted((key, start, count) for (key, start), count in expected.items())
 
 
+@pytest.mark.parametrize("state", BACKENDS, ids=["hashmap", "cache"])
+def test_sessions_are_exactly_once_over_failures_and_restarts(state) -> None:
+    storage, sink = new_storage(), hf.MemorySink(name="out")
+    batches = [
+        [(key, 30 * (number // 3) + 2 * (number % 3) + key) for key in range(number % 3, 9)] for number in range(12)
+    ]
+    steps = [
+        step
+        for number, batch in enumerate(batches)
+        for step in ([events(*batch), Abort()] if number % 4 == 2 else [events(*batch)])
+    ]
+    source = TestSource([*steps, Eof()], EVENTS, name="events")
+    length = source.length
+    for source.length, source.drains in ((length // 2, False), (length, True)):
+        job = new_job(storage, parallelism=3, task_managers=2, checkpoint=SOON, state=state, max_rows_per_batch=5)
+        stream = job.read(source).with_watermark("at", "12s")
+        stream.key_by("k", hf.session_window("at", "10s")).aggregate(n=hf.count(), name="counts").write(sink)
+        run(job)
+    expected = Counter((key, (second - key) // 30 * 30) for batch in batches for key, second in batch)
+    assert Counter({(key, start - start % 30): n for key, start, n in counted(sink)}) == expected
+
+
 def test_a_window_alone_is_a_key_and_its_column_keeps_its_place() -> None:
     alone, first = hf.MemorySink(), hf.MemorySink()
     job = new_job()

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from holdfast.errors import JobRefused
 from holdfast.functions.operator import EventTime, OperatorInput, OperatorSpec
-from holdfast.functions.windows.declared import PANE, Window
+from holdfast.functions.windows.declared import PANE, AnyWindow
 from holdfast.graph.program import (
     DEAD_LETTERS,
     Leg,
@@ -57,7 +57,7 @@ class InputDeclaration:
 
     paths: tuple[Path, ...]
     key_columns: tuple[str, ...]
-    window: Window | None = None
+    window: AnyWindow | None = None
     window_place: int = 0
 
     @property

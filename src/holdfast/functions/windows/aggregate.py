@@ -4,6 +4,7 @@ The state has one row for each key and pane (`declared`): the aggregates of `Agg
 key column. Its key groups are those of the key alone, or of the pane where the window is the only key.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +14,15 @@ import pyarrow as pa
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.aggregates.declared import Aggregate, AggregateSpec, BadRecords, check_aggregates
 from holdfast.functions.operator import Combiner, NewTable, Operator, OperatorInput, OperatorSpec, TableSchema
-from holdfast.functions.windows.declared import PANE, WINDOW_END, WINDOW_START, Window, bounds_type
+from holdfast.functions.windows.declared import (
+    PANE,
+    WINDOW_END,
+    WINDOW_START,
+    AnyWindow,
+    SessionWindow,
+    Window,
+    bounds_type,
+)
 from holdfast.functions.windows.sending import PANE_FIELD, WindowSender
 from holdfast.functions.windows.window_operator import WindowOperator
 from holdfast.state.keys import grouped_by
@@ -33,8 +42,13 @@ class PaneSpec(AggregateSpec):
         return keys if len(keys) == 1 else grouped_by(keys, len(keys) - 1)
 
 
-def check_windowed(aggregates: Mapping[str, Aggregate], emit: str, late: str) -> None:
+def check_windowed(aggregates: Mapping[str, Aggregate], window: AnyWindow, emit: str, late: str) -> None:
     """What can be known before the schema is: raises `SettingsError`."""
+    if emit == "changes" and isinstance(window, SessionWindow):
+        raise SettingsError(
+            f"emit='changes' is not allowed behind {window}: a session that grows or joins another one gets other "
+            "bounds, so that no sink could find the row it replaces; take emit='final' (default)"
+        )
     if emit not in ("final", "changes"):
         raise SettingsError(f"emit={emit!r} is not allowed behind a window: 'final' (default) or 'changes'")
     if late not in ("drop", "dead_letter"):
@@ -46,8 +60,8 @@ def check_windowed(aggregates: Mapping[str, Aggregate], emit: str, late: str) ->
 
 
 @dataclass(frozen=True)
-class WindowSpec(OperatorSpec):
-    """Raises `SettingsError` or `JobRefused` when made.
+class WindowedSpec(OperatorSpec):
+    """What windows of all kinds share. Raises `SettingsError` or `JobRefused` when made.
 
     Parameters
     ----------
@@ -69,8 +83,8 @@ class WindowSpec(OperatorSpec):
     late: LatePolicy = "drop"
 
     def __post_init__(self) -> None:
-        check_windowed(self.aggregates, self.emit, self.late)
         self._check_input()
+        check_windowed(self.aggregates, self.window, self.emit, self.late)
         _ = self.panes  # checks keys and aggregates
 
     def _check_input(self) -> None:
@@ -92,17 +106,14 @@ class WindowSpec(OperatorSpec):
             )
 
     @property
-    def window(self) -> Window:
+    @abstractmethod
+    def window(self) -> AnyWindow:
         """The window among the keys."""
-        assert isinstance(self.input.window, Window), "declared with a window"
-        return self.input.window
 
     @property
+    @abstractmethod
     def panes(self) -> AggregateSpec:
-        """The aggregates of each key and pane."""
-        schema = self.input.schema.append(PANE_FIELD)
-        keys = OperatorInput(schema, (*self.input.key_columns, PANE))
-        return PaneSpec(self.name, keys, self.aggregates, "changes", self.bad_records, self.combine)
+        """The aggregates as they are kept."""
 
     @property
     def inputs(self) -> tuple[OperatorInput, ...]:
@@ -133,6 +144,23 @@ class WindowSpec(OperatorSpec):
     @property
     def is_timed(self) -> bool:
         return True
+
+
+@dataclass(frozen=True)
+class WindowSpec(WindowedSpec):
+    """Aggregates by windows of a fixed size."""
+
+    @property
+    def window(self) -> Window:
+        assert isinstance(self.input.window, Window), "declared with a window"
+        return self.input.window
+
+    @property
+    def panes(self) -> AggregateSpec:
+        """The aggregates of each key and pane."""
+        schema = self.input.schema.append(PANE_FIELD)
+        keys = OperatorInput(schema, (*self.input.key_columns, PANE))
+        return PaneSpec(self.name, keys, self.aggregates, "changes", self.bad_records, self.combine)
 
     def combiner(self, combine: bool, closed_us: int | None) -> Combiner:
         inner = self.panes.combiner(combine, closed_us)

@@ -21,7 +21,8 @@ from holdfast.units import Duration, duration_s
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 PANE = "__window"
-"""The column with a row's pane, which senders add: the pane's start in microseconds."""
+"""The column with a row's pane, which senders add: the pane's start in microseconds. Rows of sessions without another
+key have 0 there."""
 _PER_UNIT = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
 
 
@@ -70,6 +71,31 @@ class Window:
         slide = "" if self.tumbles else f", slide={_shown(self.slide_us)}"
         offset = f", start={_shown(self.start_us)}" if self.start_us else ""
         return f"window({self.column}, {_shown(self.size_us)}{slide}{offset})"
+
+
+@dataclass(frozen=True)
+class SessionWindow:
+    """Windows that end when a key had no row for `gap_us`; made by `session_window`."""
+
+    column: str
+    gap_us: int
+
+    def __str__(self) -> str:
+        return f"session_window({self.column}, {_shown(self.gap_us)})"
+
+
+AnyWindow = Window | SessionWindow
+
+
+def session_window(column: str, gap: Duration) -> SessionWindow:
+    """Sessions of event time, as a key: `key_by("user", hf.session_window("at", gap="30min"))`.
+
+    A session begins with a row, and ends `gap` after its last one; a row up to `gap` after another one is in the same
+    session. Rows that come out of order may join two sessions.
+    """
+    if not isinstance(column, str) or not column:
+        raise SettingsError(f"session_window({column!r}): expected the name of a timestamp column")
+    return SessionWindow(column, _micros(gap, "session_window(gap)"))
 
 
 def window(column: str, size: Duration, slide: Duration | None = None, *, start: Duration = 0) -> Window:

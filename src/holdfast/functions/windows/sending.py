@@ -34,6 +34,21 @@ def with_panes(window: Window, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, In
     return rows.append_column(PANE_FIELD, pa.array(panes)), panes
 
 
+class SessionSender(Combiner):
+    """Rows of sessions: as they are; where there is no other key, with a column by which they are divided."""
+
+    def __init__(self, alone: bool) -> None:
+        self._alone = alone
+
+    def take(self, rows: pa.RecordBatch) -> Parts:
+        if self._alone:
+            rows = rows.append_column(PANE_FIELD, pa.array(np.zeros(rows.num_rows, np.int64)))
+        return [(0, rows)]
+
+    def finish(self) -> Parts:
+        return []
+
+
 class WindowSender(Combiner):
     """Adds panes; `inner` combines the rows that are not late, None: they are sent one by one."""
 

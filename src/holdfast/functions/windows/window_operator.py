@@ -14,19 +14,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import BadRecord
-from holdfast.functions.aggregates.accumulators import Chunk
-from holdfast.functions.aggregates.checked_sums import overflowing_rows, try_all
 from holdfast.functions.aggregates.operator import AggregateOperator
 from holdfast.functions.aggregates.table import AggregateTable
 from holdfast.functions.columns import BoolArray
 from holdfast.functions.kernels import mark_first
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, Timers
-from holdfast.functions.running import bad_row
 from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, concatenated
 from holdfast.functions.windows import kernels
 from holdfast.functions.windows.declared import PANE, WINDOW_END, WINDOW_START, times_array
 from holdfast.functions.windows.late import LateRows
+from holdfast.functions.windows.merging import merge_states
 from holdfast.functions.windows.sending import PANE_FIELD, late_panes
 from holdfast.state.physical import Integers, Slots, values_of
 from holdfast.state.table import StateTable
@@ -111,8 +108,8 @@ class WindowOperator(Operator):
         slots = self._table.lookup(concatenated(self._index.between(None, stop_us), self._keys))
         first = np.empty(len(slots), np.bool_)
         mark_first(slots, np.zeros(len(self._table.present), np.bool_), first)
-        found: Slots = slots[first & self._table.present[slots]]
-        return found
+        chosen: Slots = slots[first & self._table.present[slots]]
+        return chosen
 
     def _panes_at(self, slots: Slots) -> Integers:
         panes: Integers = values_of(self._table.keys_of(slots).column(PANE))
@@ -169,37 +166,7 @@ class WindowOperator(Operator):
         rows = self._table.rows_of(slots)
         place = rows.schema.get_field_index(PANE)
         rows = rows.set_column(place, PANE_FIELD, pa.array(starts))
-        chunk, new = merged.look_up(rows, False)
-        sums = merged.of_combined.sums
-        if not try_all(sums, chunk):
-            chunk = self._without_overflow(merged, chunk, context, result)
-            merged.appear(np.unique(chunk.slots))
-        else:
-            merged.appear(new)
-        merged.of_combined.add(chunk)
-
-    def _without_overflow(
-        self, merged: AggregateTable, chunk: Chunk, context: BatchContext, result: OperatorResult
-    ) -> Chunk:
-        """The chunk without panes that a window's sum can't take; they are bad, once for each window."""
-        bad = overflowing_rows(merged.of_combined.sums, chunk)
-        for row, culprit in bad.items():
-            values = chunk.rows.slice(row, 1).to_pylist()[0]
-            key = {name: values[name] for name in self._spec.input.key_columns}
-            where = f"window that starts at {values[PANE]} µs, in batch {context.batch}, subtask {context.subtask}"
-            reason = (
-                f"operator {self._spec.name!r}: aggregate {culprit.bound.name!r} = {culprit.bound.aggregate} does not "
-                f"fit {culprit.type} any more for key {key} ({where})"
-            )
-            if self._spec.bad_records == "fail":
-                raise BadRecord(f'{reason}; cast the column to decimal or double, or use bad_records="dead_letter"')
-            result.bad.append(bad_row(self._spec.name, where, reason, values))
-        good = np.ones(chunk.rows.num_rows, np.bool_)
-        good[list(bad)] = False
-        chunk = chunk.only(good)
-        if not try_all(merged.of_combined.sums, chunk):
-            raise AssertionError(f"operator {self._spec.name!r}: panes without overflow overflow")
-        return chunk
+        merge_states(merged, rows, self._spec.name, self._spec.bad_records, context, result)
 
     def _put_out_merged(self, merged: AggregateTable, result: OperatorResult) -> None:
         slots = merged.table.touched()

@@ -1,0 +1,66 @@
+"""`key_by(…, session_window(…)).aggregate(…)` as declared; `session_operator` runs it."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from holdfast.functions.aggregates.declared import AggregateSpec
+from holdfast.functions.operator import Combiner, NewTable, Operator, OperatorInput, TableSchema
+from holdfast.functions.windows.aggregate import WindowedSpec
+from holdfast.functions.windows.declared import PANE, SessionWindow
+from holdfast.functions.windows.sending import PANE_FIELD, SessionSender
+from holdfast.functions.windows.session_operator import BEFORE, END, NEWEST, SESSION, SessionOperator
+from holdfast.state.keys import grouped_by
+from holdfast.state.table import StateTable
+
+
+@dataclass(frozen=True)
+class SessionAggregates(AggregateSpec):
+    """The aggregates of each key and session, beside the session's end and the link to the one before."""
+
+    @property
+    def key_schema(self) -> pa.Schema:
+        keys = self.input.key_schema
+        return grouped_by(keys, len(keys) - 1)
+
+    @property
+    def value_schema(self) -> pa.Schema:
+        links = [pa.field(END, pa.int64()), pa.field(BEFORE, pa.int64())]
+        return pa.schema([*super().value_schema, *links])
+
+
+@dataclass(frozen=True)
+class SessionSpec(WindowedSpec):
+    """Aggregates by session. A merged session's rows in a sink could not be taken back, so only final rows exist."""
+
+    @property
+    def window(self) -> SessionWindow:
+        """The window among the keys."""
+        assert isinstance(self.input.window, SessionWindow), "declared with a session"
+        return self.input.window
+
+    @property
+    def sent_schema(self) -> pa.Schema:
+        """The rows as senders send them."""
+        return self.input.schema if self.input.key_columns else self.input.schema.append(PANE_FIELD)
+
+    @property
+    def sessions(self) -> AggregateSpec:
+        """The aggregates of each key and session."""
+        schema = self.sent_schema.append(pa.field(SESSION, pa.int64()))
+        keys = OperatorInput(schema, (*(self.input.key_columns or (PANE,)), SESSION))
+        return SessionAggregates(self.name, keys, self.aggregates, "changes", self.bad_records, False)
+
+    @property
+    def panes(self) -> AggregateSpec:
+        return self.sessions
+
+    def combiner(self, combine: bool, closed_us: int | None) -> Combiner:
+        return SessionSender(not self.input.key_columns)
+
+    def table_schemas(self) -> dict[str, TableSchema]:
+        keys = pa.schema(list(self.sessions.key_schema)[:-1])
+        return {**self.sessions.table_schemas(), NEWEST: TableSchema(keys, pa.schema([pa.field(SESSION, pa.int64())]))}
+
+    def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
+        return SessionOperator(self, max_parallelism, new_table)

@@ -1,0 +1,227 @@
+"""A subtask of aggregates by session: rows join the open sessions of their key, or begin new ones.
+
+    newest: key → start of its newest session        state: key, start → end, start of the session before, aggregates
+                       └────────────────────────────────────► … ──────────┴──► the key's sessions, newest first
+
+    rows ──► open sessions of their keys, by these links ──► rows and sessions that meet are joined ──► aggregates
+    watermark ──► sessions that end by it, by the index ──► output, removed
+
+Invariants: the sessions of a key do not meet, so they close in order of their starts: a link to a session that is gone
+ends the chain. The index has an entry for each end that a session ever had, until its time has come: an entry is out of
+date where the session now ends later, or has joined another one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.functions.aggregates.operator import AggregateOperator
+from holdfast.functions.columns import BoolArray
+from holdfast.functions.kernels import mark_first, number_keys
+from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, Timers
+from holdfast.functions.timing.time_index import REBUILD_ROWS, FollowedIndex, TimeBuckets, concatenated
+from holdfast.functions.windows.declared import WINDOW_END, WINDOW_START, times_array, times_of
+from holdfast.functions.windows.late import LateRows
+from holdfast.functions.windows.merging import merge_states
+from holdfast.functions.windows.session_kernels import join_sessions
+from holdfast.state.physical import Integers, Slots, values_of
+from holdfast.state.survey import START
+from holdfast.state.table import StateTable
+
+if TYPE_CHECKING:
+    from holdfast.functions.windows.session import SessionSpec
+
+SESSION = "__session"
+"""The start of a session, in microseconds: the last key column of the state."""
+END, BEFORE = "__end", "__before"
+"""State columns: the end of a session, and the start of the key's session before it."""
+NEWEST = "newest"
+"""The name of the table with the newest session of each key."""
+
+
+@dataclass(frozen=True)
+class OpenSessions:
+    """Open sessions of the keys of a batch: `keys` are indexes of distinct keys."""
+
+    keys: Integers
+    starts: Integers
+    ends: Integers
+    slots: Slots
+
+
+class SessionOperator(Operator):
+    def __init__(self, spec: "SessionSpec", max_parallelism: int, new_table: NewTable) -> None:
+        self._spec = spec
+        self._sessions = AggregateOperator(spec.sessions, max_parallelism, new_table)
+        self._state = self._sessions.tables["state"]
+        schema = spec.table_schemas()[NEWEST]
+        self._newest = new_table(schema.keys, schema.values, max_parallelism)
+        self.tables = {"state": self._state, NEWEST: self._newest}
+        self._late = LateRows(spec.name, spec.late)
+        self._entries = pa.schema([*self._state.key_schema, pa.field(END, pa.int64())])
+        self._index = FollowedIndex(
+            self._state, lambda: TimeBuckets(self._entries, END, spec.window.gap_us), self._all_entries
+        )
+        self._numbers: Slots = np.zeros(0, np.int32)
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._index.memory_bytes
+
+    def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
+        result = OperatorResult(output=[])
+        self._index.begin()
+        on_time = self._late.put_aside(inputs, lambda rows: self._late_rows(rows, context.closed_us), context, result)
+        rows = concatenated([rows for _, rows in on_time if rows.num_rows], self._spec.sent_schema)
+        if rows.num_rows:
+            self._take(rows, context, result)
+        fired = 0
+        if context.watermark_us is not None:
+            fired = self._close(context.watermark_us - self._spec.lateness_us, result)
+        first_us = self._index.earliest()
+        next_us = None if first_us is None else first_us + self._spec.lateness_us
+        return replace(result, timers=Timers(next_us, None, fired), late=self._late.count, late_rows=self._late.rows)
+
+    def _late_rows(self, rows: pa.RecordBatch, closed_us: int | None) -> BoolArray | None:
+        if closed_us is None or not rows.num_rows:
+            return None
+        ends = times_of(rows.column(self._spec.window.column)) + self._spec.window.gap_us
+        late: BoolArray = ends <= closed_us - self._spec.lateness_us
+        return late if late.any() else None
+
+    # Rows.
+
+    def _take(self, rows: pa.RecordBatch, context: BatchContext, result: OperatorResult) -> None:
+        """Join the rows with the open sessions of their keys."""
+        key_slots, groups = self._distinct_keys(rows)
+        keys = self._newest.keys_of(key_slots)
+        was = self._open_sessions(keys, key_slots)
+        times = times_of(rows.column(self._spec.window.column))
+        starts = np.concatenate([was.starts, times])
+        ends = np.concatenate([was.ends, times + self._spec.window.gap_us])
+        owners = np.concatenate([was.keys, groups])
+        of, first, last_ends = np.empty((3, len(starts)), np.int64)
+        count = join_sessions(np.lexsort((starts, owners)), owners, starts, ends, of, first, last_ends)
+        session_keys, session_starts, session_ends = owners[first[:count]], starts[first[:count]], last_ends[:count]
+        of_rows = of[len(was.keys) :]
+        self._move(was, session_starts[of[: len(was.keys)]], context, result)
+        self._sessions.apply([(0, self._with_session(rows, session_starts[of_rows]))], context, result)
+        self._link(keys, key_slots, session_keys, session_starts, session_ends)
+        changed = np.unique(of_rows)
+        entries = self._keyed(keys, session_keys[changed], session_starts[changed])
+        self._index.add(entries.append_column(END, pa.array(session_ends[changed])))
+
+    def _distinct_keys(self, rows: pa.RecordBatch) -> tuple[Slots, Integers]:
+        """The slots of the rows' distinct keys in the table of the newest sessions, and each row's index among them."""
+        slots = self._newest.lookup(rows)
+        if len(self._numbers) < len(self._newest.present):
+            self._numbers = np.full(len(self._newest.present), -1, np.int32)
+        groups, distinct = np.empty(len(slots), np.int64), np.empty(len(slots), np.int32)
+        count = number_keys(slots, self._numbers, groups, distinct)
+        return distinct[:count], groups
+
+    def _open_sessions(self, keys: pa.RecordBatch, key_slots: Slots) -> OpenSessions:
+        """The open sessions of distinct keys: one lookup of all keys for each link of the longest chain."""
+        newest = self._newest.column(SESSION)
+        owners = np.flatnonzero(self._newest.present[key_slots])
+        starts = newest.values[key_slots[owners]]
+        found: list[tuple[Integers, Integers, Slots]] = []
+        while len(owners):
+            slots = self._state.lookup(self._keyed(keys, owners, starts))
+            there = self._state.present[slots]
+            owners, starts, slots = owners[there], starts[there], slots[there]
+            found.append((owners, starts, slots))
+            before = self._state.column(BEFORE)
+            linked = before.valid[slots]
+            owners, starts = owners[linked], before.values[slots[linked]]
+        if not found:
+            nothing = np.empty(0, np.int64)
+            return OpenSessions(nothing, nothing, nothing, np.empty(0, np.int32))
+        columns = [np.concatenate(column) for column in zip(*found, strict=True)]
+        return OpenSessions(columns[0], columns[1], self._state.column(END).values[columns[2]], columns[2])
+
+    def _move(self, was: OpenSessions, starts: Integers, context: BatchContext, result: OperatorResult) -> None:
+        """Give sessions that now begin at other `starts` the states that they had; in order of time."""
+        moved = np.flatnonzero(was.starts != starts)
+        if not len(moved):
+            return
+        moved = moved[np.argsort(was.starts[moved], kind="stable")]
+        slots = was.slots[moved]
+        rows = self._state.rows_of(slots)
+        place = rows.schema.get_field_index(SESSION)
+        rows = rows.set_column(place, rows.schema.field(place), pa.array(starts[moved]))
+        self._state.present[slots] = False
+        merge_states(self._sessions.aggregates, rows, self._spec.name, self._spec.bad_records, context, result)
+
+    def _link(self, keys: pa.RecordBatch, key_slots: Slots, owners: Integers, starts: Integers, ends: Integers) -> None:
+        """Write ends and links of all open sessions of keys; in order of key, then start."""
+        slots = self._state.lookup(self._keyed(keys, owners, starts))
+        self._sessions.aggregates.appear(slots[~self._state.present[slots]])  # all of its rows may be bad
+        self._state.column(END).scatter(slots, ends, np.ones(len(slots), np.bool_))
+        same = np.zeros(len(slots), np.bool_)
+        same[1:] = owners[1:] == owners[:-1]
+        before = np.zeros(len(slots), np.int64)
+        before[1:] = starts[:-1]
+        self._state.column(BEFORE).scatter(slots, np.where(same, before, 0), same)
+        last = np.append(~same[1:], True)
+        newest = key_slots[owners[last]]
+        self._newest.column(SESSION).scatter(newest, starts[last], np.ones(len(newest), np.bool_))
+        self._newest.present[newest] = True
+
+    def _with_session(self, rows: pa.RecordBatch, starts: Integers) -> pa.RecordBatch:
+        return rows.append_column(self._state.key_schema.field(SESSION), pa.array(starts))
+
+    def _keyed(self, keys: pa.RecordBatch, owners: Integers, starts: Integers) -> pa.RecordBatch:
+        """Keys of sessions: of the keys by index, with the starts."""
+        arrays: list[Any] = keys.take(pa.array(owners)).columns
+        return pa.RecordBatch.from_arrays([*arrays, pa.array(starts)], schema=self._state.key_schema)
+
+    # Closing.
+
+    def _close(self, until_us: int, result: OperatorResult) -> int:
+        """Put out and remove the sessions that end by then; how many they were."""
+        entries = concatenated(self._index.between(None, until_us + 1), self._entries)
+        self._index.drop(until_us + 1)
+        slots = self._state.lookup(entries.select(self._state.key_schema.names))
+        first = np.empty(len(slots), np.bool_)
+        mark_first(slots, np.zeros(len(self._state.present), np.bool_), first)
+        ends = self._state.column(END)
+        slots = slots[first & self._state.present[slots] & (ends.values[slots] <= until_us)]
+        if not len(slots):
+            return 0
+        keys = self._state.keys_of(slots)
+        self._put_out(keys, ends.values[slots], self._sessions.aggregates.results(slots), result)
+        self._state.present[slots] = False
+        newest = self._newest.lookup(keys.select(self._newest.key_schema.names))
+        self._newest.present[newest[self._newest.column(SESSION).values[newest] == values_of(keys.column(SESSION))]] = (
+            False
+        )
+        return len(slots)
+
+    def _put_out(self, keys: pa.RecordBatch, ends: Integers, columns: list[pa.Array], result: OperatorResult) -> None:
+        kind = self._spec.bounds_type
+        arrays = dict(zip(keys.schema.names, keys.columns, strict=True))
+        arrays[WINDOW_START] = times_array(values_of(keys.column(SESSION)), kind)
+        arrays[WINDOW_END] = times_array(ends, kind)
+        made = [arrays[name] for name in self._spec.key_columns]
+        result.output.append(pa.RecordBatch.from_arrays([*made, *columns], schema=self._spec.output_schema))
+
+    def _all_entries(self, table: StateTable) -> Iterator[pa.RecordBatch]:
+        """The entries of all sessions, between batches."""
+        place = START
+        while len(table):
+            ends: list[Integers] = []
+
+            def note_ends(cells: Any, noted: list[Integers] = ends) -> BoolArray:
+                noted.append(cells[END][0])
+                return np.ones(len(cells[END][0]), np.bool_)
+
+            found = table.survey(place, REBUILD_ROWS, note_ends)
+            if found.keys.num_rows:
+                yield found.keys.append_column(END, pa.array(np.concatenate(ends).astype(np.int64)))
+            place = found.place
+            if place == START:
+                return

@@ -1,0 +1,137 @@
+"""Aggregates by session against a recomputation from the rows, over undo, restarts and lateness."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from functions_windows_kit import (
+    AGGREGATES,
+    BACKENDS,
+    SCHEMA,
+    SECOND,
+    Row,
+    Shown,
+    aggregated,
+    commit,
+    restored,
+    run_batch,
+    shown,
+    undo,
+)
+
+import holdfast as hf
+from holdfast.errors import SettingsError
+from holdfast.functions.operator import EventTime, NewTable, OperatorInput
+from holdfast.functions.windows.session import SessionSpec
+from holdfast.state.backends import tables_of
+
+GAP = 10
+
+
+@pytest.fixture(params=["hashmap", pytest.param("rocksdb", marks=pytest.mark.long), "cache"])
+def tables(request: pytest.FixtureRequest, tmp_path: Path) -> NewTable:
+    return tables_of(BACKENDS[request.param], str(tmp_path))
+
+
+def spec_of(lateness: int = 0, keys: tuple[str, ...] = ("k",), **aggregates: Any) -> SessionSpec:
+    declared = OperatorInput(SCHEMA, keys, EventTime(("at",), "at"), hf.session_window("at", GAP), len(keys))
+    return SessionSpec("sessions", declared, aggregates or AGGREGATES, lateness_us=lateness * SECOND)
+
+
+class Model:
+    """The open sessions of each key: lists of rows, in no order."""
+
+    def __init__(self, lateness: int, keyed: bool) -> None:
+        self.lateness, self.keyed = lateness, keyed
+        self.open: dict[str, list[list[Row]]] = {}
+        self.late = 0
+
+    def batch(self, rows: list[Row], watermark: int | None, closed: int | None) -> Shown:
+        for row in rows:
+            if closed is not None and row[1] + GAP <= closed - self.lateness:
+                self.late += 1
+                continue
+            key = row[0] if self.keyed else ""
+            meeting = [
+                session
+                for session in self.open.get(key, [])
+                if min(at for _, at, _ in session) <= row[1] + GAP and row[1] <= max(at for _, at, _ in session) + GAP
+            ]
+            others = [session for session in self.open.get(key, []) if session not in meeting]
+            self.open[key] = [*others, [*(each for session in meeting for each in session), row]]
+        closing: Shown = {}
+        for key, sessions in self.open.items():
+            for session in list(sessions):
+                end = max(at for _, at, _ in session) + GAP
+                if watermark is not None and end <= watermark - self.lateness:
+                    closing[key, min(at for _, at, _ in session), end] = aggregated(session)
+                    sessions.remove(session)
+        return closing
+
+
+def some_rows(chance: random.Random, now: int) -> list[Row]:
+    rows: list[Row] = []
+    for _ in range(chance.choice([0, 1, 3, 12])):
+        value = None if chance.random() < 0.2 else chance.randrange(-50, 50)
+        rows.append((chance.choice("abcdefg"), now + chance.randrange(-25, 30), value))
+    return rows
+
+
+@pytest.mark.parametrize("attempt", range(3))
+@pytest.mark.parametrize("keys", [("k",), ()], ids=["keyed", "alone"])
+def test_sessions_are_what_the_model_recomputes(keys: tuple[str, ...], attempt: int, tables: NewTable) -> None:
+    seed = random.randrange(1_000_000)
+    print("seed", seed)
+    chance, lateness = random.Random(seed), seed % 3 * 4
+    spec = spec_of(lateness, keys)
+    operator, model = spec.create(0, 128, tables), Model(lateness, bool(keys))
+    now, late = 100, 0
+    watermark: int | None = None
+    closed: int | None = None
+    for number in range(1, 80):
+        now += chance.choice([0, 1, 5, 15, 40])
+        watermark = chance.choice([watermark, max(watermark or 0, now - chance.randrange(30))])
+        rows = some_rows(chance, now)
+        if chance.random() < 0.2:
+            run_batch(operator, spec, number, some_rows(chance, now), (watermark, closed))
+            undo(operator)
+        result = run_batch(operator, spec, number, rows, (watermark, closed))
+        assert shown(result) == model.batch(rows, watermark, closed), f"batch {number}"
+        late += result.late
+        commit(operator)
+        closed = watermark
+        if chance.random() < 0.1:
+            operator = restored(operator, spec, tables)
+    assert late == model.late
+    run_batch(operator, spec, 80, [], (10_000, closed))
+    commit(operator)
+    assert not any(len(table) for table in operator.tables.values()), "all sessions are closed, and nothing is left"
+
+
+def test_a_row_exactly_the_gap_later_is_in_the_same_session_as_in_spark() -> None:
+    spec = spec_of()
+    operator = spec.create(0, 128)
+    rows: list[Row] = [("a", 100, 1), ("a", 110, 2), ("a", 121, 3)]
+    result = run_batch(operator, spec, 1, rows, (1000, None))
+    assert sorted(shown(result)) == [("a", 100, 120), ("a", 121, 131)]
+
+
+def test_first_and_last_of_joined_sessions_go_by_time_of_the_sessions_then_by_arrival() -> None:
+    spec = spec_of(first=hf.first("v"), last=hf.last("v"), **AGGREGATES)
+    operator = spec.create(0, 128)
+    run_batch(operator, spec, 1, [("a", 130, 3), ("a", 100, 1)], (None, None))
+    commit(operator)
+    run_batch(operator, spec, 2, [("a", 115, 9), ("a", 122, 7), ("a", 107, 8)], (None, None))
+    commit(operator)
+    (batch,) = run_batch(operator, spec, 3, [], (1000, None)).output
+    (row,) = batch.to_pylist()
+    assert (row["n"], row["first"]) == (5, 1)
+
+
+def test_sessions_that_change_are_refused() -> None:
+    declared = OperatorInput(SCHEMA, ("k",), EventTime(("at",), "at"), hf.session_window("at", GAP), 1)
+    with pytest.raises(SettingsError, match="no sink could find the row it replaces"):
+        SessionSpec("sessions", declared, AGGREGATES, "changes")
+    with pytest.raises(SettingsError, match="longer than nothing"):
+        hf.session_window("at", 0)
