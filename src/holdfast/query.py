@@ -49,7 +49,7 @@ class Query:
 
     @property
     def status(self) -> dict[str, Any]:
-        """PySpark's keys; `message` names a sink that planning waits for."""
+        """PySpark's keys; `message` names a sink that planning waits for, or what waits for a store that is away."""
         last = self.lastProgress
         return {
             "message": self._message(),
@@ -63,7 +63,7 @@ class Query:
             return "Stopped" if self._master.error is None else f"Ended with an error: {self._master.error}"
         if paused:
             return f"Waiting for sink {', '.join(sorted(paused))}, which has too many groups to publish"
-        return "Processing"
+        return self._master.outages.message or "Processing"
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ A wrong value raises `SettingsError` that names field, value and what is allowed
 user wrote; properties with the unit in their name (`timeout_s`, `memory_bytes`) give the number.
 """
 
+import math
 from dataclasses import dataclass, field
 
 from holdfast.changelog.retries import RetryPolicy
@@ -56,6 +57,9 @@ class CheckpointConfig:
     tolerable_failure_timeout
         The job also restarts when none has completed for so long since one was triggered, whatever the reason.
         None: no limit.
+    outage_timeout
+        For how long a running query waits for its store, a sink's target or a local disk that fails or is full, before
+        it ends; any step alone: planning, batches, restores, checkpoints, publication. None: for ever.
     unpublished_max
         Recorded groups of output that a sink may lag behind; at that number planning of batches stops.
     changelog
@@ -86,6 +90,7 @@ class CheckpointConfig:
     max_concurrent: int = 1
     tolerable_failed_checkpoints: int = 0
     tolerable_failure_timeout: Duration | None = None
+    outage_timeout: Duration | None = "10min"
     unpublished_max: int = 100
     changelog: bool = True
     log_handles_max: int = 64
@@ -111,6 +116,8 @@ class CheckpointConfig:
         if self.tolerable_failure_timeout is not None:
             limit_s = duration_s(self.tolerable_failure_timeout, "tolerable_failure_timeout")
             _above_zero(limit_s, "tolerable_failure_timeout", self.tolerable_failure_timeout)
+        if self.outage_timeout is not None:
+            _above_zero(self.outage_limit[0], "outage_timeout", self.outage_timeout)
         _whole(self.max_concurrent, "max_concurrent", 1)
         _whole(self.tolerable_failed_checkpoints, "tolerable_failed_checkpoints", 0)
         _whole(self.unpublished_max, "unpublished_max", 1)
@@ -147,6 +154,12 @@ class CheckpointConfig:
     def tolerable_failure_timeout_s(self) -> float | None:
         limit = self.tolerable_failure_timeout
         return None if limit is None else duration_s(limit, "tolerable_failure_timeout")
+
+    @property
+    def outage_limit(self) -> tuple[float, object]:
+        """In seconds, and as the user wrote it."""
+        limit = self.outage_timeout
+        return (math.inf if limit is None else duration_s(limit, "outage_timeout")), limit
 
     @property
     def materialization_interval_s(self) -> float:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.jobmaster.master import batch_due_in_s, idle_wait_s
+from holdfast.jobmaster.pace import batch_due_in_s, idle_wait_s
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,13 @@ from holdfast.checkpoint.events import Command, Event, Group, Position
 from holdfast.checkpoint.gathering import Gather
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.clock import Clock
-from holdfast.errors import CheckpointFailed, HoldfastError, PublishFailed
+from holdfast.errors import CheckpointFailed, HoldfastError, PublishFailed, StorageError
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.jobmaster.checkpoint_stats import CheckpointStats, Watch
 from holdfast.jobmaster.disposer import Disposer
 from holdfast.jobmaster.gatherer import Gatherer
 from holdfast.jobmaster.job_facts import JobFacts
+from holdfast.jobmaster.outages import CHECKPOINTS, Outages, says_outage
 from holdfast.jobmaster.publisher import Publisher
 from holdfast.jobmaster.recorder import Recorder
 from holdfast.jobmaster.taskmanagers import TaskManagers
@@ -80,12 +81,14 @@ class Control:
         facts: JobFacts,
         clock: Clock,
         listeners: Listeners,
+        outages: Outages,
     ) -> None:
         self._coordinator = coordinator
         self._task_managers = task_managers
         self._publishers = publishers
         self._clock = clock
         self._listeners = listeners
+        self._outages = outages
         self._events: queue.SimpleQueue[Event | Callable[[], None] | None] = queue.SimpleQueue()
         self._requests = _Requests()
         self._watched: dict[int, Watch] = {}
@@ -96,7 +99,7 @@ class Control:
         """Groups that sinks have still to publish, as of the last tick; to be shown, not to rely on."""
         self._closing = threading.Event()
         layouts = {sink: publisher.layout for sink, publisher in publishers.items()}
-        self._recorder = Recorder(journal, store, facts, layouts, self.post, listeners.failed, self._closing)
+        self._recorder = Recorder(journal, store, facts, layouts, self.post, listeners.failed, self._closing, outages)
         self._disposer = Disposer(store, publishers, self.post)
         self._gatherer = Gatherer(store, facts.job_id, facts.epoch, self.post)
         self._record_thread = ThreadPoolExecutor(1, "holdfast-records")
@@ -290,8 +293,24 @@ class Control:
         self.unpublished = sum(self._coordinator.backlog.values())
 
     def _handle(self, event: Event) -> None:
+        self._note_outage(event)
         for command in self._coordinator.handle(event):
             self._execute(command)
+
+    def _note_outage(self, fact: Event | Command) -> None:
+        """What the coordinator tries again by its own rules; other steps are noted where they are tried again."""
+        try:
+            match fact:
+                case events.PublicationFailed(io=True):
+                    self._outages.failed(f"publication to sink {fact.sink!r}", fact.reason)
+                case events.Published():
+                    self._outages.answered(f"publication to sink {fact.sink!r}")
+                case events.NotifyAborted(counted=True) if says_outage(fact.reason):
+                    self._outages.failed(CHECKPOINTS, fact.reason)
+                case events.NotifyCompleted():
+                    self._outages.answered(CHECKPOINTS)
+        except StorageError as error:
+            self._listeners.failed(error)
 
     def _execute(self, command: Command) -> None:
         match command:
@@ -302,11 +321,13 @@ class Control:
             case events.RecordAgain():
                 self._submit(self._record_thread, self._recorder.record_again, command)
             case events.NotifyCompleted():
+                self._note_outage(command)
                 self._notify_completed(command)
             case events.NotifyAborted():
                 log.warning("checkpoint %d aborted: %s", command.checkpoint_id, command.reason)
                 self._watched.pop(command.checkpoint_id, None)
                 self._listeners.aborted(command.counted)
+                self._note_outage(command)
                 self._tell_all(lambda gateway: gateway.abort_checkpoint(self._run, command.checkpoint_id))
             case events.CheckOwnership():
                 self._submit(self._record_thread, self._recorder.check_ownership)

@@ -213,6 +213,13 @@ OF_THE_JOB = (
         scale=MILLISECONDS,
     ),
     KnownMetric("numRestarts", "counter", "holdfast_restarts_total", "Returns to a checkpoint within this query"),
+    KnownMetric(
+        "outageMs",
+        "gauge",
+        "holdfast_outage_seconds",
+        "For how long a step has been waiting for a store or a disk that is away; 0: none is",
+        scale=MILLISECONDS,
+    ),
     KnownMetric("unpublishedGroups", "gauge", "holdfast_unpublished_groups", "Recorded groups still to be published"),
 )
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from holdfast import errors, failpoints
 from holdfast.checkpoint import events
-from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.events import Position
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.clock import Clock
@@ -27,14 +26,17 @@ from holdfast.jobmaster.checkpoint_stats import CheckpointStats
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.control import Control, Listeners
 from holdfast.jobmaster.deployer import LOSS_NOTICE_S, Deployer, StartedJob, base_objects
-from holdfast.jobmaster.parts import FATAL, facts_of, log_restored, planner_of, position_of, publishers_of, sweeper_of
+from holdfast.jobmaster.news import SourceNews
+from holdfast.jobmaster.outages import BATCHES, PLANNING, RESTORES, Outages, is_outage
+from holdfast.jobmaster.pace import IDLE_S_MAX, IDLE_S_MIN, NAP_S_MIN, batch_due_in_s, idle_wait_s
+from holdfast.jobmaster.parts import FATAL, control_of, log_restored, planner_of, position_of, publishers_of, sweeper_of
+from holdfast.jobmaster.planner import AllOffsets
 from holdfast.jobmaster.processes import Processes
 from holdfast.jobmaster.progress import Progress, Standing
 from holdfast.jobmaster.senders import Senders
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.jobmaster.waiters import End, Waiters
 from holdfast.journal.fence import TakenOver
-from holdfast.journal.journal import Journal
 from holdfast.settings import AvailableNow, CheckpointConfig, ProcessingTime
 from holdfast.sources.objects import SourceObjects
 from holdfast.taskmanager.protocol import Acknowledgement, Decline, ExchangeRoute, Registration
@@ -50,28 +52,6 @@ LOOK_AT_CLUSTER_S = 1.0
 """How soon the end of the Spark session is noticed while nothing runs that would notice by itself."""
 GRACE_S = 1.0
 """How long `stop` lets the Spark jobs of a batch end by themselves: Spark warns of each task that it has to cancel."""
-IDLE_S_MIN = 0.01
-IDLE_S_MAX = 0.05
-IDLE_RATIO = 0.02
-"""Sources without new data are looked at after so much of the time since the last batch, between the two bounds: who
-gets data several times a second waits 10 ms for it at most, and a source that rests is looked at less often."""
-NAP_S_MIN = 0.001
-"""What is left until a batch is due may be too little to be told from nothing when it is added to the time."""
-GIVE_WAY_RATIO = 0.2
-GIVE_WAY_S_MAX = 0.05
-"""A batch that is due lets a checkpoint that is under way end first, for so much of the interval of batches, at most.
-Side by side they take each other's processors: the slowest hundredth of checkpoints took 41 instead of 27 ms."""
-
-
-def batch_due_in_s(since_s: float, interval_s: float, checkpoint_under_way: bool) -> float:
-    """`processing_time(interval)`, so long after the last batch began: their starts are at least the interval apart."""
-    give_way_s = min(GIVE_WAY_RATIO * interval_s, GIVE_WAY_S_MAX) if checkpoint_under_way else 0.0
-    return interval_s + give_way_s - since_s
-
-
-def idle_wait_s(since_s: float) -> float:
-    """How long to wait before sources are looked at again, so long after the last batch began."""
-    return min(IDLE_S_MAX, max(IDLE_S_MIN, IDLE_RATIO * since_s))
 
 
 class Stopped(Exception):
@@ -86,8 +66,12 @@ class JobMaster:
         self.error: Exception | None = None
         self.metrics_url: str | None = None
         """Where this start serves metrics."""
-        self.progress = Progress(job.settings.name, job.program, clock, lambda: self._control.unpublished)
         self._settings = job.settings
+        self._limit = job.settings.checkpoint.outage_limit
+        self.outages = Outages(job.settings.name, job.store.url, clock, lambda: self._limit)
+        self.progress = Progress(
+            job.settings.name, job.program, clock, lambda: self._control.unpublished, lambda: self.outages.waited_s
+        )
         self._taken = taken
         self._cluster = cluster
         self._clock = clock
@@ -100,8 +84,6 @@ class JobMaster:
         self._failover_reason: str | None = None
         self._failovers = 0
         self._paused: frozenset[str] = frozenset()
-        self._lock = threading.Lock()
-        self._completed_positions: list[Position] = []
         self._last_started_s = float("-inf")
         self._looked_at_cluster_s = float("-inf")
         silence_s = job.settings.heartbeat_timeout_s
@@ -112,7 +94,8 @@ class JobMaster:
             job.store, job.epoch, lambda gone: self._control.post(events.ObjectsFound(gone))
         )
         self._planner = planner_of(job, self._source_objects, cluster.senders, clock)
-        self._control = self._make_control(Journal(job.store, taken.epoch, taken.base_number))
+        self._control = self._make_control(taken)
+        self._news = SourceNews(job.settings.name, self._planner)
         self._deployer = Deployer(
             job, cluster, self._senders, self._task_managers, self._control, self._stopping, self._before_commit
         )
@@ -204,24 +187,32 @@ class JobMaster:
 
     def _loop(self) -> None:
         trigger = self._settings.trigger
-        until, drain = (self._planner.latest(), trigger.drain) if isinstance(trigger, AvailableNow) else (None, False)
+        to_end = isinstance(trigger, AvailableNow)
+        drain = isinstance(trigger, AvailableNow) and trigger.drain
+        until: AllOffsets | None = None
         while True:
             self._check()
             if self._failover_reason is not None:
                 self._failover()
-            self._tell_sources()
+            self._news.tell()
             due_in_s = self._due_in_s()
             idle_s = idle_wait_s(self._clock.monotonic() - self._last_started_s)
             ready = not self._paused and due_in_s <= 0
             plan = None
             if ready or self._waiters.somebody_waits():
-                latest = until or self._waiters.serve(self._planner.latest)
-                plan = self._planner.next(latest, until is not None, drain) if ready else None
+                try:
+                    until = until or (self._planner.latest() if to_end else None)
+                    latest = until or self._waiters.serve(self._planner.latest)
+                    plan = self._planner.next(latest, to_end, drain) if ready else None
+                except Exception as error:
+                    self.outages.ride_out(PLANNING, error, self._nap)
+                    continue
+                self.outages.answered(PLANNING)
             if plan is not None:
                 self._last_started_s = self._clock.monotonic()
                 self._process(plan)
                 continue
-            if until is not None and ready and self._finished():
+            if to_end and ready and self._finished():
                 return
             self._wake.wait(min(idle_s, max(due_in_s, NAP_S_MIN)) if due_in_s > 0 else idle_s)
             self._wake.clear()
@@ -262,7 +253,8 @@ class JobMaster:
     def _process(self, plan: Plan) -> None:
         """Run a batch until it is committed; raises what no retry can help against."""
         started_s = self._clock.monotonic()
-        for attempt in range(1, BATCH_ATTEMPTS_MAX + 1):
+        attempt = 1
+        while True:
             outcome = BatchOutcome()
             try:
                 self._deployer.runner.execute(plan, outcome)
@@ -276,10 +268,7 @@ class JobMaster:
                     raise
                 if self._must_fail_over(error, outcome):
                     return
-                if attempt == BATCH_ATTEMPTS_MAX:
-                    self._abort_quietly()
-                    raise
-                log.warning("batch %d, attempt %d: %s; trying again", plan.batch, attempt, error)
+                attempt = self._next_attempt(plan, attempt, error)
                 if isinstance(error, errors.RowsNeeded):
                     self._deployer.stop_combining()
                 try:
@@ -289,6 +278,7 @@ class JobMaster:
                         return
                     raise
         failpoints.hit("jobmaster.committed")
+        self.outages.answered(BATCHES)
         self._failovers = 0
         position = self._planner.committed(plan, outcome.event_times, outcome.timers)
         self._control.post(
@@ -298,6 +288,30 @@ class JobMaster:
         )
         standing = Standing(self._planner.lag(), self._planner.source_watermarks())
         self.progress.batch(plan, outcome, self._clock.monotonic() - started_s, standing)
+
+    def _next_attempt(self, plan: Plan, attempt: int, error: Exception) -> int:
+        """The number of the next attempt at a batch; none is used up while store or disk are away."""
+        try:
+            if is_outage(error):
+                self.outages.ride_out(BATCHES, error, self._nap)
+                return attempt
+            if attempt == BATCH_ATTEMPTS_MAX:
+                raise error
+        except Stopped:
+            raise
+        except Exception:
+            self._abort_quietly()
+            raise
+        log.warning("batch %d, attempt %d: %s; trying again", plan.batch, attempt, error)
+        return attempt + 1
+
+    def _nap(self, duration_s: float) -> None:
+        """Wait, but for a failover or an end."""
+        until_s = self._clock.monotonic() + duration_s
+        while self._failover_reason is None and self._clock.monotonic() < until_s:
+            self._check()
+            self._wake.wait(IDLE_S_MAX)
+            self._wake.clear()
 
     def _before_commit(self) -> None:
         """Without a changelog a cut is of the tables as they are: it is done everywhere before the next commit."""
@@ -363,13 +377,20 @@ class JobMaster:
             try:
                 self._deployer.deploy_again(base, self._planner.next_batch)
                 break
-            except (errors.TaskManagerLost, errors.StaleCall, errors.StorageError) as error:
+            except errors.HoldfastError as error:
                 self._check()
                 self._cluster.check()
+                if is_outage(error):
+                    self._failovers -= 1
+                    self.outages.ride_out(RESTORES, error, self._nap)
+                    continue
+                if not isinstance(error, errors.TaskManagerLost | errors.StaleCall | errors.StorageError):
+                    raise
                 reason = str(error)
                 log.warning("restarting again: %s", reason)
                 if isinstance(error, errors.TaskManagerLost):
                     self._task_managers.await_loss(LOSS_NOTICE_S)
+        self.outages.answered(RESTORES)
         self._planner.restore(position_of(base))
         log_restored(self._settings.name, base)
         self.progress.restarted(reason)
@@ -428,33 +449,18 @@ class JobMaster:
                 f"changelog={checkpoint.changelog}: this query runs with changelog={found}, and it can be switched "
                 "only between two starts"
             )
+        self._limit = checkpoint.outage_limit
         self._control.post(events.ConfigChanged(checkpoint))
 
     def _on_completed(self, stats: CheckpointStats, position: Position) -> None:
         self.progress.checkpoint(stats)
-        with self._lock:
-            self._completed_positions.append(position)
+        self._news.completed(position)
         self._wake.set()
 
-    def _tell_sources(self) -> None:
-        """On the loop's thread, which owns the enumerators."""
-        with self._lock:
-            positions, self._completed_positions = self._completed_positions, []
-        if positions:
-            self._planner.completed(positions[-1])
-
     def _tell_sources_at_the_end(self) -> None:
-        """What was recorded since the loop told them last, for a next start may be long in coming, or never come.
-
-        Not where another JobMaster has taken over: sources may delete what they need no more, and that is its to do.
-        """
-        newest = position_of(self._control.newest_record)
-        if newest is None or isinstance(self._failure, errors.Fenced):
-            return
-        try:
-            self._planner.completed(newest)
-        except Exception as error:
-            log.warning("%s: a source could not be told of the last checkpoint: %s", self._settings.name, error)
+        """Not where another JobMaster has taken over: sources may delete what they need no more, which is its to do."""
+        if not isinstance(self._failure, errors.Fenced):
+            self._news.end(position_of(self._control.newest_record))
 
     def _on_failed(self, error: Exception) -> None:
         self._failure = self._failure or error
@@ -477,7 +483,7 @@ class JobMaster:
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
-    def _make_control(self, journal: Journal) -> Control:
+    def _make_control(self, taken: TakenOver) -> Control:
         listeners = Listeners(
             self._on_completed,
             self.progress.checkpoint_aborted,
@@ -487,13 +493,5 @@ class JobMaster:
             died=lambda dead, outstanding: self._sweeper.died(dead, outstanding),
             tick=self._on_tick,
         )
-        return Control(
-            Coordinator(self._settings.checkpoint),
-            journal,
-            self.job.store,
-            self._task_managers,
-            self._publishers,
-            facts_of(self.job),
-            self._clock,
-            listeners,
-        )
+        publishers, outages = self._publishers, self.outages
+        return control_of(self.job, taken, self._task_managers, publishers, self._clock, listeners, outages)

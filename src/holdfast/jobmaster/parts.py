@@ -4,17 +4,23 @@ import logging
 from collections.abc import Callable, Mapping
 
 from holdfast import errors
+from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.events import Event, Position
 from holdfast.clock import Clock
 from holdfast.graph.program import DEAD_LETTERS
+from holdfast.jobmaster.control import Control, Listeners
 from holdfast.jobmaster.deployer import StartedJob
 from holdfast.jobmaster.identity import identities
 from holdfast.jobmaster.janitor import Janitor
 from holdfast.jobmaster.job_facts import JobFacts
+from holdfast.jobmaster.outages import Outages
 from holdfast.jobmaster.planner import Planner
 from holdfast.jobmaster.publisher import Publisher
 from holdfast.jobmaster.remains import Remains
 from holdfast.jobmaster.sweeper import Sweeper
+from holdfast.jobmaster.taskmanagers import TaskManagers
+from holdfast.journal.fence import TakenOver
+from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
 from holdfast.sinks.base import PublishContext, Sink
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
@@ -23,6 +29,9 @@ from holdfast.sources.objects import SourceObjects
 from holdfast.watermarks import Watermarks
 
 log = logging.getLogger(__name__)
+
+RECORD_ATTEMPTS_MAX = 2
+"""Then a record counts as waiting for the store, and is tried on."""
 
 FATAL = (
     errors.BadRecord,
@@ -93,3 +102,17 @@ def position_of(base: CheckpointRecord | None) -> Position | None:
     if base is None:
         return None
     return Position(base.batch_time_us, base.offsets, base.source_objects, base.watermarks)
+
+
+def control_of(
+    job: StartedJob,
+    taken: TakenOver,
+    task_managers: TaskManagers,
+    publishers: dict[str, Publisher],
+    clock: Clock,
+    listeners: Listeners,
+    outages: Outages,
+) -> Control:
+    journal = Journal(job.store, taken.epoch, taken.base_number, attempts_max=RECORD_ATTEMPTS_MAX)
+    coordinator, facts = Coordinator(job.settings.checkpoint), facts_of(job)
+    return Control(coordinator, journal, job.store, task_managers, publishers, facts, clock, listeners, outages)

@@ -68,7 +68,15 @@ class _Entry:
 class Progress:
     """Thread-safe. `recent` keeps the last `RECENT_MAX` batches; figures keep the last `FIGURES_MAX`."""
 
-    def __init__(self, name: str, program: Program, clock: Clock, unpublished: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        name: str,
+        program: Program,
+        clock: Clock,
+        unpublished: Callable[[], int],
+        outage_s: Callable[[], float],
+    ) -> None:
+        self._outage_s = outage_s
         self._name = name
         self._program = program
         self._clock = clock
@@ -212,6 +220,7 @@ class Progress:
             "numInputRows": float(self._rows),
             "badRows": float(self._bad_rows),
             "unpublishedGroups": float(self._unpublished()),
+            "outageMs": self._outage_s() * 1000,
         }
         if self._checkpoints:
             last = self._checkpoints[-1]

@@ -18,6 +18,7 @@ from holdfast.checkpoint.events import Event
 from holdfast.errors import Fenced, StorageError
 from holdfast.ids import CheckpointId, JournalNumber
 from holdfast.jobmaster.job_facts import JobFacts
+from holdfast.jobmaster.outages import RECORDS, Outages
 from holdfast.journal.codec import encode_committables
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
@@ -25,8 +26,6 @@ from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
-
-RESOLVE_PAUSE_S = 0.5
 
 
 class Recorder:
@@ -41,6 +40,7 @@ class Recorder:
         post: Callable[[Event], None],
         failed: Callable[[Exception], None],
         closing: threading.Event,
+        outages: Outages,
     ) -> None:
         self._journal = journal
         self._store = store
@@ -50,6 +50,7 @@ class Recorder:
         self._post = post
         self._failed = failed
         self._closing = closing
+        self._outages = outages
         self._records: dict[JournalNumber, CheckpointRecord] = {}
         """Those in the journal that a restart may go back to. An entry is there before its event is posted."""
 
@@ -108,6 +109,9 @@ class Recorder:
         except Fenced as error:
             self._superseded(error)
             return
+        except StorageError as error:
+            self._failed(error)
+            return
         failpoints.hit("jobmaster.record.after")
         self._records[number] = record
         self._post(events.RecordWritten(checkpoint_id, number, stored))
@@ -117,14 +121,20 @@ class Recorder:
         self._failed(error)
 
     def _append(self, record: CheckpointRecord) -> JournalNumber:
-        """Until it is known what became of the record; a JobMaster that is closed leaves it to the next takeover."""
+        """Until it is known what became of the record.
+
+        Raises `StorageError` where this JobMaster is closed first, or the store is away for too long: the next takeover
+        finds out. Nothing is written or deleted any more.
+        """
         while True:
             try:
-                return self._journal.resolve() if self._journal.unresolved else self._journal.append(record)
+                number = self._journal.resolve() if self._journal.unresolved else self._journal.append(record)
             except StorageError as error:
-                log.warning("checkpoint %d: %s", record.checkpoint_id, error)
-                if self._closing.wait(RESOLVE_PAUSE_S):
+                if self._closing.wait(self._outages.failed(RECORDS, str(error))):
                     raise
+            else:
+                self._outages.answered(RECORDS)
+                return number
 
     def expire(self, command: events.ExpireRecords) -> None:
         numbers = frozenset(command.numbers)
