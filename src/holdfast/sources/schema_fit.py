@@ -58,13 +58,15 @@ def check_columns(path: str, found: Sequence[str], schema: pa.Schema, policy: Ev
 
 def check_types(path: str, found: pa.Schema, schema: pa.Schema) -> None:
     """Raise `BadRecord` naming each column whose type in the file does not fit."""
-    wrong = [
-        f"column {field.name!r} is {found.field(field.name).type}, expected {field.type}"
-        for field in schema
-        if field.name in found.names and not fits(found.field(field.name).type, field.type)
-    ]
-    if wrong:
-        raise BadRecord(f"{path}: {'; '.join(wrong)}: write the file with the expected types, or change schema=")
+    pairs = [(field.name, found.field(field.name).type, field.type) for field in schema if field.name in found.names]
+    wrong = [(name, type_, wanted) for name, type_, wanted in pairs if not fits(type_, wanted)]
+    if not wrong:
+        return
+    problems = "; ".join(f"column {name!r} is {type_}, expected {wanted}" for name, type_, wanted in wrong)
+    advice = "write the file with the expected types, or change schema="
+    if all(pa.types.is_timestamp(type_) and pa.types.is_timestamp(wanted) for _, type_, wanted in wrong):
+        advice += " (TIMESTAMP_NTZ for times without a zone, TIMESTAMP for times with a zone)"
+    raise BadRecord(f"{path}: {problems}: {advice}")
 
 
 def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
