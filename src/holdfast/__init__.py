@@ -37,7 +37,7 @@ from holdfast.settings import (
     processing_time,
 )
 from holdfast.sinks.callback import CallbackSink
-from holdfast.sinks.delta import DeltaSink
+from holdfast.sinks.delta.delta_sink import DeltaSink
 from holdfast.sinks.memory import MemorySink
 from holdfast.sinks.noop import NoopSink
 from holdfast.sinks.parquet import ParquetSink

@@ -8,7 +8,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from holdfast.sinks.base import PublishContext, SinkContext, StageContext
-from holdfast.sinks.delta import DeltaSink
+from holdfast.sinks.delta.delta_sink import DeltaSink
 from holdfast.storage.store import ObjectStore, open_store
 
 JOB = "0123456789abcdef0123456789abcdef"

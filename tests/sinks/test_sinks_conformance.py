@@ -16,12 +16,12 @@ from deltalake import DeltaTable
 
 from holdfast import failpoints
 from holdfast.errors import CorruptObject, HoldfastError, PublishFailed, StorageError
-from holdfast.sinks import delta as delta_module
 from holdfast.sinks import parquet as parquet_module
 from holdfast.sinks import staging as staging_module
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
 from holdfast.sinks.callback import CallbackSink
-from holdfast.sinks.delta import DeltaSink
+from holdfast.sinks.delta import delta_sink as delta_module
+from holdfast.sinks.delta.delta_sink import DeltaSink
 from holdfast.sinks.memory import MemorySink
 from holdfast.sinks.noop import NoopSink
 from holdfast.sinks.parquet import ParquetSink

@@ -16,9 +16,9 @@ from sinks_delta_kit import JOB, SCHEMA, Target, row
 
 from holdfast import failpoints
 from holdfast.errors import CorruptObject, PublishFailed, SettingsError, StorageError
-from holdfast.sinks import delta as delta_module
 from holdfast.sinks.base import PublishContext, StageContext
-from holdfast.sinks.delta import DeltaSink
+from holdfast.sinks.delta import delta_sink as delta_module
+from holdfast.sinks.delta.delta_sink import DeltaSink
 from holdfast.storage.store import open_store
 
 
@@ -224,7 +224,7 @@ def test_an_append_that_vacuum_took_before_its_commit_is_refused(
     target = Target(folder)
     group = target.stage(row(1, "a"))
     next(folder.glob("*.parquet")).unlink()
-    monkeypatch.setattr("holdfast.sinks.delta_files.UNCHECKED_AGE_S", -60.0)
+    monkeypatch.setattr("holdfast.sinks.delta.table_files.UNCHECKED_AGE_S", -60.0)
     with pytest.raises(PublishFailed, match="VACUUM"):
         target.publish(1, group)
     assert target.table.version() == 0

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from holdfast.errors import JobRefused
 from holdfast.sinks.base import PublishContext, SinkContext, StageContext
-from holdfast.sinks.delta import DeltaSink
+from holdfast.sinks.delta.delta_sink import DeltaSink
 from holdfast.sinks.parquet import ParquetSink
 from holdfast.storage.store import open_store
 

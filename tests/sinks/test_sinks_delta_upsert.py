@@ -14,7 +14,7 @@ from sinks_delta_kit import CHANGES, JOB, SCHEMA, Target, row
 
 from holdfast.errors import BadRecord
 from holdfast.sinks.base import PublishContext, SinkContext, StageContext
-from holdfast.sinks.delta import DeltaSink
+from holdfast.sinks.delta.delta_sink import DeltaSink
 from holdfast.storage.store import open_store
 
 

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from moto.server import ThreadedMotoServer
 
 from holdfast.sinks.base import PublishContext, SinkContext, StageContext
-from holdfast.sinks.delta import DeltaSink
+from holdfast.sinks.delta.delta_sink import DeltaSink
 from holdfast.sinks.parquet import ParquetSink
 from holdfast.storage.store import open_store
 
@@ -38,7 +38,7 @@ def test_a_delta_table_on_s3_takes_each_number_once(
     mode: Any, small: bool, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not small:
-        monkeypatch.setattr("holdfast.sinks.delta.SMALL_BYTES_MAX", -1)
+        monkeypatch.setattr("holdfast.sinks.delta.delta_sink.SMALL_BYTES_MAX", -1)
     url = f"s3://bucket/{uuid4().hex}"
     store = open_store("s3://bucket/job", options)
     keys = ("k",) if mode == "upsert" else None

@@ -26,10 +26,10 @@ from holdfast.errors import JobRefused, PublishFailed, SettingsError, StorageErr
 from holdfast.failpoints import hit
 from holdfast.schema import CHANGE_TYPE
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
-from holdfast.sinks.delta_commit import Append, Applications, Group, Upsert
-from holdfast.sinks.delta_files import write_files
-from holdfast.sinks.delta_merge import check_changes, data_schema
-from holdfast.sinks.delta_schema import differences, missing_columns, stored_schema, unsupported
+from holdfast.sinks.delta.commits import Append, Applications, Group, Upsert
+from holdfast.sinks.delta.merging import check_changes, data_schema
+from holdfast.sinks.delta.table_files import write_files
+from holdfast.sinks.delta.table_schema import differences, missing_columns, stored_schema, unsupported
 from holdfast.sinks.partitions import empty_partitions_to_null, partition_differences, unwritable
 from holdfast.sinks.staging import (
     SMALL_BYTES_MAX,

@@ -19,8 +19,8 @@ from deltalake.exceptions import CommitFailedError
 
 from holdfast.sinks import staging
 from holdfast.sinks.base import PublishContext
-from holdfast.sinks.delta_files import add_action, require_files, write_files
-from holdfast.sinks.delta_merge import changes_of, last_per_key, merge
+from holdfast.sinks.delta.merging import changes_of, last_per_key, merge
+from holdfast.sinks.delta.table_files import add_action, require_files, write_files
 from holdfast.sinks.staging import StagedDeltaFile, StagedRows, portions, read_rows
 from holdfast.storage.store import ObjectStore
 
