@@ -1,6 +1,7 @@
 """Partition values: what is written is read back by Spark, Arrow, DuckDB and delta-rs; the rest is refused before."""
 
 import datetime
+import sys
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -66,7 +67,7 @@ def expected(rows: Any = ROWS) -> list[tuple[Any, ...]]:
 
 def write(sink: Any, *, files: bool, monkeypatch: pytest.MonkeyPatch, rows: Any = ROWS) -> None:
     """Stage and publish rows, as files of their own or gathered."""
-    monkeypatch.setattr(f"holdfast.sinks.{sink.kind}.SMALL_BYTES_MAX", -1 if files else 1 << 20)
+    monkeypatch.setattr(sys.modules[type(sink).__module__], "SMALL_BYTES_MAX", -1 if files else 1 << 20)
     store = open_store(f"memory://{uuid4().hex}")
     batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
     assert sink.refused(batch) == {}
