@@ -308,3 +308,45 @@ def test_a_source_hears_of_the_checkpoint_that_a_start_begins_from_and_of_its_la
     query.processAllAvailable()
     query.stop()
     assert [note for note in Heard.notes[5:] if note != "planned"] == [{"0": 50}, {"0": 90}]
+
+
+@pytest.mark.parametrize("again", ["processing_time", "available_now"])
+def test_where_a_source_begins_is_recorded_before_its_first_row(tmp_path, again):
+    """Asked again after a death, "latest" would pass over what came since the first start."""
+    storage, sink = new_storage(), hf.MemorySink(name="out")
+
+    def file(number):
+        hidden = tmp_path / f"_{number}"
+        hidden.write_text(f"k\n{number}\n")
+        hidden.rename(tmp_path / f"{number}.csv")
+
+    def job():
+        made = new_job(storage)
+        made.read(hf.FileSource(f"{tmp_path}/*.csv", schema="k BIGINT", name="files", starting="latest")).write(sink)
+        return made
+
+    file(0)
+    query = start(job(), hf.processing_time())
+    until(lambda: query.checkpoints)
+    assert query.totals.rows == 0
+    file(1)
+    until(lambda: query.totals.rows == 1)
+    query.stop()
+    assert not sink.rows(), "no checkpoint holds the row"
+    file(2)
+    query = start(job(), getattr(hf, again)())
+    query.processAllAvailable() if again == "processing_time" else query.awaitTermination()
+    query.stop()
+    assert sorted(tuples(sink)) == [(1,), (2,)]
+
+
+def test_a_job_that_begins_at_the_latest_rows_and_ends_with_what_is_there_has_recorded_its_beginning(tmp_path):
+    (tmp_path / "0.csv").write_text("k\n0\n")
+    storage, sink = new_storage(), hf.MemorySink(name="out")
+    for _ in range(2):
+        job = new_job(storage)
+        source = hf.FileSource(f"{tmp_path}/*.csv", schema="k BIGINT", name="files", starting="latest")
+        job.read(source).key_by("k").aggregate(n=hf.count()).write(sink)
+        run(job)
+        (tmp_path / "1.csv").write_text("k\n1\n")
+    assert tuples(sink) == [(1, 1)]

@@ -95,7 +95,7 @@ class JobMaster:
         )
         self._planner = planner_of(job, self._source_objects, cluster.senders, clock)
         self._control = self._make_control(taken)
-        self._news = SourceNews(job.settings.name, self._planner)
+        self._news = SourceNews(job.settings.name, self._planner, self._control.request_checkpoint)
         self._deployer = Deployer(
             job, cluster, self._senders, self._task_managers, self._control, self._stopping, self._before_commit
         )
@@ -212,7 +212,7 @@ class JobMaster:
                 self._last_started_s = self._clock.monotonic()
                 self._process(plan)
                 continue
-            if to_end and ready and self._finished():
+            if to_end and ready and not self._planner.awaits_record and self._finished():
                 return
             self._wake.wait(min(idle_s, max(due_in_s, NAP_S_MIN)) if due_in_s > 0 else idle_s)
             self._wake.clear()

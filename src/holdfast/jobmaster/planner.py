@@ -88,6 +88,10 @@ class Planner:
         self._timers: Mapping[str, list[Timers]] | None = None
         """By operator, what the last batch left of each subtask's timers; None: not known."""
         self._initial: AllOffsets = {}
+        self._unrecorded: set[str] = set()
+        """Sources that were asked where to begin, as long as no checkpoint says what they answered."""
+        self._begun = False
+        """The batch without rows that fixes where they begin is planned."""
         self._completed: Mapping[str, Mapping[str, Scalar]] | None = None
         """What sources were told of last."""
         self.offsets: AllOffsets = {}
@@ -97,6 +101,11 @@ class Planner:
         for name, enumerator in self._enumerators.items():
             if base is not None and name in base.offsets:
                 enumerator.restore(dict(base.offsets[name]), list(base.source_objects.get(name, [])))
+        self._unrecorded = {
+            name
+            for name, enumerator in self._enumerators.items()
+            if enumerator.initial_varies and (base is None or name not in base.offsets)
+        }
         if base is not None:
             self.completed(base)
         self._initial = {
@@ -111,6 +120,7 @@ class Planner:
         self.offsets = {name: dict(offsets.get(name, self._initial[name])) for name in self._enumerators}
         self._watermarks.restore({} if base is None else base.watermarks)
         self._timers = None
+        self._begun = False
         if base is not None:
             self._batch_time_us = max(self._batch_time_us, base.batch_time_us)
 
@@ -123,7 +133,15 @@ class Planner:
 
         With `to_end` no time passes for timers but that of batches: none is waited for. With `drain` the input is
         declared complete after its last row, once: that batch closes all windows and fires all event-time timers.
+        Where a source was asked where to begin, the first batch has no rows: it fixes the answer, and the next one
+        waits until a checkpoint has recorded that (`awaits_record`).
         """
+        if self.awaits_record:
+            return None
+        if self._unrecorded:
+            self._begun = True
+            asked: AllOffsets = {name: {} for name in self._unrecorded}
+            return self._planned({name: SourcePlan(to, []) for name, to in self.offsets.items()}, self.offsets | asked)
         drained = False
         plans = self._hold_back(self._source_plans(until))
         self._refuse_rows_after_the_end(plans)
@@ -134,11 +152,19 @@ class Planner:
                     return None
                 self._watermarks.drain()
                 drained = True
+        return self._planned(plans, self.offsets, drained)
+
+    @property
+    def awaits_record(self) -> bool:
+        """Whether a checkpoint is to be taken before the next batch."""
+        return self._begun and bool(self._unrecorded)
+
+    def _planned(self, plans: Mapping[str, SourcePlan], start: AllOffsets, drained: bool = False) -> Plan:
         self._batch_time_us = max(self._batch_time_us, int(self._clock.now() * 1_000_000))
         plan = Plan(
             batch=self._next_batch,
             batch_time_us=self._batch_time_us,
-            start=self.offsets,
+            start=start,
             to={name: plan.to for name, plan in plans.items()},
             reads={name: group_reads(plan.reads, self._senders) for name, plan in plans.items()},
             watermarks=self._watermarks.of_operators(self._batch_time_us),
@@ -231,6 +257,7 @@ class Planner:
         if position.offsets == self._completed:
             return
         self._completed = position.offsets
+        self._unrecorded -= position.offsets.keys()
         for name, enumerator in self._enumerators.items():
             if name in position.offsets:
                 enumerator.completed(dict(position.offsets[name]))

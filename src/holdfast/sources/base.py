@@ -82,6 +82,15 @@ class Enumerator(ABC):
     def initial(self) -> Offsets:
         """Return the offsets before the first row, with `starting=` applied."""
 
+    @property
+    def initial_varies(self) -> bool:
+        """Whether `initial` may say something else when it is asked again later, as "latest" does.
+
+        Its answer is then recorded in a checkpoint before the first row is read, so that a start after a death goes on
+        from there.
+        """
+        return False
+
     @abstractmethod
     def latest(self) -> Offsets:
         """Look for new data, and return offsets that include all of it. May do I/O.

@@ -116,6 +116,10 @@ class ReaderEnumerator(Enumerator):
             self._steps = [dict(first)]
         return dict(first)
 
+    @property
+    def initial_varies(self) -> bool:
+        return self._starting is None
+
     def restore(self, offsets: Offsets, objects: list[str]) -> None:
         self._steps = [dict(offsets)]
 

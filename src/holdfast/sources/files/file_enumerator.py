@@ -72,6 +72,10 @@ class FileEnumerator(Enumerator):
             return {NEXT: sum(file.modified_us < since_us for file in files)}
         return {NEXT: 0}
 
+    @property
+    def initial_varies(self) -> bool:
+        return self._starting != "earliest"
+
     def latest(self) -> Offsets:
         self._discover()
         return {NEXT: len(self._backlog.files)}
