@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import holdfast as hf
 
 WAIT_S_MAX = 60.0
+SENDERS: int | None = None
+"""How many senders of a job stay where a test does not say: as many as fit. Test modules run with 0 as well."""
 _times = itertools.count(1_000_000_000)
 
 
@@ -20,6 +22,7 @@ def new_job(spark: Any, folder: Path, **settings: Any) -> hf.Job:
     """A job on Spark with its storage in `folder`; checkpoints only where somebody asks for one."""
     settings.setdefault("checkpoint", hf.CheckpointConfig(trigger=hf.manual()))
     settings.setdefault("parallelism", 2)
+    settings.setdefault("senders", SENDERS)
     settings.setdefault("name", "test")
     settings.setdefault("storage", f"file://{folder}/storage")
     return hf.Job(spark, **settings)
@@ -60,12 +63,22 @@ def until(condition: Callable[[], bool], seconds: float = WAIT_S_MAX) -> None:
 
 def kill_task_manager(query: hf.Query, number: int) -> None:
     """SIGKILL to the worker that listens where that TaskManager is."""
-    port = int(query.taskManagers[number]["address"].rsplit(":", 1)[1])
+    worker_at(query.taskManagers[number]["address"]).kill()
+
+
+def senders(query: hf.Query) -> dict[int, psutil.Process]:
+    """The workers of the senders that serve now, by their incarnations."""
+    serving = list(query._master._senders._serving.values())
+    return {each.process.incarnation: worker_at(each.address) for each in serving}
+
+
+def worker_at(address: str) -> psutil.Process:
+    """The process that listens there."""
+    port = int(address.rsplit(":", 1)[1])
     for process in psutil.Process().children(recursive=True):
         try:
             if any(each.laddr.port == port for each in process.net_connections("tcp") if each.status == "LISTEN"):
-                process.kill()
-                return
+                return process
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     raise AssertionError(f"nobody listens on port {port}")
