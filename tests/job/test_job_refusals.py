@@ -426,3 +426,24 @@ def test_the_least_memory_that_is_allowed_is_enough_for_many_subtasks_with_many_
     job = new_job(state=state, parallelism=64, task_manager=hf.TaskManagerConfig(memory=MEMORY_BYTES_MIN))
     job.read(hf.SequenceSource(5_000)).key_by("value").process(Every(), "k BIGINT").write(hf.NoopSink())
     assert run(job).totals.rows == 5_000
+
+
+@pytest.mark.parametrize("damage", ["missing", "altered"])
+def test_a_damaged_or_missing_object_of_a_table_names_who_needs_it_and_what_to_do(damage):
+    storage = new_storage()
+    store = open_store(storage)
+
+    def counting():
+        job = new_job(storage)
+        job.read(script(ROWS, name="script")).key_by("k").aggregate(n=hf.count(), name="counts").write(hf.NoopSink())
+        return job
+
+    run(counting())
+    [name, *_] = [info.name for info in store.list("dstl/")]
+    if damage == "missing":
+        store.delete([name])
+    else:
+        store.put(name, bytes(len(store.get(name))))
+    message = rf"operator 'counts', subtask 0: the state table .* of checkpoint 1 .*{name}.*holdfast verify.*drop_state"
+    with pytest.raises(hf.HoldfastError, match=message):
+        run(counting())

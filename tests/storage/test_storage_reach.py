@@ -101,3 +101,12 @@ def test_a_bucket_that_is_not_there_is_named(s3_options: dict[str, str]) -> None
 def test_local_stores_are_always_in_reach(tmp_path: object) -> None:
     check_reachable(f"file://{tmp_path}/not-there")
     check_reachable("memory://x")
+
+
+def test_s3_without_credentials_begins_with_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise GenericError("Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 1ms")
+
+    monkeypatch.setattr(obstore, "list", fails)
+    with pytest.raises(StorageError, match=r"^s3://bucket/x: no credentials were found: give them in storage_options"):
+        check_reachable("s3://bucket/x", {"aws_region": "us-east-1"})

@@ -1,5 +1,6 @@
 """Whether a store can be reached at all: asked once, quickly, before anything relies on the patience of retries."""
 
+import re
 from collections.abc import Mapping
 
 from holdfast.errors import StorageError
@@ -9,6 +10,9 @@ from holdfast.storage.store import open_store
 ATTEMPTS_MAX = 2
 QUICK = {"timeout": "5s", "connect_timeout": "2s"}
 """Of one attempt; the user's own time-outs hold where there are any."""
+
+NO_CREDENTIALS = re.compile(r"169\.254\.169\.254|metadata\.google\.internal|169\.254\.170\.2")
+"""Where a cloud's machines ask who they are: nobody asks there who was given credentials."""
 
 LOCAL = ("file:", "memory:")
 
@@ -31,6 +35,12 @@ def check_reachable(url: str, storage_options: Mapping[str, str] | None = None) 
             store.list(JOURNAL, after=f"{JOURNAL}~")  # begins after all there is: one empty page
             return
         except StorageError as error:
+            if NO_CREDENTIALS.search(str(error)):
+                raise StorageError(
+                    f"{url}: no credentials were found: give them in storage_options (aws_access_key_id and "
+                    "aws_secret_access_key for S3), or in the provider's environment variables (AWS_ACCESS_KEY_ID, …). "
+                    f"Without them the machine's own identity was asked for, in vain: {error}"
+                ) from None
             if attempt == ATTEMPTS_MAX:
                 raise StorageError(
                     f"{error}. The storage cannot be reached: check its URL, and endpoint, region and credentials in "

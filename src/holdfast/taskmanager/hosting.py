@@ -20,7 +20,7 @@ from holdfast.changelog.janitor import Janitor
 from holdfast.changelog.retries import RetryPolicy
 from holdfast.changelog.uploader import Uploader
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError
+from holdfast.errors import CorruptObject, HoldfastError, ObjectNotFound
 from holdfast.failpoints import hit
 from holdfast.graph.program import Program
 from holdfast.materialize.keyed_state import KeyedState
@@ -229,6 +229,17 @@ def _uploader(deployment: Deployment, store: ObjectStore, janitor: Janitor, copi
     )
 
 
+def _cannot_restore(subtask: SubtaskDeployment, table: str, deployment: Deployment, error: Exception) -> str:
+    """Who needs an object that is damaged or missing, and what can be done."""
+    base = deployment.base
+    checkpoint = "the checkpoint" if base is None else f"checkpoint {base.checkpoint_id} (batch {base.batch})"
+    return (
+        f"operator {subtask.operator!r}, subtask {subtask.subtask}: the state table {table!r} of {checkpoint} cannot "
+        f"be restored: {error}. Restore the object from a backup or the bucket's older versions (`holdfast verify` lists "
+        f"all that is wrong); or give up this operator's state with Job(drop_state=[{subtask.operator!r}])"
+    )
+
+
 def _restored(
     subtask: SubtaskDeployment,
     deployment: Deployment,
@@ -251,7 +262,10 @@ def _restored(
     try:
         for name, table in operator.tables.items():
             handles = [each for each in subtask.restore if (each.operator, each.table) == (subtask.operator, name)]
-            files = restore_table(table, handles, fetch, start, stop, local_dir, expected=True)
+            try:
+                files = restore_table(table, handles, fetch, start, stop, local_dir, expected=True)
+            except (ObjectNotFound, CorruptObject) as error:
+                raise type(error)(_cannot_restore(subtask, name, deployment, error)) from error
             hit("taskmanager.deploy.table")
             states[name] = KeyedState(
                 subtask.operator, name, table, start, stop, uploader, policy, clock, changelog=settings.enabled
