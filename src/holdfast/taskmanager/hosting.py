@@ -235,8 +235,8 @@ def _cannot_restore(subtask: SubtaskDeployment, table: str, deployment: Deployme
     checkpoint = "the checkpoint" if base is None else f"checkpoint {base.checkpoint_id} (batch {base.batch})"
     return (
         f"operator {subtask.operator!r}, subtask {subtask.subtask}: the state table {table!r} of {checkpoint} cannot "
-        f"be restored: {error}. Restore the object from a backup or the bucket's older versions (`holdfast verify` lists "
-        f"all that is wrong); or give up this operator's state with Job(drop_state=[{subtask.operator!r}])"
+        f"be restored: {error}. Restore the object from a backup or the bucket's older versions (`holdfast verify` "
+        f"lists all that is wrong); or give up this operator's state with Job(drop_state=[{subtask.operator!r}])"
     )
 
 
