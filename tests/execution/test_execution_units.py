@@ -1,9 +1,13 @@
 """Who gets which units, and which report counts: the rules of senders that stay, told what happened."""
 
-import random
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
 
 import pytest
+from execution_units_history import run_history, sender
 
+from holdfast.execution import units as rules
 from holdfast.execution.units import (
     CANCEL_S_MAX,
     LOSSES_MAX,
@@ -13,7 +17,6 @@ from holdfast.execution.units import (
     Cancel,
     Command,
     Count,
-    Event,
     Give,
     GiveUp,
     LevelBegun,
@@ -29,11 +32,6 @@ from holdfast.execution.units import (
     UnitReported,
     Units,
 )
-from holdfast.ids import ProcessId, Role
-
-
-def sender(number: int, incarnation: int | None = None) -> ProcessId:
-    return ProcessId(Role.SENDER, number, number + 1 if incarnation is None else incarnation)
 
 
 def serving(count: int) -> Units:
@@ -162,6 +160,7 @@ def test_a_sender_whose_slot_is_needed_leaves_its_units_to_the_others():
     units = serving(2)
     units.handle(LevelBegun((0, 1)))
     commands = units.handle(SendersWanted(1))
+    assert commands[0] == StartSenders(1)
     assert [command.sender for command in commands if isinstance(command, GiveUp)] == [sender(1)]
     units.handle(UnitReported(sender(0), 1, 0))
     units.handle(SenderLost(sender(1), "ended"))
@@ -170,60 +169,54 @@ def test_a_sender_whose_slot_is_needed_leaves_its_units_to_the_others():
     assert units.handle(SendersWanted(2)) == [StartSenders(2)]
 
 
-class History:
-    """Senders that start, answer and die by a seed; they answer also for orders of levels that were left."""
-
-    def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.units = Units(3)
-        self.alive: dict[int, ProcessId] = {}
-        self.incarnations = 0
-        self.orders: list[tuple[Give, list[int]]] = []
-        self.counted: list[int] = []
-        self.over = self.failed = False
-
-    def tell(self, event: Event) -> None:
-        for command in self.units.handle(event):
-            if isinstance(command, Give):
-                assert command.sender in self.alive.values(), "an order for a sender that is gone"
-                self.orders.append((command, list(command.units)))
-            elif isinstance(command, Count):
-                self.counted.append(command.unit)
-            self.failed |= isinstance(command, LevelFailed)
-            self.over |= isinstance(command, LevelDone | LevelFailed)
-
-    def step(self) -> None:
-        missing = [number for number in range(3) if number not in self.alive]
-        if missing and self.rng.random() < 0.5:
-            self.incarnations += 1
-            started = self.alive[missing[0]] = sender(missing[0], self.incarnations)
-            self.tell(SenderServes(started))
-        elif self.alive and self.rng.random() < 0.15:
-            self.tell(SenderLost(self.alive.pop(self.rng.choice(list(self.alive))), "killed"))
-        elif self.orders:
-            self.report(*self.rng.choice(self.orders))
-
-    def report(self, order: Give, left: list[int]) -> None:
-        """The next unit of an order; now and then one that was reported already. In the end, the end of the answer."""
-        unit = left.pop(0) if left and self.rng.random() < 0.7 else self.rng.choice(order.units)
-        before = len(self.counted)
-        self.tell(UnitReported(order.sender, order.attempt, unit))
-        if len(self.counted) > before:
-            assert self.alive.get(order.sender.number) == order.sender, "the report of a sender that is gone counts"
-        if not left and self.rng.random() < 0.5:
-            self.tell(AnswerEnded(order.sender, order.attempt))
-
-
 @pytest.mark.parametrize("seed", range(300))
 def test_whatever_happens_every_unit_counts_once_by_the_sender_that_holds_it(seed):
-    history = History(seed)
-    for _ in range(3):
-        level = tuple(range(history.rng.randint(1, 8)))
-        history.counted, history.over, history.failed = [], False, False
-        history.tell(LevelBegun(level))
-        leaves_early = history.rng.random() < 0.3
-        while not history.over and not (leaves_early and history.counted):
-            history.step()
-        history.tell(LevelLeft(0.0))
-        assert len(history.counted) == len(set(history.counted))
-        assert history.failed or leaves_early or sorted(history.counted) == list(level)
+    run_history(seed)
+
+
+def _believes_who_is_gone() -> AbstractContextManager[Any]:
+    def order(self: Units, event: Any) -> Any:
+        same = [each for process, each in self._senders.items() if process.number == event.sender.number]
+        return same[0] if same else None
+
+    return mock.patch.object(Units, "_order", order)
+
+
+def _believes_earlier_attempts() -> AbstractContextManager[Any]:
+    return mock.patch.object(Units, "_order", lambda self, event: self._senders.get(event.sender))
+
+
+def _forgets_units_of_the_lost() -> AbstractContextManager[Any]:
+    return mock.patch.object(Units, "_without", lambda self, process, reason: self._senders.pop(process, None) and ())
+
+
+def _gives_to_the_busy() -> AbstractContextManager[Any]:
+    return mock.patch.object(rules._Sender, "free", True)
+
+
+def _keeps_what_was_left() -> AbstractContextManager[Any]:
+    def left(self: Units, event: Any) -> Any:
+        self._level = None
+        return []
+
+    return mock.patch.object(Units, "_on_left", left)
+
+
+MUTATIONS = [
+    _believes_who_is_gone,
+    _believes_earlier_attempts,
+    _forgets_units_of_the_lost,
+    _gives_to_the_busy,
+    _keeps_what_was_left,
+]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__.strip("_"))
+def test_a_rule_that_is_broken_is_found_out(mutation):
+    with mutation():
+        for seed in range(300):
+            try:
+                run_history(seed)
+            except (AssertionError, KeyError, IndexError, TypeError, ValueError):
+                return
+    raise AssertionError("no history complained")

@@ -310,6 +310,9 @@ class SimulatedCluster:
             if self.network.rng.random() < 0.5:
                 self.network.runtime.later(self.network.rng.expovariate(1.0), hosted.process.kill)
 
+    def residents_that_fit(self) -> int:
+        return self.residents
+
     def check(self) -> None:
         pass
 

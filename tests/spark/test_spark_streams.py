@@ -241,17 +241,18 @@ def test_the_users_session_stays_as_it_was_and_spark_jobs_say_what_they_are(spar
     spark.conf.set("spark.sql.adaptive.enabled", "true")
     before = dict(spark.sparkContext.getConf().getAll()), spark.sql("SET").collect()
     spark.sparkContext.setJobGroup("the user's", "the user's own")
-    job, sink = new_job(spark, tmp_path, name="delays"), hf.MemorySink()
+    name = "delays" if how is None else "delays-0"
+    job, sink = new_job(spark, tmp_path, name=name), hf.MemorySink()
     numbers(job, 100).transform(lambda df: df.where("v < 50")).key_by("k").aggregate(n=hf.count()).write(sink)
     query = job.start(hf.processing_time())
     query.processAllAvailable()
     descriptions = {str(job_data.description().get()) for job_data in jobs(spark) if job_data.description().isDefined()}
     query.stop()
-    assert "delays: TaskManager 0, incarnation 1" in descriptions
-    assert "delays: batch 1, push 0" in descriptions, "a transform runs in Spark"
+    assert f"{name}: TaskManager 0, incarnation 1" in descriptions
+    assert f"{name}: batch 1, push 0" in descriptions, "a transform runs in Spark"
     stays = how is None
-    assert ("delays: sender 0, incarnation 1: reads, runs Python steps, sends and stages" in descriptions) == stays
-    assert ("delays: batch 1, pull 1" in descriptions) != stays
+    assert (f"{name}: sender 0, incarnation 1: reads, runs Python steps, sends and stages" in descriptions) == stays
+    assert (f"{name}: batch 1, pull 1" in descriptions) != stays
     assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") == "the user's"
     assert spark.sparkContext.getLocalProperty("spark.job.description") == "the user's own"
     assert (dict(spark.sparkContext.getConf().getAll()), spark.sql("SET").collect()) == before

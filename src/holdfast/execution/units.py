@@ -160,7 +160,7 @@ class LevelFailed:
 
 @dataclass(frozen=True, slots=True)
 class StartSenders:
-    """Have so many senders run: start those that are missing."""
+    """Have so many senders run: start those that are missing; those above that number are not started again."""
 
     count: int
 
@@ -259,11 +259,13 @@ class Units:
         yield from self._give()
 
     def _on_wanted(self, event: SendersWanted) -> Iterable[Command]:
+        if self._failed_starts >= STARTS_MAX:
+            return
         before, self.count = self.count, event.count
+        if event.count != before:
+            yield StartSenders(event.count)
         for sender in [each for each in self._senders if each.number >= event.count]:
             yield from self._give_up(sender, "its slot is needed for a TaskManager")
-        if event.count > before:
-            yield StartSenders(event.count)
         yield from self._give()
 
     def _on_tick(self, event: Tick) -> Iterable[Command]:

@@ -46,6 +46,10 @@ class Cluster(Protocol):
     heartbeats: bool
     """Whether its processes send heartbeats; where they do not, silence says nothing."""
 
+    def residents_that_fit(self) -> int:
+        """How many senders can stay now beside all TaskManagers: fewer than `residents` while executors are missing."""
+        ...
+
     def check(self) -> None:
         """Raises `SessionStopped` where this place is no more: nothing will run here again."""
         ...

@@ -474,6 +474,7 @@ class JobMaster:
             self._looked_at_cluster_s = now_s
             try:
                 self._cluster.check()
+                self._senders.make_room(self._task_managers.missing)
             except errors.SessionStopped as error:
                 self._on_failed(error)
 

@@ -146,6 +146,15 @@ class Senders(Processes[SenderGateway]):
         super().check_heartbeats()
         self._tell(rules.Tick(self._clock.monotonic()))
 
+    def make_room(self, task_managers_missing: bool) -> None:
+        """Give slots up for a TaskManager that has none while executors are missing; take them again afterwards."""
+        if not self._cluster.residents or not (task_managers_missing or self._units.count < self._cluster.residents):
+            return
+        fit = self._cluster.residents_that_fit()
+        if fit > self._units.count or (task_managers_missing and fit < self._units.count):
+            log.warning("Spark has slots for %d senders beside all TaskManagers; %d were to stay", fit, self.count)
+            self._tell(rules.SendersWanted(fit))
+
     # --- what the rules say -------------------------------------------------------------------------------------------
 
     def _handle(self, event: rules.Event, result: UnitResult | None = None) -> None:

@@ -68,6 +68,11 @@ class TaskManagers(Processes[TaskManagerGateway]):
             serving = [self._serving[index] for index in sorted(self._serving)]
             return [ExchangeRoute(each.process.number, each.process.incarnation, each.address) for each in serving]
 
+    @property
+    def missing(self) -> bool:
+        """Whether one of them does not serve."""
+        return len(self._serving) < self.count
+
     def take_dead(self, live: Collection[int]) -> list[int]:
         """Incarnations that ended since the last call. Those that somebody still takes for `live` come next time."""
         with self._changed:

@@ -26,6 +26,7 @@ from holdfast.spark.failures import step_failure
 from holdfast.spark.hosting import Hosting
 from holdfast.spark.session import cancel_group, has_ended
 from holdfast.spark.shipping import shipped_by_value
+from holdfast.spark.slots import slots
 from holdfast.spark.staying import StayingProcess
 from holdfast.spark.tasks import DeliverUnit, ReadUnit, RunUnits, Shipment, StepBatches
 from holdfast.spark.transforms import declared_rows, lanes, spark_schema
@@ -49,13 +50,14 @@ class SparkCluster:
         shipment: Shipment,
         task_manager: TaskManagerSettings,
         residents: int,
-        slots: int,
+        slots_left: int,
         modules: Sequence[ModuleType] = (),
     ) -> None:
         self.residents = residents
-        self.senders = residents or slots
-        self._slots = slots
-        self._slots_beside_residents = max(1, slots - residents)
+        self.senders = residents or slots_left
+        self._slots_left = slots_left
+        self._slots_beside_residents = max(1, slots_left - residents)
+        self._slots_taken = slots(spark) - residents
         self._spark = spark
         self._sc = spark.sparkContext
         self._name = name
@@ -68,6 +70,9 @@ class SparkCluster:
         self._lanes: dict[int, DataFrame] = {}
         self._hosting = Hosting(spark, name, self._group, self._secret)
         self._running: int | None = None
+
+    def residents_that_fit(self) -> int:
+        return max(0, min(self.residents, slots(self._spark) - self._slots_taken))
 
     def check(self) -> None:
         if has_ended(self._spark):
@@ -120,7 +125,7 @@ class SparkCluster:
         return source if isinstance(source, DataFrameSource) else None
 
     def _run_in_python(self, header: bytes, units: list[Unit]) -> list[UnitResult]:
-        tasks = min(len(units), self._slots)
+        tasks = min(len(units), self._slots_left)
         groups = [msgspec.msgpack.encode(units[task::tasks]) for task in range(tasks)]
         body = RunUnits(self._shipment, header, groups)
         encoded = self._sc.parallelize(range(tasks), tasks).mapPartitionsWithIndex(body).collect()

@@ -82,6 +82,9 @@ class LocalCluster:
         self._hosted: dict[int, _Hosted] = {}
         self._reaper = ThreadPoolExecutor(4, thread_name_prefix="holdfast-reaper")
 
+    def residents_that_fit(self) -> int:
+        return 0
+
     def check(self) -> None:
         """This process is always there."""
 

@@ -1,0 +1,103 @@
+"""Random histories of senders and the units that are given to them: what must hold is asserted at each step."""
+
+import random
+
+from holdfast.execution.units import (
+    AnswerEnded,
+    Count,
+    Event,
+    Give,
+    GiveUp,
+    LevelBegun,
+    LevelDone,
+    LevelFailed,
+    LevelLeft,
+    SenderLost,
+    SenderServes,
+    SendersWanted,
+    UnitReported,
+    Units,
+)
+from holdfast.ids import ProcessId, Role
+
+LEVELS = 3
+STEPS_MAX = 3000
+"""In a level. No history of sound rules takes a tenth of it."""
+
+
+def sender(number: int, incarnation: int | None = None) -> ProcessId:
+    return ProcessId(Role.SENDER, number, number + 1 if incarnation is None else incarnation)
+
+
+class History:
+    """Senders that start, answer and die by a seed; they answer also for orders of levels that were left."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.units = Units(3)
+        self.alive: dict[int, ProcessId] = {}
+        self.incarnations = 0
+        self.orders: list[tuple[Give, list[int], int]] = []
+        self.level = 0
+        self.counted: list[int] = []
+        self.given_up: list[ProcessId] = []
+        self.over = self.failed = False
+
+    def tell(self, event: Event) -> None:
+        for command in self.units.handle(event):
+            if isinstance(command, Give):
+                assert command.sender in self.alive.values(), "an order for a sender that is gone"
+                self.orders.append((command, list(command.units), self.level))
+            elif isinstance(command, GiveUp):
+                self.given_up.append(command.sender)
+            elif isinstance(command, Count):
+                self.counted.append(command.unit)
+            self.failed |= isinstance(command, LevelFailed)
+            self.over |= isinstance(command, LevelDone | LevelFailed)
+
+    def step(self) -> None:
+        missing = [number for number in range(self.units.count) if number not in self.alive]
+        if self.rng.random() < 0.02:
+            self.tell(SendersWanted(self.rng.randint(1, 3)))
+        elif missing and self.rng.random() < 0.5:
+            self.incarnations += 1
+            started = self.alive[missing[0]] = sender(missing[0], self.incarnations)
+            self.tell(SenderServes(started))
+        elif self.given_up:
+            gone = self.given_up.pop()
+            if self.alive.get(gone.number) == gone:
+                del self.alive[gone.number]
+            self.tell(SenderLost(gone, "given up"))
+        elif self.alive and self.rng.random() < 0.15:
+            self.tell(SenderLost(self.alive.pop(self.rng.choice(list(self.alive))), "killed"))
+        elif self.orders:
+            self.report(*self.rng.choice(self.orders))
+
+    def report(self, order: Give, left: list[int], level: int) -> None:
+        """The next unit of an order; now and then one that was reported already. In the end, the end of the answer."""
+        unit = left.pop(0) if left and self.rng.random() < 0.7 else self.rng.choice(order.units)
+        before = len(self.counted)
+        self.tell(UnitReported(order.sender, order.attempt, unit))
+        if len(self.counted) > before:
+            assert self.alive.get(order.sender.number) == order.sender, "the report of a sender that is gone counts"
+            assert level == self.level, "a report about an earlier level counts"
+        if not left and self.rng.random() < 0.5:
+            self.tell(AnswerEnded(order.sender, order.attempt))
+
+
+def run_history(seed: int) -> None:
+    """Several levels by a seed, some of them left early."""
+    history = History(seed)
+    for history.level in range(LEVELS):
+        level = tuple(range(history.rng.randint(1, 8)))
+        history.counted, history.over, history.failed = [], False, False
+        history.tell(LevelBegun(level))
+        leaves_early = history.rng.random() < 0.3
+        steps = 0
+        while not history.over and not (leaves_early and history.counted):
+            history.step()
+            steps += 1
+            assert steps < STEPS_MAX, "units are given to nobody"
+        history.tell(LevelLeft(0.0))
+        assert len(history.counted) == len(set(history.counted)), "a unit counts twice"
+        assert history.failed or leaves_early or sorted(history.counted) == list(level)

@@ -1,0 +1,129 @@
+"""Senders as the JobMaster runs them: slots given up for a TaskManager, and taken again."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+import holdfast as hf
+from holdfast.clock import ManualClock
+from holdfast.exchange.resident import Order
+from holdfast.exchange.task import LevelRequest, UnitResult
+from holdfast.graph.build import build_program
+from holdfast.graph.plan import Unit
+from holdfast.ids import ProcessId
+from holdfast.jobmaster.cluster import LevelRun, StartProcess
+from holdfast.jobmaster.senders import Senders
+from holdfast.taskmanager.protocol import ExchangeRoutes, Registration
+
+WAIT_S_MAX = 10.0
+
+
+class Answering:
+    """A sender that reports every unit at once."""
+
+    def run(self, order: Order) -> Iterator[UnitResult]:
+        for unit in order.units:
+            yield UnitResult(unit.unit, unit.leg, "attempt", rows=1)
+
+    def cancel(self, attempt: int) -> None:
+        pass
+
+
+class Slots:
+    """A cluster with so many slots for senders; who is started registers by hand."""
+
+    heartbeats = True
+    residents = senders = 2
+
+    def __init__(self) -> None:
+        self.fit = 2
+        self.started: list[StartProcess] = []
+        self.ended: list[ProcessId] = []
+        self.in_spark: list[list[int]] = []
+
+    def start(self, start: StartProcess) -> None:
+        self.started.append(start)
+
+    def end(self, process: ProcessId) -> None:
+        self.ended.append(process)
+
+    def sender(self, process: ProcessId, address: str) -> Answering:
+        return Answering()
+
+    def residents_that_fit(self) -> int:
+        return self.fit
+
+    def run_level(self, run: LevelRun) -> list[UnitResult]:
+        self.in_spark.append([unit.unit for unit in run.units])
+        return [UnitResult(unit.unit, unit.leg, "spark") for unit in run.units]
+
+
+def until(condition: Any) -> None:
+    deadline_s = time.monotonic() + WAIT_S_MAX
+    while not condition():
+        assert time.monotonic() < deadline_s, "waited in vain"
+        time.sleep(0.001)
+
+
+def level(units: int) -> LevelRun:
+    request = LevelRequest("job", 1, 1, 1, 0)
+    return LevelRun(request, [Unit(number, 0) for number in range(units)], ExchangeRoutes("job", [], [], 8), "push")
+
+
+def senders_on(cluster: Any) -> Senders:
+    job = hf.Job(None, name="senders", storage="memory://senders")
+    numbers = job.read(hf.SequenceSource(8)).map_batches(lambda batch: batch, pa.schema([("value", pa.int64())]))
+    numbers.write(hf.NoopSink())
+    program = build_program(job.declared, lambda fn, schema: schema, None)
+    return Senders(cluster, program, ManualClock(), 30.0)
+
+
+def register(senders: Senders, cluster: Slots, *numbers: int) -> None:
+    for number in numbers:
+        newest = [each.process for each in cluster.started if each.process.number == number][-1]
+        assert senders.register(Registration(newest, f"grpc://here:{number}", f"{newest}"))
+
+
+def test_a_sender_gives_its_slot_up_for_a_task_manager_and_is_started_again_when_there_is_room():
+    cluster = Slots()
+    senders = senders_on(cluster)
+    senders.start_missing()
+    register(senders, cluster, 0, 1)
+    cluster.fit = 0
+    senders.make_room(task_managers_missing=False)
+    assert not cluster.ended, "nobody needs a slot"
+    senders.make_room(task_managers_missing=True)
+    until(lambda: sorted(process.number for process in cluster.ended) == [0, 1])
+    results = senders.run_level(level(3))
+    assert cluster.in_spark == [[0, 1, 2]]
+    assert [result.attempt for result in results] == ["spark"] * 3
+    cluster.fit = 2
+    senders.make_room(task_managers_missing=False)
+    until(lambda: len(cluster.started) == 4)
+    register(senders, cluster, 0, 1)
+    assert [result.attempt for result in senders.run_level(level(3))] == ["attempt"] * 3
+    assert len(cluster.in_spark) == 1
+
+
+def test_a_run_that_was_cancelled_is_not_waited_for():
+    cluster = Slots()
+    cluster.cancel = lambda run: None  # type: ignore[attr-defined]
+    senders = senders_on(cluster)
+    senders.start_missing()
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            senders.run_level(level(2))
+        except hf.errors.TaskManagerLost as error:
+            errors.append(error)
+
+    waiting = threading.Thread(target=run)
+    waiting.start()
+    until(lambda: senders._level is not None)
+    senders.cancel(1)
+    waiting.join(WAIT_S_MAX)
+    assert [str(error) for error in errors] == ["run 1 was cancelled"]
