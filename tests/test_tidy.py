@@ -14,10 +14,11 @@ PACKAGE = ROOT / "src" / "holdfast"
 
 MAY_IMPORT: dict[str, str] = {
     # What a user builds and holds; the first call of `start()` reaches down to Spark.
-    "__init__": "functions job query settings sinks sources",
+    "__init__": "functions job query settings sinks sources streams",
     "testing": "changelog exchange functions graph job jobmaster journal query settings sinks sources storage "
     "taskmanager schema",
-    "job": "functions graph schema settings sinks sources spark",
+    "job": "functions graph schema settings sinks sources spark streams",
+    "streams": "functions graph schema sinks sources",
     "spark": "__init__ exchange graph jobmaster journal query settings sources storage taskmanager",
     "query": "jobmaster settings",
     # Control: the JobMaster executes what the pure rules decide, and the journal remembers.

@@ -22,7 +22,7 @@ from holdfast.functions.aggregates.declared import count, first, last, max, mean
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction
 from holdfast.functions.process.states import AggregatingState, ListState, MapState, ReducingState, ValueState
 from holdfast.functions.windows.declared import session_window, window
-from holdfast.job import Job, KeyedStream, Stream
+from holdfast.job import Job
 from holdfast.query import Query
 from holdfast.settings import (
     CheckpointConfig,
@@ -45,6 +45,7 @@ from holdfast.sources.dataframe import DataFrameSource
 from holdfast.sources.files.file_source import FileSource
 from holdfast.sources.pyspark_reader import DataSourceReaderSource
 from holdfast.sources.sequence import SequenceSource
+from holdfast.streams import KeyedStream, Stream
 
 __version__ = "0.1.0.dev0"
 

@@ -1,32 +1,15 @@
-"""What a user builds: a `Job`, its streams, and `start()`.
+"""What a user builds: a `Job`, its sources, and `start()`; what is done with their rows is in `streams`.
 
 Declarations only, checked as far as they can be without data; nothing runs before `start()`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, cast
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.functions.aggregates.declared import Aggregate, AggregateSpec, BadRecords, Emit, check_aggregates
-from holdfast.functions.operator import OperatorInput
-from holdfast.functions.process.declared import BatchFunction, ProcessFunction, ProcessSpec
-from holdfast.functions.windows.aggregate import LatePolicy, WindowedSpec, WindowEmit, WindowSpec, check_windowed
-from holdfast.functions.windows.declared import AnyWindow, SessionWindow
-from holdfast.functions.windows.session import SessionSpec
-from holdfast.graph.build import (
-    Declarations,
-    InputDeclaration,
-    OperatorDeclaration,
-    Path,
-    SinkDeclaration,
-    TransformDeclaration,
-)
-from holdfast.graph.program import MapBatches, OperatorOrigin, SourceOrigin
-from holdfast.schema import to_arrow_schema
+from holdfast.graph.build import Declarations, Path
+from holdfast.graph.program import SourceOrigin
 from holdfast.settings import (
     AvailableNow,
     CheckpointConfig,
@@ -36,16 +19,14 @@ from holdfast.settings import (
     Size,
     StateBackend,
     TaskManagerConfig,
-    duration_s,
     processing_time,
     size_bytes,
 )
-from holdfast.sinks.base import Sink
 from holdfast.sinks.dead_letters import DeadLetterSink
 from holdfast.sources.base import Source
-from holdfast.sources.dataframe import DataFrameSource
 from holdfast.sources.equivalents import explain_streaming_dataframe
-from holdfast.watermarks import WatermarkSpec
+from holdfast.streams import Stream
+from holdfast.units import duration_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -143,7 +124,7 @@ class Job:
         self.task_manager = task_manager or TaskManagerConfig()
         self.max_rows_per_batch = max_rows_per_batch
         self.max_event_time_skew_us = (
-            None if max_event_time_skew is None else _micros(max_event_time_skew, "max_event_time_skew")
+            None if max_event_time_skew is None else duration_us(max_event_time_skew, "max_event_time_skew")
         )
         self.max_bytes_per_batch = size_bytes(max_bytes_per_batch, "max_bytes_per_batch")
         self.dead_letters = _dead_letter_sink(bad_records, dead_letters, self.storage_options)
@@ -238,200 +219,6 @@ class Job:
                 "or start with processing_time()"
             )
         return trigger
-
-
-class Stream:
-    """Rows without keys. Immutable: every method gives a new stream."""
-
-    def __init__(self, job: Job, paths: tuple[Path, ...]) -> None:
-        self._job = job
-        self._paths = paths
-
-    def __repr__(self) -> str:
-        return f"<Stream of job {self._job.name!r}: {_described(self._paths)}>"
-
-    def _then(self, step: MapBatches | TransformDeclaration) -> "Stream":
-        return Stream(self._job, tuple(replace(path, steps=(*path.steps, step)) for path in self._paths))
-
-    def with_watermark(self, column: str, delay: Duration, idle_timeout: Duration | None = None) -> "Stream":
-        """Say how far event time has come: `column`'s newest value per split, less `delay`; the least over all splits.
-
-        The watermark of a batch comes from rows of earlier batches and never goes back. A split holds it back from
-        its assignment on, also before its first row, until it is read to its end (as files are). Windows close by the
-        watermark; functions see it as `ctx.watermark`, and their event-time timers fire by it. This method belongs
-        right after `read()`; `column` is a timestamp of the source.
-
-        Parameters
-        ----------
-        idle_timeout
-            A split without rows for so long (by the batches' time) does not hold the others back. None: it does.
-        """
-        delay_us = _micros(delay, "delay")
-        idle_us = None if idle_timeout is None else _micros(idle_timeout, "idle_timeout")
-        paths: list[Path] = []
-        for path in self._paths:
-            if path.steps or path.watermark is not None or not isinstance(path.origin, SourceOrigin):
-                raise JobRefused(
-                    f"with_watermark({column!r}): it belongs right after read(), once, before any other step, since "
-                    "the watermark follows the splits of a source"
-                )
-            if isinstance(self._job.declared.sources[path.origin.source], DataFrameSource):
-                raise JobRefused(
-                    f"with_watermark({column!r}): source {path.origin.source!r} is read by Spark, which does not say "
-                    "which row is of which split; use a source that Holdfast reads"
-                )
-            paths.append(replace(path, watermark=WatermarkSpec(path.origin.source, column, delay_us, idle_us)))
-        return Stream(self._job, tuple(paths))
-
-    def transform(self, fn: "Callable[[DataFrame], DataFrame]") -> "Stream":
-        """Apply `DataFrame -> DataFrame` by Spark SQL, batch by batch.
-
-        Analysed once at `start()`, and refused there if it needs a shuffle, changes the number of partitions, or is
-        nondeterministic: a batch that is repeated must give the same rows.
-        """
-        return self._then(TransformDeclaration(fn))
-
-    def map_batches(
-        self, fn: Callable[[pa.RecordBatch], pa.RecordBatch | Iterator[pa.RecordBatch]], schema: Any
-    ) -> "Stream":
-        """Apply `fn` to Arrow record batches, in Python, without the JVM. `schema`: of what it returns."""
-        return self._then(MapBatches(fn, to_arrow_schema(schema)))
-
-    def union(self, other: "Stream") -> "Stream":
-        """Rows of both, which must have the same schema; in no particular order."""
-        if other._job is not self._job:
-            raise JobRefused("union of streams of different jobs: read both sources in one job")
-        return Stream(self._job, (*self._paths, *other._paths))
-
-    def key_by(self, *keys: str | AnyWindow) -> "KeyedStream":
-        """Group by the values of columns, and by a window of event time if one of the keys is one.
-
-        `key_by("user", hf.window("at", "10min"))` has the output columns `user`, `window_start`, `window_end`. Rows
-        with a null among the columns, or without a time for the window, are bad records.
-        """
-        if not keys or not all(isinstance(key, AnyWindow) or (isinstance(key, str) and key) for key in keys):
-            raise SettingsError(f"key_by{keys!r} is not allowed: name one or more columns, and at most one hf.window")
-        columns = tuple(key for key in keys if isinstance(key, str))
-        windows = [place for place, key in enumerate(keys) if isinstance(key, AnyWindow)]
-        if len(set(columns)) < len(columns):
-            raise SettingsError(f"key_by{keys!r} names a column twice")
-        if len(windows) > 1:
-            raise SettingsError(f"key_by{keys!r} has {len(windows)} windows: a row is in the windows of one of them")
-        place = windows[0] if windows else 0
-        window = keys[place] if windows else None
-        assert window is None or isinstance(window, AnyWindow)
-        return KeyedStream(self._job, InputDeclaration(self._paths, columns, window, place))
-
-    def write(self, sink: Sink) -> None:
-        """Send the rows to a sink. A stream can be written to several."""
-        if not isinstance(sink, Sink):
-            raise SettingsError(f"write({sink!r}): expected a sink such as DeltaSink, ParquetSink or NoopSink")
-        name = self._job.declared.name_for(sink.name, sink.kind)
-        self._job.declared.sinks[name] = SinkDeclaration(name, sink, self._paths)
-
-
-class KeyedStream:
-    """Rows grouped by key: what keyed operators are applied to."""
-
-    def __init__(self, job: Job, declared: InputDeclaration) -> None:
-        self._job = job
-        self._declared = declared
-
-    def __repr__(self) -> str:
-        keys = ", ".join(self._declared.shown_keys)
-        return f"<KeyedStream of job {self._job.name!r}: {_described(self._declared.paths)} → key_by({keys})>"
-
-    def aggregate(
-        self,
-        emit: Literal["final", "changes", "every"] | None = None,
-        *,
-        allowed_lateness: Duration = 0,
-        late: LatePolicy = "drop",
-        name: str | None = None,
-        **aggregates: Aggregate,
-    ) -> Stream:
-        """Keep aggregates per key: `aggregate(n=hf.count(), total=hf.sum("x"))`.
-
-        Output: the key columns, then the aggregates in keyword order.
-
-        Parameters
-        ----------
-        emit
-            `"changes"` (default): one row per key touched in a batch, at its end; `"every"`: one row per input row,
-            with the running values. Behind a window: `"final"` (default): one row per key and window, once the
-            watermark has passed its end; `"changes"`: one in each batch that changed it.
-        allowed_lateness
-            Behind a window: for so much longer than its end it takes rows, and stays in the state.
-        late
-            Behind a window: what becomes of a row whose windows are closed. `"drop"` counts it
-            (`numLateRecordsDropped`), `"dead_letter"` also writes it to the job's dead letters.
-        """
-        bad_records: BadRecords = "fail" if self._job.dead_letters is None else "dead_letter"
-        combine = self._job.combine
-        if self._declared.window is not None:
-            check_windowed(aggregates, self._declared.window, emit or "final", late)
-            sessions = isinstance(self._declared.window, SessionWindow)
-            self._check_late(late)
-            windowed = (cast(WindowEmit, emit or "final"), bad_records, combine)
-            lateness_us = _micros(allowed_lateness, "allowed_lateness")
-
-            def specify_windowed(operator: str, inputs: tuple[OperatorInput, ...]) -> WindowedSpec:
-                spec = SessionSpec if sessions else WindowSpec
-                return spec(operator, inputs[0], dict(aggregates), *windowed, lateness_us, late)
-
-            return self._declare(name, "aggregate", specify_windowed)
-        if allowed_lateness or late != "drop":
-            raise SettingsError("allowed_lateness and late belong to windows: add hf.window(…) to key_by")
-        emitted = cast(Emit, emit or "changes")
-        check_aggregates(aggregates, emitted)
-
-        def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> AggregateSpec:
-            return AggregateSpec(operator, inputs[0], dict(aggregates), emitted, bad_records, combine)
-
-        return self._declare(name, "aggregate", specify)
-
-    def process(self, function: ProcessFunction | BatchFunction, schema: Any, *, name: str | None = None) -> Stream:
-        """Apply a user's function with state per key. `schema`: of the rows it yields."""
-        if self._declared.window is not None:
-            raise SettingsError("process() behind a window is not in this version: key by columns, and use timers")
-        output = to_arrow_schema(schema)
-        dead_letter = self._job.dead_letters is not None
-
-        def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> ProcessSpec:
-            return ProcessSpec(operator, inputs[0], function, output, "dead_letter" if dead_letter else "fail")
-
-        return self._declare(name, "process", specify)
-
-    def _check_late(self, late: str) -> None:
-        if late == "dead_letter" and self._job.dead_letters is None:
-            raise SettingsError(
-                "late='dead_letter' needs Job(bad_records='dead_letter', dead_letters=<url of a folder>)"
-            )
-
-    def _declare(self, name: str | None, kind: str, specify: Callable[..., Any]) -> Stream:
-        declared = self._job.declared
-        operator = declared.name_for(name, kind)
-        declared.operators[operator] = OperatorDeclaration(operator, (self._declared,), specify)
-        return Stream(self._job, (Path(OperatorOrigin(operator)),))
-
-
-def _micros(duration: Duration, name: str) -> int:
-    return round(duration_s(duration, name) * 1_000_000)
-
-
-def _described(paths: tuple[Path, ...]) -> str:
-    """The ways into a stream, each from its source or operator over its steps."""
-    ways = []
-    for path in paths:
-        origin = path.origin.source if isinstance(path.origin, SourceOrigin) else path.origin.operator
-        watermark = [] if path.watermark is None else [f"with_watermark({path.watermark.column!r})"]
-        steps = [
-            f"{'transform' if isinstance(step, TransformDeclaration) else 'map_batches'}"
-            f"({getattr(step.fn, '__name__', repr(step.fn))})"
-            for step in path.steps
-        ]
-        ways.append(" → ".join([origin, *watermark, *steps]))
-    return " and ".join(ways)
 
 
 def _no_source(found: Any) -> str:

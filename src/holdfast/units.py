@@ -34,6 +34,11 @@ def duration_s(value: Duration, field: str) -> float:
     return seconds
 
 
+def duration_us(value: Duration, field: str) -> int:
+    """The same in microseconds, rounded."""
+    return round(duration_s(value, field) * 1_000_000)
+
+
 def size_bytes(value: Size, field: str) -> int:
     """Bytes of a size that is given as `value` for the setting `field`.
 

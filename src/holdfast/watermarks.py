@@ -103,11 +103,21 @@ Times = Mapping[str, SourceTime]
 
 
 class Watermarks:
-    """The watermarks of a job. `operators`: for each operator the keys of the watermarks that its rows come under."""
+    """The watermarks of a job.
 
-    def __init__(self, specs: Mapping[str, WatermarkSpec], operators: Mapping[str, Collection[str]]) -> None:
+    `operators`: for each operator the keys of the watermarks that its rows come under. `delays`: by how many
+    microseconds an operator's watermark is behind, since its rows come from windows that stay open for so much longer.
+    """
+
+    def __init__(
+        self,
+        specs: Mapping[str, WatermarkSpec],
+        operators: Mapping[str, Collection[str]],
+        delays: Mapping[str, int] | None = None,
+    ) -> None:
         self._specs = specs
         self._operators = operators
+        self._delays = delays or {}
         self.times: Times = {}
 
     def restore(self, times: Times) -> None:
@@ -187,7 +197,8 @@ class Watermarks:
         for operator, keys in self._operators.items():
             known = [time_us for key in keys if (time_us := watermarks[key]) is not None]
             if known and len(known) == len(keys):
-                found[operator] = min(known)
+                least_us = min(known)
+                found[operator] = least_us if least_us == END_US else least_us - self._delays.get(operator, 0)
         return found
 
 

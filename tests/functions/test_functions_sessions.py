@@ -24,6 +24,7 @@ import holdfast as hf
 from holdfast.errors import SettingsError
 from holdfast.functions.operator import EventTime, NewTable, OperatorInput
 from holdfast.functions.windows.session import SessionSpec
+from holdfast.functions.windows.windowed import Windowing
 from holdfast.state.backends import tables_of
 
 GAP = 10
@@ -36,7 +37,7 @@ def tables(request: pytest.FixtureRequest, tmp_path: Path) -> NewTable:
 
 def spec_of(lateness: int = 0, keys: tuple[str, ...] = ("k",), **aggregates: Any) -> SessionSpec:
     declared = OperatorInput(SCHEMA, keys, EventTime(("at",), "at"), hf.session_window("at", GAP), len(keys))
-    return SessionSpec("sessions", declared, aggregates or AGGREGATES, lateness_us=lateness * SECOND)
+    return SessionSpec("sessions", declared, aggregates or AGGREGATES, Windowing(lateness_us=lateness * SECOND))
 
 
 class Model:
@@ -132,6 +133,6 @@ def test_first_and_last_of_joined_sessions_go_by_time_of_the_sessions_then_by_ar
 def test_sessions_that_change_are_refused() -> None:
     declared = OperatorInput(SCHEMA, ("k",), EventTime(("at",), "at"), hf.session_window("at", GAP), 1)
     with pytest.raises(SettingsError, match="no sink could find the row it replaces"):
-        SessionSpec("sessions", declared, AGGREGATES, "changes")
+        SessionSpec("sessions", declared, AGGREGATES, Windowing("changes"))
     with pytest.raises(SettingsError, match="longer than nothing"):
         hf.session_window("at", 0)

@@ -28,6 +28,7 @@ from holdfast.errors import BadRecord, JobRefused, SettingsError
 from holdfast.functions.operator import COMBINED_INPUT, EventTime, NewTable, OperatorInput
 from holdfast.functions.windows.aggregate import WindowSpec
 from holdfast.functions.windows.declared import Window
+from holdfast.functions.windows.windowed import Windowing
 from holdfast.state.backends import tables_of
 
 
@@ -38,7 +39,7 @@ def tables(request: pytest.FixtureRequest, tmp_path: Path) -> NewTable:
 
 def spec_of(window: Window, emit: Any = "final", lateness: int = 0, keys: tuple[str, ...] = ("k",)) -> WindowSpec:
     declared = OperatorInput(SCHEMA, keys, EventTime(("at",), "at"), window, len(keys))
-    return WindowSpec("windows", declared, AGGREGATES, emit, lateness_us=lateness * SECOND)
+    return WindowSpec("windows", declared, AGGREGATES, Windowing(emit, lateness_us=lateness * SECOND))
 
 
 def starts_of(window: Window, second: int) -> list[int]:
@@ -152,7 +153,7 @@ def test_the_next_batch_for_time_alone_is_when_the_next_window_ends() -> None:
 
 def test_late_rows_become_bad_records_by_choice() -> None:
     declared = OperatorInput(SCHEMA, ("k",), EventTime(("at",), "at"), WINDOWS["tumbling"], 1)
-    spec = WindowSpec("windows", declared, AGGREGATES, bad_records="dead_letter", late="dead_letter")
+    spec = WindowSpec("windows", declared, AGGREGATES, Windowing(bad_records="dead_letter", late="dead_letter"))
     operator = spec.create(0, 128)
     result = run_batch(operator, spec, 1, [("a", 103, 1), ("b", 93, 2)], (100, 100))
     assert result.late == 1
@@ -168,7 +169,7 @@ def test_a_sum_that_only_a_whole_window_overflows_is_bad() -> None:
     with pytest.raises(BadRecord, match="aggregate 'total' = sum"):
         run_batch(operator, spec, 1, rows, (200, None))
     declared = OperatorInput(SCHEMA, ("k",), EventTime(("at",), "at"), WINDOWS["sliding"], 1)
-    spec = WindowSpec("windows", declared, AGGREGATES, bad_records="dead_letter")
+    spec = WindowSpec("windows", declared, AGGREGATES, Windowing(bad_records="dead_letter"))
     operator = spec.create(0, 128)
     result = run_batch(operator, spec, 1, rows, (200, None))
     assert len(result.bad) == 4, "of the five windows with both rows, one begins between them"

@@ -109,6 +109,63 @@ def test_late_rows_are_counted_and_put_aside_by_choice(tmp_path) -> None:
         assert query.totals.bad_rows == dropped
 
 
+def test_late_rows_are_a_stream_by_choice() -> None:
+    batches = [events((1, 5)), events((1, 40)), events((1, 45)), events((1, 6), (1, 46)), events((2, 7))]
+    sink, late = hf.MemorySink(), hf.MemorySink()
+    job = new_job(parallelism=2, task_managers=2)
+    stream = job.read(script(*batches, schema=EVENTS)).with_watermark("at", "5s")
+    counts = stream.key_by("k", hf.window("at", "10s")).aggregate(n=hf.count(), late="stream")
+    counts.write(sink)
+    counts.late.write(late)
+    run(job)
+    assert counted(sink) == [(1, 0, 1)]
+    assert late.rows() == events((1, 6), (2, 7))
+
+
+def test_late_belongs_to_windows_that_give_it() -> None:
+    job = new_job()
+    stream = job.read(script(events((1, 5)), schema=EVENTS)).with_watermark("at", "5s")
+    with pytest.raises(hf.JobRefused, match=r"\.late belongs right behind"):
+        _ = stream.late
+    counts = stream.key_by("k", hf.window("at", "10s")).aggregate(n=hf.count())
+    counts.write(hf.NoopSink())
+    counts.late.write(hf.NoopSink())
+    with pytest.raises(hf.JobRefused, match="its late rows are no stream; declare it with late='stream'"):
+        run(job)
+    job = new_job()
+    stream = job.read(script(events((1, 5)), schema=EVENTS)).with_watermark("at", "5s")
+    stream.key_by("k", hf.window("at", "10s")).aggregate(n=hf.count(), late="stream").write(hf.NoopSink())
+    with pytest.raises(hf.JobRefused, match="the output of operator 'aggregate-1/late' is used nowhere"):
+        run(job)
+
+
+@pytest.mark.parametrize("lateness", [0, "20s"])
+def test_windows_of_windows_close_with_them(lateness) -> None:
+    batches = [events(*((key, 4 * number + key) for key in range(5))) for number in range(12)]
+    sink, minutes, chained = hf.MemorySink(), hf.MemorySink(), hf.MemorySink()
+    job = new_job(parallelism=3, task_managers=2)
+    stream = job.read(TestSource([*batches, Eof(drain=True)], EVENTS)).with_watermark("at", "2s")
+    counts = stream.key_by("k", hf.window("at", "10s", "5s")).aggregate(n=hf.count(), allowed_lateness=lateness)
+    tops = counts.key_by("window_start").aggregate(keys=hf.count(), most=hf.max("n"), late="stream")
+    tops.write(sink)
+    tops.late.write(chained)
+    counts.key_by(hf.window("window_start", "1min")).aggregate(n=hf.sum("n")).write(minutes)
+    query = run(job)
+    found = {round(row["window_start"].timestamp()): (row["keys"], row["most"]) for row in sink.rows()}
+    by_key = Counter(
+        (key, start)
+        for batch in batches
+        for key, second in [(row["k"], round(row["at"].timestamp())) for row in batch]
+        for start in (second // 5 * 5, second // 5 * 5 - 5)
+    )
+    starts = {start for _, start in by_key}
+    of_start = {start: [count for (_, other), count in by_key.items() if other == start] for start in starts}
+    assert found == {start: (len(counts), max(counts)) for start, counts in of_start.items()}
+    assert len(sink.rows()) == len(found)
+    assert sum(row["n"] for row in minutes.rows()) == 2 * 60
+    assert query.lastProgress["metrics"]["numLateRecordsDropped"] == 0
+
+
 def test_allowed_lateness_keeps_windows_open_and_changes_correct_them() -> None:
     sink = hf.MemorySink()
     job = new_job()

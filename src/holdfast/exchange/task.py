@@ -211,9 +211,9 @@ class UnitRows:
     def _pulled(self, origin: OperatorOrigin) -> Iterator[pa.RecordBatch]:
         request = self.work.request
         for subtask in self.work.unit.subtasks:
-            self.split = f"{origin.operator}/{subtask}"
+            self.split = f"{origin.kept_as}/{subtask}"
             self.position = None
-            yield from self.work.links.output(request.run, request.batch, origin.operator, subtask)
+            yield from self.work.links.output(request.run, request.batch, origin.kept_as, subtask)
 
 
 def apply_steps(

@@ -157,6 +157,26 @@ class OperatorSpec(ABC):
     def output_schema(self) -> pa.Schema: ...
 
     @property
+    def late_schema(self) -> pa.Schema | None:
+        """The schema of the late rows that are put out as a stream of their own; None: there is no such stream."""
+        return None
+
+    @property
+    def output_delay_us(self) -> int:
+        """By how much its output may be behind its watermark: windows that stay open for longer come out later."""
+        return 0
+
+    @property
+    def output_window(self) -> Any:
+        """The window that the output's `window_start` is of (`windows.declared.GivenWindow`); None: it is of none."""
+        return None
+
+    @property
+    def start_behind_us(self) -> int | None:
+        """By how much the output's `window_start` may be behind the watermark; None: by any time."""
+        return 0
+
+    @property
     def is_timed(self) -> bool:
         """Whether it may have something to do without rows: timers to fire, expired state to remove."""
         return False

@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from holdfast.errors import JobRefused
 from holdfast.functions.operator import EventTime, OperatorInput, OperatorSpec
-from holdfast.functions.windows.declared import PANE, AnyWindow
+from holdfast.functions.windows.declared import PANE, WINDOW_END, WINDOW_START, AnyWindow
 from holdfast.graph.program import (
     DEAD_LETTERS,
+    LATE,
     Leg,
     MapBatches,
     OperatorOrigin,
@@ -140,7 +141,8 @@ class _Builder:
         self._legs: list[Leg] = []
         self._watermarks: dict[str, WatermarkSpec] = {}
         self._operator_watermarks: dict[str, tuple[str, ...]] = {}
-        self._operator_keys: dict[str, tuple[str, ...]] = {}
+        self._specs: dict[str, OperatorSpec] = {}
+        self._delays: dict[str, int] = {}
 
     def build(self, dead_letters: Sink | None) -> Program:
         for name, source in self._declared.sources.items():
@@ -159,6 +161,7 @@ class _Builder:
             dead_letters=dead_letters,
             watermarks=self._watermarks,
             operator_watermarks=self._operator_watermarks,
+            operator_delays=self._delays,
         )
 
     def _add_operator(self, declared: OperatorDeclaration) -> OperatorSpec:
@@ -168,10 +171,13 @@ class _Builder:
         inputs = [self._operator_input(declared.name, number, each) for number, each in enumerate(declared.inputs)]
         spec = declared.specify(declared.name, tuple(inputs))
         self._schemas[OperatorOrigin(declared.name)] = spec.output_schema
-        self._operator_keys[declared.name] = spec.key_columns
+        if spec.late_schema is not None:
+            self._schemas[OperatorOrigin(declared.name, LATE)] = spec.late_schema
+        self._specs[declared.name] = spec
         return spec
 
     def _operator_input(self, operator: str, number: int, declared: InputDeclaration) -> OperatorInput:
+        declared = self._with_given_window(self._behind_windows(operator, declared))
         window = declared.window
         divided_by = declared.key_columns or (PANE,)
         needed = () if window is None else (window.column,)
@@ -189,6 +195,38 @@ class _Builder:
             )
         event_time = self._event_time(declared.paths, schema)
         return OperatorInput(schema, declared.key_columns, event_time, window, declared.window_place)
+
+    def _behind_windows(self, operator: str, declared: InputDeclaration) -> InputDeclaration:
+        """The input, whose window stays open for longer where its times are starts of other windows."""
+        if declared.window is None or declared.window.column != WINDOW_START:
+            return declared
+        before = [path.origin for path in declared.paths if isinstance(path.origin, OperatorOrigin)]
+        behind = [self._specs[origin.operator].start_behind_us for origin in before]
+        known = [behind_us for behind_us in behind if behind_us is not None]
+        if len(known) < len(behind):
+            raise JobRefused(
+                f"operator {operator!r}: {declared.window} takes the starts of sessions, which may be long ago when "
+                "they close, so that rows would come late; take their ends, window_end"
+            )
+        return replace(declared, window=replace(declared.window, behind_us=max(known, default=0)))
+
+    def _with_given_window(self, declared: InputDeclaration) -> InputDeclaration:
+        """The input, keyed by the window of the operators before it where `window_start` is among its keys."""
+        if declared.window is not None or WINDOW_START not in declared.key_columns:
+            return declared
+        windows = {
+            self._specs[path.origin.operator].output_window
+            if isinstance(path.origin, OperatorOrigin) and not path.origin.output
+            else None
+            for path in declared.paths
+        }
+        window = windows.pop()
+        if windows or window is None:
+            return declared
+        names = tuple(name for name in declared.key_columns if name in (WINDOW_START, WINDOW_END))
+        columns = tuple(name for name in declared.key_columns if name not in names)
+        place = declared.key_columns.index(names[0])
+        return InputDeclaration(declared.paths, columns, replace(window, names=names), place)
 
     def _add_sink(self, declared: SinkDeclaration) -> pa.Schema:
         return self._add_legs(declared.name, declared.paths, SinkTarget(declared.name))
@@ -217,6 +255,10 @@ class _Builder:
         keys = tuple(dict.fromkeys(key for found in inputs for key in found))
         if keys:
             self._operator_watermarks[declared.name] = keys
+        before = {path.origin.operator for path in declared.paths if isinstance(path.origin, OperatorOrigin)}
+        self._delays[declared.name] = max(
+            (self._delays[operator] + self._specs[operator].output_delay_us for operator in before), default=0
+        )
 
     def _event_time(self, paths: Sequence[Path], schema: pa.Schema) -> EventTime | None:
         """The event time of an input, from the watermarks of its sources."""
@@ -249,6 +291,12 @@ class _Builder:
         return (watermark.key,)
 
     def _resolve(self, path: Path) -> tuple[tuple[Step, ...], pa.Schema]:
+        if path.origin not in self._schemas:
+            raise JobRefused(
+                f"operator {path.origin.kept_as!r}: its late rows are no stream; declare it with late='stream'"
+                if isinstance(path.origin, OperatorOrigin)
+                else f"source {path.origin.source!r} is not in this job"
+            )
         schema = self._schemas[path.origin]
         steps: list[Step] = []
         for step in path.steps:
@@ -266,7 +314,7 @@ class _Builder:
     def _sink_keys(self, declared: SinkDeclaration) -> tuple[str, ...]:
         """The key columns of the operator right before, where all paths agree."""
         keys = {
-            self._operator_keys[path.origin.operator] if isinstance(path.origin, OperatorOrigin) else ()
+            self._specs[path.origin.operator].key_columns if isinstance(path.origin, OperatorOrigin) else ()
             for path in declared.paths
         }
         return keys.pop() if len(keys) == 1 else ()
@@ -276,9 +324,7 @@ class _Builder:
         for origin in self._schemas:
             if origin in read:
                 continue
-            kind, name = (
-                ("source", origin.source) if isinstance(origin, SourceOrigin) else ("operator", origin.operator)
-            )
+            kind, name = ("source", origin.source) if isinstance(origin, SourceOrigin) else ("operator", origin.kept_as)
             raise JobRefused(f"the output of {kind} {name!r} is used nowhere; write it to a sink (NoopSink discards)")
 
 

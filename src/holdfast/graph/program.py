@@ -59,9 +59,21 @@ class SourceOrigin:
     source: str
 
 
+LATE = "late"
+"""The output of an operator that has the rows that came too late."""
+
+
 @dataclass(frozen=True)
 class OperatorOrigin:
+    """The output of an operator, or another one of its outputs by name (`LATE`)."""
+
     operator: str
+    output: str = ""
+
+    @property
+    def kept_as(self) -> str:
+        """The name by which TaskManagers keep the rows; no operator's name has a slash."""
+        return f"{self.operator}/{self.output}" if self.output else self.operator
 
 
 @dataclass(frozen=True)
@@ -120,6 +132,8 @@ class Program:
     """By their keys."""
     operator_watermarks: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Of each operator under any: the keys of the watermarks of all its inputs."""
+    operator_delays: dict[str, int] = field(default_factory=dict)
+    """By how many microseconds the watermark of an operator is behind those of its sources."""
     state: StateBackend = IN_MEMORY
 
     def runs_in_python(self, leg: Leg) -> bool:
@@ -127,6 +141,14 @@ class Program:
         origin = leg.origin
         by_spark = isinstance(origin, SourceOrigin) and isinstance(self.sources[origin.source], DataFrameSource)
         return leg.in_python and not by_spark
+
+    def output_schema(self, kept_as: str) -> pa.Schema | None:
+        """The schema of an output by the name by which it is kept; None where there is no such output."""
+        operator, _, output = kept_as.partition("/")
+        spec = self.operators.get(operator)
+        if spec is None:
+            return None
+        return spec.late_schema if output == LATE else spec.output_schema
 
     @property
     def levels(self) -> int:

@@ -17,6 +17,7 @@ from holdfast.functions.operator import Timers
 from holdfast.graph.plan import Plan, Unit
 from holdfast.graph.program import (
     DEAD_LETTERS,
+    LATE,
     Leg,
     OperatorOrigin,
     OperatorTarget,
@@ -186,7 +187,8 @@ class BatchRunner:
         for leg in self.program.legs:
             if isinstance(leg.origin, OperatorOrigin):
                 for subtask in subtasks:
-                    if subtask.operator == leg.origin.operator and subtask.rows_out:
+                    rows_out = subtask.late_out if leg.origin.output == LATE else subtask.rows_out
+                    if subtask.operator == leg.origin.operator and rows_out:
                         units.append(Unit(len(units), leg.index, subtasks=[subtask.subtask]))
         return units
 

@@ -72,7 +72,7 @@ def planner_of(job: StartedJob, objects: SourceObjects, senders: int, clock: Clo
         for name, source in job.program.sources.items()
     }
     program = job.program
-    watermarks = Watermarks(program.watermarks, program.operator_watermarks)
+    watermarks = Watermarks(program.watermarks, program.operator_watermarks, program.operator_delays)
     timed = any(spec.is_timed for spec in program.operators.values())
     return Planner(enumerators, job.settings.limits, senders, clock, watermarks, timed)
 

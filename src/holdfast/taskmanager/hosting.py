@@ -81,10 +81,10 @@ class Hosted:
         return [each for each in self.subtasks.values() if levels[each.name] == level]
 
     def output_schema(self, operator: str) -> pa.Schema:
-        spec = self.program.operators.get(operator)
-        if spec is None:
+        schema = self.program.output_schema(operator)
+        if schema is None:
             raise HoldfastError(f"operator {operator!r} is not in this job; it has {sorted(self.program.operators)}")
-        return spec.output_schema
+        return schema
 
     def held(self) -> list[str]:
         """Objects that live logs and materializations hold."""

@@ -27,6 +27,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, StaleCall
 from holdfast.failpoints import hit
 from holdfast.functions.operator import BatchContext
+from holdfast.graph.program import LATE, OperatorOrigin
 from holdfast.recovery.local import open_copies
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.buffers import SpillArea
@@ -358,9 +359,14 @@ class TaskManager:
         )
         result = subtask.process(context, inputs)
         rows_out = self._outputs.put(request.batch, subtask.name, subtask.subtask, result.output)
+        late_as = OperatorOrigin(subtask.name, LATE).kept_as
+        late = result.late_rows
+        late_out = self._outputs.put(request.batch, late_as, subtask.subtask, late) if late else 0
         subtask.rows_out += rows_out
         rows_in = sum(rows.num_rows for _, rows in inputs)
-        return SubtaskResult(subtask.name, subtask.subtask, rows_in, rows_out, result.bad, result.timers, result.late)
+        return SubtaskResult(
+            subtask.name, subtask.subtask, rows_in, rows_out, result.bad, result.timers, result.late, late_out
+        )
 
     def _each(self, subtasks: list[Subtask], do: Callable[[Subtask], T]) -> list[T]:
         """Run `do` for each subtask on a thread of its own; when all have ended, raise the first error, if any."""

@@ -34,6 +34,13 @@ class Window:
     size_us: int
     slide_us: int
     start_us: int = 0
+    behind_us: int = 0
+    """By how much rows' times may be behind the watermark, since they are starts of windows that had to close first."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The output columns with its bounds."""
+        return WINDOW_START, WINDOW_END
 
     @property
     def pane_us(self) -> int:
@@ -74,11 +81,47 @@ class Window:
 
 
 @dataclass(frozen=True)
+class GivenWindow(Window):
+    """The windows of the operator before: each row names its own by `window_start`, and windows may overlap."""
+
+    names: tuple[str, ...] = (WINDOW_START,)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self.names
+
+    @property
+    def tumbles(self) -> bool:
+        return True
+
+    def panes_of(self, rows: pa.RecordBatch) -> Integers:
+        return times_of(rows.column(self.column))
+
+    def last_starts(self, panes: Integers) -> Integers:
+        return panes
+
+    def closed_before(self, until_us: int) -> int:
+        return until_us - self.size_us + 1
+
+    def next_end(self, pane: int, after_us: int | None) -> int:
+        return pane + self.size_us
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.names)} of windows of {_shown(self.size_us)}"
+
+
+@dataclass(frozen=True)
 class SessionWindow:
     """Windows that end when a key had no row for `gap_us`; made by `session_window`."""
 
     column: str
     gap_us: int
+    behind_us: int = 0
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The output columns with its bounds."""
+        return WINDOW_START, WINDOW_END
 
     def __str__(self) -> str:
         return f"session_window({self.column}, {_shown(self.gap_us)})"

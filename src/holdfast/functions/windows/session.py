@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from holdfast.errors import SettingsError
 from holdfast.functions.aggregates.declared import AggregateSpec
 from holdfast.functions.operator import Combiner, NewTable, Operator, OperatorInput, TableSchema
-from holdfast.functions.windows.aggregate import WindowedSpec
+from holdfast.functions.windows.aggregate import WindowedAggregates
 from holdfast.functions.windows.declared import PANE, SessionWindow
 from holdfast.functions.windows.sending import PANE_FIELD, SessionSender
 from holdfast.functions.windows.session_operator import BEFORE, END, NEWEST, SESSION, SessionOperator
@@ -30,8 +31,16 @@ class SessionAggregates(AggregateSpec):
 
 
 @dataclass(frozen=True)
-class SessionSpec(WindowedSpec):
+class SessionSpec(WindowedAggregates):
     """Aggregates by session. A merged session's rows in a sink could not be taken back, so only final rows exist."""
+
+    def __post_init__(self) -> None:
+        if self.windowing.emit == "changes":
+            raise SettingsError(
+                f"emit='changes' is not allowed behind {self.window}: a session that grows or joins another one gets "
+                "other bounds, so that no sink could find the row it replaces; take emit='final' (default)"
+            )
+        super().__post_init__()
 
     @property
     def window(self) -> SessionWindow:
@@ -45,22 +54,17 @@ class SessionSpec(WindowedSpec):
         return self.input.schema if self.input.key_columns else self.input.schema.append(PANE_FIELD)
 
     @property
-    def sessions(self) -> AggregateSpec:
-        """The aggregates of each key and session."""
+    def kept(self) -> AggregateSpec:
         schema = self.sent_schema.append(pa.field(SESSION, pa.int64()))
         keys = OperatorInput(schema, (*(self.input.key_columns or (PANE,)), SESSION))
-        return SessionAggregates(self.name, keys, self.aggregates, "changes", self.bad_records, False)
-
-    @property
-    def panes(self) -> AggregateSpec:
-        return self.sessions
+        return SessionAggregates(self.name, keys, self.aggregates, "changes", self.windowing.bad_records, False)
 
     def combiner(self, combine: bool, closed_us: int | None) -> Combiner:
         return SessionSender(not self.input.key_columns)
 
     def table_schemas(self) -> dict[str, TableSchema]:
-        keys = pa.schema(list(self.sessions.key_schema)[:-1])
-        return {**self.sessions.table_schemas(), NEWEST: TableSchema(keys, pa.schema([pa.field(SESSION, pa.int64())]))}
+        keys = pa.schema(list(self.kept.key_schema)[:-1])
+        return {**self.kept.table_schemas(), NEWEST: TableSchema(keys, pa.schema([pa.field(SESSION, pa.int64())]))}
 
     def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
         return SessionOperator(self, max_parallelism, new_table)

@@ -55,12 +55,12 @@ class OpenSessions:
 class SessionOperator(Operator):
     def __init__(self, spec: "SessionSpec", max_parallelism: int, new_table: NewTable) -> None:
         self._spec = spec
-        self._sessions = AggregateOperator(spec.sessions, max_parallelism, new_table)
+        self._sessions = AggregateOperator(spec.kept, max_parallelism, new_table)
         self._state = self._sessions.tables["state"]
         schema = spec.table_schemas()[NEWEST]
         self._newest = new_table(schema.keys, schema.values, max_parallelism)
         self.tables = {"state": self._state, NEWEST: self._newest}
-        self._late = LateRows(spec.name, spec.late)
+        self._late = LateRows(spec.name, spec.windowing.late)
         self._entries = pa.schema([*self._state.key_schema, pa.field(END, pa.int64())])
         self._index = FollowedIndex(
             self._state, lambda: TimeBuckets(self._entries, END, spec.window.gap_us), self._all_entries
@@ -154,7 +154,9 @@ class SessionOperator(Operator):
         place = rows.schema.get_field_index(SESSION)
         rows = rows.set_column(place, rows.schema.field(place), pa.array(starts[moved]))
         self._state.present[slots] = False
-        merge_states(self._sessions.aggregates, rows, self._spec.name, self._spec.bad_records, context, result)
+        merge_states(
+            self._sessions.aggregates, rows, self._spec.name, self._spec.windowing.bad_records, context, result
+        )
 
     def _link(self, keys: pa.RecordBatch, key_slots: Slots, owners: Integers, starts: Integers, ends: Integers) -> None:
         """Write ends and links of all open sessions of keys; in order of key, then start."""

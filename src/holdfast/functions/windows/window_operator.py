@@ -40,11 +40,11 @@ class WindowOperator(Operator):
     def __init__(self, spec: "WindowSpec", max_parallelism: int, new_table: NewTable) -> None:
         self._spec = spec
         self._window = spec.window
-        self._panes = AggregateOperator(spec.panes, max_parallelism, new_table)
+        self._panes = AggregateOperator(spec.kept, max_parallelism, new_table)
         self.tables = self._panes.tables
         self._table = self.tables["state"]
         self._keys = self._table.key_schema
-        self._late = LateRows(spec.name, spec.late)
+        self._late = LateRows(spec.name, spec.windowing.late)
         pane_us = self._window.pane_us
         self._index = FollowedIndex(self._table, lambda: TimeBuckets(self._keys, PANE, pane_us))
 
@@ -59,7 +59,7 @@ class WindowOperator(Operator):
         touched = self._panes.apply(on_time, context, result)
         self._index.add(self._table.keys_of(self._table.appeared()))
         closed_us, until_us = self._ends(context.closed_us), self._ends(context.watermark_us)
-        if self._spec.emit == "changes":
+        if self._spec.windowing.emit == "changes":
             self._put_out_changed(touched, closed_us, context, result)
         fired = 0 if until_us is None else self._close(closed_us, until_us, context, result)
         first = self._index.earliest()
@@ -75,7 +75,7 @@ class WindowOperator(Operator):
 
     def _next_us(self, pane: int, until_us: int | None) -> int:
         """The watermark at which there is something to do next."""
-        if self._spec.emit == "changes":
+        if self._spec.windowing.emit == "changes":
             return int(self._window.last_starts(np.array([pane]))[0]) + self._window.size_us + self._spec.lateness_us
         return self._window.next_end(pane, until_us) + self._spec.lateness_us
 
@@ -84,13 +84,13 @@ class WindowOperator(Operator):
     def _close(self, closed_us: int | None, until_us: int, context: BatchContext, result: OperatorResult) -> int:
         """Put out the windows that end by `until_us`, remove panes that no window needs; how many were."""
         removed_before = self._window.closed_before(until_us)
-        stop_us = removed_before if self._window.tumbles or self._spec.emit == "changes" else until_us
+        stop_us = removed_before if self._window.tumbles or self._spec.windowing.emit == "changes" else until_us
         found = self._slots_before(stop_us)
         removed = 0
         merged = None if self._window.tumbles else self._new_merged()
         for start in range(0, len(found), ROWS_AT_ONCE_MAX):
             slots = found[start : start + ROWS_AT_ONCE_MAX]
-            if self._spec.emit == "final":
+            if self._spec.windowing.emit == "final":
                 if merged is None:
                     self._put_out(self._table.keys_of(slots), self._panes.aggregates.results(slots), result)
                 else:
@@ -98,7 +98,7 @@ class WindowOperator(Operator):
             gone = slots if merged is None else slots[self._panes_at(slots) < removed_before]
             self._table.present[gone] = False
             removed += len(gone)
-        if merged is not None and self._spec.emit == "final":
+        if merged is not None and self._spec.windowing.emit == "final":
             self._put_out_merged(merged, result)
         self._index.drop(removed_before)
         return removed
@@ -132,7 +132,7 @@ class WindowOperator(Operator):
         """A table for windows, keyed like panes, with a window's start in place of the pane's."""
         table = StateTable(self._keys, self._table.value_schema, 1)
         table.begin(0)
-        return AggregateTable(self._spec.panes.bound, table)
+        return AggregateTable(self._spec.kept.bound, table)
 
     def _merge_into(
         self,
@@ -166,7 +166,7 @@ class WindowOperator(Operator):
         rows = self._table.rows_of(slots)
         place = rows.schema.get_field_index(PANE)
         rows = rows.set_column(place, PANE_FIELD, pa.array(starts))
-        merge_states(merged, rows, self._spec.name, self._spec.bad_records, context, result)
+        merge_states(merged, rows, self._spec.name, self._spec.windowing.bad_records, context, result)
 
     def _put_out_merged(self, merged: AggregateTable, result: OperatorResult) -> None:
         slots = merged.table.touched()

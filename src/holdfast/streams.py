@@ -1,0 +1,243 @@
+"""What a user does with rows: streams, keyed streams, and what each method declares. Nothing runs before `start()`."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import pyarrow as pa
+
+from holdfast.errors import JobRefused, SettingsError
+from holdfast.functions.aggregates.declared import Aggregate, AggregateSpec, BadRecords, check_aggregates
+from holdfast.functions.operator import OperatorInput, OperatorSpec
+from holdfast.functions.process.declared import BatchFunction, ProcessFunction, ProcessSpec
+from holdfast.functions.windows.aggregate import WindowSpec
+from holdfast.functions.windows.declared import WINDOW_START, AnyWindow, SessionWindow
+from holdfast.functions.windows.session import SessionSpec
+from holdfast.functions.windows.windowed import LatePolicy, WindowEmit, Windowing
+from holdfast.graph.build import InputDeclaration, OperatorDeclaration, Path, SinkDeclaration, TransformDeclaration
+from holdfast.graph.program import LATE, MapBatches, OperatorOrigin, SourceOrigin
+from holdfast.schema import to_arrow_schema
+from holdfast.sinks.base import Sink
+from holdfast.sources.dataframe import DataFrameSource
+from holdfast.units import Duration, duration_us
+from holdfast.watermarks import WatermarkSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from holdfast.job import Job
+
+
+class Stream:
+    """Rows without keys. Immutable: every method gives a new stream."""
+
+    def __init__(self, job: "Job", paths: tuple[Path, ...]) -> None:
+        self._job = job
+        self._paths = paths
+
+    @property
+    def late(self) -> "Stream":
+        """The rows that came too late for the windows that this stream is of; it needs `late="stream"` there."""
+        paths = []
+        for path in self._paths:
+            if not isinstance(path.origin, OperatorOrigin) or path.steps or path.origin.output:
+                raise JobRefused(".late belongs right behind the aggregate(), top() or process() of a windowed key")
+            paths.append(replace(path, origin=OperatorOrigin(path.origin.operator, LATE)))
+        return Stream(self._job, tuple(paths))
+
+    def __repr__(self) -> str:
+        return f"<Stream of job {self._job.name!r}: {_described(self._paths)}>"
+
+    def _then(self, step: MapBatches | TransformDeclaration) -> "Stream":
+        return Stream(self._job, tuple(replace(path, steps=(*path.steps, step)) for path in self._paths))
+
+    def with_watermark(self, column: str, delay: Duration, idle_timeout: Duration | None = None) -> "Stream":
+        """Say how far event time has come: `column`'s newest value per split, less `delay`; the least over all splits.
+
+        The watermark of a batch comes from rows of earlier batches and never goes back. A split holds it back from
+        its assignment on, also before its first row, until it is read to its end (as files are). Windows close by the
+        watermark; functions see it as `ctx.watermark`, and their event-time timers fire by it. This method belongs
+        right after `read()`; `column` is a timestamp of the source.
+
+        Parameters
+        ----------
+        idle_timeout
+            A split without rows for so long (by the batches' time) does not hold the others back. None: it does.
+        """
+        delay_us = duration_us(delay, "delay")
+        idle_us = None if idle_timeout is None else duration_us(idle_timeout, "idle_timeout")
+        paths: list[Path] = []
+        for path in self._paths:
+            if path.steps or path.watermark is not None or not isinstance(path.origin, SourceOrigin):
+                raise JobRefused(
+                    f"with_watermark({column!r}): it belongs right after read(), once, before any other step, since "
+                    "the watermark follows the splits of a source"
+                )
+            if isinstance(self._job.declared.sources[path.origin.source], DataFrameSource):
+                raise JobRefused(
+                    f"with_watermark({column!r}): source {path.origin.source!r} is read by Spark, which does not say "
+                    "which row is of which split; use a source that Holdfast reads"
+                )
+            paths.append(replace(path, watermark=WatermarkSpec(path.origin.source, column, delay_us, idle_us)))
+        return Stream(self._job, tuple(paths))
+
+    def transform(self, fn: "Callable[[DataFrame], DataFrame]") -> "Stream":
+        """Apply `DataFrame -> DataFrame` by Spark SQL, batch by batch.
+
+        Analysed once at `start()`, and refused there if it needs a shuffle, changes the number of partitions, or is
+        nondeterministic: a batch that is repeated must give the same rows.
+        """
+        return self._then(TransformDeclaration(fn))
+
+    def map_batches(
+        self, fn: Callable[[pa.RecordBatch], pa.RecordBatch | Iterator[pa.RecordBatch]], schema: Any
+    ) -> "Stream":
+        """Apply `fn` to Arrow record batches, in Python, without the JVM. `schema`: of what it returns."""
+        return self._then(MapBatches(fn, to_arrow_schema(schema)))
+
+    def union(self, other: "Stream") -> "Stream":
+        """Rows of both, which must have the same schema; in no particular order."""
+        if other._job is not self._job:
+            raise JobRefused("union of streams of different jobs: read both sources in one job")
+        return Stream(self._job, (*self._paths, *other._paths))
+
+    def key_by(self, *keys: str | AnyWindow) -> "KeyedStream":
+        """Group by the values of columns, and by a window of event time if one of the keys is one.
+
+        `key_by("user", hf.window("at", "10min"))` has the output columns `user`, `window_start`, `window_end`. Rows
+        with a null among the columns, or without a time for the window, are bad records.
+        """
+        if not keys or not all(isinstance(key, AnyWindow) or (isinstance(key, str) and key) for key in keys):
+            raise SettingsError(f"key_by{keys!r} is not allowed: name one or more columns, and at most one hf.window")
+        columns = tuple(key for key in keys if isinstance(key, str))
+        windows = [place for place, key in enumerate(keys) if isinstance(key, AnyWindow)]
+        if len(set(columns)) < len(columns):
+            raise SettingsError(f"key_by{keys!r} names a column twice")
+        if len(windows) > 1:
+            raise SettingsError(f"key_by{keys!r} has {len(windows)} windows: a row is in the windows of one of them")
+        place = windows[0] if windows else 0
+        window = keys[place] if windows else None
+        assert window is None or isinstance(window, AnyWindow)
+        return KeyedStream(self._job, InputDeclaration(self._paths, columns, window, place))
+
+    def write(self, sink: Sink) -> None:
+        """Send the rows to a sink. A stream can be written to several."""
+        if not isinstance(sink, Sink):
+            raise SettingsError(f"write({sink!r}): expected a sink such as DeltaSink, ParquetSink or NoopSink")
+        name = self._job.declared.name_for(sink.name, sink.kind)
+        self._job.declared.sinks[name] = SinkDeclaration(name, sink, self._paths)
+
+
+class KeyedStream:
+    """Rows grouped by key: what keyed operators are applied to."""
+
+    def __init__(self, job: "Job", declared: InputDeclaration) -> None:
+        self._job = job
+        self._declared = declared
+
+    def __repr__(self) -> str:
+        keys = ", ".join(self._declared.shown_keys)
+        return f"<KeyedStream of job {self._job.name!r}: {_described(self._declared.paths)} → key_by({keys})>"
+
+    def aggregate(
+        self,
+        emit: Literal["final", "changes", "every"] | None = None,
+        *,
+        allowed_lateness: Duration = 0,
+        late: LatePolicy = "drop",
+        name: str | None = None,
+        **aggregates: Aggregate,
+    ) -> Stream:
+        """Keep aggregates per key: `aggregate(n=hf.count(), total=hf.sum("x"))`.
+
+        Output: the key columns, then the aggregates in keyword order.
+
+        Parameters
+        ----------
+        emit
+            `"changes"` (default): one row per key touched in a batch, at its end; `"every"`: one row per input row,
+            with the running values. Behind a window: `"final"` (default): one row per key and window, once the
+            watermark has passed its end; `"changes"`: one in each batch that changed it.
+        allowed_lateness
+            Behind a window: for so much longer than its end it takes rows, and stays in the state.
+        late
+            Behind a window: what becomes of a row whose windows are closed. `"drop"` counts it
+            (`numLateRecordsDropped`), `"dead_letter"` also writes it to the job's dead letters, `"stream"` gives it as
+            `.late` of the returned stream.
+        """
+        check_aggregates(aggregates, "changes")
+        lateness_us = duration_us(allowed_lateness, "allowed_lateness")
+        if emit not in (None, "final", "changes", "every"):
+            raise SettingsError(f"emit is {emit!r}; allowed are 'changes' and 'every', behind a window 'final' as well")
+        if self._declared.window is not None:
+            self._windowing(emit, lateness_us, late)
+        elif WINDOW_START not in self._declared.key_columns:
+            self._refuse_windowing(emit, lateness_us, late)
+
+        def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> OperatorSpec:
+            found = inputs[0]
+            if found.window is not None:
+                kind = SessionSpec if isinstance(found.window, SessionWindow) else WindowSpec
+                return kind(operator, found, dict(aggregates), self._windowing(emit, lateness_us, late))
+            self._refuse_windowing(emit, lateness_us, late)
+            return AggregateSpec(
+                operator,
+                found,
+                dict(aggregates),
+                cast(Literal["changes", "every"], emit or "changes"),
+                self._bad_records,
+                self._job.combine,
+            )
+
+        return self._declare(name, "aggregate", specify)
+
+    def process(self, function: ProcessFunction | BatchFunction, schema: Any, *, name: str | None = None) -> Stream:
+        """Apply a user's function with state per key. `schema`: of the rows it yields."""
+        if self._declared.window is not None:
+            raise SettingsError("process() behind a window is not in this version: key by columns, and use timers")
+        output = to_arrow_schema(schema)
+        dead_letter = self._job.dead_letters is not None
+
+        def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> ProcessSpec:
+            return ProcessSpec(operator, inputs[0], function, output, "dead_letter" if dead_letter else "fail")
+
+        return self._declare(name, "process", specify)
+
+    @property
+    def _bad_records(self) -> BadRecords:
+        return "fail" if self._job.dead_letters is None else "dead_letter"
+
+    def _refuse_windowing(self, emit: str | None, lateness_us: int, late: LatePolicy) -> None:
+        if lateness_us or late != "drop" or emit == "final":
+            raise SettingsError(
+                "allowed_lateness, late and emit='final' belong to windows: add hf.window(…) to key_by, or key by the "
+                "window_start of windows with emit='final'"
+            )
+
+    def _windowing(self, emit: str | None, lateness_us: int, late: LatePolicy) -> Windowing:
+        if late == "dead_letter" and self._job.dead_letters is None:
+            raise SettingsError(
+                "late='dead_letter' needs Job(bad_records='dead_letter', dead_letters=<url of a folder>)"
+            )
+        return Windowing(cast(WindowEmit, emit or "final"), self._bad_records, self._job.combine, lateness_us, late)
+
+    def _declare(self, name: str | None, kind: str, specify: Callable[..., Any]) -> Stream:
+        declared = self._job.declared
+        operator = declared.name_for(name, kind)
+        declared.operators[operator] = OperatorDeclaration(operator, (self._declared,), specify)
+        return Stream(self._job, (Path(OperatorOrigin(operator)),))
+
+
+def _described(paths: tuple[Path, ...]) -> str:
+    """The ways into a stream, each from its source or operator over its steps."""
+    ways = []
+    for path in paths:
+        origin = path.origin.source if isinstance(path.origin, SourceOrigin) else path.origin.operator
+        watermark = [] if path.watermark is None else [f"with_watermark({path.watermark.column!r})"]
+        steps = [
+            f"{'transform' if isinstance(step, TransformDeclaration) else 'map_batches'}"
+            f"({getattr(step.fn, '__name__', repr(step.fn))})"
+            for step in path.steps
+        ]
+        ways.append(" → ".join([origin, *watermark, *steps]))
+    return " and ".join(ways)
