@@ -39,6 +39,7 @@ def counts(spark, folder, sink):
         storage=(folder / "storage").as_uri(),
         parallelism=2,
         task_managers=1,
+        senders=0,
         checkpoint=hf.CheckpointConfig(trigger=hf.manual()),
     )
     job.read(hf.SequenceSource(ROWS, splits=2)).map_batches(keys, "k BIGINT").key_by("k").aggregate(n=hf.count()).write(

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from holdfast.errors import HoldfastError, SenderLost, TaskManagerLost
@@ -58,12 +57,10 @@ class Hosting:
         """Returns at once; `start.ended` is called when the process is over, perhaps by several threads."""
         self._starts[start.process] = start
         self._kills_before[start.process] = out_of_memory_kills()
-        try:
-            thread = InheritableThread(target=self._host, args=(start, body), daemon=True)
-        except Exception as error:  # it copies properties of the SparkContext, which may be stopped by now
-            start.ended(start.process, self._cause(start.process, first_line(error)))
-            return
-        thread.name = f"holdfast-{start.process.name}"
+        # Not PySpark's InheritableThread: it asks the SparkContext, which may be stopped by now, before `_host` runs.
+        thread = threading.Thread(
+            target=self._host, args=(start, body), name=f"holdfast-{start.process.name}", daemon=True
+        )
         self._threads[start.process] = thread
         thread.start()
 
