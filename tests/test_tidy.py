@@ -61,7 +61,7 @@ SUBROOMS: dict[str, str] = {
     "functions.aggregates": "functions",
     "functions.process": "functions functions.timing",
     "functions.timing": "functions",
-    "functions.windows": "functions functions.aggregates functions.timing",
+    "functions.windows": "functions functions.aggregates functions.process functions.timing",
     "functions": "",
 }
 """The folders of rooms that are divided, and which of the same room each may import; a room's own name stands for the

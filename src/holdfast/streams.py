@@ -12,7 +12,9 @@ from holdfast.functions.operator import OperatorInput, OperatorSpec
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction, ProcessSpec
 from holdfast.functions.windows.aggregate import WindowSpec
 from holdfast.functions.windows.declared import WINDOW_START, AnyWindow, SessionWindow
+from holdfast.functions.windows.process import WindowProcessSpec
 from holdfast.functions.windows.session import SessionSpec
+from holdfast.functions.windows.top import TopSpec, check_top
 from holdfast.functions.windows.windowed import LatePolicy, WindowEmit, Windowing
 from holdfast.graph.build import InputDeclaration, OperatorDeclaration, Path, SinkDeclaration, TransformDeclaration
 from holdfast.graph.program import LATE, MapBatches, OperatorOrigin, SourceOrigin
@@ -191,17 +193,76 @@ class KeyedStream:
 
         return self._declare(name, "aggregate", specify)
 
-    def process(self, function: ProcessFunction | BatchFunction, schema: Any, *, name: str | None = None) -> Stream:
-        """Apply a user's function with state per key. `schema`: of the rows it yields."""
-        if self._declared.window is not None:
-            raise SettingsError("process() behind a window is not in this version: key by columns, and use timers")
-        output = to_arrow_schema(schema)
-        dead_letter = self._job.dead_letters is not None
+    def process(
+        self,
+        function: ProcessFunction | BatchFunction,
+        schema: Any,
+        *,
+        allowed_lateness: Duration = 0,
+        late: LatePolicy = "drop",
+        name: str | None = None,
+    ) -> Stream:
+        """Apply a user's function with state per key. `schema`: of the rows it yields.
 
-        def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> ProcessSpec:
-            return ProcessSpec(operator, inputs[0], function, output, "dead_letter" if dead_letter else "fail")
+        Behind a window the function gets the rows of whole windows, once, when they close: `process(rows, ctx)` of a
+        `ProcessFunction` a list of them, with the window's bounds in `ctx.key`; a `BatchFunction` as ever, with the
+        bounds in `keys`. It then has neither states nor timers. `allowed_lateness` and `late` as in `aggregate`.
+        """
+        output = to_arrow_schema(schema)
+        lateness_us = duration_us(allowed_lateness, "allowed_lateness")
+        if self._declared.window is None and WINDOW_START not in self._declared.key_columns:
+            self._refuse_windowing(None, lateness_us, late)
+
+        def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> OperatorSpec:
+            if inputs[0].window is not None:
+                windowing = self._windowing(None, lateness_us, late)
+                return WindowProcessSpec(operator, inputs[0], function, output, windowing)
+            self._refuse_windowing(None, lateness_us, late)
+            return ProcessSpec(operator, inputs[0], function, output, self._bad_records)
 
         return self._declare(name, "process", specify)
+
+    def top(
+        self,
+        n: int,
+        *,
+        by: str,
+        ties: bool = False,
+        least: bool = False,
+        allowed_lateness: Duration = 0,
+        late: LatePolicy = "drop",
+        name: str | None = None,
+    ) -> Stream:
+        """Behind a window: the rows of each window with the greatest values of a column, when it closes.
+
+        Output: the key columns with the window's bounds, then the other columns of the input.
+
+        Parameters
+        ----------
+        by
+            A column with an order; nulls come last, NaN is above every number.
+        ties
+            Rows that are equal to the last one come as well, as `RANK() <= n` has them; else exactly `n`, of equal
+            ones those that came first.
+        least
+            The least values instead.
+        allowed_lateness, late
+            As in `aggregate`.
+        """
+        check_top(n, by)
+        lateness_us = duration_us(allowed_lateness, "allowed_lateness")
+        if self._declared.window is None and WINDOW_START not in self._declared.key_columns:
+            raise SettingsError("top() belongs to windows, which end: add hf.window(…) to key_by")
+
+        def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> OperatorSpec:
+            if inputs[0].window is None:
+                raise JobRefused(
+                    f"operator {operator!r}: top() belongs to windows, and this window_start is none of windows with "
+                    "emit='final': add hf.window(…) to key_by"
+                )
+            return TopSpec(operator, inputs[0], n, by, ties, least, self._windowing(None, lateness_us, late))
+
+        return self._declare(name, "top", specify)
 
     @property
     def _bad_records(self) -> BadRecords:

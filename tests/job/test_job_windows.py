@@ -166,6 +166,30 @@ def test_windows_of_windows_close_with_them(lateness) -> None:
     assert query.lastProgress["metrics"]["numLateRecordsDropped"] == 0
 
 
+def test_the_hottest_keys_of_each_window_in_one_line() -> None:
+    """Nexmark's query 5."""
+    bids = [
+        events(*((key, 3 * number + key) for key in range(5) for _ in range(1 + key * number % 4)))
+        for number in range(9)
+    ]
+    sink = hf.MemorySink()
+    job = new_job(parallelism=3, task_managers=2, max_rows_per_batch=4)
+    stream = job.read(TestSource([*bids, Eof(drain=True)], EVENTS)).with_watermark("at", "4s")
+    counts = stream.key_by("k", hf.window("at", "10s", "2s")).aggregate(n=hf.count())
+    counts.key_by("window_start").top(1, by="n", ties=True).write(sink)
+    run(job)
+    counted = Counter(
+        (start, row["k"])
+        for batch in bids
+        for row in batch
+        for start in range(round(row["at"].timestamp()) // 2 * 2, round(row["at"].timestamp()) // 2 * 2 - 10, -2)
+    )
+    most = {start: max(n for (other, _), n in counted.items() if other == start) for start, _ in counted}
+    expected = sorted((start, key, n) for (start, key), n in counted.items() if n == most[start])
+    assert sorted((round(row["window_start"].timestamp()), row["k"], row["n"]) for row in sink.rows()) == expected
+    assert list(sink.rows()[0]) == ["window_start", "k", "window_end", "n"]
+
+
 def test_allowed_lateness_keeps_windows_open_and_changes_correct_them() -> None:
     sink = hf.MemorySink()
     job = new_job()

@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
+import numpy as np
+
 from holdfast.errors import in_user_code
+from holdfast.functions.columns import IntArray
 from holdfast.functions.operator import BatchContext
 from holdfast.sources.base import BadRow
 
@@ -44,3 +47,19 @@ def bad_row(operator: str, where: str, reason: str, values: Mapping[str, Any]) -
     """For the dead letters; `where` as in `where_of`. Source and split are no longer known behind an exchange."""
     payload = json.dumps(values, default=str)
     return BadRow("", "", where, reason, payload, operator=operator)
+
+
+def ranks(groups: IntArray, count: int) -> IntArray:
+    """For each entry, how many entries before it are of the same group."""
+    order = np.argsort(groups, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(np.bincount(groups, minlength=count))[:-1]])
+    out = np.empty(len(groups), np.int64)
+    out[order] = np.arange(len(groups)) - starts[groups[order]]
+    return out
+
+
+def spans(sizes: IntArray, starts: IntArray | None = None) -> tuple[IntArray, IntArray]:
+    """Groups and positions of all entries, from position 0 or `starts` on, `sizes` of each group."""
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    positions = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return groups, positions if starts is None else positions + starts[groups]

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from holdfast.functions.columns import AnyArray, BoolArray, IntArray
 from holdfast.functions.operator import NewTable, TableSchema
+from holdfast.functions.running import ranks, spans
 from holdfast.functions.timing.expiry import BatchClock, Expiry, expired_rows, renewed
 from holdfast.state.keys import grouped_by
 from holdfast.state.physical import Slots
@@ -67,22 +68,6 @@ def _composite(key_schema: pa.Schema, last: pa.Field, values: list[pa.Field], ex
     if expires:
         values = [*values, pa.field(TIME, pa.int64())]
     return TableSchema(grouped_by(pa.schema([*key_schema, last]), len(key_schema)), pa.schema(values))
-
-
-def ranks(groups: IntArray, count: int) -> IntArray:
-    """For each entry, how many entries before it are of the same group."""
-    order = np.argsort(groups, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(np.bincount(groups, minlength=count))[:-1]])
-    out = np.empty(len(groups), np.int64)
-    out[order] = np.arange(len(groups)) - starts[groups[order]]
-    return out
-
-
-def spans(sizes: IntArray, starts: IntArray | None = None) -> tuple[IntArray, IntArray]:
-    """Groups and positions of all entries, from position 0 or `starts` on, `sizes` of each group."""
-    groups = np.repeat(np.arange(len(sizes)), sizes)
-    positions = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return groups, positions if starts is None else positions + starts[groups]
 
 
 class EntryTable:

@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from holdfast.functions.columns import AnyArray, BoolArray, IntArray
 from holdfast.functions.operator import Timers
-from holdfast.functions.process.entries import TIME, EntryTable, ListEntries, MapEntries, spans
+from holdfast.functions.process.entries import TIME, EntryTable, ListEntries, MapEntries
 from holdfast.functions.process.states import ListState, MapState, State, size_column, start_column, time_column
+from holdfast.functions.running import spans
 from holdfast.functions.timing.expiry import BatchClock, Expiry, expired_rows
 from holdfast.state.physical import Slots
 from holdfast.state.survey import START

@@ -67,6 +67,11 @@ class Window:
         last_start_us = (until_us - self.size_us - self.start_us) // self.slide_us * self.slide_us + self.start_us
         return last_start_us + self.slide_us
 
+    def ends_between(self, after_us: int | None, until_us: int) -> bool:
+        """Whether some window ends after the one time, and not after the other."""
+        last_end_us = (until_us - self.size_us - self.start_us) // self.slide_us * self.slide_us
+        return after_us is None or last_end_us + self.start_us + self.size_us > after_us
+
     def next_end(self, pane: int, after_us: int | None) -> int:
         """The first end of a window with that pane, of those after a time."""
         least_us = pane + self.pane_us if after_us is None else max(pane + self.pane_us, after_us + 1)
@@ -102,6 +107,9 @@ class GivenWindow(Window):
 
     def closed_before(self, until_us: int) -> int:
         return until_us - self.size_us + 1
+
+    def ends_between(self, after_us: int | None, until_us: int) -> bool:
+        return True
 
     def next_end(self, pane: int, after_us: int | None) -> int:
         return pane + self.size_us

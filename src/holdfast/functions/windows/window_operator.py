@@ -16,41 +16,27 @@ import pyarrow as pa
 
 from holdfast.functions.aggregates.operator import AggregateOperator
 from holdfast.functions.aggregates.table import AggregateTable
-from holdfast.functions.columns import BoolArray
-from holdfast.functions.kernels import mark_first
-from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, Timers
-from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, concatenated
-from holdfast.functions.windows import kernels
-from holdfast.functions.windows.declared import PANE, WINDOW_END, WINDOW_START, times_array
-from holdfast.functions.windows.late import LateRows
+from holdfast.functions.operator import BatchContext, NewTable, OperatorResult, Timers
+from holdfast.functions.windows.declared import PANE
 from holdfast.functions.windows.merging import merge_states
-from holdfast.functions.windows.sending import PANE_FIELD, late_panes
+from holdfast.functions.windows.panes import LONG_AGO_US, PaneOperator
+from holdfast.functions.windows.sending import PANE_FIELD
 from holdfast.state.physical import Integers, Slots, values_of
 from holdfast.state.table import StateTable
 
 if TYPE_CHECKING:
     from holdfast.functions.windows.aggregate import WindowSpec
 
-LONG_AGO_US = -(1 << 62)
 ROWS_AT_ONCE_MAX = 1 << 18
 """Keys of panes that are read and merged together when windows close. A higher value takes more memory."""
 
 
-class WindowOperator(Operator):
+class WindowOperator(PaneOperator):
     def __init__(self, spec: "WindowSpec", max_parallelism: int, new_table: NewTable) -> None:
         self._spec = spec
-        self._window = spec.window
         self._panes = AggregateOperator(spec.kept, max_parallelism, new_table)
         self.tables = self._panes.tables
-        self._table = self.tables["state"]
-        self._keys = self._table.key_schema
-        self._late = LateRows(spec.name, spec.windowing.late)
-        pane_us = self._window.pane_us
-        self._index = FollowedIndex(self._table, lambda: TimeBuckets(self._keys, PANE, pane_us))
-
-    @property
-    def memory_bytes(self) -> int:
-        return self._index.memory_bytes
+        super().__init__(spec, self.tables["state"])
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(output=[])
@@ -62,27 +48,15 @@ class WindowOperator(Operator):
         if self._spec.windowing.emit == "changes":
             self._put_out_changed(touched, closed_us, context, result)
         fired = 0 if until_us is None else self._close(closed_us, until_us, context, result)
-        first = self._index.earliest()
-        next_us = None if first is None else self._next_us(first, until_us)
-        return replace(result, timers=Timers(next_us, None, fired), late=self._late.count, late_rows=self._late.rows)
-
-    def _ends(self, watermark_us: int | None) -> int | None:
-        """Windows that end by then are closed at that watermark."""
-        return None if watermark_us is None else watermark_us - self._spec.lateness_us
-
-    def _late_rows(self, rows: pa.RecordBatch, closed_us: int | None) -> BoolArray | None:
-        return late_panes(self._window, values_of(rows.column(PANE)), closed_us, self._spec.lateness_us)
-
-    def _next_us(self, pane: int, until_us: int | None) -> int:
-        """The watermark at which there is something to do next."""
-        if self._spec.windowing.emit == "changes":
-            return int(self._window.last_starts(np.array([pane]))[0]) + self._window.size_us + self._spec.lateness_us
-        return self._window.next_end(pane, until_us) + self._spec.lateness_us
+        timers = Timers(self._next_us(until_us), None, fired)
+        return replace(result, timers=timers, late=self._late.count, late_rows=self._late.rows)
 
     # Closing.
 
     def _close(self, closed_us: int | None, until_us: int, context: BatchContext, result: OperatorResult) -> int:
         """Put out the windows that end by `until_us`, remove panes that no window needs; how many were."""
+        if not self._window.ends_between(closed_us, until_us):
+            return 0
         removed_before = self._window.closed_before(until_us)
         stop_us = removed_before if self._window.tumbles or self._spec.windowing.emit == "changes" else until_us
         found = self._slots_before(stop_us)
@@ -103,28 +77,12 @@ class WindowOperator(Operator):
         self._index.drop(removed_before)
         return removed
 
-    def _slots_before(self, stop_us: int) -> Slots:
-        """The panes that begin before a time, each once: after a restore the index may have a key twice."""
-        slots = self._table.lookup(concatenated(self._index.between(None, stop_us), self._keys))
-        first = np.empty(len(slots), np.bool_)
-        mark_first(slots, np.zeros(len(self._table.present), np.bool_), first)
-        chosen: Slots = slots[first & self._table.present[slots]]
-        return chosen
-
-    def _panes_at(self, slots: Slots) -> Integers:
-        panes: Integers = values_of(self._table.keys_of(slots).column(PANE))
-        return panes
-
     def _put_out(self, keys: pa.RecordBatch, columns: list[pa.Array], result: OperatorResult) -> None:
         """Output of windows, from their keys and, in place of the pane, their start."""
         if not keys.num_rows:
             return
-        starts, kind = values_of(keys.column(PANE)), self._spec.bounds_type
-        arrays = dict(zip(keys.schema.names, keys.columns, strict=True))
-        arrays[WINDOW_START] = times_array(starts, kind)
-        arrays[WINDOW_END] = times_array(starts + self._window.size_us, kind)
-        made = [arrays[name] for name in self._spec.key_columns]
-        result.output.append(pa.RecordBatch.from_arrays([*made, *columns], schema=self._spec.output_schema))
+        arrays = [*self._with_bounds(keys), *columns]
+        result.output.append(pa.RecordBatch.from_arrays(arrays, schema=self._spec.output_schema))
 
     # Merging panes.
 
@@ -146,16 +104,6 @@ class WindowOperator(Operator):
         """Add panes to all their windows that end after `closed_us`, and not after `until_us`."""
         rows, starts = self._windows_of(self._panes_at(slots), closed_us, until_us)
         self._add_panes(merged, slots[rows], starts, context, result)
-
-    def _windows_of(self, panes: Integers, after_us: int | None, until_us: int) -> tuple[Integers, Integers]:
-        window = self._window
-        after_us = LONG_AGO_US if after_us is None else after_us
-        shape = (window.pane_us, window.size_us, window.slide_us, window.start_us)
-        counts = np.empty(len(panes), np.int64)
-        kernels.count_windows(panes, *shape, after_us, until_us, counts)
-        rows, starts = np.empty((2, int(counts.sum())), np.int64)
-        kernels.windows_of(panes, *shape, after_us, counts, rows, starts)
-        return rows, starts
 
     def _add_panes(
         self, merged: AggregateTable, slots: Slots, starts: Integers, context: BatchContext, result: OperatorResult

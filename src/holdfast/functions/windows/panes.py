@@ -1,0 +1,86 @@
+"""What operators of panes have in common: which rows are late, which panes are due, which windows they are in."""
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.functions.columns import BoolArray
+from holdfast.functions.kernels import mark_first
+from holdfast.functions.operator import Operator
+from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, concatenated
+from holdfast.functions.windows import kernels
+from holdfast.functions.windows.declared import PANE, WINDOW_END, WINDOW_START, Window, times_array
+from holdfast.functions.windows.late import LateRows
+from holdfast.functions.windows.sending import late_panes
+from holdfast.functions.windows.windowed import WindowedSpec
+from holdfast.state.physical import Integers, Slots, values_of
+from holdfast.state.table import StateTable
+
+LONG_AGO_US = -(1 << 62)
+
+
+class PaneOperator(Operator):
+    """Keeps `table`, whose last key column is a pane, and an index of its keys in order of time."""
+
+    def __init__(self, spec: WindowedSpec, table: StateTable) -> None:
+        window = spec.window
+        assert isinstance(window, Window), "windows of a fixed size have panes"
+        self._windowed = spec
+        self._window = window
+        self._table = table
+        self._keys = table.key_schema
+        self._late = LateRows(spec.name, spec.windowing.late)
+        self._index = FollowedIndex(table, lambda: TimeBuckets(self._keys, PANE, window.pane_us))
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._index.memory_bytes
+
+    def _ends(self, watermark_us: int | None) -> int | None:
+        """Windows that end by then are closed at that watermark."""
+        return None if watermark_us is None else watermark_us - self._windowed.lateness_us
+
+    def _late_rows(self, rows: pa.RecordBatch, closed_us: int | None) -> BoolArray | None:
+        return late_panes(self._window, values_of(rows.column(PANE)), closed_us, self._windowed.lateness_us)
+
+    def _next_us(self, until_us: int | None) -> int | None:
+        """The watermark at which there is something to do next."""
+        pane = self._index.earliest()
+        if pane is None:
+            return None
+        if self._windowed.windowing.emit == "changes":
+            last_us = int(self._window.last_starts(np.array([pane]))[0])
+            return last_us + self._window.size_us + self._windowed.lateness_us
+        return self._window.next_end(pane, until_us) + self._windowed.lateness_us
+
+    def _slots_before(self, stop_us: int) -> Slots:
+        """The panes that begin before a time, each once: after a restore the index may have a key twice."""
+        slots = self._table.lookup(concatenated(self._index.between(None, stop_us), self._keys))
+        first = np.empty(len(slots), np.bool_)
+        mark_first(slots, np.zeros(len(self._table.present), np.bool_), first)
+        chosen: Slots = slots[first & self._table.present[slots]]
+        return chosen
+
+    def _panes_at(self, slots: Slots) -> Integers:
+        panes: Integers = values_of(self._table.keys_of(slots).column(PANE))
+        return panes
+
+    def _windows_of(self, panes: Integers, after_us: int | None, until_us: int) -> tuple[Integers, Integers]:
+        """The windows of panes that end after one time and not after the other: the pane's index, the start."""
+        window = self._window
+        if window.tumbles:
+            return np.arange(len(panes)), panes
+        after_us = LONG_AGO_US if after_us is None else after_us
+        shape = (window.pane_us, window.size_us, window.slide_us, window.start_us)
+        counts = np.empty(len(panes), np.int64)
+        kernels.count_windows(panes, *shape, after_us, until_us, counts)
+        rows, starts = np.empty((2, int(counts.sum())), np.int64)
+        kernels.windows_of(panes, *shape, after_us, counts, rows, starts)
+        return rows, starts
+
+    def _with_bounds(self, keys: pa.RecordBatch) -> list[pa.Array]:
+        """The key columns of the output, from keys with a window's start in place of the pane."""
+        starts, kind = values_of(keys.column(PANE)), self._windowed.bounds_type
+        arrays = dict(zip(keys.schema.names, keys.columns, strict=True))
+        arrays[WINDOW_START] = times_array(starts, kind)
+        arrays[WINDOW_END] = times_array(starts + self._window.size_us, kind)
+        return [arrays[name] for name in self._windowed.key_columns]

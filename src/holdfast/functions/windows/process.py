@@ -1,0 +1,174 @@
+"""`key_by(…, window(…)).process(function)`: a function of the rows of a whole window, called when it closes.
+
+    ProcessFunction.process(rows, ctx)                  once a window: its rows, a list of named tuples
+    BatchFunction.process(batch, keys, groups, ctx)     of many windows: their rows, their keys, each row's window
+
+`ctx.key`, and `keys`, have the key columns with the window's bounds. A window is seen once, so such a function has
+neither states nor timers.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import JobRefused, UserFunctionError
+from holdfast.functions.columns import python_values
+from holdfast.functions.operator import (
+    BatchContext,
+    Combiner,
+    NewTable,
+    Operator,
+    OperatorInput,
+    OperatorResult,
+    TableSchema,
+)
+from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, check_function
+from holdfast.functions.process.output import RowFitter, fit_batches, yielded
+from holdfast.functions.process.states import declared_states
+from holdfast.functions.running import bad_row, named_tuples, raised
+from holdfast.functions.timing.timers import to_datetime
+from holdfast.functions.windows.declared import Window
+from holdfast.functions.windows.rows_operator import WindowRowsOperator, rows_schemas
+from holdfast.functions.windows.sending import WindowSender
+from holdfast.functions.windows.windowed import FINAL, WindowedSpec, Windowing
+from holdfast.state.physical import Integers
+from holdfast.state.table import StateTable
+
+ROWS_AT_ONCE_MAX = 1 << 17
+"""Rows of windows that a `BatchFunction` gets together; a larger window comes alone."""
+
+
+@dataclass(frozen=True)
+class WindowProcessSpec(WindowedSpec):
+    """Raises `SettingsError` or `JobRefused` when made. `schema`: of the rows that the function gives."""
+
+    name: str
+    input: OperatorInput
+    function: ProcessFunction | BatchFunction
+    schema: pa.Schema
+    windowing: Windowing = FINAL
+
+    def __post_init__(self) -> None:
+        check_function(self.function)
+        self.check_input()
+        kind = type(self.function).__name__
+        if not isinstance(self.window, Window):
+            raise JobRefused(
+                f"operator {self.name!r}: process() is for windows of a fixed size, found {self.window}; use a "
+                "ProcessFunction keyed by columns, with timers"
+            )
+        if declared_states(self.function) or hasattr(self.function, "on_timer"):
+            raise JobRefused(
+                f"operator {self.name!r}: {kind} has states or timers, but behind a window a function gets the rows of "
+                "a whole window, once; key by columns alone to keep states"
+            )
+
+    @property
+    def result_fields(self) -> list[pa.Field]:
+        return list(self.schema)
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return self.schema
+
+    @property
+    def output_window(self) -> None:
+        return None
+
+    def combiner(self, combine: bool, closed_us: int | None) -> Combiner:
+        assert isinstance(self.window, Window)
+        return WindowSender(self.window, closed_us, self.lateness_us, None)
+
+    def table_schemas(self) -> dict[str, TableSchema]:
+        return rows_schemas(self)
+
+    def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
+        return WindowProcessOperator(self, Context(self.name, subtask), max_parallelism, new_table)
+
+
+class WindowProcessOperator(WindowRowsOperator):
+    """Runs a copy of the function."""
+
+    def __init__(self, spec: WindowProcessSpec, ctx: Context, max_parallelism: int, new_table: NewTable) -> None:
+        super().__init__(spec, max_parallelism, new_table)
+        self._spec = spec
+        self._ctx = ctx
+        self._function: Any = cloudpickle.loads(cloudpickle.dumps(spec.function))
+        self._fitter = RowFitter(spec.schema)
+        self._row_of = named_tuples("Row", spec.input.schema.names)
+        self._key_of = named_tuples("Key", spec.key_columns)
+        try:
+            self._function.open(ctx)
+        except Exception as error:  # user code may raise anything
+            raise UserFunctionError(
+                f"operator {spec.name!r}, subtask {ctx.subtask}: {type(self._function).__name__}.open() raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def close(self) -> None:
+        self._function.close()
+
+    def finish(
+        self,
+        rows: pa.RecordBatch,
+        keys: pa.RecordBatch,
+        groups: Integers,
+        context: BatchContext,
+        result: OperatorResult,
+    ) -> None:
+        ctx = self._ctx
+        ctx.batch_time = to_datetime(context.batch_time_us)
+        ctx.watermark = None if context.watermark_us is None else to_datetime(context.watermark_us)
+        bounds = np.searchsorted(groups, np.arange(keys.num_rows + 1))
+        if isinstance(self._function, ProcessFunction):
+            for window in range(keys.num_rows):
+                self._call(rows, keys, groups, bounds, (window, window + 1), context, result)
+            return
+        first = 0
+        while first < keys.num_rows:
+            stop = int(np.searchsorted(bounds, bounds[first] + ROWS_AT_ONCE_MAX, side="right")) - 1
+            stop = min(keys.num_rows, max(stop, first + 1))
+            self._call(rows, keys, groups, bounds, (first, stop), context, result)
+            first = stop
+
+    def _call(
+        self,
+        rows: pa.RecordBatch,
+        keys: pa.RecordBatch,
+        groups: Integers,
+        bounds: Integers,
+        windows: tuple[int, int],
+        context: BatchContext,
+        result: OperatorResult,
+    ) -> None:
+        """Call the function for some windows; where that fails and may, for each half of them, down to one window."""
+        first, stop = windows
+        start, end = int(bounds[first]), int(bounds[stop])
+        part, own = rows.slice(start, end - start), keys.slice(first, stop - first)
+        try:
+            result.output.extend(self._made(part, own, groups[start:end] - first))
+        except Exception as error:  # user code may raise anything
+            key = own.to_pylist()[0]
+            more = "" if stop == first + 1 else f" and {stop - first - 1} more"
+            where = f"window{more} in batch {context.batch}, subtask {context.subtask}"
+            reason = raised(self._spec.name, key, where, error)
+            if self._spec.windowing.bad_records == "fail":
+                raise UserFunctionError(reason) from error
+            if stop == first + 1:
+                result.bad.append(bad_row(self._spec.name, where, reason, {**key, "rows": part.num_rows}))
+                return
+            half = (first + stop) // 2
+            self._call(rows, keys, groups, bounds, (first, half), context, result)
+            self._call(rows, keys, groups, bounds, (half, stop), context, result)
+
+    def _made(self, rows: pa.RecordBatch, keys: pa.RecordBatch, groups: Integers) -> list[pa.RecordBatch]:
+        if not isinstance(self._function, ProcessFunction):
+            return fit_batches(self._function.process(rows, keys, groups, self._ctx), self._spec.schema)
+        self._ctx.key = self._key_of([column[0].as_py() for column in keys.columns])
+        columns = [python_values(column) for column in rows.columns]
+        made = self._function.process([self._row_of(row) for row in zip(*columns, strict=True)], self._ctx)
+        out = [self._fitter.shape(item) for item in yielded(made)]
+        return [self._fitter.batch(out)] if out else []

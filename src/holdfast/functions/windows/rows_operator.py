@@ -1,0 +1,157 @@
+"""A subtask that keeps the rows of windows until they close, and then makes output of each window's rows.
+
+    rows ──► late ones out ──► rows that open windows need ──► rows (key, pane, position → row), sizes (key, pane)
+    watermark ──► windows that end by it ──► their panes' rows, by the index, and those of this batch ──► `finish`
+
+Rows of windows that close in the batch that brought them are never stored: so it is behind other windows.
+"""
+
+from abc import abstractmethod
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.functions.kernels import number_keys
+from holdfast.functions.operator import BatchContext, NewTable, OperatorResult, TableSchema, Timers
+from holdfast.functions.running import ranks, spans
+from holdfast.functions.timing.time_index import concatenated
+from holdfast.functions.windows.declared import PANE
+from holdfast.functions.windows.panes import PaneOperator
+from holdfast.functions.windows.sending import PANE_FIELD
+from holdfast.functions.windows.windowed import WindowedSpec
+from holdfast.state.keys import grouped_by
+from holdfast.state.physical import Integers, Slots, values_of
+from holdfast.state.table import StateTable
+
+ROWS, SIZE, POSITION = "rows", "__size", "__position"
+
+
+def rows_schemas(spec: WindowedSpec) -> dict[str, TableSchema]:
+    """The tables: how many rows each key and pane has, and the rows."""
+    plain = list(spec.input.key_schema)
+    panes = pa.schema([*plain, PANE_FIELD])
+    positions = pa.schema([*panes, pa.field(POSITION, pa.int64())])
+    values = pa.schema([field for field in spec.input.schema if field.name not in spec.input.key_columns])
+    groups = len(plain) or 1
+    return {
+        "state": TableSchema(grouped_by(panes, groups), pa.schema([pa.field(SIZE, pa.int64())])),
+        ROWS: TableSchema(grouped_by(positions, groups), values),
+    }
+
+
+class WindowRowsOperator(PaneOperator):
+    def __init__(self, spec: WindowedSpec, max_parallelism: int, new_table: NewTable) -> None:
+        self.tables = {
+            name: new_table(schema.keys, schema.values, max_parallelism) for name, schema in rows_schemas(spec).items()
+        }
+        super().__init__(spec, self.tables["state"])
+        self._rows = self.tables[ROWS]
+        self._schema = spec.input.schema
+        self._sent = self._schema.append(PANE_FIELD)
+
+    @abstractmethod
+    def finish(
+        self,
+        rows: pa.RecordBatch,
+        keys: pa.RecordBatch,
+        groups: Integers,
+        context: BatchContext,
+        result: OperatorResult,
+    ) -> None:
+        """Put out what windows that close make of their rows.
+
+        `rows` are of the input's schema, in order of their windows; `keys` are the windows' key columns with their
+        bounds, as in the output; `groups` are the rows' indexes among these.
+        """
+
+    def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
+        result = OperatorResult(output=[])
+        self._index.begin()
+        on_time = self._late.put_aside(inputs, lambda rows: self._late_rows(rows, context.closed_us), context, result)
+        rows = concatenated([rows for _, rows in on_time if rows.num_rows], self._sent)
+        closed_us, until_us = self._ends(context.closed_us), self._ends(context.watermark_us)
+        closing = until_us is not None and self._window.ends_between(closed_us, until_us)
+        fired = 0
+        if closing:
+            assert until_us is not None
+            needed = values_of(rows.column(PANE)) >= self._window.closed_before(until_us)
+            self._store(rows.filter(pa.array(needed)))
+            fired = self._close(rows.filter(pa.array(~needed)), closed_us, until_us, context, result)
+        else:
+            self._store(rows)
+        timers = Timers(self._next_us(until_us), None, fired)
+        return replace(result, timers=timers, late=self._late.count, late_rows=self._late.rows)
+
+    def _store(self, rows: pa.RecordBatch) -> None:
+        if not rows.num_rows:
+            return
+        slots = self._table.lookup(rows)
+        distinct, groups = _distinct(slots, len(self._table.present))
+        sizes = self._table.column(SIZE)
+        before = np.where(self._table.present[distinct], sizes.values[distinct], 0)
+        positions = before[groups] + ranks(groups, len(distinct))
+        row_slots = self._rows.lookup(rows.append_column(POSITION, pa.array(positions)))
+        for field in self._rows.value_schema:
+            column = self._rows.column(field.name)
+            column.scatter(row_slots, *column.from_arrow(rows.column(field.name)))
+        self._rows.present[row_slots] = True
+        added = np.bincount(groups, minlength=len(distinct))
+        sizes.scatter(distinct, before + added, np.ones(len(distinct), np.bool_))
+        self._table.present[distinct] = True
+        self._index.add(self._table.keys_of(self._table.appeared()))
+
+    def _close(
+        self,
+        direct: pa.RecordBatch,
+        closed_us: int | None,
+        until_us: int,
+        context: BatchContext,
+        result: OperatorResult,
+    ) -> int:
+        """Finish the windows that end by `until_us`, of stored rows and `direct` ones; how many rows were removed."""
+        removed_before = self._window.closed_before(until_us)
+        slots = self._slots_before(removed_before if self._window.tumbles else until_us)
+        row_slots = self._row_slots(slots)
+        stored = self._rows.rows_of(row_slots).select(self._sent.names)
+        stored = pa.RecordBatch.from_arrays(stored.columns, schema=self._sent)
+        self._finish(concatenated([stored, direct], self._sent), closed_us, until_us, context, result)
+        gone = self._panes_at(slots) < removed_before
+        self._table.present[slots[gone]] = False
+        gone_rows = row_slots[values_of(stored.column(PANE)) < removed_before]
+        self._rows.present[gone_rows] = False
+        self._index.drop(removed_before)
+        return len(gone_rows) + int(direct.num_rows)
+
+    def _row_slots(self, slots: Slots) -> Slots:
+        """The rows of panes, in order of pane and arrival."""
+        sizes = self._table.column(SIZE).values[slots]
+        groups, positions = spans(sizes)
+        keys = self._table.keys_of(slots).take(pa.array(groups))
+        arrays = [*keys.columns, pa.array(positions)]
+        return self._rows.lookup(pa.RecordBatch.from_arrays(arrays, schema=self._rows.key_schema))
+
+    def _finish(
+        self, rows: pa.RecordBatch, closed_us: int | None, until_us: int, context: BatchContext, result: OperatorResult
+    ) -> None:
+        owners, starts = self._windows_of(values_of(rows.column(PANE)), closed_us, until_us)
+        if not len(owners):
+            return
+        order = np.argsort(starts, kind="stable")
+        rows, starts = rows.take(pa.array(owners[order])), starts[order]
+        windows = StateTable(self._keys, pa.schema([]), 1)
+        windows.begin(0)
+        keyed = rows.set_column(rows.schema.get_field_index(PANE), PANE_FIELD, pa.array(starts))
+        distinct, groups = _distinct(windows.lookup(keyed), len(windows.present))
+        keys = windows.keys_of(distinct)
+        by_window = np.argsort(groups, kind="stable")
+        shown = pa.RecordBatch.from_arrays(self._with_bounds(keys), schema=pa.schema(self._windowed.key_fields))
+        whole = rows.select(self._schema.names).take(pa.array(by_window))
+        self.finish(whole, shown, groups[by_window], context, result)
+
+
+def _distinct(slots: Slots, capacity: int) -> tuple[Slots, Integers]:
+    """The distinct slots in order of first appearance, and for each row the index of its own."""
+    groups, distinct = np.empty(len(slots), np.int64), np.empty(len(slots), np.int32)
+    count = number_keys(slots, np.full(capacity, -1, np.int32), groups, distinct)
+    return distinct[:count], groups

@@ -1,0 +1,134 @@
+"""`key_by(…, window(…)).top(n, by=…)`: the rows of each window that are the greatest by a column.
+
+Output: the key columns with the window's bounds, then the other columns of the input; for each window in order. Nulls
+come after all values, NaN is above every number. With `ties` as RANK() <= n in SQL, else as ROW_NUMBER() <= n, where
+the row that came first wins.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import JobRefused, SettingsError
+from holdfast.functions.operator import (
+    BatchContext,
+    Combiner,
+    NewTable,
+    Operator,
+    OperatorInput,
+    OperatorResult,
+    TableSchema,
+)
+from holdfast.functions.windows.declared import Window
+from holdfast.functions.windows.rows_operator import WindowRowsOperator, rows_schemas
+from holdfast.functions.windows.sending import WindowSender
+from holdfast.functions.windows.windowed import FINAL, WindowedSpec, Windowing
+from holdfast.state.physical import Integers, physical_dtype, validity_of, values_of
+from holdfast.state.table import StateTable
+
+
+def check_top(n: int, by: str) -> None:
+    """What can be known before the schema is: raises `SettingsError`."""
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise SettingsError(f"top({n!r}): allowed is a whole number of rows from 1")
+    if not isinstance(by, str) or not by:
+        raise SettingsError(f"top(by={by!r}): expected the name of a column")
+
+
+@dataclass(frozen=True)
+class TopSpec(WindowedSpec):
+    """Raises `JobRefused` when made."""
+
+    name: str
+    input: OperatorInput
+    n: int
+    by: str
+    ties: bool = False
+    least: bool = False
+    windowing: Windowing = FINAL
+
+    def __post_init__(self) -> None:
+        check_top(self.n, self.by)
+        self.check_input()
+        if not isinstance(self.window, Window):
+            raise JobRefused(f"operator {self.name!r}: top() is for windows of a fixed size, found {self.window}")
+        place = self.input.schema.get_field_index(self.by)
+        if place < 0:
+            raise JobRefused(
+                f"operator {self.name!r}: top(by={self.by!r}): there is no such column in its input "
+                f"({', '.join(self.input.schema.names)})"
+            )
+        kind = self.input.schema.field(place).type
+        if pa.types.is_nested(kind):
+            raise JobRefused(f"operator {self.name!r}: top(by={self.by!r}) has type {kind}, which has no order")
+
+    @property
+    def result_fields(self) -> list[pa.Field]:
+        return [field for field in self.input.schema if field.name not in self.key_columns]
+
+    def combiner(self, combine: bool, closed_us: int | None) -> Combiner:
+        assert isinstance(self.window, Window)
+        return WindowSender(self.window, closed_us, self.lateness_us, None)
+
+    def table_schemas(self) -> dict[str, TableSchema]:
+        return rows_schemas(self)
+
+    def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
+        return TopOperator(self, max_parallelism, new_table)
+
+
+class TopOperator(WindowRowsOperator):
+    def __init__(self, spec: TopSpec, max_parallelism: int, new_table: NewTable) -> None:
+        super().__init__(spec, max_parallelism, new_table)
+        self._spec = spec
+
+    def finish(
+        self,
+        rows: pa.RecordBatch,
+        keys: pa.RecordBatch,
+        groups: Integers,
+        context: BatchContext,
+        result: OperatorResult,
+    ) -> None:
+        spec = self._spec
+        kept = greatest(rows.column(spec.by), groups, spec.n, spec.ties, spec.least)
+        names = [field.name for field in spec.result_fields]
+        columns = [*keys.take(pa.array(groups[kept])).columns, *rows.select(names).take(pa.array(kept)).columns]
+        result.output.append(pa.RecordBatch.from_arrays(columns, schema=spec.output_schema))
+
+
+def greatest(values: pa.Array, groups: Integers, n: int, ties: bool, least: bool = False) -> Integers:
+    """The rows with the greatest (or `least`) values of each group, by rank in order of the groups."""
+    ranks = _order_keys(values)
+    if not least:
+        ranks = ~ranks
+    valid = validity_of(values)
+    nulls = np.zeros(len(ranks), np.bool_) if valid is None else ~valid
+    ranks = np.where(nulls, 0, ranks)
+    order = np.lexsort((ranks, nulls, groups))
+    groups, ranks, nulls = groups[order], ranks[order], nulls[order]
+    places = np.arange(len(order))
+    begins = np.ones(len(order), np.bool_)
+    begins[1:] = groups[1:] != groups[:-1]
+    if ties:
+        changes = begins.copy()
+        changes[1:] |= (ranks[1:] != ranks[:-1]) | (nulls[1:] != nulls[:-1])
+        places = np.maximum.accumulate(np.where(changes, places, 0))
+    of_group = places - np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
+    kept: Integers = order[of_group < n]
+    return kept
+
+
+def _order_keys(values: pa.Array) -> Integers:
+    """int64 numbers in the order of the values; of nulls any."""
+    kind = values.type
+    if pa.types.is_floating(kind):
+        floats = values_of(values.cast(pa.float64())) + 0.0  # -0.0 becomes 0.0
+        bits = np.where(np.isnan(floats), np.nan, floats).view(np.int64)
+        return np.where(bits >= 0, bits, bits ^ np.int64(2**63 - 1))
+    if physical_dtype(kind) is not None and kind != pa.uint64():
+        return values_of(values).astype(np.int64)
+    ranked = pc.rank(values, "ascending", tiebreaker="dense")
+    return values_of(ranked).astype(np.int64)
