@@ -49,7 +49,7 @@ def test_what_a_page_calls_the_default_is_the_default(page: Path) -> None:
 
 
 def test_pages_name_some_defaults() -> None:
-    assert {name for page in PAGES for name, _ in STATED.findall(page.read_text())} >= {"emit", "on_new_column"}
+    assert {name for page in PAGES for name, _ in STATED.findall(page.read_text())} >= {"changelog", "on_new_column"}
 
 
 @pytest.mark.parametrize("page", PAGES_OF_SIGNATURES)

@@ -14,7 +14,7 @@ from functions_kit import end
 
 from holdfast.errors import SettingsError, UserFunctionError
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorInput, OperatorResult
-from holdfast.functions.process import row_operator
+from holdfast.functions.process import entry_cells, row_operator
 from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec
 from holdfast.functions.process.states import ListState, MapState, ReducingState, ValueState
 from holdfast.settings import RocksDBState
@@ -25,6 +25,12 @@ INPUT = pa.schema([("k", pa.string()), ("op", pa.string()), ("m", pa.int64()), (
 OUTPUT = pa.schema([("k", pa.string()), ("seen", pa.string())])
 Row = tuple[str, str, Any, Any]
 NewOperator = Callable[..., Operator]
+
+
+@pytest.fixture(autouse=True, params=[0, entry_cells.SMALL_MAX], ids=["single", "together"])
+def entries_read_singly_or_together(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small maps and lists are read with their keys; here also as large ones are."""
+    monkeypatch.setattr(entry_cells, "SMALL_MAX", request.param)
 
 
 @pytest.fixture(params=["hashmap", "rocksdb", "cache"])

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from holdfast.functions.columns import python_values
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorInput
 from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec
 from holdfast.functions.process.states import AggregatingState, ListState, MapState, ReducingState, ValueState
@@ -172,3 +173,33 @@ def test_by_batch_what_was_put_comes_back_also_nulls_and_defaults(
 
     expected = [repr((values[0] if value is None else value, [value, value], value, values[0], True)) for value in both]
     check_kept(Keep, expected, tables)
+
+
+ZONES = [None, "UTC", "Europe/Berlin", "America/New_York", "+05:30"]
+MOMENTS = [
+    0,
+    -1,
+    86_399_999_999,
+    1_774_745_999_999_999,
+    1_774_746_000_000_000,
+    -62_000_000_000_000_000,
+    250_000_000_000_000_000,
+]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zone", ZONES)
+def test_times_become_the_python_values_that_arrow_gives(zone: str | None, unit: str) -> None:
+    some = MOMENTS if unit != "ns" else MOMENTS[:5]
+    moments = pa.array([*some, None], pa.timestamp("us")).cast(pa.timestamp(unit), safe=False)
+    times = moments.cast(pa.timestamp(unit, tz=zone))
+    for array in (times, times.slice(2, 3), times.slice(0, 0), times.slice(len(some))):
+        assert python_values(array) == array.to_pylist()
+        assert [getattr(value, "tzinfo", None) for value in python_values(array)] == [
+            getattr(value, "tzinfo", None) for value in array.to_pylist()
+        ]
+
+
+def test_dates_become_the_python_values_that_arrow_gives() -> None:
+    days = pa.array([0, -1, None, 2_000_000, -700_000], pa.int32()).cast(pa.date32())
+    assert python_values(days) == days.to_pylist()

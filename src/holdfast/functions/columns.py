@@ -4,6 +4,8 @@ The rule for what is fixed-width and how it looks is `state.physical`'s; a table
 objects, `None` or anything where it is null.
 """
 
+from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -64,7 +66,38 @@ def column_array(values: AnyArray, valid: BoolArray, kind: pa.DataType) -> pa.Ar
 
 
 def python_values(array: pa.Array) -> list[Any]:
-    """`array.to_pylist()`, much faster for plain numbers without nulls."""
+    """`array.to_pylist()`, much faster for plain numbers without nulls, timestamps and dates."""
+    if pa.types.is_date32(array.type) or (pa.types.is_timestamp(array.type) and array.type.unit != "ns"):
+        return _python_times(array)
     plain = pa.types.is_integer(array.type) or pa.types.is_float64(array.type) or pa.types.is_boolean(array.type)
     values: list[Any] = array.to_pylist() if array.null_count or not plain else values_of(array).tolist()
     return values
+
+
+_FIRST, _LAST = np.datetime64("0001-01-02", "D"), np.datetime64("9999-12-30", "D")
+"""Times that Python can hold in every time zone."""
+
+
+def _python_times(array: pa.Array) -> list[Any]:
+    """Dates and timestamps by way of NumPy: 0.05 µs each, 0.15 in UTC, 0.7 in other zones; `to_pylist` takes 2.6."""
+    unit = "D" if pa.types.is_date32(array.type) else array.type.unit
+    valid = validity_of(array)
+    numbers = values_of(array).astype(np.int64, copy=False)
+    times = (numbers if valid is None else np.where(valid, numbers, 0)).view(f"M8[{unit}]")
+    if not len(times) or times.min() < _FIRST or times.max() > _LAST:
+        return list(array.to_pylist())
+    values: list[Any] = times.tolist()
+    zone = None if unit == "D" or array.type.tz is None else _zone(array.type.tz)
+    if zone is not None and zone.utcoffset(None) == timedelta(0):
+        values = [datetime.combine(value, value.time(), zone) for value in values]
+    elif zone is not None:
+        values = [zone.fromutc(value.replace(tzinfo=zone)) for value in values]
+    for place in () if valid is None else np.flatnonzero(~valid).tolist():
+        values[place] = None
+    return values
+
+
+@cache
+def _zone(name: str) -> Any:
+    """The time zone that Arrow gives its values."""
+    return pa.scalar(0, pa.timestamp("s", tz=name)).as_py().tzinfo

@@ -1,6 +1,7 @@
 """`ListState` and `MapState` of a running `ProcessFunction`: what a batch did to each key's list or map so far.
 
-    table ◄── one look-up for each entry read for the first time       get, contains
+    table ◄── all entries of small maps and lists, for all keys of a slice at once, before its rows
+          ◄── one look-up for each other entry read for the first time       get, contains
           ◄── all entries of the key, by arrays                        keys, values, items, ListState.get
           ◄── all changed entries of all keys at once, after the last row
 
@@ -16,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
-from holdfast.functions.columns import BoolArray, IntArray
+from holdfast.functions.columns import BoolArray, IntArray, python_values
 from holdfast.functions.process.entries import ListEntries, Making, MapEntries
 from holdfast.functions.process.states import ListState, MapState, size_column, start_column
 from holdfast.functions.process.values import Codec, Fit, Misfit, fit_for
@@ -27,6 +28,9 @@ from holdfast.state.table import StateTable
 ABSENT: Any = object()
 """An entry that is known not to be there. None is a value."""
 ONE = np.zeros(1, np.int64)
+SMALL_MAX = 32
+"""Entries of a map or list that is read with its key. A higher value reads more in vain where functions touch few
+entries; of a larger one each entry is looked up by itself, which takes as long as reading some hundred."""
 
 
 class _Map:
@@ -93,6 +97,13 @@ class _EntryCells(ABC, Generic[OfKey]):
         values, valid = table.column(size_column(self.name)).gather(slots)
         self._sizes.update(zip(slots.tolist(), np.where(valid, values, 0).tolist(), strict=True))
 
+    def _small(self, slots: Slots) -> list[int]:
+        """Those of new slots whose entries are to be read at once; reading must not prolong their lives."""
+        expiry = self.state.expiry
+        if expiry is not None and expiry.on == "read":
+            return []
+        return [slot for slot in slots.tolist() if 0 < self._sizes[slot] <= SMALL_MAX]
+
     def save(self, slots: list[int]) -> int:
         return len(self._undo)
 
@@ -146,6 +157,21 @@ class MapCells(_EntryCells[_Map]):
         entries, order = f"{name}.entries", f"{name}.order"
         self.entries = MapEntries(schemas[entries], schemas[order], making, state.expiry)
         self.tables = {entries: self.entries.rows.table, order: self.entries.order.rows.table}
+
+    def load(self, table: StateTable, slots: Slots) -> None:
+        super().load(table, slots)
+        small = self._small(slots)
+        if not small:
+            return
+        groups, map_keys, values, alive = self.entries.items(self._keys(small), self._sizes_of(small))
+        maps = [self._kind(self._sizes[slot]) for slot in small]
+        for each in maps:
+            each.complete = True
+        rows = zip(groups.tolist(), python_values(map_keys), python_values(values), alive.tolist(), strict=True)
+        for group, map_key, kept, lives in rows:
+            maps[group].found[map_key] = kept if lives else ABSENT
+            maps[group].complete &= lives
+        self._of_keys.update(zip(small, maps, strict=True))
 
     def key(self, map_key: Any) -> Any:
         return self._fit(self._fit_key, map_key, "a map key")
@@ -245,6 +271,20 @@ class ListCells(_EntryCells[_List]):
         assert self._table is not None, "loaded"
         values, valid = self._table.column(start_column(self.name)).gather(np.array(slots, np.int32))
         return np.where(valid, values, 0)
+
+    def load(self, table: StateTable, slots: Slots) -> None:
+        super().load(table, slots)
+        small = self._small(slots)
+        if not small:
+            return
+        keys, sizes, starts = self._keys(small), self._sizes_of(small), self._starts_of(small)
+        groups, elements = self.entries.read(keys, sizes, starts)
+        lists = [self._kind(self._sizes[slot]) for slot in small]
+        for each in lists:
+            each.stored = []
+        for group, element in zip(groups.tolist(), python_values(elements), strict=True):
+            lists[group].stored.append(element)
+        self._of_keys.update(zip(small, lists, strict=True))
 
     def add(self, value: Any) -> None:
         added = self.current().added

@@ -13,7 +13,7 @@ slice, and a slice with such a row is undone and taken row by row. Does not own 
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,14 @@ TIMERS = "timers"
 """The name of the timers' table."""
 
 
+@dataclass
+class _TimerOutput:
+    """Output rows of timers; `starts`: where those of each one begin, its slot and timestamp."""
+
+    rows: list[Row] = field(default_factory=list)
+    starts: list[tuple[int, int, datetime]] = field(default_factory=list)
+
+
 class ProcessOperator(FunctionOperator):
     def __init__(self, spec: "ProcessSpec", context: "Context", max_parallelism: int, new_table: NewTable) -> None:
         super().__init__(spec, context, max_parallelism, new_table)
@@ -66,6 +74,9 @@ class ProcessOperator(FunctionOperator):
             self.tables[TIMERS] = self._timers.table
             context.timers = self._timers.service
         self._loaded = 0
+        self._timer_keys: dict[int, Any] = {}
+        self._keyed = 0
+        """How many of the touched slots have their keys in `_timer_keys`."""
         self._careful = 0
         self._fitter = RowFitter(spec.schema)
         self._process_row = self._with_timestamp()
@@ -112,7 +123,8 @@ class ProcessOperator(FunctionOperator):
 
     def _forget(self) -> None:
         """What cells and timers have of the batch."""
-        self._loaded = 0
+        self._loaded = self._keyed = 0
+        self._timer_keys.clear()
         for cells in self._cells:
             cells.reset()
         if self._timers is not None:
@@ -139,7 +151,7 @@ class ProcessOperator(FunctionOperator):
 
     def _fire(self, timers: TimerTable, context: BatchContext, result: OperatorResult) -> None:
         """Call `on_timer` for all that is due, until nothing more is."""
-        ctx, fired = self._context, True
+        ctx, fired, made = self._context, True, _TimerOutput()
         while fired:
             fired = False
             for kind, until_us in ((EVENT, context.watermark_us), (PROCESSING, context.batch_time_us)):
@@ -147,28 +159,63 @@ class ProcessOperator(FunctionOperator):
                     fired = True
                     ctx.key = self._key_at(self._cursor.slot)
                     ctx.timestamp = self._event_time(time_us) if kind == EVENT else to_datetime(time_us)
-                    self._call_timer(ctx.timestamp, context, result)
+                    self._call_timer(ctx.timestamp, made, context, result)
+                    if len(made.rows) >= SLICE_ROWS:
+                        self._put_out_timers(made, context, result)
+        self._put_out_timers(made, context, result)
 
-    def _call_timer(self, timestamp: datetime, context: BatchContext, result: OperatorResult) -> None:
-        slots = [self._cursor.slot]
-        saved = self._save(slots)
+    def _call_timer(
+        self, timestamp: datetime, made: "_TimerOutput", context: BatchContext, result: OperatorResult
+    ) -> None:
+        slot, may_fail = self._cursor.slot, self._spec.bad_records == "dead_letter"
+        saved = self._save([slot]) if may_fail else []
         try:
             produced = self._function.on_timer(timestamp, self._context)
             out = [self._fitter.shape(item) for item in yielded(produced)]
-            if out:
-                result.output.append(self._fitter.batch(out))
+            if may_fail:
+                out = [self._fitter.fitted(row) for row in out]
         except Exception as error:  # user code may raise anything
-            key = self._table.keys_of(np.array(slots, np.int32)).to_pylist()[0]
-            place = f"timer {timestamp.isoformat()} in batch {context.batch}, subtask {context.subtask}"
-            reason = raised(self._spec.name, key, place, error, "on_timer")
-            if self._spec.bad_records == "fail":
+            place, reason, values = self._timer_failed(slot, timestamp, context, error)
+            if not may_fail:
                 raise UserFunctionError(reason) from error
-            self._put_back(slots, saved)
-            result.bad.append(bad_row(self._spec.name, place, reason, {**key, "timestamp": timestamp}))
+            self._put_back([slot], saved)
+            result.bad.append(bad_row(self._spec.name, place, reason, values))
+            return
+        if out:
+            made.starts.append((len(made.rows), slot, timestamp))
+            made.rows += out
+
+    def _put_out_timers(self, made: "_TimerOutput", context: BatchContext, result: OperatorResult) -> None:
+        """The rows of many timers as one batch."""
+        if not made.rows:
+            return
+        try:
+            result.output.append(self._fitter.batch(made.rows))
+        except OutputMismatch as error:
+            number = bisect_right(made.starts, error.row, key=lambda start: start[0]) - 1
+            _, slot, timestamp = made.starts[number]
+            raise UserFunctionError(self._timer_failed(slot, timestamp, context, error)[1]) from error
+        made.rows.clear()
+        made.starts.clear()
+
+    def _timer_failed(
+        self, slot: int, timestamp: datetime, context: BatchContext, error: Exception
+    ) -> tuple[str, str, dict[str, Any]]:
+        """Where it was, why it failed, and what it was about."""
+        key = self._table.keys_of(np.array([slot], np.int32)).to_pylist()[0]
+        place = f"timer {timestamp.isoformat()} in batch {context.batch}, subtask {context.subtask}"
+        reason = raised(self._spec.name, key, place, error, "on_timer")
+        return place, reason, {**key, "timestamp": timestamp}
 
     def _key_at(self, slot: int) -> Any:
-        columns = [column[0].as_py() for column in self._table.keys_of(np.array([slot], np.int32)).columns]
-        return columns[0] if len(columns) == 1 else self._key_of(columns)
+        """The key of a touched slot; those of all slots touched so far are made together."""
+        if slot not in self._timer_keys:
+            touched = self._table.touched()[self._keyed :]
+            self._keyed += len(touched)
+            columns = [python_values(column) for column in self._table.keys_of(touched).columns]
+            keys = columns[0] if len(columns) == 1 else map(self._key_of, zip(*columns, strict=True))
+            self._timer_keys.update(zip(touched.tolist(), keys, strict=True))
+        return self._timer_keys[slot]
 
     def _with_timestamp(self) -> Callable[[Any, "Context"], Any]:
         """`process`, with the row's event time as `ctx.timestamp` where its input has any."""
