@@ -18,7 +18,22 @@ from holdfast.errors import (
     TaskManagerLost,
     UserFunctionError,
 )
-from holdfast.functions.aggregates.declared import count, first, last, max, mean, min, sum
+from holdfast.functions.aggregates.declared import (
+    collect_list,
+    collect_set,
+    count,
+    count_distinct,
+    first,
+    last,
+    max,
+    max_by,
+    mean,
+    min,
+    min_by,
+    stddev,
+    sum,
+    variance,
+)
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction
 from holdfast.functions.process.states import AggregatingState, ListState, MapState, ReducingState, ValueState
 from holdfast.functions.windows.declared import session_window, window
@@ -92,18 +107,25 @@ __all__ = [
     "UserFunctionError",
     "ValueState",
     "available_now",
+    "collect_list",
+    "collect_set",
     "count",
+    "count_distinct",
     "cron",
     "every",
     "first",
     "last",
     "manual",
     "max",
+    "max_by",
     "mean",
     "min",
+    "min_by",
     "processing_time",
     "session_window",
+    "stddev",
     "sum",
+    "variance",
     "window",
 ]
 

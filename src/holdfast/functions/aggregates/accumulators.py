@@ -105,7 +105,7 @@ class Count(Accumulator):
     def add(self, chunk: Chunk) -> pa.Array | None:
         counts, _ = self.state()
         out = room(chunk.running_rows, np.int64)
-        mask = NO_MASK if self.input_column is None else validity(self.input(chunk))
+        mask = NO_MASK if self.combined else self._counted(chunk)
         if self.combined:
             add_counts(chunk, self.name, counts)
         elif len(mask):
@@ -115,6 +115,19 @@ class Count(Accumulator):
         else:
             kernels.count_rows(chunk.slots, counts)
         return fixed_array(out, NO_MASK, self.type) if chunk.running else None
+
+    def _counted(self, chunk: Chunk) -> BoolArray:
+        """Which rows count; all without a mask."""
+        mask = NO_MASK if self.input_column is None else validity(self.input(chunk))
+        condition = self.bound.aggregate.other
+        if condition is None:
+            return mask
+        wanted = chunk.rows.column(condition)
+        true: BoolArray = values_of(wanted).copy()
+        for each in (mask, validity(wanted)):
+            if len(each):
+                true &= each
+        return true
 
 
 def add_counts(chunk: Chunk, name: str, counts: IntArray) -> None:
@@ -137,7 +150,7 @@ class FloatSum(Accumulator):
         return fixed_array(out, out_valid, self.type) if chunk.running else None
 
 
-def _doubles(decimals: pa.Array) -> pa.Array:
+def doubles(decimals: pa.Array) -> pa.Array:
     """Each decimal's nearest double; Arrow's own cast is off by a bit for some."""
     return pa.array([None if value is None else float(value) for value in decimals.to_pylist()], type=pa.float64())
 
@@ -155,7 +168,7 @@ class Mean(Accumulator):
         counts = self.table.column(self.count_name).values
         array = self.input(chunk)
         if not has_kernels(array.type):
-            array = _doubles(array)
+            array = doubles(array)
         mask = validity(array)
         out, out_counts = room(chunk.running_rows, np.float64), room(chunk.running_rows, np.int64)
         kernels.add_floats(chunk.slots, values_of(array), mask, sums, out)

@@ -8,6 +8,10 @@ Types and nulls follow Spark SQL:
     mean(c)      double, of integers, floats and decimals
     min, max     the column's type; NaN is above every other number
     first, last  the column's type; the value of the key's first or last row, which may be null
+    stddev, variance   double, of a sample; null of one value; NaN where one is
+    max_by, min_by     the column's type; the value where another column is greatest or least, which may be null
+    collect_list, collect_set   a list of the values that are not null, never null itself
+    count_distinct     int64; -0.0 and 0.0 are one value, and all NaN are
 
 Without any value the result is null. A sum that leaves its type makes the row bad (`BadRecord`, or a dead letter);
 such a row changes no aggregate of the operator.
@@ -20,7 +24,7 @@ Does not own the running of them: see `operator.py`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import pyarrow as pa
 
@@ -32,35 +36,95 @@ from holdfast.functions.operator import Combiner, NewTable, Operator, OperatorIn
 from holdfast.functions.running import RESERVED_PREFIX
 from holdfast.state.table import StateTable
 
-Function = Literal["count", "sum", "min", "max", "mean", "first", "last"]
+Function = Literal[
+    "count",
+    "sum",
+    "min",
+    "max",
+    "mean",
+    "first",
+    "last",
+    "stddev",
+    "variance",
+    "max_by",
+    "min_by",
+    "collect_list",
+    "collect_set",
+    "count_distinct",
+]
 Emit = Literal["changes", "every"]
 BadRecords = Literal["fail", "dead_letter"]
 
-FUNCTIONS: tuple[Function, ...] = ("count", "sum", "min", "max", "mean", "first", "last")
+FUNCTIONS: tuple[Function, ...] = get_args(Function)
+NEVER_NULL = {"count", "count_distinct", "collect_list", "collect_set"}
+COLLECTIONS = {"collect_list", "collect_set", "count_distinct"}
+"""Functions whose state is a list of values."""
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One aggregate; made by `count`, `sum`, `min`, `max`, `mean`, `first`, `last`."""
+    """One aggregate; made by `count`, `sum` and so on. `other`: the second column of those that read two."""
 
     function: Function
     column: str | None
+    other: str | None = None
 
     def __post_init__(self) -> None:
         if self.function not in FUNCTIONS:
             raise SettingsError(f"aggregate function is {self.function!r}; allowed are {', '.join(FUNCTIONS)}")
+        if self.other is not None and (not isinstance(self.other, str) or not self.other):
+            raise SettingsError(f"{self.function}(…, {self.other!r}): expected the name of a column")
+        if self.function in ("max_by", "min_by") and self.other is None:
+            raise SettingsError(f"{self.function}({self.column!r}) needs a second column, by which it chooses")
         if self.column is None and self.function == "count":
             return
         if not isinstance(self.column, str) or not self.column:
             raise SettingsError(f"{self.function}(column) got {self.column!r}; it takes the name of a column")
 
     def __str__(self) -> str:
-        return f"{self.function}({self.column or ''})"
+        if self.function == "count" and self.other is not None:
+            return f"count({self.column or ''}{', ' if self.column else ''}where={self.other})"
+        return f"{self.function}({self.column or ''}{'' if self.other is None else f', {self.other}'})"
 
 
-def count(column: str | None = None) -> Aggregate:
-    """The number of rows, or of values of `column` that are not null."""
-    return Aggregate("count", column)
+def count(column: str | None = None, *, where: str | None = None) -> Aggregate:
+    """The number of rows, or of values of `column` that are not null; of those where the boolean column is true."""
+    return Aggregate("count", column, where)
+
+
+def stddev(column: str) -> Aggregate:
+    """The standard deviation of a sample, as a double; null of one value (`stddev_samp` of Spark SQL)."""
+    return Aggregate("stddev", column)
+
+
+def variance(column: str) -> Aggregate:
+    """The variance of a sample, as a double; null of one value (`var_samp` of Spark SQL)."""
+    return Aggregate("variance", column)
+
+
+def max_by(column: str, by: str) -> Aggregate:
+    """The value of `column` in the row where `by` is greatest, the first of equal ones; rows without it are skipped."""
+    return Aggregate("max_by", column, by)
+
+
+def min_by(column: str, by: str) -> Aggregate:
+    """The value of `column` in the row where `by` is least, the first of equal ones; rows without it are skipped."""
+    return Aggregate("min_by", column, by)
+
+
+def collect_list(column: str) -> Aggregate:
+    """All values that are not null, in the order of their arrival. The list is written anew in each batch that adds."""
+    return Aggregate("collect_list", column)
+
+
+def collect_set(column: str) -> Aggregate:
+    """The distinct values that are not null. The list is written anew in each batch that adds to it."""
+    return Aggregate("collect_set", column)
+
+
+def count_distinct(column: str) -> Aggregate:
+    """The number of distinct values that are not null. They are kept, as those of `collect_set` are."""
+    return Aggregate("count_distinct", column)
 
 
 def sum(column: str) -> Aggregate:
@@ -114,9 +178,9 @@ def _is_nested(kind: pa.DataType) -> bool:
 
 
 def _fits(function: Function, kind: pa.DataType) -> bool:
-    if function in ("sum", "mean"):
+    if function in ("sum", "mean", "stddev", "variance"):
         return _is_number(kind)
-    if function in ("min", "max"):
+    if function in ("min", "max", "collect_set", "count_distinct"):
         return _is_plain(kind)
     return function == "count" or _is_plain(kind) or _is_nested(kind)
 
@@ -126,6 +190,13 @@ _EXPECTED: dict[str, str] = {
     "mean": "an integer of up to 64 bits with a sign or 32 without, a float, a double or a decimal",
     "min": "a number, boolean, date, time, timestamp, string or binary",
     "max": "a number, boolean, date, time, timestamp, string or binary",
+    "stddev": "an integer of up to 64 bits with a sign or 32 without, a float, a double or a decimal",
+    "variance": "an integer of up to 64 bits with a sign or 32 without, a float, a double or a decimal",
+    "collect_set": "a number, boolean, date, time, timestamp, string or binary",
+    "count_distinct": "a number, boolean, date, time, timestamp, string or binary",
+    "collect_list": "a number, boolean, date, time, timestamp, string, binary, list, map or struct",
+    "max_by": "a number, boolean, date, time, timestamp, string, binary, list, map or struct",
+    "min_by": "a number, boolean, date, time, timestamp, string, binary, list, map or struct",
     "first": "a number, boolean, date, time, timestamp, string, binary, list, map or struct",
     "last": "a number, boolean, date, time, timestamp, string, binary, list, map or struct",
 }
@@ -133,10 +204,12 @@ _EXPECTED: dict[str, str] = {
 
 def result_type(function: Function, kind: pa.DataType) -> pa.DataType:
     """What an aggregate over a column of type `kind` gives."""
-    if function == "count":
+    if function in ("count", "count_distinct"):
         return pa.int64()
-    if function == "mean":
+    if function in ("mean", "stddev", "variance"):
         return pa.float64()
+    if function in ("collect_list", "collect_set"):
+        return pa.list_(pa.field("element", kind, nullable=False))
     if function != "sum":
         return kind
     if pa.types.is_decimal(kind):
@@ -151,6 +224,7 @@ class BoundAggregate:
     name: str
     aggregate: Aggregate
     input_type: pa.DataType
+    other_type: pa.DataType | None = None
 
     @property
     def result_type(self) -> pa.DataType:
@@ -158,14 +232,22 @@ class BoundAggregate:
 
     @property
     def state_column(self) -> str:
-        return f"{self.name}.{self.aggregate.function}"
+        other = "" if self.aggregate.other is None else f"({self.aggregate.other})"
+        return f"{self.name}.{self.aggregate.function}{other}"
 
     @property
     def output_field(self) -> pa.Field:
-        return pa.field(self.name, self.result_type, nullable=self.aggregate.function != "count")
+        return pa.field(self.name, self.result_type, nullable=self.aggregate.function not in NEVER_NULL)
 
     def state_fields(self) -> list[pa.Field]:
-        fields = [pa.field(self.state_column, self.result_type)]
+        function, name = self.aggregate.function, self.state_column
+        if function in COLLECTIONS:
+            return [pa.field(name, pa.list_(pa.field("element", self.input_type, nullable=False)))]
+        fields = [pa.field(name, self.result_type)]
+        if function in ("stddev", "variance"):
+            fields += [pa.field(f"{name}.m2", pa.float64()), pa.field(f"{name}.count", pa.int64())]
+        if function in ("max_by", "min_by"):
+            fields.append(pa.field(f"{name}.by", self.other_type))
         if self.aggregate.function == "mean":
             fields.append(pa.field(f"{self.state_column}.count", pa.int64()))
         if self.aggregate.function == "first":
@@ -250,12 +332,23 @@ class AggregateSpec(OperatorSpec):
                     f"operator {self.name!r}: aggregate {name!r} is {aggregate}, and column {aggregate.column!r} has "
                     f"type {kind}; expected {_EXPECTED[aggregate.function]}: cast the column before key_by"
                 )
+        if aggregate.other is not None:
+            self._check_other(name, aggregate, self._field(aggregate.other, f"aggregate {name!r}").type)
         for field in self._bind(name, aggregate).state_fields():
             if field.name in self.key_columns:
                 raise JobRefused(
                     f"operator {self.name!r}: aggregate {name!r} keeps state named {field.name!r}, which is also a key "
                     "column; rename one of them"
                 )
+
+    def _check_other(self, name: str, aggregate: Aggregate, kind: pa.DataType) -> None:
+        condition = aggregate.function == "count"
+        if not (pa.types.is_boolean(kind) if condition else _is_plain(kind)):
+            expected = "boolean" if condition else "a type with an order"
+            raise JobRefused(
+                f"operator {self.name!r}: aggregate {name!r} is {aggregate}, and column {aggregate.other!r} has type "
+                f"{kind}; expected {expected}"
+            )
 
     @property
     def bound(self) -> tuple[BoundAggregate, ...]:
@@ -264,7 +357,8 @@ class AggregateSpec(OperatorSpec):
 
     def _bind(self, name: str, aggregate: Aggregate) -> BoundAggregate:
         kind = self.input.schema.field(aggregate.column).type if aggregate.column else pa.int64()
-        return BoundAggregate(name, aggregate, kind)
+        other = None if aggregate.other is None else self.input.schema.field(aggregate.other).type
+        return BoundAggregate(name, aggregate, kind, other)
 
     @property
     def inputs(self) -> tuple[OperatorInput, ...]:

@@ -23,6 +23,7 @@ from holdfast.functions.aggregates.accumulators import (
     ObjectFold,
 )
 from holdfast.functions.aggregates.checked_sums import CheckedSum, DecimalSum, IntegerSum
+from holdfast.functions.aggregates.more_accumulators import By, Collection, Moments
 from holdfast.functions.columns import has_kernels
 from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
@@ -30,6 +31,11 @@ from holdfast.state.table import StateTable
 if TYPE_CHECKING:
     from holdfast.functions.aggregates.declared import BoundAggregate
 
+MORE: dict[str, type[Accumulator]] = {
+    **dict.fromkeys(("stddev", "variance"), Moments),
+    **dict.fromkeys(("max_by", "min_by"), By),
+    **dict.fromkeys(("collect_list", "collect_set", "count_distinct"), Collection),
+}
 _FIXED: dict[str, type[Accumulator]] = {"min": Extreme, "max": Extreme, "first": First, "last": Last}
 
 
@@ -47,6 +53,8 @@ def _class_for(function: str, kind: pa.DataType) -> type[Accumulator]:
         if pa.types.is_decimal(kind):
             return DecimalSum
         return IntegerSum if pa.types.is_integer(kind) else FloatSum
+    if function in MORE:
+        return MORE[function]
     return _FIXED[function] if has_kernels(kind) else ObjectFold
 
 

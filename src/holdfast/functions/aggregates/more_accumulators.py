@@ -1,0 +1,147 @@
+"""Accumulators of deviations, of values by another column, and of collections. Conventions as in `accumulators`.
+
+Collections are Python lists in the table: a batch that adds to one writes it anew, in the changelog too. So they are
+for keys with some thousand values at most.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.functions.aggregates import more_kernels
+from holdfast.functions.aggregates.accumulators import Accumulator, Chunk, doubles, room
+from holdfast.functions.columns import NO_MASK, bits, cells_at, fixed_array, has_kernels, object_array, validity
+from holdfast.state.physical import Slots, values_of
+from holdfast.state.table import StateTable
+
+if TYPE_CHECKING:
+    from holdfast.functions.aggregates.declared import BoundAggregate
+
+
+class Moments(Accumulator):
+    """`stddev` and `variance`; the state column has the mean."""
+
+    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+        super().__init__(bound, table, combined)
+        self.counters = (self.name, f"{self.name}.m2", f"{self.name}.count")
+        self._root = bound.aggregate.function == "stddev"
+
+    def add(self, chunk: Chunk) -> pa.Array | None:
+        means, m2s, counts = (self.table.column(name).values for name in self.counters)
+        if self.combined:
+            more, more_m2s, more_counts = (values_of(chunk.rows.column(name)) for name in self.counters)
+            more_kernels.merge_moments(chunk.slots, more, more_m2s, more_counts, means, m2s, counts)
+            return None
+        array = self.input(chunk)
+        if not has_kernels(array.type):
+            array = doubles(array)
+        out, out_valid = room(chunk.running_rows, np.float64), room(chunk.running_rows, np.bool_)
+        more_kernels.add_moments(
+            chunk.slots, values_of(array), validity(array), means, m2s, counts, self._root, out, out_valid
+        )
+        return fixed_array(out, out_valid, self.type) if chunk.running else None
+
+    def results(self, slots: Slots) -> pa.Array:
+        _, m2s, counts = (self.table.column(name).values[slots] for name in self.counters)
+        some = counts > 1
+        found = np.divide(m2s, counts - 1, out=np.zeros(len(slots)), where=some)
+        return fixed_array(np.sqrt(found) if self._root else found, some, self.type)
+
+
+class By(Accumulator):
+    """`max_by` and `min_by`. Where one of the columns is of Python objects, a Python loop."""
+
+    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+        super().__init__(bound, table, combined)
+        self._by = f"{self.name}.by"
+        self._by_input = self._by if combined else bound.aggregate.other
+        self._greatest = bound.aggregate.function == "max_by"
+        self._compiled = has_kernels(self.type) and has_kernels(bound.other_type)
+
+    def add(self, chunk: Chunk) -> pa.Array | None:
+        values, by = self.input(chunk), chunk.rows.column(self._by_input)
+        return (self._add if self._compiled else self._add_objects)(chunk, values, by)
+
+    def _add(self, chunk: Chunk, values: pa.Array, by: pa.Array) -> pa.Array | None:
+        state, state_valid = self.state()
+        best, numbers = self.table.column(self._by), values_of(values)
+        out, out_valid = room(chunk.running_rows, numbers.dtype), room(chunk.running_rows, np.bool_)
+        more_kernels.keep_by(
+            chunk.slots,
+            bits(numbers),
+            validity(values),
+            values_of(by),
+            validity(by),
+            self._greatest,
+            bits(state),
+            state_valid,
+            best.values,
+            best.valid,
+            bits(out),
+            out_valid,
+        )
+        return fixed_array(out, out_valid, self.type) if chunk.running else None
+
+    def _add_objects(self, chunk: Chunk, values: pa.Array, by: pa.Array) -> pa.Array | None:
+        distinct = np.unique(chunk.slots)
+        best = self.table.column(self._by)
+        kept, bests = cells_at(distinct, *self.state()), cells_at(distinct, best.values, best.valid)
+        out = []
+        for slot, value, other in zip(chunk.slots.tolist(), values.to_pylist(), by.to_pylist(), strict=True):
+            was = bests[slot]
+            if other is not None and (was is None or (_above(other, was) if self._greatest else _above(was, other))):
+                kept[slot], bests[slot] = value, other
+            out.append(kept[slot])
+        for column, cells in ((self.table.column(self.name), kept), (best, bests)):
+            after = pa.array([cells[slot] for slot in distinct.tolist()], column.field.type)
+            column.scatter(distinct, *column.from_arrow(after))
+        return pa.array(out, type=self.type) if chunk.running else None
+
+
+def _above(a: Any, b: Any) -> bool:
+    """Whether a value is above another; NaN is above everything else."""
+    return bool(a > b or (a != a and b == b))
+
+
+class Collection(Accumulator):
+    """`collect_list`, `collect_set` and `count_distinct`."""
+
+    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+        super().__init__(bound, table, combined)
+        self._distinct = bound.aggregate.function != "collect_list"
+        self._counts = bound.aggregate.function == "count_distinct"
+
+    def add(self, chunk: Chunk) -> pa.Array | None:
+        values, valid = self.state()
+        distinct = np.unique(chunk.slots)
+        cells = {slot: list(kept or ()) for slot, kept in cells_at(distinct, values, valid).items()}
+        known = {slot: {_identity(value) for value in kept} for slot, kept in cells.items()} if self._distinct else {}
+        out = []
+        for slot, given in zip(chunk.slots.tolist(), self.input(chunk).to_pylist(), strict=True):
+            for value in (given or ()) if self.combined else () if given is None else (given,):
+                if self._distinct:
+                    identity = _identity(value)
+                    if identity in known[slot]:
+                        continue
+                    known[slot].add(identity)
+                    value = value + 0.0 if isinstance(value, float) else value  # -0.0 is 0.0
+                cells[slot].append(value)
+            if chunk.running:
+                out.append(len(cells[slot]) if self._counts else list(cells[slot]))
+        after = [cells[slot] for slot in distinct.tolist()]
+        values[distinct] = object_array(after)
+        valid[distinct] = [bool(kept) for kept in after]
+        return pa.array(out, type=self.type) if chunk.running else None
+
+    def results(self, slots: Slots) -> pa.Array:
+        values, valid = self.state()
+        kept = [value if ok else [] for value, ok in zip(values[slots].tolist(), valid[slots].tolist(), strict=True)]
+        if self._counts:
+            return fixed_array(np.array([len(each) for each in kept], np.int64), NO_MASK, self.type)
+        return pa.array(kept, type=self.type)
+
+
+def _identity(value: Any) -> Any:
+    """A value as sets compare it: all NaN are one value."""
+    return "NaN" if isinstance(value, float) and value != value else value
