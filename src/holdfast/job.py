@@ -55,8 +55,8 @@ class Job:
         Processes that hold state; each takes one of Spark's slots for as long as the query runs.
     senders
         Processes that read, run Python steps and write, and stay in a slot of Spark's each for as long as the query
-        runs. Default: as many as the slots that TaskManagers leave, less one where a leg needs Spark (`transform`,
-        `DataFrameSource`). 0, or more than fit: every batch starts short Spark jobs for that.
+        runs. Default: as many as the slots that TaskManagers leave, less one for Spark jobs: of legs with a `transform`
+        or a `DataFrameSource`, and of the program itself. 0, or more than fit: every batch starts short Spark jobs.
     state
         The backend: `HashMapState()` or `RocksDBState()`.
     checkpoint, task_manager

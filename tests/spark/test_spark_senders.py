@@ -70,7 +70,7 @@ def test_a_batch_of_units_that_are_all_in_python_starts_no_spark_job(spark, tmp_
     query.stop()
     mine = {each for each in descriptions if each.startswith("quick: ")}
     assert "quick: TaskManager 0, incarnation 1" in mine
-    assert len(mine) == 1 + 3 and all("sender" in each or "TaskManager" in each for each in mine)
+    assert len(mine) == 1 + 2 and all("sender" in each or "TaskManager" in each for each in mine)
     assert newest(sink) == sums(80)
 
 
@@ -155,8 +155,8 @@ def test_the_error_of_one_unit_names_what_it_was_about_and_nothing_is_committed(
     [
         (0, "senders=0: every unit of work goes as a short Spark job"),
         (4, "too few slots for senders that stay (4 for senders needed, TaskManagers leave 3): every unit"),
-        (3, "3 senders stay; TaskManagers leave 3 slots"),
-        (None, "3 senders stay; TaskManagers leave 3 slots"),
+        (3, "3 senders stay in the 3 slots that TaskManagers leave"),
+        (None, "2 senders stay in the 3 slots that TaskManagers leave"),
     ],
 )
 def test_the_log_says_in_one_line_where_units_are_worked_off(spark, tmp_path, caplog, senders, says):
@@ -178,8 +178,18 @@ def test_a_leg_that_needs_spark_has_a_slot_left(spark, tmp_path, caplog):
     numbers.transform(lambda df: df.where("v >= 0")).key_by("k").aggregate(total=hf.sum("v")).write(sink)
     with caplog.at_level(logging.INFO, "holdfast.spark.start"):
         run(job)
-    assert "test: 2 senders stay; TaskManagers leave 3 slots and 1 for legs that need Spark" in caplog.messages
+    assert "test: 2 senders stay in the 3 slots that TaskManagers leave" in caplog.messages
     assert newest(sink) == sums(80)
+
+
+def test_the_users_program_has_a_slot_left_for_its_own_spark_jobs(spark, tmp_path):
+    job, sink = new_job(spark, tmp_path), hf.MemorySink()
+    job.read(hf.SequenceSource(80)).map_batches(Held(tmp_path, -1), "k BIGINT, v BIGINT").write(sink)
+    query = job.start()
+    query.processAllAvailable()
+    assert len(serving(query)) == 3
+    assert spark.range(5).count() == 5
+    query.stop()
 
 
 def test_a_sender_that_idles_takes_no_processor_time(spark, tmp_path):

@@ -40,22 +40,24 @@ class Residents:
 
 
 def resident_senders(wanted: int | None, left: int, program: Program) -> Residents:
-    """How many senders stay in the `left` slots that TaskManagers leave. `wanted`: as `Job(senders=…)`."""
+    """How many senders stay in the `left` slots that TaskManagers leave. `wanted`: as `Job(senders=…)`.
+
+    By default one slot is left: for legs that need Spark, and for what the user's program runs on the same session,
+    which would wait for as long as the query runs.
+    """
     in_python = [program.runs_in_python(leg) for leg in program.legs]
-    for_spark = 0 if all(in_python) else 1
-    beside = " and 1 for legs that need Spark" if for_spark else ""
     short = "every unit of work goes as a short Spark job"
     if wanted == 0 or not any(in_python):
-        why = "senders=0" if wanted == 0 else "all legs need Spark"
-        return Residents(0, f"{why}: {short}")
-    fit = left - for_spark
-    if fit < max(1, wanted or 0):
-        needed = f"{max(1, wanted or 0)} for senders{beside}"
+        return Residents(0, f"{'senders=0' if wanted == 0 else 'all legs need Spark'}: {short}")
+    for_spark = 1 if wanted is None or not all(in_python) else 0
+    least = wanted or 1
+    if left - for_spark < least:
+        needed = f"{least} for senders" + " and 1 for Spark jobs" * for_spark
         return Residents(
             0, f"too few slots for senders that stay ({needed} needed, TaskManagers leave {left}): {short}"
         )
-    count = fit if wanted is None else wanted
-    return Residents(count, f"{count} senders stay; TaskManagers leave {left} slots{beside}")
+    count = wanted or left - for_spark
+    return Residents(count, f"{count} senders stay in the {left} slots that TaskManagers leave")
 
 
 def await_slots(spark: SparkSession, needed: int, wait_s_max: float = WAIT_S_MAX) -> int:
