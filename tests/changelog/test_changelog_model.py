@@ -17,6 +17,7 @@ from holdfast.changelog.handles import LogPiece
 from holdfast.changelog.janitor import AGAIN_S
 from holdfast.changelog.retries import RetryPolicy
 from holdfast.changelog.uploader import LOGS
+from holdfast.changelog.writer import NeededLog
 from holdfast.errors import StorageError
 from holdfast.testing.stores import Fault
 
@@ -52,6 +53,7 @@ class WriterModel(RuleBasedStateMachine):
         self.last_cut = -1
         self.confirmed = -1
         self.truncated = 0
+        self.skipped_to = 0
         self.sqns: set[int] = set()
         self.acknowledged: set[str] = set()
         self.closes = False
@@ -95,7 +97,7 @@ class WriterModel(RuleBasedStateMachine):
 
     def sqn_after(self, batch: int) -> int:
         """Where a log begins on top of a base made at that batch, or at the newest one of a completed checkpoint."""
-        return max([self.truncated, *(sqn + 1 for at, sqn, _, _ in self.rows if at <= batch)])
+        return max([self.truncated, self.skipped_to, *(sqn + 1 for at, sqn, _, _ in self.rows if at <= batch)])
 
     @rule(fault=st.sampled_from(FAULTS), attempts=st.integers(1, 2))
     def the_store_fails(self, fault: Fault, attempts: int) -> None:
@@ -145,6 +147,16 @@ class WriterModel(RuleBasedStateMachine):
         self.writer.truncate(self.truncated)
         self.cuts = [each for each in self.cuts if each.from_sqn >= self.truncated]
 
+    @precondition(lambda self: self.batch >= 0)
+    @rule(base_back=st.integers(0, 6), cuts=st.booleans())
+    def checkpoints_are_aborted(self, base_back: int, cuts: bool) -> None:
+        """All pending ones, or none; later ones start from a base that was made at or before the last cut."""
+        if cuts:
+            self.cuts.clear()
+        self.skipped_to = max(self.skipped_to, self.sqn_after(self.last_cut - base_back))
+        pending = [NeededLog(cut.from_sqn, cut.batch) for cut in self.cuts]
+        self.writer.skip([NeededLog(self.truncated, self.confirmed), *pending], self.skipped_to)
+
     @rule()
     def rewind(self) -> None:
         """To the last completed checkpoint."""
@@ -153,6 +165,7 @@ class WriterModel(RuleBasedStateMachine):
         self.writer.rewind(self.confirmed)
         self.rows = [row for row in self.rows if row[0] <= self.confirmed]
         self.last_cut = self.confirmed
+        self.skipped_to = 0
         self.cuts = [cut for cut in self.cuts if cut.batch <= self.confirmed]
 
     @invariant()

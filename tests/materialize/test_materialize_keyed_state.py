@@ -232,6 +232,27 @@ def test_an_aborted_checkpoint_deletes_nothing_and_the_next_one_uses_what_it_sto
     assert subtask.checkpoint(2).log[0] == handle.log[0]
 
 
+def test_aborted_checkpoints_let_go_of_the_log_that_a_newer_base_replaces_and_a_rewind_goes_on_from_the_completed(
+    subtask: Subtask,
+):
+    subtask.run(1)
+    completed = subtask.checkpoint(1)
+    subtask.keyed.completed(1)
+    for number in range(2, 12):
+        subtask.run(number)
+        subtask.keyed.checkpoint(number, subtask.batch).result(30)
+        subtask.keyed.aborted(number)
+    wait_until(lambda: len(subtask.names()) <= 6)
+    assert set(completed.objects()) <= set(subtask.names())
+    with pytest.raises(CheckpointFailed, match="came too late"):
+        subtask.keyed.checkpoint(12, 2)
+    subtask.keyed.rewind(0)
+    subtask.expected[subtask.batch] = subtask.expected[0]
+    subtask.run(1, 2)
+    again = subtask.checkpoint(13)
+    assert (again.materialized, again.log[: len(completed.log)]) == (completed.materialized, completed.log)
+
+
 def test_a_checkpoint_that_was_aborted_or_subsumed_before_it_was_stored_gives_no_handle():
     subtask = make()
     held_up, opened = threading.Event(), threading.Event()

@@ -7,21 +7,27 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from simulation_kit import KEYED, MAX_PARALLELISM, keyed
+from simulation_kit import KEYED, MAX_PARALLELISM, keyed, short_waits
 from simulation_oracle import referenced, stored_state
 
 import holdfast as hf
+from holdfast.errors import CheckpointFailed
 from holdfast.graph.build import build_program
 from holdfast.storage.store import ObjectStore, open_store
-from holdfast.testing import ManualClock, SlowStore, start
+from holdfast.testing import Fault, FaultyStore, ManualClock, SlowStore, start
 
 KEYS = 100
 EARLY = 1_000
 WINDOW = 200
 """More than a cycle of the log: what is stored grows until a materialization, and then shrinks."""
+
+INCOMPLETE_OBJECTS_MAX = 75
+"""For two tables whose logs have up to 8 pieces, and materializations that may be late where the machine is busy.
+Each of the 120 checkpoints stores 2 objects."""
 
 
 class CountedReads(SlowStore):
@@ -84,6 +90,54 @@ def checkpoints(query: hf.Query, clock: ManualClock) -> Iterator[int]:
             time.sleep(0.0002)
         last = number
         yield count
+
+
+def _no_manifest_of_the_first(operation: str, name: str) -> Fault | None:
+    """One TaskManager declines each checkpoint, and the other one acknowledges it."""
+    first = name.startswith("manifests/") and int(name.rpartition("tm-")[2]) == 0
+    return Fault.FAIL if operation == "put" and first else None
+
+
+@pytest.mark.timeout(300)
+def test_checkpoints_that_fail_one_after_the_other_store_and_copy_no_more_and_more(tmp_path: Path) -> None:
+    clock, store = ManualClock(), open_store("memory://bounded/incomplete")
+    config = hf.CheckpointConfig(trigger=hf.manual(), log_handles_max=8, tolerable_failed_checkpoints=1_000_000)
+    job = hf.Job(
+        None,
+        name="bounded",
+        storage=store.url,
+        parallelism=2,
+        max_parallelism=MAX_PARALLELISM,
+        task_managers=2,
+        task_manager=hf.TaskManagerConfig(local_dir=str(tmp_path), local_recovery=True),
+        max_rows_per_batch=2 * KEYS,
+        checkpoint=config,
+    )
+    rows = (
+        job.read(hf.SequenceSource()).map_batches(_permitted, "value BIGINT").map_batches(partial(keyed, KEYS), KEYED)
+    )
+    rows.key_by("k").aggregate(name="counts", n=hf.count()).write(hf.CallbackSink(lambda table, number: None))
+    objects: list[int] = []
+    copies: list[int] = []
+    with short_waits():
+        query = start(job, hf.processing_time(0), store=FaultyStore(store, _no_manifest_of_the_first), clock=clock)
+    try:
+        while len(objects) < 120:
+            clock.advance(1.0)
+            permits.release()
+            batches = query._master.progress.totals().batches
+            while query._master.progress.totals().batches == batches:
+                time.sleep(0.0002)
+            with pytest.raises(CheckpointFailed):
+                query.trigger_checkpoint(60)
+            objects.append(len(store.list("dstl/")) + len(store.list("shared/")))
+            copies.append(sum(path.suffix in (".object", ".body") for path in tmp_path.rglob("*")))
+    finally:
+        permits.release(1000)
+        query.stop()
+    print(f"objects {objects[::10]}, copies {copies[::10]}")
+    for counts in (objects, copies):
+        assert statistics.median(counts[80:]) < INCOMPLETE_OBJECTS_MAX, counts
 
 
 @pytest.mark.timeout(600)

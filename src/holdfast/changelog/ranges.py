@@ -1,7 +1,8 @@
-"""What a log consists of: change sets that are pending, and ranges of them that are stored, or on their way.
+"""A log's entries: change sets that are pending, ranges of them that are stored or uploading, and gaps.
 
     merged range   asked for by a cut: its change sets become one, and nothing can divide it
     other range    uploaded ahead of a cut: its change sets stay apart, so that a cut or a rewind may divide it
+    gap            change sets that were dropped, because no checkpoint can need them any more
 
 Data and its arithmetic; the order of things, locks and uploads are `writer`'s.
 """
@@ -138,7 +139,21 @@ class Range:
         self.change_sets = [each for each in self.change_sets if each.batch_stop <= to_batch + 1]
 
 
-Entry = Pending | Range
+@dataclass(frozen=True)
+class Skipped:
+    """A gap in the log: change sets that no checkpoint will name any more, between others that one still may name."""
+
+    sqn_start: int
+    sqn_stop: int
+    batch_start: int
+    batch_stop: int
+
+    def to(self, later: "Skipped") -> "Skipped":
+        """The gap from the start of this one to the end of the one that follows."""
+        return Skipped(self.sqn_start, later.sqn_stop, self.batch_start, later.batch_stop)
+
+
+Entry = Pending | Range | Skipped
 
 
 def divides(batch: int, entry: Entry) -> bool:

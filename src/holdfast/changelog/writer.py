@@ -1,20 +1,20 @@
 """The log of one table: which changes are pending, on their way or stored, in order of their SQNs.
 
     append ──► pending ──persist(up to a batch)──► range: uploading ──► stored ──truncate──► gone
-                │ ▲ └──past the threshold: ahead of a cut──┘ │               │
+                │ ▲ └──past the threshold: ahead of a cut──┘ │               ├─skip─► gap
                 │ └──────────────── reset ◄── failed ◄───────┘               │
                 └──────────────────────── rewind ◄───────────────────────────┘
 
 Invariants: entries are in order, disjoint, and never uploaded twice unless the upload failed; a range that a cut asked
 for holds the changes of whole batches, merged per key when it is encoded; what is uploaded ahead of a cut is never
 merged across batches. No SQN is used twice, also after a rewind: it leaves a gap. Nothing at or past the truncation
-point is let go but by a rewind. No lock is held during I/O or compression, nor while a future is completed; none that
-a batch needs while waiting changes are collected.
+point is let go but by `rewind`, or by `skip`, which leaves a gap: no cut reads across it. No lock is held during I/O or
+compression, nor while a future is completed; none that a batch needs while waiting changes are collected.
 It follows the StateChangelogWriter of FLIP-158. It does not decide when to materialize (`materialize/`).
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -24,11 +24,11 @@ from holdfast.changelog.blocks import Merge
 from holdfast.changelog.format import ChangeSet, LogId
 from holdfast.changelog.handles import LogPiece
 from holdfast.changelog.packing import PersistRequest
-from holdfast.changelog.ranges import Deferred, DeferredChanges, Entry, Range, Wanted, divides, wanted
+from holdfast.changelog.ranges import Deferred, DeferredChanges, Entry, Range, Skipped, Wanted, divides, wanted
 from holdfast.changelog.uploader import Uploader
 from holdfast.errors import CheckpointFailed, HoldfastError
 
-__all__ = ["ChangelogWriter", "DeferredChanges", "LogSize"]
+__all__ = ["ChangelogWriter", "DeferredChanges", "LogSize", "NeededLog"]
 
 
 class LogSize(NamedTuple):
@@ -37,6 +37,16 @@ class LogSize(NamedTuple):
     pieces: int
     stored_bytes: int
     pending_sets: int
+
+
+class NeededLog(NamedTuple):
+    """A checkpoint's part of a log: the changes from `sqn` on, up to and including those of `batch`."""
+
+    sqn: int
+    batch: int
+
+    def has(self, entry: Entry) -> bool:
+        return entry.sqn_stop > self.sqn and entry.batch_start <= self.batch
 
 
 class ChangelogWriter:
@@ -117,6 +127,8 @@ class ChangelogWriter:
 
         Raises
         ------
+        CheckpointFailed
+            Some of the changes were skipped.
         ValueError
             `from_sqn` is below the truncation point or past the end, the batch is not appended yet, or it
             lies inside a range that was asked for as a whole.
@@ -186,11 +198,31 @@ class ChangelogWriter:
             dropped = self._drop([entry for entry in self._entries if entry.sqn_stop <= to_sqn])
         self._release(dropped)
 
+    def skip(self, needed: Collection[NeededLog], from_sqn: int) -> None:
+        """Drop the changes below `from_sqn` that are not `needed`. A range across `from_sqn` stays whole.
+
+        The caller promises that every later cut starts at `from_sqn` or above, unless a rewind to the end of a
+        `needed` part comes first. Objects that only dropped ranges use are deleted, unless an acknowledgement named
+        them.
+        """
+        with self._lock:
+            unneeded = [
+                entry
+                for entry in self._entries
+                if entry.sqn_stop <= from_sqn and not any(part.has(entry) for part in needed)
+            ]
+            before = self._entries
+            dropped = self._drop([entry for entry in unneeded if not isinstance(entry, Skipped)])
+            self._entries = _with_gaps(before, {id(entry) for entry in unneeded})
+        self._release(dropped)
+
     def size(self, from_sqn: int) -> LogSize:
         """What a checkpoint that starts at `from_sqn` would name."""
         with self._lock:
             pieces = [p for each in self._ranges() if each.sqn_stop > from_sqn for p in each.pieces or ()]
-            pending = sum(not isinstance(entry, Range) and entry.sqn_stop > from_sqn for entry in self._entries)
+            pending = sum(
+                isinstance(entry, ChangeSet | Deferred) and entry.sqn_stop > from_sqn for entry in self._entries
+            )
             return LogSize(len(pieces), sum(piece.length for piece in pieces), pending)
 
     def held(self) -> list[str]:
@@ -220,6 +252,12 @@ class ChangelogWriter:
             raise ValueError(
                 f"log {self._log}: cannot persist batch {up_to_batch}: the last one appended is {self._last_batch}"
             )
+        if any(isinstance(entry, Skipped) and NeededLog(start, up_to_batch).has(entry) for entry in self._entries):
+            raise CheckpointFailed(
+                f"log {self._log}: a cut at batch {up_to_batch} came too late: a later cut was asked for before, and "
+                "the changes between were dropped. The next checkpoint goes on",
+                soft=True,
+            )
         self._check_not_inside(up_to_batch, start)
         return start
 
@@ -245,7 +283,7 @@ class ChangelogWriter:
         opened: list[Range] = []
         entries: list[Entry] = []
         for entry in self._entries:
-            if isinstance(entry, Range) or not which(entry):
+            if isinstance(entry, Range | Skipped) or not which(entry):
                 entries.append(entry)
             elif opened and entries[-1] is opened[-1]:
                 opened[-1].extend(entry)
@@ -326,6 +364,21 @@ class ChangelogWriter:
     def _release(self, ranges: Sequence[Range]) -> None:
         for each in ranges:
             self._uploader.release(dict.fromkeys(piece.object for piece in each.pieces or ()))
+
+
+def _with_gaps(entries: Sequence[Entry], skipped: Collection[int]) -> list[Entry]:
+    """The entries, with one gap for each run of neighbours whose `id` is in `skipped`."""
+    kept: list[Entry] = []
+    for entry in entries:
+        if id(entry) not in skipped:
+            kept.append(entry)
+            continue
+        gap = Skipped(entry.sqn_start, entry.sqn_stop, entry.batch_start, entry.batch_stop)
+        if kept and isinstance(kept[-1], Skipped):
+            kept[-1] = kept[-1].to(gap)
+        else:
+            kept.append(gap)
+    return kept
 
 
 def _combined(log: LogId, needed: Sequence[Wanted]) -> Future[list[LogPiece]]:

@@ -4,10 +4,14 @@
                                      └ boundary: snapshot, upload ─► provisional base
     checkpoint(cut) = newest base with boundary ≤ cut, and the log from that boundary to the cut
     completed       = the base it used becomes the current one, and the log is truncated to its boundary
+    aborted         = the log between the completed cut and the base that the next cut starts from is skipped
     without a log   = each cut is a boundary: checkpoint(cut) is the base that is made there
 
-Invariants: a base that no completed checkpoint used replaces nothing: the current one and the log since it are
-kept. By policy at most one materialization runs. An object that an acknowledgement names is never deleted from here.
+Invariants: a base that no completed checkpoint used replaces nothing: the current one is kept, with the log from it to
+the completed cut, where a rewind goes. Cuts go forward, so a cut after the last one that was asked for starts from the
+newest base at or before that one, or from a newer one: the log between the completed cut and this base is needed by
+pending checkpoints only. By policy at most one materialization runs. An object that an acknowledgement names is never
+deleted from here.
 It does not decide what a checkpoint is, and reads nothing: restoring is `recovery/`.
 """
 
@@ -25,7 +29,7 @@ from holdfast.changelog.format import LogId
 from holdfast.changelog.handles import LogPiece, MaterializedPart, TableHandle
 from holdfast.changelog.ranges import Wanted
 from holdfast.changelog.uploader import Uploader
-from holdfast.changelog.writer import ChangelogWriter, DeferredChanges
+from holdfast.changelog.writer import ChangelogWriter, DeferredChanges, NeededLog
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CheckpointFailed, StorageError
 from holdfast.materialize.base import BEFORE_ALL_BATCHES, Base
@@ -95,6 +99,8 @@ class KeyedState:
         self._pending: dict[int, _Pending] = {}
         self._running: Materialization | None = None
         """The newest one that did not fail."""
+        self._completed_cut = self._last_cut = BEFORE_ALL_BATCHES
+        """The batches of the last checkpoint that completed, and of the last one that was asked for."""
         self._changed = False
         """Since the newest materialization began."""
         self._last_batch = BEFORE_ALL_BATCHES
@@ -181,6 +187,7 @@ class KeyedState:
             pending = _Pending(checkpoint_id, batch, rows=rows)
             cut = self._cut(pending) if self._changelog else None
             self._pending[checkpoint_id] = pending
+            self._last_cut = max(self._last_cut, batch)
         try:
             if cut is None:
                 self._snapshot(pending)
@@ -199,16 +206,18 @@ class KeyedState:
                 return
             for earlier in [each for each in self._pending if each < checkpoint_id]:
                 del self._pending[earlier]
+            self._completed_cut = pending.batch
             unused = self._adopt(pending.base) + self._superseded()
         self._table.release(pending.batch)
         self._release(unused)
 
     def aborted(self, checkpoint_id: int) -> None:
-        """The checkpoint will not complete. What it stored stays, for the next one."""
+        """The checkpoint will not complete. What the next one can use of what it stored stays."""
         with self._lock:
             self._pending.pop(checkpoint_id, None)
             self._log.reset()
             unused = self._superseded()
+            self._skip()
         self._release(unused)
 
     def rewind(self, to_batch: int) -> None:
@@ -226,7 +235,7 @@ class KeyedState:
             self._log.rewind(to_batch)
             if to_batch < self._last_batch:
                 self._undone = to_batch, self._last_batch
-            self._last_batch = to_batch
+            self._last_batch = self._last_cut = to_batch
             self._changed = True
             for undone in [each for each in self._pending.values() if each.batch > to_batch]:
                 del self._pending[undone.checkpoint_id]
@@ -336,10 +345,7 @@ class KeyedState:
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def _cut(self, pending: _Pending) -> Sequence[Wanted]:
-        pending.base = max(
-            (each for each in (self._current, *self._provisional) if each.batch <= pending.batch),
-            key=lambda each: each.batch,
-        )
+        pending.base = self._newest_at(pending.batch)
         return self._log.cut(pending.batch, pending.base.sqn)
 
     def _persisted(self, pending: _Pending, pieces: Future[list[LogPiece]]) -> None:
@@ -411,9 +417,20 @@ class KeyedState:
         self._log.truncate(base.sqn)
         return older
 
+    def _newest_at(self, batch: int) -> Base:
+        """The newest base that a cut at this batch may start from."""
+        possible = (each for each in (self._current, *self._provisional) if each.batch <= batch)
+        return max(possible, key=lambda each: each.batch)
+
+    def _skip(self) -> None:
+        """Drop the part of the log that neither a rewind, a pending checkpoint nor a later cut can need."""
+        needed = [NeededLog(self._current.sqn, self._completed_cut)]
+        needed += [NeededLog(each.base.sqn, each.batch) for each in self._pending.values() if each.base is not None]
+        self._log.skip(needed, self._newest_at(self._last_cut).sqn)
+
     def _superseded(self) -> list[Base]:
-        """Takes out provisional bases that a newer one makes useless and no pending checkpoint uses."""
-        used = [pending.base for pending in self._pending.values()]
+        """Take out provisional bases older than the newest, which neither pending checkpoints nor later cuts need."""
+        used = [*(pending.base for pending in self._pending.values()), self._newest_at(self._last_cut)]
         unused = [each for each in self._provisional[:-1] if each not in used]
         self._provisional = [each for each in self._provisional if each not in unused]
         return unused

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import cloudpickle
@@ -131,9 +132,21 @@ class Hosted:
         """The checkpoint was recorded: logs are truncated, and local copies that nothing refers to any more go."""
         with self._lock:
             self._cuts = {number: batch for number, batch in self._cuts.items() if number >= checkpoint_id}
+        with self._copies_in_use_only():
+            for each in self.subtasks.values():
+                each.completed(checkpoint_id)
+
+    def aborted(self, checkpoint_id: int) -> None:
+        """The checkpoint will not complete: what only it needed is let go, in the store and on the local disk."""
+        with self._copies_in_use_only():
+            for each in self.subtasks.values():
+                each.aborted(checkpoint_id)
+
+    @contextmanager
+    def _copies_in_use_only(self) -> Iterator[None]:
+        """Afterwards, local copies go that were there before, and that nothing refers to any more."""
         known = set() if self.copies is None else self.copies.names()
-        for each in self.subtasks.values():
-            each.completed(checkpoint_id)
+        yield
         if self.copies is not None:
             self.copies.keep_only(self.uploader.in_use().union(self.held()), known)
 

@@ -245,8 +245,7 @@ class TaskManager:
 
     def abort_checkpoint(self, run: int, checkpoint_id: int) -> None:
         self._see(run, "abort_checkpoint")
-        for each in self._deployed().subtasks.values():
-            each.aborted(checkpoint_id)
+        self._deployed().aborted(checkpoint_id)
 
     def metrics(self) -> dict[str, float]:
         """Gauges, counters and histograms of the present deployment, by name; 0 where nothing is hosted."""
