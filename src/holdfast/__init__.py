@@ -11,6 +11,7 @@ from holdfast.errors import (
     ObjectNotFound,
     PublishFailed,
     QueryFailed,
+    RestartsExhausted,
     SessionStopped,
     SettingsError,
     StateTooLarge,
@@ -41,6 +42,7 @@ from holdfast.job import Job
 from holdfast.query import Query
 from holdfast.settings import (
     CheckpointConfig,
+    FailoverConfig,
     HashMapState,
     RetryPolicy,
     RocksDBState,
@@ -75,6 +77,7 @@ __all__ = [
     "DataFrameSource",
     "DataSourceReaderSource",
     "DeltaSink",
+    "FailoverConfig",
     "Fenced",
     "FileSource",
     "HashMapState",
@@ -94,6 +97,7 @@ __all__ = [
     "Query",
     "QueryFailed",
     "ReducingState",
+    "RestartsExhausted",
     "RetryPolicy",
     "RocksDBState",
     "SequenceSource",

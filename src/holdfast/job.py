@@ -14,6 +14,7 @@ from holdfast.settings import (
     AvailableNow,
     CheckpointConfig,
     Duration,
+    FailoverConfig,
     HashMapState,
     QueryTrigger,
     Size,
@@ -59,8 +60,8 @@ class Job:
         or a `DataFrameSource`, and of the program itself. 0, or more than fit: every batch starts short Spark jobs.
     state
         The backend: `HashMapState()` or `RocksDBState()`.
-    checkpoint, task_manager
-        See `CheckpointConfig` and `TaskManagerConfig`.
+    checkpoint, task_manager, failover
+        See `CheckpointConfig`, `TaskManagerConfig` and `FailoverConfig`.
     max_rows_per_batch, max_bytes_per_batch
         Bounds of one batch, over all sources.
     max_event_time_skew
@@ -97,6 +98,7 @@ class Job:
         state: StateBackend | None = None,
         checkpoint: CheckpointConfig | None = None,
         task_manager: TaskManagerConfig | None = None,
+        failover: FailoverConfig | None = None,
         max_rows_per_batch: int = 2_000_000,
         max_bytes_per_batch: Size = "256MB",
         max_event_time_skew: Duration | None = None,
@@ -122,6 +124,7 @@ class Job:
         self.state = state or HashMapState()
         self.checkpoint = checkpoint or CheckpointConfig()
         self.task_manager = task_manager or TaskManagerConfig()
+        self.failover = failover or FailoverConfig()
         self.max_rows_per_batch = max_rows_per_batch
         self.max_event_time_skew_us = (
             None if max_event_time_skew is None else duration_us(max_event_time_skew, "max_event_time_skew")

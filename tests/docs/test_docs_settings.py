@@ -31,7 +31,9 @@ def _of_dataclass(cls: Any) -> dict[str, str]:
     return {each.name: _shown(getattr(made, each.name)) for each in fields(cls) if each.init}
 
 
-@pytest.mark.parametrize("cls", [hf.CheckpointConfig, hf.TaskManagerConfig], ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize(
+    "cls", [hf.CheckpointConfig, hf.TaskManagerConfig, hf.FailoverConfig], ids=lambda cls: cls.__name__
+)
 def test_the_page_lists_every_field_of_a_settings_class_with_its_default(cls: Any) -> None:
     assert _section(cls.__name__) == _of_dataclass(cls)
 

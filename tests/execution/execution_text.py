@@ -3,10 +3,10 @@
     start 2                     one event a line; words are `name=value` or plain
     registered 0:1 1:2
     ----
-    StartProcess TaskManager 0 incarnation=1
+    StartProcess TaskManager 0, incarnation 1
 
 `config` takes fields of `FailoverConfig` by their names and comes first. Durations are in seconds.
-`registered`, `lost` and `unreachable` take processes as `index:incarnation`, senders with an `s` before the index.
+`registered`, `lost` and `unreachable` take processes as `number:incarnation`, senders with an `s` before it.
 Errors are the names of classes of `errors.py`. `validate()` runs after each event.
 """
 
@@ -16,8 +16,7 @@ from holdfast import errors
 from holdfast.execution import events as ev
 from holdfast.execution.calls import Step
 from holdfast.execution.machine import Machine
-from holdfast.execution.processes import Kind, ProcessId
-from holdfast.ids import BatchNumber, Incarnation, JournalNumber, RunNumber
+from holdfast.ids import BatchNumber, JournalNumber, ProcessId, Role, RunNumber
 from holdfast.settings import FailoverConfig
 
 
@@ -56,24 +55,25 @@ class Scenario:
         match name:
             case "start":
                 base = JournalNumber(int(named["base"])) if "base" in named else None
-                task_managers = [ProcessId(Kind.TASK_MANAGER, index) for index in range(int(plain[0]))]
-                senders = [ProcessId(Kind.SENDER, index) for index in range(int(named.get("senders", "0")))]
-                return [ev.Started(self.now_s, (*task_managers, *senders), base)]
+                wanted = {Role.TASK_MANAGER: int(plain[0]), Role.SENDER: int(named.get("senders", "0"))}
+                return [ev.Started(self.now_s, wanted, base)]
+            case "senders-wanted":
+                return [ev.Wanted(Role.SENDER, int(plain[0]))]
             case "tick":
                 self.now_s += float(plain[0])
                 return [ev.Tick(self.now_s)]
             case "registered":
-                return [ev.Registered(*process(word)) for word in plain]
+                return [ev.Registered(process(word)) for word in plain]
             case "lost" | "unreachable":
                 made = {"lost": ev.Lost, "unreachable": ev.Unreachable}[name]
-                return [made(*process(word), "killed" if name == "lost" else "no answer") for word in plain]
+                return [made(process(word), "killed" if name == "lost" else "no answer") for word in plain]
             case "call":
-                of = process(plain[1]) if len(plain) > 1 else (None, None)
-                return [ev.CallBegan(int(plain[0]), Step[named["step"].upper()], named["about"], *of)]
+                of = process(plain[1]) if len(plain) > 1 else None
+                return [ev.CallBegan(int(plain[0]), Step[named["step"].upper()], named["about"], self.now_s, of)]
             case "answered":
                 return [ev.CallEnded(int(plain[0]))]
             case "failover":
-                return [ev.FailoverAsked(" ".join(plain))]
+                return [ev.FailoverAsked(" ".join(plain), "outage" in named)]
             case "failed" | "work-failed":
                 return [(ev.Failed if name == "failed" else ev.WorkFailed)(error(plain[0]))]
             case "base":
@@ -110,13 +110,16 @@ class Scenario:
             arguments.append(BatchNumber(int(named["batch"])))
         if name.endswith("failed"):
             arguments.append(error(plain[0]))
+        if "pause" in named:
+            over = named["pause"] == "over"
+            arguments.append(ev.Outage(0.0 if over else float(named["pause"]), over))
         return of_run[name](*arguments)  # type: ignore[no-any-return]
 
 
-def process(word: str) -> tuple[ProcessId, Incarnation]:
-    index, incarnation = word.split(":")
-    kind = Kind.SENDER if index.startswith("s") else Kind.TASK_MANAGER
-    return ProcessId(kind, int(index.removeprefix("s"))), Incarnation(int(incarnation))
+def process(word: str) -> ProcessId:
+    number, incarnation = word.split(":")
+    role = Role.SENDER if number.startswith("s") else Role.TASK_MANAGER
+    return ProcessId(role, int(number.removeprefix("s")), int(incarnation))
 
 
 def error(name: str) -> Exception:
@@ -135,9 +138,9 @@ def show(command: ev.Command) -> str:
     """A command in one line."""
     match command:
         case ev.StartProcess():
-            return f"StartProcess {command.process} incarnation={command.incarnation}"
+            return f"StartProcess {command.process}"
         case ev.EndProcess():
-            return f"EndProcess {command.process} incarnation={command.incarnation}: {command.reason}"
+            return f"EndProcess {command.process}: {command.reason}"
         case ev.Deploy():
             why = f" restart: {command.restart}" if command.restart else ""
             return f"Deploy run={command.run} base={command.base} live={to(command.live)}{why}"
@@ -150,8 +153,10 @@ def show(command: ev.Command) -> str:
             return f"RunBatch {command.batch} run={command.run}{'' if command.combine else ' without combining'}"
         case ev.Commit():
             return f"Commit {command.batch} run={command.run}"
-        case ev.Undo() | ev.Interrupt():
+        case ev.Undo() | ev.Cancel():
             return f"{type(command).__name__} run={command.run}"
+        case ev.Interrupt():
+            return "Interrupt"
         case ev.Abandon():
             return f"Abandon {command.batch}"
         case ev.Finish():

@@ -15,8 +15,7 @@ from holdfast.execution import events as ev
 from holdfast.execution.calls import Step
 from holdfast.execution.machine import Machine
 from holdfast.execution.phases import Phase
-from holdfast.execution.processes import Kind, ProcessId
-from holdfast.ids import BatchNumber, Incarnation, JournalNumber, RunNumber
+from holdfast.ids import BatchNumber, JournalNumber, ProcessId, Role, RunNumber
 from holdfast.settings import FailoverConfig
 
 PASSING = [errors.StorageError, errors.StaleCall, errors.RowsNeeded, errors.HoldfastError]
@@ -28,6 +27,13 @@ TICK_S = 0.1
 SETTLED_S = 60.0
 STORM_S = 200.0
 CALM_S = 400.0
+
+
+Place = tuple[Role, int]
+
+
+def place(process: ProcessId) -> Place:
+    return process.role, process.number
 
 
 class World:
@@ -49,8 +55,8 @@ class World:
             commit_timeout=draw([5, 50]),
         )
         self.machine = Machine(self.config)
-        self.processes = [ProcessId(Kind.TASK_MANAGER, index) for index in range(draw([0, 1, 2, 3]))]
-        self.processes += [ProcessId(Kind.SENDER, index) for index in range(draw([0, 0, 2]))]
+        self.wanted = {Role.TASK_MANAGER: draw([0, 1, 2, 3]), Role.SENDER: draw([0, 0, 2])}
+        self.places = [(role, number) for role, count in self.wanted.items() for number in range(count)]
         self.fault_rate = draw([0.0, 0.02, 0.1])
         self.loss_rate = draw([0.0, 0.01, 0.1])
         self.hang_rate = draw([0.0, 0.02])
@@ -59,7 +65,7 @@ class World:
         self.now_s = 100.0
         self.order = 0
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
-        self.alive: dict[ProcessId, Incarnation] = {}
+        self.alive: dict[Place, ProcessId] = {}
         self.used: set[int] = set()
         self.told_lost: set[int] = set()
         self.live: set[int] = set()
@@ -80,13 +86,13 @@ class World:
         """A commit was not answered: some may hold the batch, others not."""
         self.restarts_since = 0
         self.attempts: Counter[int] = Counter()
-        self.losses: dict[ProcessId, list[float]] = {each: [] for each in self.processes}
-        self.streaks: Counter[ProcessId] = Counter()
-        self.registered: set[ProcessId] = set()
+        self.losses: dict[Place, list[float]] = {each: [] for each in self.places}
+        self.streaks: Counter[Place] = Counter()
+        self.registered: set[Place] = set()
 
     def run(self) -> None:
         """A storm, then calm weather in which the job goes on, unless it has ended."""
-        self.tell(ev.Started(self.now_s, tuple(self.processes), None))
+        self.tell(ev.Started(self.now_s, self.wanted, None))
         self.later(0.05, self.tick)
         self.run_for(STORM_S)
         self.is_stormy = self.checkpoints_fail = False
@@ -114,7 +120,7 @@ class World:
 
     def tell(self, event: ev.Event) -> None:
         """One fact; now and then it comes again, late."""
-        if isinstance(event, ev.Lost) and self.alive.get(event.process) != event.incarnation:
+        if isinstance(event, ev.Lost):
             self.note_loss(event)
         commands = self.machine.handle(event)
         self.machine.validate()
@@ -125,10 +131,10 @@ class World:
             self.later(self.random.expovariate(0.5), lambda: self.machine.handle(event) and self.fail(event))
 
     def note_loss(self, event: ev.Lost) -> None:
-        self.told_lost.add(event.incarnation)
-        self.losses[event.process].append(self.now_s)
-        self.streaks[event.process] += 1
-        self.registered.discard(event.process)
+        self.told_lost.add(event.process.incarnation)
+        self.losses[place(event.process)].append(self.now_s)
+        self.streaks[place(event.process)] += 1
+        self.registered.discard(place(event.process))
 
     def fail(self, event: ev.Event) -> None:
         raise AssertionError(f"{event} came again, and was answered")
@@ -139,7 +145,7 @@ class World:
         if not self.is_stormy:
             return
         if self.random.random() < self.loss_rate / 2:
-            self.lose(self.random.choice(self.processes or [ProcessId(Kind.TASK_MANAGER, 0)]), "killed")
+            self.lose(self.random.choice(self.places or [(Role.SENDER, 0)]), "killed")
         if self.random.random() < 0.002:
             self.tell(ev.FailoverAsked("asked for"))
         if self.random.random() < 0.0001:
@@ -147,15 +153,15 @@ class World:
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
-    def start(self, command: ev.StartProcess) -> None:
-        assert command.incarnation not in self.used, f"{command} uses an incarnation again"
-        assert command.process not in self.alive, f"{command}, which lives"
-        self.check_start(command.process)
-        self.used.add(command.incarnation)
-        self.alive[command.process] = command.incarnation
-        self.later(self.random.uniform(0.0, 1.0), lambda: self.register(command))
+    def start(self, process: ProcessId) -> None:
+        assert process.incarnation not in self.used, f"{process} was used before"
+        assert place(process) not in self.alive, f"{process} is started although it lives"
+        self.check_start(place(process))
+        self.used.add(process.incarnation)
+        self.alive[place(process)] = process
+        self.later(self.random.uniform(0.0, 1.0), lambda: self.register(process))
 
-    def check_start(self, process: ProcessId) -> None:
+    def check_start(self, process: Place) -> None:
         """It waited long enough, and was not lost more often than allowed."""
         losses, streak, config = self.losses[process], self.streaks[process], self.config
         recent = [each for each in losses if each >= losses[-1] - config.losses_window_s] if losses else []
@@ -165,18 +171,18 @@ class World:
             wanted_s = min(config.backoff_max_s, config.backoff_first_s * 2 ** (streak - 2))
             assert waited_s >= wanted_s - TICK_S, f"{process} waited {waited_s:.2f} s after {streak} losses"
 
-    def register(self, command: ev.StartProcess) -> None:
-        if self.alive.get(command.process) == command.incarnation:
-            self.registered.add(command.process)
-            self.tell(ev.Registered(command.process, command.incarnation))
+    def register(self, process: ProcessId) -> None:
+        if self.alive.get(place(process)) == process:
+            self.registered.add(place(process))
+            self.tell(ev.Registered(process))
 
-    def lose(self, process: ProcessId, reason: str) -> None:
+    def lose(self, of: Place, reason: str) -> None:
         """It ends now; that is noticed a little later."""
-        incarnation = self.alive.pop(process, None)
-        if incarnation is None:
+        process = self.alive.pop(of, None)
+        if process is None:
             return
-        self.later(self.random.expovariate(5.0), lambda: self.tell(ev.Lost(process, incarnation, reason)))
-        if process.kind is Kind.TASK_MANAGER and self.working is not None and self.hung:
+        self.later(self.random.expovariate(5.0), lambda: self.tell(ev.Lost(process, reason)))
+        if process.role is Role.TASK_MANAGER and self.working is not None and self.hung:
             self.hung = False
             self.answer(self.working, errors.TaskManagerLost(f"{process} ended"))
 
@@ -188,10 +194,10 @@ class World:
             self.working = command
         match command:
             case ev.StartProcess():
-                self.start(command)
+                self.start(command.process)
             case ev.EndProcess():
-                if self.alive.get(command.process) == command.incarnation:
-                    self.lose(command.process, "ended")
+                if self.alive.get(place(command.process)) == command.process:
+                    self.lose(place(command.process), "ended")
             case ev.Deploy() | ev.Undo():
                 assert command.run > self.run_number, f"{command} uses a run number again"
                 self.run_number = command.run
@@ -227,7 +233,7 @@ class World:
 
     def work(self, command: ev.Command) -> None:
         """It takes a while, fails now and then, or hangs until the process ends that hangs."""
-        lost = self.live - set(self.alive.values())
+        lost = self.live - {each.incarnation for each in self.alive.values()}
         if lost:
             self.answer(command, errors.TaskManagerLost(f"{sorted(lost)} do not answer"))
         elif self.is_stormy and self.random.random() < self.hang_rate and self.live:
@@ -242,13 +248,13 @@ class World:
     def hang(self) -> None:
         self.hung = True
         self.calls += 1
-        process = self.random.choice([each for each in self.alive if each.kind is Kind.TASK_MANAGER])
+        process = self.random.choice([each for each in self.alive.values() if each.role is Role.TASK_MANAGER])
         step = {ev.Deploy: Step.DEPLOY, ev.Undo: Step.UNDO, ev.Commit: Step.COMMIT}.get(
             type(self.working), Step.PROCESS
         )  # type: ignore[arg-type]
-        self.tell(ev.CallBegan(self.calls, step, "it", process, self.alive[process]))
+        self.tell(ev.CallBegan(self.calls, step, "it", self.now_s, process))
         if step is Step.DEPLOY and self.config.deploy_timeout is None:
-            self.later(100.0, lambda: self.lose(process, "killed by hand"))
+            self.later(100.0, lambda: self.lose(place(process), "killed by hand"))
 
     def interrupt(self, working: ev.Command | None) -> None:
         if working is not self.working or self.hung:

@@ -46,11 +46,11 @@ def _forgets_every_loss_at_a_checkpoint() -> AbstractContextManager[Any]:
 
 
 def _believes_late_losses() -> AbstractContextManager[Any]:
-    return mock.patch.object(Processes, "of", lambda self, process, incarnation: self._processes.get(process))
+    return mock.patch.object(Processes, "of", lambda self, process: self._processes[process.role, process.number])
 
 
 def _commits_beside_a_loss() -> AbstractContextManager[Any]:
-    return mock.patch.object(Machine, "_go_on", lambda self, following: following())
+    return mock.patch.object(Machine, "_go_on", lambda self, following, restart=None: following())
 
 
 def _uses_a_run_again() -> AbstractContextManager[Any]:

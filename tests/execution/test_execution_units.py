@@ -75,7 +75,7 @@ def test_the_death_of_a_sender_gives_what_it_had_not_reported_to_another_one_und
     units.handle(UnitReported(sender(0), 1, 0))
     units.handle(UnitReported(sender(1), 2, 1))
     units.handle(UnitReported(sender(1), 2, 3))
-    assert units.handle(SenderLost(sender(0), "killed")) == [StartSenders(2), Give(sender(1), 3, (2,))]
+    assert units.handle(SenderLost(sender(0), "killed")) == [Give(sender(1), 3, (2,))]
     assert units.handle(UnitReported(sender(1), 3, 2)) == [Count(2), LevelDone()]
 
 
@@ -113,7 +113,7 @@ def test_a_sender_that_goes_on_with_what_was_cancelled_is_given_up_after_a_while
     assert units.handle(Tick(10.0 + CANCEL_S_MAX)) == []
     [given_up] = units.handle(Tick(10.1 + CANCEL_S_MAX))
     assert isinstance(given_up, GiveUp)
-    assert units.handle(SenderLost(sender(0), "killed")) == [StartSenders(1)]
+    assert units.handle(SenderLost(sender(0), "killed")) == []
     assert units.handle(SenderServes(sender(0, 2))) == [Give(sender(0, 2), 2, (0,))]
 
 
@@ -149,9 +149,9 @@ def test_where_no_sender_can_be_started_units_go_as_a_short_spark_job():
     units = Units(1)
     units.handle(LevelBegun((0, 1)))
     for incarnation in range(1, STARTS_MAX):
-        assert units.handle(SenderLost(sender(0, incarnation), "no port")) == [StartSenders(1)]
+        assert units.handle(SenderLost(sender(0, incarnation), "no port")) == []
     last = units.handle(SenderLost(sender(0, STARTS_MAX), "no port"))
-    assert last == [RunInSpark((0, 1)), LevelDone()]
+    assert last == [StartSenders(0), RunInSpark((0, 1)), LevelDone()]
     units.handle(LevelLeft(0.0))
     assert units.handle(LevelBegun((5,))) == [RunInSpark((5,)), LevelDone()]
 

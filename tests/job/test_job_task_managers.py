@@ -32,8 +32,8 @@ def process(incarnation: int) -> ProcessId:
 
 def started() -> tuple[NotingCluster, TaskManagers]:
     cluster: Any = NotingCluster()
-    made = TaskManagers(cluster, 1, ManualClock(), lambda process, reason: None)
-    made.start_missing()
+    made = TaskManagers(cluster, 1, ManualClock(), lambda event: None)
+    made.start(process(1))
     return cluster, made
 
 
@@ -57,6 +57,6 @@ def test_an_incarnation_that_has_ended_is_refused_whoever_comes() -> None:
     assert managers.register(registration)
     cluster.started[0].ended(process(1), "killed")
     assert not managers.register(registration)
-    managers.start_missing()
+    managers.start(process(2))
     assert not managers.register(registration)
     assert managers.register(Registration(process(2), "grpc://here:1", "next"))

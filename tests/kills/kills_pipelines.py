@@ -72,6 +72,10 @@ def random_shape(rng: random.Random, rows: int = 3000, batches: int = 10) -> Sha
     )
 
 
+KILLED_OFTEN = hf.FailoverConfig(restarts_max=1000, losses_max=1000, backoff_first="10ms", backoff_max="50ms")
+"""Kills come faster here than the budgets of a job expect."""
+
+
 def build(shape: Shape, folder: Path, spark: Any = None, storage: str | None = None, **more: Any) -> hf.Job:
     """The job, with its storage and its output below `folder`."""
     job = hf.Job(
@@ -87,6 +91,7 @@ def build(shape: Shape, folder: Path, spark: Any = None, storage: str | None = N
             max_concurrent=shape.max_concurrent,
             tolerable_failed_checkpoints=1000,
         ),
+        failover=KILLED_OFTEN,
         **more,
     )
     source = hf.SequenceSource(rows=shape.rows, splits=shape.splits)

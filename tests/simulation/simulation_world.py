@@ -319,7 +319,8 @@ class World:
         around = self.settings.around
         passing: tuple[type[Exception], ...] = ()
         if self._is_stormy and (around.faults or around.lost or started.disturbed):
-            passing = (errors.StorageError, errors.CheckpointFailed, errors.TaskManagerLost, errors.SenderLost)
+            lost = (errors.TaskManagerLost, errors.SenderLost, errors.RestartsExhausted)
+            passing = (errors.StorageError, errors.CheckpointFailed, *lost)
         if self._replaced(started):
             passing = (*passing, errors.StorageError, errors.Fenced, errors.PublishFailed, errors.TaskManagerLost)
         text = f"{type(error).__name__}: {error}"
@@ -371,7 +372,7 @@ class World:
             case "checkpoint" if started.query is not None:
                 started.query._master.trigger_checkpoint()
             case "failover" if started.query is not None:
-                started.query._master._ask_failover("asked for")
+                started.query._master.restart("asked for")
             case "stop" if started.query is not None:
                 started.fate = "stop"
                 self.runtime.spawn(started.query.stop, "stop", started.process)
@@ -438,8 +439,10 @@ def simulating(settings: Settings) -> Iterator[World]:
         stack.enter_context(mock.patch("holdfast.checkpoint.ledger.GATHER_BYTES_MAX", settings.gather_bytes_max))
         stack.enter_context(mock.patch("holdfast.sinks.staging.PORTION_BYTES_MAX", settings.portion_bytes_max))
         stack.enter_context(_logged_errors(runtime))
+        folder = stack.enter_context(TemporaryDirectory(prefix="holdfast-simulated-"))
+        # Databases of processes that still live are closed with the runtime, before their folder goes.
         stack.enter_context(running(runtime, settings.seed))
-        world = World(settings, runtime, stack.enter_context(TemporaryDirectory(prefix="holdfast-simulated-")))
+        world = World(settings, runtime, folder)
         failpoints.listen(world.hit)
         stack.callback(failpoints.listen, None)
         yield world
@@ -452,8 +455,10 @@ def _places() -> Iterator[None]:
         simulated(),
         files_end_with_processes(),
         mock.patch("holdfast.jobmaster.control.TICK_S", 0.1),
-        mock.patch("holdfast.jobmaster.master.IDLE_S_MIN", 0.05),
-        mock.patch("holdfast.jobmaster.master.IDLE_S_MAX", 0.2),
+        mock.patch("holdfast.jobmaster.conductor.TICK_S", 0.1),
+        mock.patch("holdfast.jobmaster.work.IDLE_S_MIN", 0.05),
+        mock.patch("holdfast.jobmaster.pace.IDLE_S_MIN", 0.05),
+        mock.patch("holdfast.jobmaster.pace.IDLE_S_MAX", 0.2),
         mock.patch("holdfast.jobmaster.sweeper.AGAIN_AFTER_S", (2.0, 3.0)),
         mock.patch("holdfast.changelog.janitor.AGAIN_S", 3.0),
         mock.patch("holdfast.changelog.janitor.FAILED_AGAIN_S", 1.0),

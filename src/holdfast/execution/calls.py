@@ -7,8 +7,7 @@ step. The log names a call that takes long before the limit, and again each time
 from dataclasses import dataclass
 from enum import StrEnum
 
-from holdfast.execution.processes import ProcessId
-from holdfast.ids import Incarnation
+from holdfast.ids import ProcessId
 from holdfast.settings import FailoverConfig
 
 SLOW_S = 30.0
@@ -47,13 +46,12 @@ class Call:
     step: Step
     about: str
     process: ProcessId | None
-    incarnation: Incarnation | None
     began_s: float
     due_s: float = 0.0
     """When the call is looked at next."""
 
     def __str__(self) -> str:
-        return f"{self.process or 'the cluster'} has been {self.step} {self.about}"
+        return f"{self.process.name if self.process else 'the cluster'} has been {self.step} {self.about}"
 
 
 @dataclass(frozen=True)
@@ -83,10 +81,9 @@ class Calls:
     def ended(self, number: int) -> None:
         self._calls.pop(number, None)
 
-    def lost(self, process: ProcessId, incarnation: Incarnation) -> None:
+    def lost(self, process: ProcessId) -> None:
         """The process has ended: its calls are answered by that."""
-        of_it = [each for each in self._calls.values() if (each.process, each.incarnation) == (process, incarnation)]
-        for each in of_it:
+        for each in [each for each in self._calls.values() if each.process == process]:
             del self._calls[each.number]
 
     def overdue(self, now_s: float) -> list[Overdue]:

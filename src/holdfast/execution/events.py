@@ -5,7 +5,7 @@ commands in their order, and reports the outcome of each as a further event.
 
 Which events answer which command
 ---------------------------------
-    StartProcess        Registered, or Lost; later Lost
+    StartProcess        Registered, or Lost; after Registered, Lost
     EndProcess          Lost
     Deploy              Deployed | DeployFailed
     Plan                BatchPlanned | EndReached | Interrupted | WorkFailed
@@ -14,10 +14,10 @@ Which events answer which command
     Undo                Undone | UndoFailed
     Finish              Finished | Interrupted | WorkFailed
     AskBase             BaseChosen
-    AnnounceDeployed, Abandon, Interrupt, Log, End      no answer
+    AnnounceDeployed, Abandon, Interrupt, Cancel, Log, End      no answer
 
 Deploy, Plan, RunBatch, Commit, Undo and Finish are *work*: at most one is in flight, and one of the events above ends
-it. `Interrupt` asks the work in flight to end soon; the work still answers by its own events.
+it. `Interrupt` and `Cancel` have the work in flight end soon; it still answers by its own events.
 
 Every event may also come late, twice or unasked: one about another run, batch or incarnation than the present one
 changes nothing. BatchPlanned, EndReached, Interrupted, WorkFailed and BaseChosen name none, and come once a command.
@@ -27,8 +27,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.execution.calls import Step
-from holdfast.execution.processes import ProcessId
-from holdfast.ids import BatchNumber, Incarnation, JournalNumber, RunNumber
+from holdfast.ids import BatchNumber, Incarnation, JournalNumber, ProcessId, Role, RunNumber
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Work failed for want of a store or a disk. No attempt counts: it is tried again after a pause.
+
+    `is_over`: it has failed for so long that it is not to be tried again.
+    """
+
+    pause_s: float
+    is_over: bool = False
+
 
 # --- events -----------------------------------------------------------------------------------------------------------
 
@@ -38,7 +49,8 @@ class Started:
     """The storage was taken over. The first event, once. `base`: the checkpoint to start from, if there is one."""
 
     now_s: float
-    processes: tuple[ProcessId, ...]
+    wanted: Mapping[Role, int]
+    """How many processes of each role there are to be."""
     base: JournalNumber | None
 
 
@@ -50,11 +62,18 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """From now on there are to be so many processes of that role; those past the count are not started again."""
+
+    role: Role
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Registered:
     """A process serves."""
 
     process: ProcessId
-    incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +81,33 @@ class Lost:
     """A process has ended, asked or unasked: nothing of it runs any more."""
 
     process: ProcessId
-    incarnation: Incarnation
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """A process did not answer, or was silent for too long. Its end has not been noticed."""
+    """A process did not answer, or was silent for too long. Its end has not been noticed.
+
+    One that did not answer has usually ended, for a reason that its loss tells; one that is silent is only now ended.
+    """
 
     process: ProcessId
-    incarnation: Incarnation
     reason: str
+    is_silent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CallBegan:
-    """A call is under way, as part of the work in flight. `about` says of which batch or level, for messages."""
+    """A call that began at `began_s` has no answer yet. `about` says of which batch or level it is, for messages.
+
+    Calls that are answered soon need not be told.
+    """
 
     number: int
     step: Step
     about: str
+    began_s: float
     process: ProcessId | None = None
-    incarnation: Incarnation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +130,7 @@ class DeployFailed:
 
     run: RunNumber
     error: Exception
+    outage: Outage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +172,7 @@ class BatchFailed:
     run: RunNumber
     batch: BatchNumber
     error: Exception
+    outage: Outage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +226,13 @@ class CheckpointCompleted:
 
 @dataclass(frozen=True, slots=True)
 class FailoverAsked:
-    """The coordinator, or somebody else, wants the job to restart from its newest checkpoint."""
+    """The coordinator, or somebody else, wants the job to restart from its newest checkpoint.
+
+    `is_outage`: a store or a disk is away, which has a limit of its own, so the restart does not count.
+    """
 
     reason: str
+    is_outage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +258,7 @@ class Failed:
 Event = (
     Started
     | Tick
+    | Wanted
     | Registered
     | Lost
     | Unreachable
@@ -263,7 +294,6 @@ class StartProcess:
     """Start a process under an incarnation that was never used before."""
 
     process: ProcessId
-    incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +301,6 @@ class EndProcess:
     """End whatever hosts that incarnation. May come again while the end has not been noticed."""
 
     process: ProcessId
-    incarnation: Incarnation
     reason: str
 
 
@@ -339,7 +368,12 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Have the work in flight end soon: waiting ends, the Spark jobs of the run are cancelled."""
+    """Have the work in flight wait for nothing any more: neither for rows, nor for a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End the tasks of a run, in senders and as Spark jobs."""
 
     run: RunNumber
 
@@ -379,6 +413,7 @@ Command = (
     | Abandon
     | Finish
     | Interrupt
+    | Cancel
     | AskBase
     | Log
     | End

@@ -1,7 +1,7 @@
 """The execution machine: what to deploy, which batch to run or to try again, when to restart, when to end.
 
 Pure: `handle(event) -> list[Command]` is the only mutator; no I/O, clock or thread. `events.py` lists events and
-commands. Each phase but GATHERING, AWAITING_LOSS and CHOOSING has work in flight, which one event ends:
+commands. Each phase but GATHERING, WAITING and CHOOSING has work in flight, which one event ends:
 
     GATHERING ──everybody serves──► DEPLOYING ──Deployed──► PLANNING ──EndReached──► FINISHING ──Finished──► ENDED
      ▲     ▲                            │                    │    ▲
@@ -10,10 +10,11 @@ commands. Each phase but GATHERING, AWAITING_LOSS and CHOOSING has work in fligh
      │BaseChosen                   UNDOING ◄─BatchFailed─ RUNNING ──BatchProcessed──► COMMITTING
      │                                └──────Undone──────────▲
     CHOOSING ◄─restart─┬─ DRAINING        a process was lost or a failover asked for: the work in flight is to end first
-                       ├─ AWAITING_LOSS   a process did not answer: its loss is to be noticed first
+                       ├─ WAITING         a process did not answer: its loss is to be noticed first
                        └─ CommitFailed, UndoFailed
     ENDING     a user stops the query, or an error ends it: the work in flight is to end first
     LEAVING    a batch has no further attempt: it is undone first
+    WAITING    also where a batch failed for want of a store or a disk; then it is undone and run again
 
 Invariants
 ----------
@@ -35,14 +36,16 @@ from holdfast import errors
 from holdfast.execution import events as ev
 from holdfast.execution import reactions
 from holdfast.execution.phases import WORK_OF, Phase, Work
-from holdfast.execution.processes import Kind, back_off_s
 from holdfast.execution.reactions import Reaction
+from holdfast.execution.restarts import Restarts
 from holdfast.execution.supervision import Supervision
-from holdfast.ids import BatchNumber, Incarnation, JournalNumber, RunNumber
+from holdfast.ids import BatchNumber, Incarnation, JournalNumber, Role, RunNumber
 from holdfast.settings import FailoverConfig
 
 LOSS_NOTICE_S = 5.0
 """So long the end of a process is awaited that did not answer; then the job goes on as if it lived."""
+GRACE_S = 1.0
+"""So long tasks may end by themselves when a user stops the query: Spark warns of each that it has to cancel."""
 END_S_MAX = 30.0
 """So long work in flight is awaited when the query ends."""
 RECENT_MAX = 30
@@ -54,7 +57,7 @@ class Machine:
 
     def __init__(self, config: FailoverConfig) -> None:
         self._config = config
-        self._phase = Phase.IDLE
+        self.phase = Phase.IDLE
         self._work: Work | None = None
         self._now_s = 0.0
         self._run = RunNumber(0)
@@ -66,24 +69,25 @@ class Machine:
         self._noticed: Callable[[], None] = lambda: None
         self._unnoticed: Callable[[], None] = lambda: None
         self._until_s = 0.0
-        self._not_before_s = 0.0
+        self._cancel_s = 0.0
         self._batch: BatchNumber | None = None
         self._attempt = 0
         self._combine = True
-        self._restarts = 0
-        self._deploy_failures = 0
-        self._paused_by: frozenset[str] = frozenset()
+        self._restarts = Restarts(config)
+        self.paused_by: frozenset[str] = frozenset()
+        """Sinks that lag so far behind that no batch is planned."""
         self._supervision = Supervision(config)
         self._recent: deque[ev.Event] = deque(maxlen=RECENT_MAX)
         self._commands: list[ev.Command] = []
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             ev.Started: self._on_started,
             ev.Tick: self._on_tick,
+            ev.Wanted: self._on_wanted,
             ev.Registered: self._on_registered,
             ev.Lost: self._on_lost,
             ev.Unreachable: self._on_unreachable,
-            ev.CallBegan: self._on_call_began,
-            ev.CallEnded: self._on_call_ended,
+            ev.CallBegan: self._supervision.call_began,
+            ev.CallEnded: self._supervision.call_ended,
             ev.Deployed: self._on_deployed,
             ev.DeployFailed: self._on_deploy_failed,
             ev.BatchPlanned: self._on_batch_planned,
@@ -110,25 +114,11 @@ class Machine:
         if self._recent and isinstance(event, ev.Tick) and isinstance(self._recent[-1], ev.Tick):
             self._recent.pop()
         self._recent.append(event)
-        if self._phase is Phase.ENDED:
+        if self.phase is Phase.ENDED:
             return []
         self._commands = []
         self._handlers[type(event)](event)
         return self._commands
-
-    @property
-    def phase(self) -> Phase:
-        return self._phase
-
-    @property
-    def run(self) -> RunNumber:
-        """The run number of the work in flight, or of the last one."""
-        return self._run
-
-    @property
-    def paused_by(self) -> frozenset[str]:
-        """Sinks that lag so far behind that no batch is planned."""
-        return self._paused_by
 
     def validate(self) -> None:
         """Check the invariants; for tests. Raises AssertionError with the last events."""
@@ -136,42 +126,44 @@ class Machine:
             self._validate()
         except AssertionError as broken:
             recent = "\n".join(f"  {event}" for event in self._recent)
-            raise AssertionError(f"{broken}\nin phase {self._phase.value}; the last events:\n{recent}") from None
+            raise AssertionError(f"{broken}\nin phase {self.phase.value}; the last events:\n{recent}") from None
 
     def _validate(self) -> None:
         self._supervision.validate()
-        wanted = WORK_OF.get(self._phase, self._work)
+        wanted = WORK_OF.get(self.phase, self._work)
         assert self._work is wanted, f"{self._work} is in flight, expected {wanted}"
-        assert self._phase is not Phase.DRAINING or self._work, "draining, but nothing is in flight"
-        assert self._phase is not Phase.ENDING or self._work, "ending, but nothing is in flight"
-        assert self._phase is not Phase.DRAINING or self._cause, "draining without a cause"
+        assert self.phase is not Phase.DRAINING or self._work, "draining, but nothing is in flight"
+        assert self.phase is not Phase.ENDING or self._work, "ending, but nothing is in flight"
+        assert self.phase is not Phase.DRAINING or self._cause, "draining without a cause"
         undisturbed = (Phase.PLANNING, Phase.RUNNING, Phase.COMMITTING, Phase.UNDOING, Phase.FINISHING)
-        if self._phase in undisturbed:
+        if self.phase in undisturbed:
             assert self._supervision.live() == self._live, (
                 f"{self._live} was deployed, {self._supervision.live()} lives"
             )
-        has_batch = self._phase in (Phase.RUNNING, Phase.COMMITTING, Phase.UNDOING)
+        has_batch = self.phase in (Phase.RUNNING, Phase.COMMITTING, Phase.UNDOING)
         assert not has_batch or self._batch is not None, "no batch"
         assert self._attempt <= self._config.batch_attempts, f"attempt {self._attempt}"
-        if self._phase is not Phase.ENDED:
-            assert self._restarts <= self._config.restarts_max or self._error, f"{self._restarts} restarts"
+        if self.phase is not Phase.ENDED:
+            assert self._restarts.count <= self._config.restarts_max or self._error, f"{self._restarts.count} restarts"
 
     # --- time and processes -------------------------------------------------------------------------------------------
 
     def _on_started(self, event: ev.Started) -> None:
-        if self._phase is Phase.IDLE:
+        if self.phase is Phase.IDLE:
             self._now_s = event.now_s
             self._base = event.base
-            self._supervision.add(event.processes, event.now_s)
+            for role, count in event.wanted.items():
+                self._supervision.want(role, count, event.now_s)
             self._gather()
 
     def _on_tick(self, event: ev.Tick) -> None:
         self._now_s = max(self._now_s, event.now_s)
-        if self._phase in (Phase.ENDING, Phase.LEAVING) and self._now_s >= self._until_s:
+        if self.phase in (Phase.ENDING, Phase.LEAVING) and self._now_s >= self._until_s:
             self._log(f"the query ends before its work has: {self._work and self._work.value}")
             self._end()
             return
-        if self._phase is Phase.AWAITING_LOSS and self._now_s >= self._until_s:
+        self._cancel_due()
+        if self.phase is Phase.WAITING and self._now_s >= self._until_s:
             self._unnoticed()
         self._commands += self._supervision.look(self._now_s, self._run)
         if not self._is_ending:
@@ -184,6 +176,9 @@ class Machine:
             self._end_with(error)
         else:
             self._commands += self._supervision.start_due(self._now_s)
+
+    def _on_wanted(self, event: ev.Wanted) -> None:
+        self._supervision.want(event.role, event.count, self._now_s)
 
     def _on_registered(self, event: ev.Registered) -> None:
         self._supervision.registered(event)
@@ -198,29 +193,23 @@ class Machine:
             return
         self._commands += loss.commands
         self._start_due()
-        if loss.process.kind is Kind.TASK_MANAGER:
+        if loss.process.role is Role.TASK_MANAGER:
             self._give_up(loss.cause)
 
     def _on_unreachable(self, event: ev.Unreachable) -> None:
         self._commands += self._supervision.unreachable(event)
 
-    def _on_call_began(self, event: ev.CallBegan) -> None:
-        self._supervision.call_began(event, self._now_s)
-
-    def _on_call_ended(self, event: ev.CallEnded) -> None:
-        self._supervision.call_ended(event)
-
     # --- deployment ---------------------------------------------------------------------------------------------------
 
     def _gather(self) -> None:
         """Deploy as soon as every TaskManager serves."""
-        self._phase = Phase.GATHERING
+        self.phase = Phase.GATHERING
         self._commands += self._supervision.start_due(self._now_s)
         self._deploy_if_complete()
 
     def _deploy_if_complete(self) -> None:
-        is_ready = self._supervision.is_complete and self._now_s >= self._not_before_s
-        if self._phase is not Phase.GATHERING or not is_ready:
+        is_ready = self._supervision.is_complete and self._now_s >= self._restarts.not_before_s
+        if self.phase is not Phase.GATHERING or not is_ready:
             return
         restart, self._cause = self._cause if self._has_run else None, None
         self._live = self._supervision.live()
@@ -229,34 +218,31 @@ class Machine:
     def _on_deployed(self, event: ev.Deployed) -> None:
         if not self._is_over(Work.DEPLOY, event.run):
             return
-        if self._phase is Phase.ENDING:
-            self._end()
-        elif self._phase is Phase.DRAINING:
-            self._deploy_again()
-        else:
-            self._deploy_failures = 0
+        if self.phase is Phase.DEPLOYING:
+            self._restarts.deployed()
             self._has_run = True
             self._commands.append(ev.AnnounceDeployed(self._run, dict(self._live)))
-            self._plan()
+        self._go_on(self._plan, self._deploy_again)
 
     def _on_deploy_failed(self, event: ev.DeployFailed) -> None:
         if not self._is_over(Work.DEPLOY, event.run):
             return
         reaction = reactions.to_deployment(event.error, is_first=not self._has_run)
-        if self._phase is Phase.ENDING:
+        if self.phase is Phase.ENDING:
             self._end()
-        elif reaction is Reaction.END:
+        elif reaction is Reaction.END or (event.outage is not None and event.outage.is_over):
             self._end_with(event.error)
-        elif self._phase is Phase.DRAINING:
+        elif self.phase is Phase.DRAINING:
             self._deploy_again()
         elif reaction is Reaction.LOST:
-            self._await_loss(str(event.error), self._deploy_again, self._deploy_again)
-        else:
-            self._deploy_failures += 1
-            wait_s = back_off_s(self._deploy_failures, self._config)
-            self._not_before_s = self._now_s + wait_s
+            self._wait(LOSS_NOTICE_S, str(event.error), self._deploy_again, self._deploy_again)
+        elif event.outage is not None:
             self._cause = str(event.error)
-            self._log(f"deploying failed {self._deploy_failures} times in a row: {self._cause}; again in {wait_s:g} s")
+            self._restarts.pause(event.outage.pause_s, self._now_s)
+            self._gather()
+        else:
+            self._cause = str(event.error)
+            self._log(self._restarts.deploy_failed(self._cause, self._now_s))
             self._deploy_again()
 
     def _deploy_again(self) -> None:
@@ -271,9 +257,9 @@ class Machine:
         self._begin(Phase.PLANNING, ev.Plan(self.paused_by))
 
     def _on_sinks_lag(self, event: ev.SinksLag) -> None:
-        self._paused_by = event.sinks
-        if self._phase is Phase.PLANNING:
-            self._commands.append(ev.Interrupt(self._run))
+        self.paused_by = event.sinks
+        if self.phase is Phase.PLANNING:
+            self._commands.append(ev.Interrupt())
 
     def _on_interrupted(self, event: ev.Interrupted) -> None:
         if self._is_over(Work.PLAN) or self._is_over(Work.FINISH):
@@ -281,10 +267,7 @@ class Machine:
 
     def _on_work_failed(self, event: ev.WorkFailed) -> None:
         if self._is_over(Work.PLAN) or self._is_over(Work.FINISH):
-            if self._phase is Phase.ENDING:
-                self._end()
-            else:
-                self._end_with(event.error)
+            self._end() if self.phase is Phase.ENDING else self._end_with(event.error)
 
     def _on_end_reached(self, event: ev.EndReached) -> None:
         if self._is_over(Work.PLAN):
@@ -306,7 +289,7 @@ class Machine:
     def _on_batch_processed(self, event: ev.BatchProcessed) -> None:
         if not self._is_over(Work.RUN, event.run, event.batch):
             return
-        if self._phase is not Phase.RUNNING:
+        if self.phase is not Phase.RUNNING:
             self._commands.append(ev.Abandon(event.batch))
         self._go_on(lambda: self._begin(Phase.COMMITTING, ev.Commit(self._run, event.batch)))
 
@@ -319,20 +302,24 @@ class Machine:
             return
         self._commands.append(ev.Abandon(event.batch))
         reaction = reactions.to_batch(event.error)
-        if self._phase is Phase.ENDING:
+        if self.phase is Phase.ENDING:
             self._end()
         elif reaction is Reaction.END:
+            self._end_with(event.error)
+        elif reaction is Reaction.LEAVE:
             self._leave(event.error)
-        elif self._phase is Phase.DRAINING:
+        elif self.phase is Phase.DRAINING:
             self._restart()
         elif reaction is Reaction.LOST and self._live:
-            self._await_loss(str(event.error), self._restart, lambda: self._try_again(event.error, reaction))
+            self._wait(LOSS_NOTICE_S, str(event.error), self._restart, lambda: self._try_again(event.error, reaction))
+        elif event.outage is not None:
+            again = (lambda: self._leave(event.error)) if event.outage.is_over else self._undo
+            self._wait(event.outage.pause_s, str(event.error), self._restart, again)
         else:
             self._try_again(event.error, reaction)
 
     def _try_again(self, error: Exception, reaction: Reaction) -> None:
         """The same batch under a new run number, once everybody has undone it."""
-        self._cause = None
         if self._attempt == self._config.batch_attempts:
             self._leave(error)
             return
@@ -340,12 +327,16 @@ class Machine:
         self._attempt += 1
         if reaction is Reaction.ROWS:
             self._combine = False
+        self._undo()
+
+    def _undo(self) -> None:
+        self._cause = None
         self._begin(Phase.UNDOING, ev.Undo(self._next_run()))
 
     def _on_undone(self, event: ev.Undone) -> None:
         if not self._is_over(Work.UNDO, event.run):
             return
-        if self._phase is Phase.LEAVING:
+        if self.phase is Phase.LEAVING:
             self._end()
         else:
             self._go_on(self._run_batch)
@@ -353,7 +344,7 @@ class Machine:
     def _on_undo_failed(self, event: ev.UndoFailed) -> None:
         if not self._is_over(Work.UNDO, event.run):
             return
-        if self._phase is Phase.LEAVING:
+        if self.phase is Phase.LEAVING:
             self._log(f"the batch in flight could not be undone: {event.error}")
             self._end()
         else:
@@ -367,38 +358,41 @@ class Machine:
 
     def _restart_after(self, cause: str, error: Exception) -> None:
         """What the TaskManagers hold is no longer known: only a restart helps."""
-        if self._phase in (Phase.ENDING, Phase.DRAINING):
+        reaction = reactions.to_batch(error)
+        if self.phase in (Phase.ENDING, Phase.DRAINING):
             self._go_on(self._restart)
-            return
-        self._cause = cause
-        if reactions.to_batch(error) is Reaction.LOST:
-            self._await_loss(cause, self._restart, self._restart)
+        elif reaction is Reaction.END:
+            self._end_with(error)
+        elif reaction is Reaction.LOST:
+            self._wait(LOSS_NOTICE_S, cause, self._restart, self._restart)
         else:
+            self._cause = cause
             self._restart()
 
     # --- restarts -----------------------------------------------------------------------------------------------------
 
     def _on_failover_asked(self, event: ev.FailoverAsked) -> None:
-        self._give_up(event.reason)
+        self._give_up(event.reason, event.is_outage)
 
-    def _give_up(self, cause: str) -> None:
+    def _give_up(self, cause: str, is_outage: bool = False) -> None:
         """What is deployed is no longer good: restart, once the work in flight has ended."""
-        if self._phase in (Phase.GATHERING, Phase.CHOOSING, Phase.DRAINING):
+        if self.phase in (Phase.GATHERING, Phase.CHOOSING, Phase.DRAINING):
             self._cause = self._cause or cause
-        elif self._phase is Phase.AWAITING_LOSS:
+        elif self.phase is Phase.WAITING:
             self._cause = cause
             self._noticed()
         elif not self._is_ending and self._work is not None:
             self._cause = cause
-            self._phase = Phase.DRAINING
-            self._commands.append(ev.Interrupt(self._run))
+            self._restarts.next_is_free = is_outage
+            self.phase = Phase.DRAINING
+            self._commands += [ev.Interrupt(), ev.Cancel(self._run)]
 
-    def _await_loss(self, cause: str, noticed: Callable[[], None], unnoticed: Callable[[], None]) -> None:
-        """A process did not answer. Usually it has ended, which is noticed a little later."""
-        self._phase = Phase.AWAITING_LOSS
+    def _wait(self, seconds: float, cause: str, noticed: Callable[[], None], unnoticed: Callable[[], None]) -> None:
+        """Something is expected: the loss of a process that did not answer, or a store that comes back."""
+        self.phase = Phase.WAITING
         self._cause = cause
         self._noticed, self._unnoticed = noticed, unnoticed
-        self._until_s = self._now_s + LOSS_NOTICE_S
+        self._until_s = self._now_s + seconds
 
     def _restart(self) -> None:
         """Back to the newest checkpoint."""
@@ -406,31 +400,30 @@ class Machine:
             return
         self._batch = None
         self._log(f"restarting from the last checkpoint: {self._cause}")
-        self._phase = Phase.CHOOSING
+        self.phase = Phase.CHOOSING
         self._commands.append(ev.AskBase(self._cause or "unknown"))
 
     def _may_restart(self) -> bool:
-        self._restarts += 1
-        if self._restarts <= self._config.restarts_max:
+        if self._restarts.another():
             return True
-        cause = self._cause or "unknown"
-        self._exhausted(f"{self._restarts} restarts without a completed checkpoint in between", cause)
+        count = f"{self._restarts.count} restarts without a completed checkpoint in between"
+        self._exhausted(count, self._cause or "unknown")
         return False
 
     def _on_base_chosen(self, event: ev.BaseChosen) -> None:
-        if self._phase is Phase.CHOOSING:
+        if self.phase is Phase.CHOOSING:
             self._base = event.base
             self._gather()
 
     def _on_checkpoint_completed(self, event: ev.CheckpointCompleted) -> None:
-        self._restarts = 0
+        self._restarts.checkpoint_completed()
         self._supervision.proved()
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     @property
     def _is_ending(self) -> bool:
-        return self._phase in (Phase.LEAVING, Phase.ENDING, Phase.ENDED)
+        return self.phase in (Phase.LEAVING, Phase.ENDING, Phase.ENDED)
 
     def _on_stop_asked(self, event: ev.StopAsked) -> None:
         if not self._is_ending:
@@ -460,19 +453,26 @@ class Machine:
         if self._work is None:
             self._end()
             return
-        self._phase = Phase.ENDING
+        self.phase = Phase.ENDING
         self._until_s = self._now_s + END_S_MAX
-        self._commands.append(ev.Interrupt(self._run))
+        self._cancel_s = self._now_s + (GRACE_S if error is None else 0.0)
+        self._commands.append(ev.Interrupt())
+        self._cancel_due()
+
+    def _cancel_due(self) -> None:
+        if self.phase is Phase.ENDING and self._now_s >= self._cancel_s:
+            self._cancel_s = float("inf")
+            self._commands.append(ev.Cancel(self._run))
 
     def _end(self, complete: bool = False) -> None:
-        self._phase = Phase.ENDED
+        self.phase = Phase.ENDED
         self._work = None
         self._commands.append(ev.End(self._error, complete))
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
     def _begin(self, phase: Phase, command: ev.Command) -> None:
-        self._phase = phase
+        self.phase = phase
         self._work = WORK_OF[phase]
         self._commands.append(command)
 
@@ -483,12 +483,12 @@ class Machine:
         self._work = None
         return True
 
-    def _go_on(self, following: Callable[[], None]) -> None:
+    def _go_on(self, following: Callable[[], None], restart: Callable[[], None] | None = None) -> None:
         """Do what follows, unless the query is to end, or has to restart first."""
-        if self._phase is Phase.ENDING:
+        if self.phase is Phase.ENDING:
             self._end()
-        elif self._phase is Phase.DRAINING:
-            self._restart()
+        elif self.phase is Phase.DRAINING:
+            (restart or self._restart)()
         else:
             following()
 

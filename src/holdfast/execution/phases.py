@@ -12,7 +12,7 @@ class Phase(Enum):
     COMMITTING = "committing"
     UNDOING = "undoing"
     FINISHING = "finishing"
-    AWAITING_LOSS = "awaiting a loss"
+    WAITING = "waiting"
     DRAINING = "draining"
     CHOOSING = "choosing"
     LEAVING = "leaving"
@@ -38,7 +38,7 @@ WORK_OF = {
     Phase.COMMITTING: Work.COMMIT,
     Phase.UNDOING: Work.UNDO,
     Phase.FINISHING: Work.FINISH,
-    Phase.AWAITING_LOSS: None,
+    Phase.WAITING: None,
     Phase.CHOOSING: None,
     Phase.LEAVING: Work.UNDO,
     Phase.ENDED: None,

@@ -4,43 +4,26 @@
        ▲                 │                       │
        └──────Lost───────┴───────Lost────────────┘
 
-The first loss of a process is answered by a start at once. Each further loss without a completed checkpoint in
-between doubles the wait, up to a bound. Losses within a window of time have a budget of their own.
+A TaskManager holds state, so its loss takes the job back; a sender holds none. The first loss of a process is
+answered by a start at once. Each further loss without a completed checkpoint in between doubles the wait, up to a
+bound. Losses within a window of time have a budget of their own.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-from holdfast.ids import Incarnation
+from holdfast.ids import Incarnation, ProcessId, Role
 from holdfast.settings import FailoverConfig
-
-
-class Kind(StrEnum):
-    """The kinds of processes. A TaskManager holds state, so its loss takes the job back; a sender holds none."""
-
-    TASK_MANAGER = "TaskManager"
-    SENDER = "sender"
-
-
-@dataclass(frozen=True, order=True, slots=True)
-class ProcessId:
-    """One place in the job that an incarnation after the other fills."""
-
-    kind: Kind
-    index: int
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.index}"
 
 
 @dataclass
 class Process:
-    """The state of one process. `incarnation` is None while it waits for its start at `start_s`."""
+    """One place that an incarnation after the other fills. `incarnation` is None until its start at `start_s`."""
 
-    process: ProcessId
-    incarnation: Incarnation | None = None
+    role: Role
+    number: int
+    incarnation: int | None = None
     serving: bool = False
     start_s: float = 0.0
     started_s: float = 0.0
@@ -53,32 +36,43 @@ class Process:
     ending: str | None = None
     """Why its end was ordered."""
 
+    @property
+    def process(self) -> ProcessId:
+        assert self.incarnation is not None, "it was not started"
+        return ProcessId(self.role, self.number, self.incarnation)
+
 
 class Processes:
     """All processes of a job."""
 
     def __init__(self, config: FailoverConfig) -> None:
         self._config = config
-        self._processes: dict[ProcessId, Process] = {}
-        self._last_incarnation = Incarnation(0)
+        self._processes: dict[tuple[Role, int], Process] = {}
+        self._wanted: dict[Role, int] = {}
+        self._last_incarnation = 0
 
     def __iter__(self) -> Iterator[Process]:
         return iter(self._processes.values())
 
-    def add(self, processes: Iterable[ProcessId], now_s: float) -> None:
-        for process in processes:
-            self._processes[process] = Process(process, start_s=now_s)
+    def want(self, role: Role, count: int, now_s: float) -> None:
+        """From now on there are to be so many of that role. Those past the count are not started again."""
+        self._wanted[role] = count
+        for number in range(count):
+            self._processes.setdefault((role, number), Process(role, number, start_s=now_s))
 
-    def of(self, process: ProcessId, incarnation: Incarnation) -> Process | None:
+    def of(self, process: ProcessId) -> Process | None:
         """The process, if that incarnation is the one that was started last."""
-        found = self._processes.get(process)
-        return found if found is not None and found.incarnation == incarnation else None
+        found = self._processes.get((process.role, process.number))
+        return found if found is not None and found.incarnation == process.incarnation else None
+
+    def _is_wanted(self, each: Process) -> bool:
+        return each.number < self._wanted[each.role]
 
     def start_due(self, now_s: float) -> list[Process]:
         """Those whose wait is over: they are starting from now on, under a new incarnation."""
-        due = [each for each in self if each.incarnation is None and each.start_s <= now_s]
+        due = [each for each in self if each.incarnation is None and self._is_wanted(each) and each.start_s <= now_s]
         for each in due:
-            self._last_incarnation = Incarnation(self._last_incarnation + 1)
+            self._last_incarnation += 1
             each.incarnation = self._last_incarnation
             each.started_s, each.is_late, each.ending = now_s, False, None
         return due
@@ -101,30 +95,27 @@ class Processes:
                 each.streak = 0
 
     def live(self) -> dict[int, Incarnation]:
-        """The TaskManagers that serve, by index."""
+        """The TaskManagers that serve, by number."""
         return {
-            each.process.index: each.incarnation
+            each.number: Incarnation(each.incarnation)
             for each in self
-            if each.serving and each.incarnation is not None and each.process.kind is Kind.TASK_MANAGER
+            if each.serving and each.incarnation is not None and each.role is Role.TASK_MANAGER
         }
 
     def missing(self) -> list[Process]:
         """TaskManagers that do not serve."""
-        return [each for each in self if each.process.kind is Kind.TASK_MANAGER and not each.serving]
+        return [each for each in self if each.role is Role.TASK_MANAGER and not each.serving]
 
     def late(self, now_s: float, after_s: float) -> list[Process]:
         """Processes that were started so long ago and have not registered."""
-        return [
-            each
-            for each in self
-            if each.incarnation is not None and not each.serving and now_s - each.started_s > after_s
-        ]
+        starting = [each for each in self if each.incarnation is not None and not each.serving]
+        return [each for each in starting if now_s - each.started_s > after_s]
 
     def validate(self) -> None:
         numbers = [each.incarnation for each in self if each.incarnation is not None]
         assert len(numbers) == len(set(numbers)), f"two processes share an incarnation: {numbers}"
         for each in self:
-            assert not each.serving or each.incarnation is not None, f"{each.process} serves without a start"
+            assert not each.serving or each.incarnation is not None, f"{each} serves without a start"
             assert each.incarnation is None or each.incarnation <= self._last_incarnation, f"{each} is from the future"
 
 

@@ -7,23 +7,25 @@ from holdfast import errors
 
 class Reaction(Enum):
     """`LOST`: a process has ended, or will be found to have. `ROWS`: try again without combined rows.
-    `RETRY`: try again. `END`: trying again does not help, so the query ends."""
+    `RETRY`: try again. `LEAVE`: trying again does not help, so the batch is undone and the query ends.
+    `END`: nothing will run here again, so the query ends at once."""
 
     LOST = "lost"
     ROWS = "rows"
     RETRY = "retry"
+    LEAVE = "leave"
     END = "end"
 
 
-ENDING = (
+LEAVING = (
     errors.BadRecord,
     errors.UserFunctionError,
     errors.StateTooLarge,
     errors.JobRefused,
     errors.PublishFailed,
     errors.CorruptObject,
-    errors.Fenced,
 )
+ENDING = (errors.Fenced, errors.SessionStopped)
 DEPLOYED_AGAIN = (errors.StorageError, errors.StaleCall)
 
 
@@ -33,7 +35,9 @@ def to_batch(error: Exception) -> Reaction:
         return Reaction.LOST
     if isinstance(error, errors.RowsNeeded):
         return Reaction.ROWS
-    return Reaction.END if isinstance(error, ENDING) else Reaction.RETRY
+    if isinstance(error, ENDING):
+        return Reaction.END
+    return Reaction.LEAVE if isinstance(error, LEAVING) else Reaction.RETRY
 
 
 def to_deployment(error: Exception, is_first: bool) -> Reaction:

@@ -3,14 +3,13 @@
 It notices and says; what a loss means for the job is the machine's affair.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast import errors
 from holdfast.execution import events as ev
 from holdfast.execution.calls import Call, Calls
-from holdfast.execution.processes import Kind, Process, Processes, ProcessId
-from holdfast.ids import Incarnation, RunNumber
+from holdfast.execution.processes import Process, Processes
+from holdfast.ids import Incarnation, ProcessId, Role, RunNumber
 from holdfast.settings import FailoverConfig
 
 
@@ -32,8 +31,8 @@ class Supervision:
         self._processes = Processes(config)
         self._calls = Calls(config)
 
-    def add(self, processes: Iterable[ProcessId], now_s: float) -> None:
-        self._processes.add(processes, now_s)
+    def want(self, role: Role, count: int, now_s: float) -> None:
+        self._processes.want(role, count, now_s)
 
     def live(self) -> dict[int, Incarnation]:
         """The TaskManagers that serve, by index."""
@@ -54,51 +53,52 @@ class Supervision:
 
     def start_due(self, now_s: float) -> list[ev.Command]:
         """Start those whose wait is over."""
-        starting = self._processes.start_due(now_s)
-        return [ev.StartProcess(each.process, each.incarnation) for each in starting if each.incarnation is not None]
+        return [ev.StartProcess(each.process) for each in self._processes.start_due(now_s)]
 
     def registered(self, event: ev.Registered) -> None:
-        found = self._processes.of(event.process, event.incarnation)
+        found = self._processes.of(event.process)
         if found is not None:
             found.serving = True
 
     def lost(self, event: ev.Lost, now_s: float) -> Loss | None:
         """None where the incarnation is not the last one."""
-        found = self._processes.of(event.process, event.incarnation)
+        found = self._processes.of(event.process)
         if found is None:
             return None
         reason = event.reason if found.ending is None else f"{found.ending} ({event.reason})"
-        self._calls.lost(event.process, event.incarnation)
+        self._calls.lost(event.process)
         wait_s = self._processes.lost(found, now_s)
-        cause = f"{event.process} ended: {reason}"
+        cause = f"{event.process.name} ended: {reason}"
         count, window = len(found.lost_s), self._config.losses_window
         if count > self._config.losses_max:
-            return Loss(event.process, cause, f"{event.process} was lost {count} times within {window!r}", [])
-        log = f"{event.process} was lost {found.streak} times in a row; it is started again in {wait_s:g} s"
+            return Loss(event.process, cause, f"{event.process.name} was lost {count} times within {window!r}", [])
+        log = f"{event.process.name} was lost {found.streak} times in a row; it is started again in {wait_s:g} s"
         return Loss(event.process, cause, None, [ev.Log(log)] if wait_s else [])
 
     def unreachable(self, event: ev.Unreachable) -> list[ev.Command]:
         """End a process that did not answer; its loss follows."""
-        found = self._processes.of(event.process, event.incarnation)
-        return [] if found is None else [_end(found, event.reason)]
+        found = self._processes.of(event.process)
+        if found is None:
+            return []
+        return [_end(found, event.reason) if event.is_silent else ev.EndProcess(event.process, event.reason)]
 
     def not_started(self, now_s: float) -> errors.JobRefused | None:
         """The error of TaskManagers that did not register in time."""
         limit_s = self._config.start_timeout_s
-        late = [each for each in self._processes.late(now_s, limit_s) if each.process.kind is Kind.TASK_MANAGER]
+        late = [each for each in self._processes.late(now_s, limit_s) if each.role is Role.TASK_MANAGER]
         if not late:
             return None
         missing = self._processes.missing()
         return errors.JobRefused(
             f"{len(missing)} of {len(missing) + len(self.live())} TaskManagers did not start within "
-            f"start_timeout={self._config.start_timeout!r}: {', '.join(str(each.process.index) for each in missing)}. "
+            f"start_timeout={self._config.start_timeout!r}: {', '.join(str(each.number) for each in missing)}. "
             "Look at the executors' logs; can the executors reach the driver (spark.driver.host)?"
         )
 
     # --- what takes long ----------------------------------------------------------------------------------------------
 
-    def call_began(self, event: ev.CallBegan, now_s: float) -> None:
-        self._calls.began(Call(event.number, event.step, event.about, event.process, event.incarnation, now_s))
+    def call_began(self, event: ev.CallBegan) -> None:
+        self._calls.began(Call(event.number, event.step, event.about, event.process, event.began_s))
 
     def call_ended(self, event: ev.CallEnded) -> None:
         self._calls.ended(event.number)
@@ -114,9 +114,9 @@ class Supervision:
             call = overdue.call
             if not overdue.is_over:
                 continue
-            if call.process is None or call.incarnation is None:
-                commands.append(ev.Interrupt(run))
-            elif (found := self._processes.of(call.process, call.incarnation)) is not None:
+            if call.process is None:
+                commands.append(ev.Cancel(run))
+            elif (found := self._processes.of(call.process)) is not None:
                 commands.append(_end(found, overdue.text))
         return commands
 
@@ -127,9 +127,9 @@ class Supervision:
         for each in self._processes.late(now_s, limit_s / 2):
             if not each.is_late:
                 each.is_late = True
-                text = f"{each.process} was started {now_s - each.started_s:.0f} s ago and has not registered"
+                text = f"{each.process.name} was started {now_s - each.started_s:.0f} s ago and has not registered"
                 commands.append(ev.Log(f"{text}; start_timeout={self._config.start_timeout!r}"))
-            elif now_s - each.started_s > limit_s and each.process.kind is Kind.SENDER:
+            elif now_s - each.started_s > limit_s and each.role is Role.SENDER:
                 each.started_s = now_s
                 reason = f"it did not register within start_timeout={self._config.start_timeout!r}"
                 commands.append(_end(each, reason))
@@ -137,6 +137,5 @@ class Supervision:
 
 
 def _end(process: Process, reason: str) -> ev.EndProcess:
-    assert process.incarnation is not None
     process.ending = process.ending or reason
-    return ev.EndProcess(process.process, process.incarnation, reason)
+    return ev.EndProcess(process.process, reason)

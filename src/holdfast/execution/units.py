@@ -160,7 +160,7 @@ class LevelFailed:
 
 @dataclass(frozen=True, slots=True)
 class StartSenders:
-    """Have so many senders run: start those that are missing; those above that number are not started again."""
+    """Have so many senders run from now on. Those that end are started again, but for those past the count."""
 
     count: int
 
@@ -247,15 +247,13 @@ class Units:
     def _on_lost(self, event: SenderLost) -> Iterable[Command]:
         if event.sender in self._given_up:
             self._given_up.discard(event.sender)
-            yield StartSenders(self.count)
             return
         if event.sender not in self._senders:
             self._failed_starts += 1
-            if self._failed_starts >= STARTS_MAX:
+            if self._failed_starts >= STARTS_MAX and self.count:
                 self.count = 0
+                yield StartSenders(0)
         yield from self._without(event.sender, event.reason)
-        if self.count:
-            yield StartSenders(self.count)
         yield from self._give()
 
     def _on_wanted(self, event: SendersWanted) -> Iterable[Command]:

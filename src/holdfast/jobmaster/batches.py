@@ -1,10 +1,10 @@
-"""Runs one batch: push → process → pull, level by level, then commit. A transaction: all of it, or nothing.
+"""Runs one batch: push → process → pull, level by level; then commits it. A transaction: all of it, or nothing.
 
     level 0     units read splits          → operators of level 1, sinks
     level n     units pull from operators  → operators of level n + 1, sinks
     commit      once every operator has processed and everything is staged
 
-Owns no retries: an error leaves the batch uncommitted, and the JobMaster aborts it on the TaskManagers.
+Owns no retries: an error leaves the batch uncommitted, and the execution machine has it undone on the TaskManagers.
 """
 
 import time
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from holdfast import failpoints
 from holdfast.exchange.task import LevelRequest, UnitResult, stage_dead_letters
+from holdfast.execution.calls import Step
 from holdfast.functions.operator import Timers
 from holdfast.graph.plan import Plan, Unit
 from holdfast.graph.program import (
@@ -90,7 +91,7 @@ class BatchRunner:
     """Waits for what has to come before a commit; raises where there is to be none."""
 
     def execute(self, plan: Plan, outcome: BatchOutcome) -> None:
-        """Run and commit. `outcome` is filled as it goes, so that a failed batch's staged files are known."""
+        """Process and stage everything. `outcome` is filled as it goes, so that a failed batch's files are known."""
         arrived: dict[int, list[SentStream]] = {}
         started_s = time.monotonic()
         self._run_level(plan, 0, self._source_units(plan), arrived, outcome)
@@ -104,18 +105,21 @@ class BatchRunner:
             started_s = time.monotonic()
             self._run_level(plan, level, pulled, arrived, outcome)
             outcome.time("pull", started_s)
-        self._commit(plan, outcome)
 
-    def _commit(self, plan: Plan, outcome: BatchOutcome) -> None:
+    def commit(self, plan: Plan, outcome: BatchOutcome) -> None:
+        """Commit what was processed. Where it fails, `outcome.committing` says whether some may have committed."""
         failpoints.hit("jobmaster.commit.before")
         started_s = time.monotonic()
         if self.program.levels:
             self.before_commit()
             outcome.committing = True
-            answers = self.task_managers.on_all(lambda index, gateway: (index, gateway.commit(self.run, plan.batch)))
+            answers = self.task_managers.on_all(
+                Step.COMMIT, f"batch {plan.batch}", lambda index, gateway: (index, gateway.commit(self.run, plan.batch))
+            )
             outcome.metrics = dict(answers)
             failpoints.hit("jobmaster.commit.after")
-            self.task_managers.on_all(lambda _, gateway: gateway.release(self.run, plan.batch))
+            release = f"batch {plan.batch}, letting go of its rows"
+            self.task_managers.on_all(Step.COMMIT, release, lambda _, gateway: gateway.release(self.run, plan.batch))
         outcome.time("commit", started_s)
 
     def _source_units(self, plan: Plan) -> list[Unit]:
@@ -136,7 +140,8 @@ class BatchRunner:
         request = LevelRequest(self.job_id, self.epoch, self.run, plan.batch, level, self.combine, plan.closed)
         what = "push" if level == 0 else "pull"
         run = LevelRun(request, units, self.routes, f"batch {plan.batch}, {what} {level}")
-        results = self.senders.run_level(run)
+        with self.task_managers.calls.under_way(Step.LEVEL, run.description):
+            results = self.senders.run_level(run)
         for result in results:
             self._collect(result, outcome)
         failpoints.hit("jobmaster.level.after")
@@ -174,7 +179,8 @@ class BatchRunner:
             own = [stream for stream in streams if stream.task_manager == task_manager]
             return ProcessRequest(self.run, plan.batch, plan.batch_time_us, level, own, plan.watermarks, plan.closed)
 
-        results = self.task_managers.on_all(lambda index, gateway: gateway.process(request(index)))
+        about = f"batch {plan.batch}, level {level}"
+        results = self.task_managers.on_all(Step.PROCESS, about, lambda index, gateway: gateway.process(request(index)))
         subtasks = sorted(
             (subtask for result in results for subtask in result.subtasks), key=lambda r: (r.operator, r.subtask)
         )

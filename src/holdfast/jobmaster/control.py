@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from holdfast import failpoints
 from holdfast.checkpoint import events
@@ -65,7 +66,14 @@ class _Requests:
     """Promises: checkpoints that somebody waits for, and the failover's base."""
 
     checkpoints: dict[str, "Future[JournalNumber | None]"] = field(default_factory=dict)
-    base: "Future[CheckpointRecord | None] | None" = None
+    base: "Future[Base] | None" = None
+
+
+class Base(NamedTuple):
+    """The checkpoint to restart from: its number in the journal, and its record. None for the beginning."""
+
+    number: JournalNumber | None
+    record: CheckpointRecord | None
 
 
 class Control:
@@ -156,9 +164,9 @@ class Control:
         self._events.put(begin)
         return promise
 
-    def begin_failover(self, reason: str) -> "Future[CheckpointRecord | None]":
-        """Resolve what is pending and choose the base: the newest record, or None for the beginning."""
-        promise: Future[CheckpointRecord | None] = Future()
+    def begin_failover(self, reason: str) -> "Future[Base]":
+        """Resolve what is pending and choose the base: the newest record."""
+        promise: Future[Base] = Future()
 
         def begin() -> None:
             self._requests.base = promise
@@ -188,7 +196,7 @@ class Control:
         self._events.put(note)
 
     def run_changed(self, run: int) -> None:
-        """A batch is tried again under a new run number; checkpoints are not concerned."""
+        """TaskManagers take calls of that run from now on; checkpoints are not concerned."""
         self._run = run
 
     def drop_staged(self, sink: str, committables: list[bytes]) -> None:
@@ -347,8 +355,8 @@ class Control:
                 self._listeners.failover(command.reason)
             case events.RestoreFrom():
                 if self._requests.base is not None:
-                    self._requests.base.set_result(self._recorder.record(command.number))
-                    self._requests.base = None
+                    promise, self._requests.base = self._requests.base, None
+                    promise.set_result(Base(command.number, self._recorder.record(command.number)))
             case events.FailQuery():
                 error = PublishFailed(f"sink {command.sink!r} refuses group {command.number}: {command.reason}")
                 self._submit(self._record_thread, self._recorder.fail_query, error)

@@ -1,20 +1,17 @@
-"""The job as it is deployed now: who hosts which subtask, under which run number, and what runs batches on them.
+"""Deployments: which TaskManager hosts which subtask of which checkpoint, and what runs batches on them.
 
 A run number is used for one deployment or one attempt at a batch, and never again: what still runs under an older
-one is refused everywhere. Used by the batch loop's thread alone, but for `cancel`.
+one is refused everywhere. The execution machine gives the numbers. Used by the work thread alone, but for `cancel`.
 """
 
-import logging
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from holdfast import failpoints
 from holdfast.changelog.handles import TableHandle
-from holdfast.errors import JobRefused, TaskManagerLost
+from holdfast.execution.calls import Step
 from holdfast.graph.program import Program
 from holdfast.jobmaster.batches import BatchRunner
-from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.control import Control
 from holdfast.jobmaster.deployment import Layout, subtasks_of
 from holdfast.jobmaster.planner import BatchLimits
@@ -24,14 +21,9 @@ from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.journal.codec import StoredJob
 from holdfast.journal.records import CheckpointRecord
 from holdfast.recovery.manifests import load_manifests
-from holdfast.settings import CheckpointConfig, QueryTrigger
+from holdfast.settings import CheckpointConfig, FailoverConfig, QueryTrigger
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.protocol import BaseCheckpoint, ChangelogSettings, Deployment, ExchangeRoutes
-
-log = logging.getLogger(__name__)
-
-STARTS_MAX = 10
-LOSS_NOTICE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +36,7 @@ class MasterSettings:
     limits: BatchLimits
     drop_state: tuple[str, ...]
     trigger: QueryTrigger
+    failover: FailoverConfig
     metrics_port: int | None = None
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
 
@@ -79,63 +72,32 @@ class StartedJob:
 
 
 class Deployer:
-    """`runner` runs batches under the current run number; made anew by `deploy` and `next_run`."""
-
-    runner: BatchRunner
+    """Carries out deployments and undoing, and makes what runs batches."""
 
     def __init__(
         self,
         job: StartedJob,
-        cluster: Cluster,
         senders: Senders,
         task_managers: TaskManagers,
         control: Control,
-        stopping: threading.Event,
         before_commit: Callable[[], None],
     ) -> None:
         self._job = job
-        self._cluster = cluster
         self._senders = senders
         self._task_managers = task_managers
         self._control = control
-        self._stopping = stopping
         self._before_commit = before_commit
-        self._run = 1
-        self._combine = True
 
-    def start(self, base: CheckpointRecord | None, first_batch: int) -> None:
-        """The first deployment; TaskManagers that end meanwhile are started again. Raises `JobRefused`."""
-        for attempt in range(1, STARTS_MAX + 1):
-            try:
-                self._deploy(base, first_batch)
-                return
-            except TaskManagerLost as error:
-                self._cluster.check()
-                if attempt == STARTS_MAX:
-                    raise JobRefused(f"TaskManagers keep ending while they start; last: {error}") from error
-                log.warning("starting again: %s", error)
-                self._task_managers.await_loss(LOSS_NOTICE_S)
-                self._run += 1
-
-    def deploy_again(self, base: CheckpointRecord | None, first_batch: int) -> None:
-        """Everything from a checkpoint, under a new run number. Raises `TaskManagerLost`, `StorageError`, `Fenced`."""
-        self._run += 1
-        self._control.check_not_fenced()
-        self._deploy(base, first_batch)
-
-    def _deploy(self, base: CheckpointRecord | None, first_batch: int) -> None:
-        live: dict[int, int] = {}
-        if self._job.settings.layout.task_managers:
-            self._task_managers.start_missing()
-            self._task_managers.await_serving(self._stopping)
-            live = {route.task_manager: route.incarnation for route in self._task_managers.routes()}
+    def deploy(self, run: int, base: CheckpointRecord | None, live: Mapping[int, int], first_batch: int) -> None:
+        """Have everybody hold the state of a checkpoint. Raises `TaskManagerLost`, `StaleCall`, `StorageError`."""
+        if live:
             failpoints.hit("jobmaster.deploy.before")
-            self._host(base, live, first_batch)
-        self.runner = self._make_runner()
+            self._task_managers.deploying(live)
+            self._host(run, base, live, first_batch)
+        self._control.run_changed(run)
         failpoints.hit("jobmaster.deploy.after")
-        self._control.deployed(self._run, live)
 
-    def _host(self, base: CheckpointRecord | None, live: dict[int, int], first_batch: int) -> None:
+    def _host(self, run: int, base: CheckpointRecord | None, live: Mapping[int, int], first_batch: int) -> None:
         job, layout, handles = self._job, self._job.settings.layout, self._handles(base)
         checkpoint = None if base is None else BaseCheckpoint(base.epoch, base.checkpoint_id, base.batch)
 
@@ -143,7 +105,7 @@ class Deployer:
             return Deployment(
                 job_id=job.stored.job_id,
                 epoch=job.epoch,
-                run=self._run,
+                run=run,
                 task_manager=task_manager,
                 incarnation=live[task_manager],
                 program=job.shipped,
@@ -154,7 +116,7 @@ class Deployer:
                 changelog=job.settings.changelog,
             )
 
-        self._task_managers.on_all(lambda index, gateway: gateway.deploy(deployment(index)))
+        self._task_managers.on_all(Step.DEPLOY, f"run {run}", lambda index, gateway: gateway.deploy(deployment(index)))
 
     def _handles(self, base: CheckpointRecord | None) -> list[TableHandle]:
         """Those of the base, without what the user gave up."""
@@ -164,34 +126,29 @@ class Deployer:
         drop = self._job.settings.drop_state
         return [table for manifest in manifests for table in manifest.tables if table.operator not in drop]
 
-    def next_run(self) -> None:
+    def undo(self, run: int) -> None:
         """Undo the batch in flight; what still runs of it changes nothing any more. Raises `TaskManagerLost`."""
-        self.cancel()
-        self._run += 1
-        self._control.run_changed(self._run)
-        self._task_managers.on_all(lambda _, gateway: gateway.abort(self._run))
-        self.runner = self._make_runner()
+        self.cancel(run - 1)
+        self._control.run_changed(run)
+        self._task_managers.on_all(Step.UNDO, f"run {run - 1}", lambda _, gateway: gateway.abort(run))
 
-    def stop_combining(self) -> None:
-        """From the next run on, until the job is started again: what led to it would come again with every batch."""
-        self._combine = False
+    def cancel(self, run: int) -> None:
+        """Any thread: end what works on a run."""
+        self._senders.cancel(run)
 
-    def cancel(self) -> None:
-        """Any thread: end what works on the current run."""
-        self._senders.cancel(self._run)
-
-    def _make_runner(self) -> BatchRunner:
+    def runner(self, run: int, combine: bool) -> BatchRunner:
+        """What runs a batch under that run number."""
         job, layout = self._job, self._job.settings.layout
         return BatchRunner(
             job.stored.job_id,
             job.epoch,
-            self._run,
+            run,
             job.program,
             self._senders,
             self._task_managers,
             ExchangeRoutes(job.stored.job_id, self._task_managers.routes(), layout.owners, layout.max_parallelism),
             job.store,
-            self._combine,
+            combine,
             self._before_commit,
         )
 

@@ -1,14 +1,17 @@
-"""The JobMaster: takes over the storage, deploys, runs the batch loop, fails over, ends.
+"""The JobMaster: takes over the storage, then carries out the commands of the execution machine until the query ends.
 
-    start() ─► take over ─► start TaskManagers ─► deploy ─► ┌─► batch ─► batch ─► … ─► stop
-                                              ▲             │ lost TaskManager, failed checkpoints
-                                              └─ restore ◄──┘
+    start() ─► take over ─► `Started` ─► execution machine ─commands─► processes, work, coordinator, log
+                                          ▲                                    │
+                                          └──────────── events ◄───────────────┘
 
-One thread, the batch loop, owns positions and run numbers; checkpoints live in `control`, on a thread of their own.
+Two loops: `conductor` around the execution machine (batches, restarts), `control` around the coordinator (checkpoints).
+What they decide is in `execution/` and `checkpoint/`; this module makes the parts and passes on what one is told of
+the other.
 """
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
@@ -19,43 +22,34 @@ from holdfast.checkpoint import events
 from holdfast.checkpoint.events import Position
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.clock import Clock
-from holdfast.graph.plan import Plan
-from holdfast.ids import BatchNumber, JournalNumber, ProcessId, Role
-from holdfast.jobmaster.batches import BatchOutcome
+from holdfast.execution import events as ev
+from holdfast.execution.machine import Machine
+from holdfast.ids import JournalNumber, ProcessId, Role
 from holdfast.jobmaster.checkpoint_stats import CheckpointStats
 from holdfast.jobmaster.cluster import Cluster
-from holdfast.jobmaster.control import Control, Listeners
-from holdfast.jobmaster.deployer import LOSS_NOTICE_S, Deployer, StartedJob, base_objects
+from holdfast.jobmaster.conductor import Conductor
+from holdfast.jobmaster.control import Base, Control, Listeners
+from holdfast.jobmaster.deployer import Deployer, StartedJob, base_objects
 from holdfast.jobmaster.news import SourceNews
-from holdfast.jobmaster.outages import BATCHES, PLANNING, RESTORES, Outages, is_outage
-from holdfast.jobmaster.pace import IDLE_S_MAX, IDLE_S_MIN, NAP_S_MIN, batch_due_in_s, idle_wait_s
-from holdfast.jobmaster.parts import FATAL, control_of, log_restored, planner_of, position_of, publishers_of, sweeper_of
-from holdfast.jobmaster.planner import AllOffsets
+from holdfast.jobmaster.outages import Outages
+from holdfast.jobmaster.parts import control_of, log_restored, planner_of, position_of, publishers_of, sweeper_of
 from holdfast.jobmaster.processes import Processes
-from holdfast.jobmaster.progress import Progress, Standing
+from holdfast.jobmaster.progress import Progress
 from holdfast.jobmaster.senders import Senders
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.jobmaster.waiters import End, Waiters
+from holdfast.jobmaster.work import Work
 from holdfast.journal.fence import TakenOver
-from holdfast.settings import AvailableNow, CheckpointConfig, ProcessingTime
+from holdfast.settings import CheckpointConfig
 from holdfast.sources.objects import SourceObjects
 from holdfast.taskmanager.protocol import Acknowledgement, Decline, ExchangeRoute, Registration
 
 log = logging.getLogger(__name__)
 
-BATCH_ATTEMPTS_MAX = 3
-FAILOVERS_MAX = 10
-"""In a row, without a batch committed in between."""
 CLOSE_S_MAX = 5.0
 """How long `stop` waits for a last record; without it some output is published once more by the next start."""
 LOOK_AT_CLUSTER_S = 1.0
 """How soon the end of the Spark session is noticed while nothing runs that would notice by itself."""
-GRACE_S = 1.0
-"""How long `stop` lets the Spark jobs of a batch end by themselves: Spark warns of each task that it has to cancel."""
-
-
-class Stopped(Exception):
-    """The query was stopped; not an error."""
 
 
 class JobMaster:
@@ -75,20 +69,20 @@ class JobMaster:
         self._taken = taken
         self._cluster = cluster
         self._clock = clock
-        self._stopping = threading.Event()
-        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._runs: Future[None] = Future()
+        """Kept once everything was deployed for the first time; fails with what kept it from that."""
         self._ended = End()
+        self._is_fenced = False
         self._stopped_early = False
         self._on_close: Callable[[], None] = lambda: None
-        self._failure: Exception | None = None
-        self._failover_reason: str | None = None
-        self._failovers = 0
-        self._paused: frozenset[str] = frozenset()
-        self._last_started_s = float("-inf")
         self._looked_at_cluster_s = float("-inf")
+        self._base = Base(taken.base_number, taken.base)
+        self._machine = Machine(job.settings.failover)
+        self._conductor = Conductor(job.settings.name, self._machine, self._execute)
         silence_s = job.settings.heartbeat_timeout_s
-        self._task_managers = TaskManagers(cluster, job.settings.layout.task_managers, clock, self._on_lost, silence_s)
-        self._senders = Senders(cluster, job.program, clock, silence_s)
+        self._task_managers = TaskManagers(cluster, job.settings.layout.task_managers, clock, self._tell, silence_s)
+        self._senders = Senders(cluster, job.program, clock, self._tell, silence_s)
         self._publishers = publishers_of(job)
         self._source_objects = SourceObjects(
             job.store, job.epoch, lambda gone: self._control.post(events.ObjectsFound(gone))
@@ -96,13 +90,10 @@ class JobMaster:
         self._planner = planner_of(job, self._source_objects, cluster.senders, clock)
         self._control = self._make_control(taken)
         self._news = SourceNews(job.settings.name, self._planner, self._control.request_checkpoint)
-        self._deployer = Deployer(
-            job, cluster, self._senders, self._task_managers, self._control, self._stopping, self._before_commit
-        )
         self._waiters = Waiters(self._planner.reached, self.trigger_checkpoint, self._control.published)
-        self._thread = threading.Thread(target=self._main, name=f"holdfast-{job.settings.name}", daemon=True)
+        self._work = self._make_work()
         self._sweeper = sweeper_of(
-            job, self._publishers, self._source_objects, self._control.post, clock, self._stopping.is_set
+            job, self._publishers, self._source_objects, self._control.post, clock, self._closing.is_set
         )
 
     # --- start and end ------------------------------------------------------------------------------------------------
@@ -110,18 +101,24 @@ class JobMaster:
     def start(self) -> None:
         """Deploy, and begin. Raises what keeps the job from starting; everything is ended then."""
         log.info("%s: starts on %s, as epoch %d", self._settings.name, self.job.store.url, self._taken.epoch)
+        base = self._base
         try:
-            base = self._taken.base
-            self._planner.begin(position_of(base))
-            self._control.open(self._taken.base_number, base, base_objects(self.job.store, base))
+            self._planner.begin(position_of(base.record))
+            self._control.open(base.number, base.record, base_objects(self.job.store, base.record))
             self._sweeper.start()
-            self._senders.start_missing()
-            self._deployer.start(base, self._planner.next_batch)
-            log_restored(self._settings.name, base)
         except BaseException:
             self._close()
             raise
-        self._thread.start()
+        self._conductor.start()
+        wanted = {Role.TASK_MANAGER: self._settings.layout.task_managers, Role.SENDER: self._cluster.residents}
+        self._tell(ev.Started(time.monotonic(), wanted, base.number))
+        try:
+            self._runs.result()
+        except BaseException:
+            self._tell(ev.StopAsked())
+            self._ended.wait()
+            raise
+        log_restored(self._settings.name, base.record)
 
     def on_close(self, call: Callable[[], None]) -> None:
         """Called last when everything of this start ends."""
@@ -129,12 +126,9 @@ class JobMaster:
 
     def stop(self, timeout_s: float | None = None) -> None:
         """Undo the batch in flight and end; work since the last checkpoint is repeated at the next start."""
-        if self.active and not self._stopping.is_set():
+        if self.active and not self._closing.is_set():
             wait_for([self._control.request_close()], CLOSE_S_MAX)
-        self._stopping.set()
-        self._wake.set()
-        if not self._ended.wait(GRACE_S):
-            self._deployer.cancel()
+        self._tell(ev.StopAsked())
         self._ended.wait(timeout_s)
 
     def wait(self, timeout_s: float | None) -> bool:
@@ -147,28 +141,33 @@ class JobMaster:
     @property
     def paused_by(self) -> frozenset[str]:
         """Sinks that lag so far behind that planning waits for them."""
-        return self._paused
+        return self._machine.paused_by
 
-    def _main(self) -> None:
+    def _end(self, command: ev.End) -> None:
+        """The last thing that the conductor's thread does."""
+        self.error = command.error
+        self._stopped_early = command.error is None and not command.complete
         try:
-            self._loop()
-            self._sweeper.finish()
-            log.info("%s: ended: everything available was processed and published", self._settings.name)
-        except Stopped:
-            self._stopped_early = True
-            log.info("%s: stopped", self._settings.name)
+            if command.complete:
+                self._sweeper.finish()
         except Exception as error:
-            if not self._stopping.is_set():
-                self._ended.log_error(self._settings.name, error, told=self._waiters.somebody_waits())
-                self.error = error
-        finally:
-            self._close()
-            self._ended.set()
-            self._waiters.end(self._outcome())
+            self.error = error
+        if self.error is not None:
+            told = self._waiters.somebody_waits() or not self._runs.done()
+            self._ended.log_error(self._settings.name, self.error, told=told)
+        elif self._stopped_early:
+            log.info("%s: stopped", self._settings.name)
+        else:
+            log.info("%s: ended: everything available was processed and published", self._settings.name)
+        self._close()
+        self._ended.set()
+        self._waiters.end(self._outcome())
+        if not self._runs.done():
+            self._runs.set_exception(self._outcome() or errors.QueryFailed("the query has ended"))
 
     def _close(self) -> None:
         """Every part is closed, whatever becomes of the others: the end of a query must be reached."""
-        self._stopping.set()
+        self._closing.set()
         parts = [
             self._control.close,
             self._tell_sources_at_the_end,
@@ -183,226 +182,62 @@ class JobMaster:
             except Exception:
                 log.exception("%s: a part of the query could not be closed; its end goes on", self._settings.name)
 
-    # --- the batch loop -----------------------------------------------------------------------------------------------
+    def _tell_sources_at_the_end(self) -> None:
+        """Not where another JobMaster has taken over: sources may delete what they need no more, which is its to do."""
+        if not self._is_fenced:
+            self._news.end(position_of(self._control.newest_record))
 
-    def _loop(self) -> None:
-        trigger = self._settings.trigger
-        to_end = isinstance(trigger, AvailableNow)
-        drain = isinstance(trigger, AvailableNow) and trigger.drain
-        until: AllOffsets | None = None
-        while True:
-            self._check()
-            if self._failover_reason is not None:
-                self._failover()
-            self._news.tell()
-            due_in_s = self._due_in_s()
-            idle_s = idle_wait_s(self._clock.monotonic() - self._last_started_s)
-            ready = not self._paused and due_in_s <= 0
-            plan = None
-            if ready or self._waiters.somebody_waits():
-                try:
-                    until = until or (self._planner.latest() if to_end else None)
-                    latest = until or self._waiters.serve(self._planner.latest)
-                    plan = self._planner.next(latest, to_end, drain) if ready else None
-                except Exception as error:
-                    self.outages.ride_out(PLANNING, error, self._nap)
-                    continue
-                self.outages.answered(PLANNING)
-            if plan is not None:
-                self._last_started_s = self._clock.monotonic()
-                self._process(plan)
-                continue
-            if to_end and ready and not self._planner.awaits_record and self._finished():
-                return
-            self._wake.wait(min(idle_s, max(due_in_s, NAP_S_MIN)) if due_in_s > 0 else idle_s)
-            self._wake.clear()
+    # --- commands of the execution machine ----------------------------------------------------------------------------
 
-    def _finished(self) -> bool:
-        """`available_now`: all is processed; take the final checkpoint, wait for publication."""
-        trigger = self._settings.trigger
-        assert isinstance(trigger, AvailableNow)
-        deadline_s = None if trigger.timeout_s is None else self._clock.monotonic() + trigger.timeout_s
-        while True:
-            promise = self._control.request_checkpoint()
-            if not self._await(promise.done):
-                return False
-            error = promise.exception()
-            if error is None:
-                return self._await(self._control.published) and self._await(self._control.request_close().done)
-            if not isinstance(error, errors.CheckpointFailed) or not error.soft:
-                log.warning("the final checkpoint failed, trying again: %s", error)
-            if deadline_s is not None and self._clock.monotonic() > deadline_s:
-                raise errors.CheckpointFailed(f"no final checkpoint within {trigger.timeout}: {error}") from error
+    def _execute(self, command: ev.Command) -> None:
+        """On the conductor's thread; returns at once."""
+        begin, work = self._conductor.begin, self._work
+        match command:
+            case ev.StartProcess():
+                self._processes(command.process).start(command.process)
+            case ev.EndProcess():
+                self._cluster.end(command.process)
+            case ev.Deploy():
+                base = self._base
+                begin(lambda: work.deploy(command, base))
+            case ev.AnnounceDeployed():
+                self._control.deployed(command.run, command.live)
+                if not self._runs.done():
+                    self._runs.set_result(None)
+            case ev.Plan():
+                begin(lambda: work.plan(command))
+            case ev.RunBatch():
+                begin(lambda: work.run(command))
+            case ev.Commit():
+                begin(lambda: work.commit(command))
+            case ev.Undo():
+                begin(lambda: work.undo(command))
+            case ev.Finish():
+                begin(work.finish)
+            case ev.Abandon():
+                work.abandon()
+            case ev.Interrupt():
+                self._conductor.interruption.ask()
+            case ev.Cancel():
+                threading.Thread(target=self._senders.cancel, args=(command.run,), daemon=True).start()
+            case ev.AskBase():
+                failpoints.hit("jobmaster.failover")
+                self._control.begin_failover(command.reason).add_done_callback(self._base_chosen)
+            case ev.Log():
+                level = logging.WARNING if command.warning else logging.INFO
+                log.log(level, "%s: %s", self._settings.name, command.message)
+            case ev.End():
+                self._end(command)
 
-    def _await(self, condition: Callable[[], bool]) -> bool:
-        """True once the condition holds; False where a failover has to come first."""
-        while not condition():
-            self._check()
-            if self._failover_reason is not None:
-                return False
-            self._wake.wait(IDLE_S_MIN)
-            self._wake.clear()
-        return True
+    def _base_chosen(self, promise: "Future[Base]") -> None:
+        self._base = promise.result()
+        self._tell(ev.BaseChosen(self._base.number))
 
-    def _due_in_s(self) -> float:
-        trigger = self._settings.trigger
-        interval_s = trigger.interval_s if isinstance(trigger, ProcessingTime) else 0.0
-        since_s = self._clock.monotonic() - self._last_started_s
-        return batch_due_in_s(since_s, interval_s, self._control.checkpoint_under_way)
-
-    def _process(self, plan: Plan) -> None:
-        """Run a batch until it is committed; raises what no retry can help against."""
-        started_s = self._clock.monotonic()
-        attempt = 1
-        while True:
-            outcome = BatchOutcome()
-            try:
-                self._deployer.runner.execute(plan, outcome)
-                break
-            except Exception as error:
-                self._abandon(outcome)
-                self._check()
-                self._cluster.check()
-                if isinstance(error, FATAL) and not outcome.committing:
-                    self._abort_quietly()
-                    raise
-                if self._must_fail_over(error, outcome):
-                    return
-                attempt = self._next_attempt(plan, attempt, error)
-                if isinstance(error, errors.RowsNeeded):
-                    self._deployer.stop_combining()
-                try:
-                    self._deployer.next_run()
-                except errors.TaskManagerLost as lost:
-                    if self._must_fail_over(lost, outcome):
-                        return
-                    raise
-        failpoints.hit("jobmaster.committed")
-        self.outages.answered(BATCHES)
-        self._failovers = 0
-        position = self._planner.committed(plan, outcome.event_times, outcome.timers)
-        self._control.post(
-            events.BatchCommitted(
-                BatchNumber(plan.batch), position, plan.progress or outcome.fired > 0, outcome.committables
-            )
-        )
-        standing = Standing(self._planner.lag(), self._planner.source_watermarks())
-        self.progress.batch(plan, outcome, self._clock.monotonic() - started_s, standing)
-
-    def _next_attempt(self, plan: Plan, attempt: int, error: Exception) -> int:
-        """The number of the next attempt at a batch; none is used up while store or disk are away."""
-        try:
-            if is_outage(error):
-                self.outages.ride_out(BATCHES, error, self._nap)
-                return attempt
-            if attempt == BATCH_ATTEMPTS_MAX:
-                raise error
-        except Stopped:
-            raise
-        except Exception:
-            self._abort_quietly()
-            raise
-        log.warning("batch %d, attempt %d: %s; trying again", plan.batch, attempt, error)
-        return attempt + 1
-
-    def _nap(self, duration_s: float) -> None:
-        """Wait, but for a failover or an end."""
-        until_s = self._clock.monotonic() + duration_s
-        while self._failover_reason is None and self._clock.monotonic() < until_s:
-            self._check()
-            self._wake.wait(IDLE_S_MAX)
-            self._wake.clear()
-
-    def _before_commit(self) -> None:
-        """Without a changelog a cut is of the tables as they are: it is done everywhere before the next commit."""
-        if self._settings.checkpoint.changelog:
-            return
-        cut = self._control.begin_commit()
-        cut.add_done_callback(lambda _: self._wake.set())
-        if not self._await(cut.done):
-            raise errors.TaskManagerLost(f"no commit: {self._failover_reason}")
-
-    def _must_fail_over(self, error: Exception, outcome: BatchOutcome) -> bool:
-        """Whether the error comes with a TaskManager's end, perhaps noticed a little later."""
-        if not self._settings.layout.task_managers:
-            return False
-        if isinstance(error, errors.TaskManagerLost):
-            deadline_s = self._clock.monotonic() + LOSS_NOTICE_S
-            while self._failover_reason is None and self._clock.monotonic() < deadline_s:
-                self._check()
-                self._wake.wait(IDLE_S_MIN)
-                self._wake.clear()
-        if self._failover_reason is None and outcome.committing:
-            self._failover_reason = f"a commit was not answered: {error}"
-        return self._failover_reason is not None
-
-    def _abandon(self, outcome: BatchOutcome) -> None:
-        """Staged output of a batch that was not committed goes at once."""
-        for sink, committables in outcome.committables.items():
-            self._control.drop_staged(sink, committables)
-
-    def _abort_quietly(self) -> None:
-        """Leave state as it was before the batch, for whoever looks at it; the query ends anyway."""
-        try:
-            self._deployer.next_run()
-        except errors.HoldfastError as error:
-            log.warning("the batch in flight could not be undone: %s", error)
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if self._stopping.is_set():
-            raise Stopped
-
-    # --- failover -----------------------------------------------------------------------------------------------------
-
-    def _failover(self) -> None:
-        """Everything restores from the newest checkpoint."""
-        failpoints.hit("jobmaster.failover")
-        self._cluster.check()
-        reason = self._failover_reason or "unknown"
-        log.warning("%s: restarting from the last checkpoint: %s", self._settings.name, reason)
-        promise = self._control.begin_failover(reason)
-        self._deployer.cancel()
-        while not promise.done():
-            self._check()
-            self._wake.wait(IDLE_S_MIN)
-            self._wake.clear()
-        base = promise.result()
-        while True:
-            self._failovers += 1
-            if self._failovers > FAILOVERS_MAX:
-                raise errors.TaskManagerLost(f"{FAILOVERS_MAX} restarts in a row without a batch; last: {reason}")
-            self._failover_reason = None
-            try:
-                self._deployer.deploy_again(base, self._planner.next_batch)
-                break
-            except errors.HoldfastError as error:
-                self._check()
-                self._cluster.check()
-                if is_outage(error):
-                    self._failovers -= 1
-                    self.outages.ride_out(RESTORES, error, self._nap)
-                    continue
-                if not isinstance(error, errors.TaskManagerLost | errors.StaleCall | errors.StorageError):
-                    raise
-                reason = str(error)
-                log.warning("restarting again: %s", reason)
-                if isinstance(error, errors.TaskManagerLost):
-                    self._task_managers.await_loss(LOSS_NOTICE_S)
-        self.outages.answered(RESTORES)
-        self._planner.restore(position_of(base))
-        log_restored(self._settings.name, base)
-        self.progress.restarted(reason)
-
-    def _on_lost(self, process: ProcessId, reason: str) -> None:
-        """Any thread: a TaskManager ended. The batch in flight is cancelled so that the loop comes to notice."""
-        self._ask_failover(f"{process.name} ended: {reason}")
-        self._deployer.cancel()
-
-    def _ask_failover(self, reason: str) -> None:
-        self._failover_reason = self._failover_reason or reason
-        self._wake.set()
+    def _tell(self, event: ev.Event) -> None:
+        """Any thread: a fact for the execution machine. On a session that was stopped, everything else follows."""
+        if isinstance(event, ev.Lost):
+            self._look_at_cluster()
+        self._conductor.post(event)
 
     # --- what others ask ----------------------------------------------------------------------------------------------
 
@@ -427,7 +262,7 @@ class JobMaster:
         promise = self._waiters.add()
         if self._ended.is_set():
             self._waiters.end(self._outcome())
-        self._wake.set()
+        self._conductor.interruption.wake()
         return promise
 
     def _outcome(self) -> Exception | None:
@@ -442,6 +277,10 @@ class JobMaster:
     def trigger_checkpoint(self) -> "Future[JournalNumber | None]":
         return self._control.request_checkpoint()
 
+    def restart(self, reason: str) -> None:
+        """Have the job restart from its newest checkpoint."""
+        self._tell(ev.FailoverAsked(reason, is_outage=self.outages.message is not None))
+
     def update(self, checkpoint: CheckpointConfig) -> None:
         found = self._settings.checkpoint.changelog
         if checkpoint.changelog != found:
@@ -452,45 +291,59 @@ class JobMaster:
         self._limit = checkpoint.outage_limit
         self._control.post(events.ConfigChanged(checkpoint))
 
+    # --- what the coordinator's loop tells ----------------------------------------------------------------------------
+
     def _on_completed(self, stats: CheckpointStats, position: Position) -> None:
         self.progress.checkpoint(stats)
         self._news.completed(position)
-        self._wake.set()
-
-    def _tell_sources_at_the_end(self) -> None:
-        """Not where another JobMaster has taken over: sources may delete what they need no more, which is its to do."""
-        if not isinstance(self._failure, errors.Fenced):
-            self._news.end(position_of(self._control.newest_record))
-
-    def _on_failed(self, error: Exception) -> None:
-        self._failure = self._failure or error
-        self._wake.set()
-        self._deployer.cancel()
+        self._conductor.interruption.wake()
+        self._tell(ev.CheckpointCompleted())
 
     def _on_tick(self, now_s: float, outstanding: Callable[[], Outstanding]) -> None:
         self._sweeper.tick(now_s, outstanding)
         self._senders.check_heartbeats()
         if now_s - self._looked_at_cluster_s >= LOOK_AT_CLUSTER_S:
             self._looked_at_cluster_s = now_s
-            try:
-                self._cluster.check()
+            if self._look_at_cluster():
                 self._senders.make_room(self._task_managers.missing)
-            except errors.SessionStopped as error:
-                self._on_failed(error)
 
-    def _on_planning(self, paused: frozenset[str]) -> None:
-        self._paused = paused
-        self._wake.set()
+    def _on_failed(self, error: Exception) -> None:
+        self._is_fenced = self._is_fenced or isinstance(error, errors.Fenced)
+        self._tell(ev.Failed(error))
+
+    def _look_at_cluster(self) -> bool:
+        """Whether anything can run there; where the session was stopped, the query ends."""
+        try:
+            self._cluster.check()
+        except errors.SessionStopped as error:
+            self._tell(ev.Failed(error))
+            return False
+        return True
 
     # --- parts --------------------------------------------------------------------------------------------------------
+
+    def _make_work(self) -> Work:
+        return Work(
+            self._settings,
+            self._cluster,
+            self._clock,
+            self._planner,
+            self._control,
+            Deployer(self.job, self._senders, self._task_managers, self._control, lambda: self._work.before_commit()),
+            self._waiters,
+            self._news,
+            self.progress,
+            self.outages,
+            self._conductor.interruption,
+        )
 
     def _make_control(self, taken: TakenOver) -> Control:
         listeners = Listeners(
             self._on_completed,
             self.progress.checkpoint_aborted,
-            self._ask_failover,
+            self.restart,
             self._on_failed,
-            self._on_planning,
+            lambda sinks: self._tell(ev.SinksLag(sinks)),
             died=lambda dead, outstanding: self._sweeper.died(dead, outstanding),
             tick=self._on_tick,
         )

@@ -1,9 +1,8 @@
-"""Parts of a JobMaster that are made from the job's declarations, or from a checkpoint; errors that end it."""
+"""Parts of a JobMaster that are made from the job's declarations, or from a checkpoint."""
 
 import logging
 from collections.abc import Callable, Mapping
 
-from holdfast import errors
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.events import Event, Position
 from holdfast.clock import Clock
@@ -32,18 +31,6 @@ log = logging.getLogger(__name__)
 
 RECORD_ATTEMPTS_MAX = 2
 """Then a record counts as waiting for the store, and is tried on."""
-
-FATAL = (
-    errors.BadRecord,
-    errors.UserFunctionError,
-    errors.StateTooLarge,
-    errors.JobRefused,
-    errors.PublishFailed,
-    errors.CorruptObject,
-    errors.Fenced,
-    errors.SessionStopped,
-)
-"""Errors of a batch that trying again does not help against."""
 
 
 def facts_of(job: StartedJob) -> JobFacts:

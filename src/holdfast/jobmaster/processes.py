@@ -55,7 +55,6 @@ class Processes(Generic[G]):
         self._on_lost = lost
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._changed = threading.Condition()
-        self._next_incarnation = 1
         self._started: dict[int, ProcessId] = {}
         self._serving: dict[int, Serving[G]] = {}
         self._heard_s: dict[int, float] = {}
@@ -63,17 +62,14 @@ class Processes(Generic[G]):
         self._reasons: dict[int, str] = {}
         self._stopping = False
 
-    def start_missing(self) -> None:
-        """Start those of the first `count` that do not run; returns at once."""
-        for index in range(self.count):
-            with self._changed:
-                if index in self._started or self._stopping:
-                    continue
-                process = ProcessId(self._role, index, self._next_incarnation)
-                self._next_incarnation += 1
-                self._started[index] = process
-                self._heard_s[index] = self._clock.monotonic()
-            self._cluster.start(StartProcess(process, self._on_end))
+    def start(self, process: ProcessId) -> None:
+        """Start a process under the incarnation that it was given; returns at once."""
+        with self._changed:
+            if self._stopping:
+                return
+            self._started[process.number] = process
+            self._heard_s[process.number] = self._clock.monotonic()
+        self._cluster.start(StartProcess(process, self._on_end))
 
     def register(self, registration: Registration) -> bool:
         """True for the first process of the incarnation that was started last, however often; False: end yourself."""

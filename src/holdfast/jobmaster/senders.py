@@ -2,8 +2,9 @@
 
     run_level ──► rules (`execution.units`) ──Give──► a thread that reads the sender's answer ──UnitReported──► rules …
 
-This module talks to senders and waits; the rules decide who gets which unit and which report counts. What they share
-with TaskManagers (starts, incarnations, registrations, heartbeats, ends) is in `processes`.
+This module talks to senders and waits; the rules decide who gets which unit and which report counts, and the execution
+machine when a sender is started again. What they share with TaskManagers (incarnations, registrations, heartbeats,
+ends) is in `processes`.
 """
 
 import logging
@@ -18,6 +19,7 @@ from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, SenderLost, StaleCall, TaskManagerLost
 from holdfast.exchange.resident import Order, SenderGateway
 from holdfast.exchange.task import UnitResult
+from holdfast.execution import events
 from holdfast.execution import units as rules
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import Program
@@ -43,10 +45,18 @@ class _Level:
 class Senders(Processes[SenderGateway]):
     """Thread-safe. Without senders that stay (`cluster.residents` is 0), all units go as short Spark jobs."""
 
-    def __init__(self, cluster: Cluster, program: Program, clock: Clock, heartbeat_timeout_s: float) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        program: Program,
+        clock: Clock,
+        tell: Callable[[events.Event], None],
+        heartbeat_timeout_s: float,
+    ) -> None:
         count = cluster.residents
         super().__init__(Role.SENDER, count, cluster, clock, cluster.sender, self._lost, heartbeat_timeout_s)
         self._program = program
+        self._tell_machine = tell
         self._lock = threading.Lock()
         self._reported = threading.Condition(self._lock)
         self._units = rules.Units(count)
@@ -133,10 +143,12 @@ class Senders(Processes[SenderGateway]):
             self._handle(event, result)
 
     def _now_serves(self, serving: Serving[SenderGateway]) -> None:
+        self._tell_machine(events.Registered(serving.process))
         self._tell(rules.SenderServes(serving.process))
 
     def _lost(self, sender: ProcessId, reason: str) -> None:
         self._tell(rules.SenderLost(sender, reason))
+        self._tell_machine(events.Lost(sender, reason))
 
     def _is_silent(self, process: ProcessId) -> None:
         """A sender is given up at once: its units go to another one while it is being ended."""
@@ -177,7 +189,7 @@ class Senders(Processes[SenderGateway]):
                 self._call(self.give_up, sender, reason)
             case rules.StartSenders(count):
                 self.count = count
-                self._call(self.start_missing)
+                self._tell_machine(events.Wanted(Role.SENDER, count))
             case rules.RunInSpark(units) if level is not None:
                 level.in_spark += [level.units[unit] for unit in units]
             case rules.LevelDone() if level is not None:

@@ -1,66 +1,74 @@
-"""The JobMaster's TaskManagers: waiting until all serve, calling all of them, and the routes to them.
+"""The JobMaster's TaskManagers: calling all of them, and the routes to them.
 
-What they share with senders (starts, incarnations, registrations, heartbeats, ends) is in `processes`. What to do
-about a loss is the JobMaster's affair.
+What they share with senders (starts, incarnations, registrations, heartbeats, ends) is in `processes`. This module
+tells the execution machine who serves, who has ended, who does not answer, and which calls take long.
 """
 
-import threading
-from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from holdfast.clock import Clock
-from holdfast.errors import JobRefused, TaskManagerLost
+from holdfast.errors import TaskManagerLost
+from holdfast.execution import events
+from holdfast.execution.calls import Step
 from holdfast.ids import ProcessId, Role
+from holdfast.jobmaster.calls import Calls
 from holdfast.jobmaster.cluster import Cluster
-from holdfast.jobmaster.processes import HEARTBEAT_TIMEOUT_S, Processes
+from holdfast.jobmaster.processes import HEARTBEAT_TIMEOUT_S, Processes, Serving
 from holdfast.taskmanager.protocol import ExchangeRoute, TaskManagerGateway
 
-REGISTRATION_TIMEOUT_S = 120.0
+QUICK_S = 1.0
+"""A call that is answered within this time is not told: most calls take milliseconds."""
 
 T = TypeVar("T")
+Answer = Future[Any]
 
 
 class TaskManagers(Processes[TaskManagerGateway]):
-    """Thread-safe. `lost(process, reason)` is called once for each incarnation that ends unasked."""
+    """Thread-safe. `tell` takes each fact once, from any thread."""
 
     def __init__(
         self,
         cluster: Cluster,
         count: int,
         clock: Clock,
-        lost: Callable[[ProcessId, str], None],
+        tell: Callable[[events.Event], None],
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         def connect(process: ProcessId, address: str) -> TaskManagerGateway:
             return cluster.gateway(ExchangeRoute(process.number, process.incarnation, address))
 
-        super().__init__(Role.TASK_MANAGER, count, cluster, clock, connect, lost, heartbeat_timeout_s)
-        self._calls = ThreadPoolExecutor(max(count, 1), thread_name_prefix="holdfast-calls")
+        super().__init__(Role.TASK_MANAGER, count, cluster, clock, connect, self._ended, heartbeat_timeout_s)
+        self.calls = Calls(tell)
+        self._tell = tell
+        self._threads: dict[ProcessId, ThreadPoolExecutor] = {}
+        self._open: dict[ProcessId, set[Answer]] = {}
+        self._deployed: Mapping[int, int] = {}
 
-    def await_serving(self, stopping: threading.Event, timeout_s: float = REGISTRATION_TIMEOUT_S) -> None:
-        """Block until all serve, or somebody stops the query.
+    # --- facts --------------------------------------------------------------------------------------------------------
 
-        Raises `TaskManagerLost` if one ends meanwhile, `JobRefused` after the time-out.
-        """
-        deadline_s = self._clock.monotonic() + timeout_s
+    def _now_serves(self, serving: Serving[TaskManagerGateway]) -> None:
+        self._tell(events.Registered(serving.process))
+
+    def _is_silent(self, process: ProcessId) -> None:
+        self._tell(events.Unreachable(process, f"it was silent for {self._heartbeat_timeout_s:.0f} s", True))
+
+    def _ended(self, process: ProcessId, reason: str) -> None:
+        """Nobody waits any longer for what it was asked."""
         with self._changed:
-            while not self._settled() and not stopping.is_set() and self._clock.monotonic() < deadline_s:
-                self._changed.wait(0.1)
-            if len(self._serving) == self.count or stopping.is_set():
-                return
-            missing = sorted(set(range(self.count)) - self._serving.keys())
-            reasons = "; ".join(f"{index}: {self._reasons.get(index, 'not registered')}" for index in missing)
-            ended = len(self._started) < self.count
-        if ended:
-            raise TaskManagerLost(f"TaskManagers ended while they started: {reasons}")
-        raise JobRefused(
-            f"{len(missing)} of {self.count} TaskManagers did not start within {timeout_s:.0f} s ({reasons}). Look at "
-            "the executors' logs; can the executors reach the driver (spark.driver.host)?"
-        )
+            unanswered = self._open.pop(process, set())
+            thread = self._threads.pop(process, None)
+        for answer in unanswered:
+            _settle(answer, error=TaskManagerLost(f"{process.name} ended: {reason}"))
+        if thread is not None:
+            thread.shutdown(wait=False)
+        self._tell(events.Lost(process, reason))
 
-    def _settled(self) -> bool:
-        return len(self._started) < self.count or len(self._serving) == self.count
+    # --- who serves ---------------------------------------------------------------------------------------------------
 
     def routes(self) -> list[ExchangeRoute]:
         """Those that serve, by index."""
@@ -82,37 +90,83 @@ class TaskManagers(Processes[TaskManagerGateway]):
 
     def gateway(self, task_manager: int) -> TaskManagerGateway:
         """Raises `TaskManagerLost` where it does not serve."""
+        return self._serves(task_manager).gateway
+
+    def _serves(self, task_manager: int) -> Serving[TaskManagerGateway]:
         with self._changed:
             found = self._serving.get(task_manager)
             if found is None:
                 reason = self._reasons.get(task_manager, "does not serve")
                 raise TaskManagerLost(f"TaskManager {task_manager}: {reason}")
-            return found.gateway
+            return found
 
-    def on_all(self, call: Callable[[int, TaskManagerGateway], T]) -> list[T]:
-        """Call all of them side by side, wait for every answer, raise the first error."""
-        pending = [self._calls.submit(self._call, call, index) for index in range(self.count)]
-        errors = [error for error in (future.exception() for future in pending) if error is not None]
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def deploying(self, live: Mapping[int, int]) -> None:
+        """Calls are for these incarnations from now on, by number: another one has no state, and counts as lost."""
+        self._deployed = live
+
+    def on_all(self, step: Step, about: str, call: Callable[[int, TaskManagerGateway], T]) -> list[T]:
+        """Call all of them side by side, wait for every answer, raise the first error.
+
+        A TaskManager that ends meanwhile has answered by that, whatever becomes of the call.
+        """
+        began_s = time.monotonic()
+        serving = [self._serves(index) for index in range(self.count)]
+        answers = [self._begin(each, call) for each in serving]
+        wait_for(answers, QUICK_S)
+        for each, answer in zip(serving, answers, strict=True):
+            if not answer.done():
+                self.calls.pending(answer, step, about, began_s, each.process)
+        errors = [error for error in (answer.exception() for answer in answers) if error is not None]
         if errors:
             raise next((error for error in errors if not isinstance(error, TaskManagerLost)), errors[0])
-        return [future.result() for future in pending]
+        return [answer.result() for answer in answers]
 
-    def _call(self, call: Callable[[int, TaskManagerGateway], T], index: int) -> T:
-        """One that cannot be reached counts as dead: what hosts it is ended, and its loss follows."""
-        gateway = self.gateway(index)
-        process = self._started.get(index)
-        try:
-            return call(index, gateway)
-        except TaskManagerLost:
-            if process is not None:
-                self._cluster.end(process)
-            raise
-
-    def await_loss(self, timeout_s: float) -> None:
-        """After a `TaskManagerLost`: until the end that came with it has been noticed."""
+    def _begin(self, serving: Serving[TaskManagerGateway], call: Callable[[int, TaskManagerGateway], T]) -> Answer:
+        """Each incarnation has a thread of its own: a call that never returns keeps nobody else's from being made."""
+        answer: Answer = Future()
+        process = serving.process
         with self._changed:
-            self._changed.wait_for(lambda: len(self._serving) < self.count or self._stopping, timeout_s)
+            lives = self._serving.get(process.number) is serving and not self._stopping
+            lives = lives and self._deployed.get(process.number) == process.incarnation
+            if lives:
+                self._open[process] = {each for each in self._open.get(process, ()) if not each.done()} | {answer}
+                if process not in self._threads:
+                    self._threads[process] = ThreadPoolExecutor(1, f"holdfast-calls-{process.number}")
+                self._threads[process].submit(self._call, serving, call, answer)
+        if not lives:
+            _settle(answer, error=TaskManagerLost(f"{process.name} has ended, or was started anew"))
+        return answer
+
+    def _call(
+        self, serving: Serving[TaskManagerGateway], call: Callable[[int, TaskManagerGateway], T], answer: Answer
+    ) -> None:
+        try:
+            result = call(serving.process.number, serving.gateway)
+        except TaskManagerLost as error:
+            self._tell(events.Unreachable(serving.process, f"it does not answer: {error}"))
+            _settle(answer, error=error)
+        except Exception as error:
+            _settle(answer, error=error)
+        else:
+            _settle(answer, result)
 
     def stop(self) -> None:
         super().stop()
-        self._calls.shutdown(wait=False)
+        with self._changed:
+            threads, self._threads = self._threads, {}
+            unanswered = [answer for answers in self._open.values() for answer in answers]
+        for answer in unanswered:
+            _settle(answer, error=TaskManagerLost("the query ends"))
+        for thread in threads.values():
+            thread.shutdown(wait=False)
+
+
+def _settle(answer: Answer, result: object = None, error: Exception | None = None) -> None:
+    """The first one who knows the answer gives it."""
+    with suppress(InvalidStateError):
+        if error is None:
+            answer.set_result(result)
+        else:
+            answer.set_exception(error)

@@ -81,6 +81,7 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
         limits,
         job.drop_state,
         trigger,
+        job.failover,
         job.metrics_port,
         job.task_manager.heartbeat_timeout_s,
     )

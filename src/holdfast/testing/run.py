@@ -82,6 +82,7 @@ def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, 
         limits,
         job.drop_state,
         trigger,
+        job.failover,
         job.metrics_port,
         job.task_manager.heartbeat_timeout_s,
     )

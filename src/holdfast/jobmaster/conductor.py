@@ -1,0 +1,112 @@
+"""The loop around the execution machine: one thread feeds it events and carries out its commands, another one works.
+
+    any thread ──post──► queue ──► machine ──commands──► `execute`, on the loop's thread, quickly
+                           ▲                               │ work: deploy, plan, run, commit, undo, finish
+                           └──────── how it ended ◄── work thread, one thing at a time
+
+Decides nothing: the rules are `execution/`'s. Nothing on the loop's thread waits for a process, so a loss is noticed
+while a batch runs, and so is a call that hangs.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from holdfast.execution import events as ev
+from holdfast.execution.machine import Machine
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.05
+"""How late a wait of the machine may end. Losses and answers are events, which wait for no tick."""
+
+Work = Callable[[], ev.Event]
+
+
+class Interruption:
+    """How work in flight is told that it is to end, and woken where it waits for something."""
+
+    def __init__(self) -> None:
+        self._wake = threading.Event()
+        self.is_asked = False
+
+    def begin(self) -> None:
+        self.is_asked = False
+
+    def ask(self) -> None:
+        self.is_asked = True
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Something may have changed that is waited for."""
+        self._wake.set()
+
+    def nap(self, seconds: float) -> None:
+        """Until somebody wakes, or for so long."""
+        self._wake.wait(seconds)
+        self._wake.clear()
+
+    def nap_until(self, condition: Callable[[], bool], look_every_s: float) -> bool:
+        """True once the condition holds; False where the work is to end first."""
+        while not condition():
+            if self.is_asked:
+                return False
+            self.nap(look_every_s)
+        return True
+
+
+class Conductor:
+    """Start with `start`; it ends once a command was `End`. `execute` is called on the loop's thread."""
+
+    def __init__(self, name: str, machine: Machine, execute: Callable[[ev.Command], None]) -> None:
+        self.interruption = Interruption()
+        self._machine = machine
+        self._execute = execute
+        self._events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._has_ended = False
+        self._loop_thread = threading.Thread(target=self._loop, name=f"holdfast-{name}", daemon=True)
+        self._work_thread = threading.Thread(target=self._work_off, name=f"holdfast-{name}-work", daemon=True)
+
+    def start(self) -> None:
+        self._loop_thread.start()
+        self._work_thread.start()
+
+    def post(self, event: ev.Event) -> None:
+        """Any thread: tell the machine a fact."""
+        self._events.put(event)
+
+    def begin(self, work: Work) -> None:
+        """Have the work thread do something that takes time; the machine is told the event that it returns."""
+        self.interruption.begin()
+        self._work.put(work)
+
+    def _loop(self) -> None:
+        while not self._has_ended:
+            try:
+                event: ev.Event | None = self._events.get(timeout=TICK_S)
+            except queue.Empty:
+                event = None
+            self._handle(ev.Tick(time.monotonic()))
+            if event is not None:
+                self._handle(event)
+        self._work.put(None)
+
+    def _handle(self, event: ev.Event) -> None:
+        for command in self._machine.handle(event):
+            self._has_ended = self._has_ended or isinstance(command, ev.End)
+            try:
+                self._execute(command)
+            except Exception as error:
+                log.exception("a command could not be carried out: %s", command)
+                self.post(ev.Failed(error))
+
+    def _work_off(self) -> None:
+        while (work := self._work.get()) is not None:
+            try:
+                self.post(work())
+            except Exception as error:
+                log.exception("work came to no end")
+                self.post(ev.Failed(error))

@@ -1,0 +1,238 @@
+"""The work of a JobMaster, each kind a method: deploy, plan, run a batch, commit it, undo it, finish.
+
+Each method takes its time, returns the event that says how it ended, and raises nothing. The execution machine decides
+which is next. Positions are owned here: of the work thread alone, which calls all of this.
+"""
+
+import logging
+from collections.abc import Callable
+
+from holdfast import errors, failpoints
+from holdfast.checkpoint import events as checkpoint_events
+from holdfast.clock import Clock
+from holdfast.execution import events as ev
+from holdfast.execution import reactions
+from holdfast.execution.reactions import Reaction
+from holdfast.graph.plan import Plan
+from holdfast.ids import BatchNumber
+from holdfast.jobmaster.batches import BatchOutcome, BatchRunner
+from holdfast.jobmaster.cluster import Cluster
+from holdfast.jobmaster.conductor import Interruption
+from holdfast.jobmaster.control import Base, Control
+from holdfast.jobmaster.deployer import Deployer, MasterSettings
+from holdfast.jobmaster.news import SourceNews
+from holdfast.jobmaster.outages import BATCHES, PLANNING, RESTORES, Outages, is_outage
+from holdfast.jobmaster.pace import IDLE_S_MAX, IDLE_S_MIN, NAP_S_MIN, batch_due_in_s, idle_wait_s
+from holdfast.jobmaster.parts import log_restored, position_of
+from holdfast.jobmaster.planner import AllOffsets, Planner
+from holdfast.jobmaster.progress import Progress, Standing
+from holdfast.jobmaster.waiters import Waiters
+from holdfast.settings import AvailableNow, ProcessingTime
+
+log = logging.getLogger(__name__)
+
+
+class Work:
+    """What the work thread does. `interruption` ends its waiting."""
+
+    def __init__(
+        self,
+        settings: MasterSettings,
+        cluster: Cluster,
+        clock: Clock,
+        planner: Planner,
+        control: Control,
+        deployer: Deployer,
+        waiters: Waiters,
+        news: SourceNews,
+        progress: Progress,
+        outages: Outages,
+        interruption: Interruption,
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._clock = clock
+        self._planner = planner
+        self._control = control
+        self._deployer = deployer
+        self._waiters = waiters
+        self._news = news
+        self._progress = progress
+        self._outages = outages
+        self._interruption = interruption
+        self._until: AllOffsets | None = None
+        """`available_now`: the ends of all sources at the start."""
+        self._started_s = float("-inf")
+        self._plan: Plan | None = None
+        self._outcome = BatchOutcome()
+        self._runner: BatchRunner | None = None
+
+    def _cause(self, error: Exception) -> Exception:
+        """What fails on a session that was stopped fails for that."""
+        try:
+            self._cluster.check()
+        except errors.SessionStopped as stopped:
+            return stopped
+        return error
+
+    def _outage(self, step: str, error: Exception) -> tuple[Exception, ev.Outage | None]:
+        """Whether the step failed for want of a store or a disk; the error says so where it took too long."""
+        if not is_outage(error) or reactions.to_batch(error) is not Reaction.RETRY:
+            return error, None
+        try:
+            return error, ev.Outage(self._outages.failed(step, str(error)))
+        except errors.StorageError as too_long:
+            return too_long, ev.Outage(0.0, is_over=True)
+
+    # --- deployments --------------------------------------------------------------------------------------------------
+
+    def deploy(self, command: ev.Deploy, base: Base) -> ev.Event:
+        try:
+            if command.restart is not None:
+                self._cluster.check()
+                self._control.check_not_fenced()
+            self._deployer.deploy(command.run, base.record, command.live, self._planner.next_batch)
+            if command.restart is not None:
+                self._planner.restore(position_of(base.record))
+                log_restored(self._settings.name, base.record)
+                self._progress.restarted(command.restart)
+        except Exception as error:
+            cause = self._cause(error)
+            if command.restart is None:
+                return ev.DeployFailed(command.run, cause)
+            return ev.DeployFailed(command.run, *self._outage(RESTORES, cause))
+        self._outages.answered(RESTORES)
+        return ev.Deployed(command.run)
+
+    # --- planning -----------------------------------------------------------------------------------------------------
+
+    def plan(self, command: ev.Plan) -> ev.Event:
+        try:
+            return self._await_batch(bool(command.paused_by))
+        except Exception as error:
+            return ev.WorkFailed(error)
+
+    def _await_batch(self, is_paused: bool) -> ev.Event:
+        to_end = isinstance(self._settings.trigger, AvailableNow)
+        while not self._interruption.is_asked:
+            self._news.tell()
+            due_in_s = self._due_in_s()
+            idle_s = idle_wait_s(self._clock.monotonic() - self._started_s)
+            is_ready = not is_paused and due_in_s <= 0
+            if is_ready or self._waiters.somebody_waits():
+                try:
+                    self._plan = self._look(is_ready)
+                except Exception as error:
+                    self._outages.ride_out(PLANNING, error, self._nap)
+                    continue
+                self._outages.answered(PLANNING)
+                if self._plan is not None:
+                    self._started_s = self._clock.monotonic()
+                    return ev.BatchPlanned(BatchNumber(self._plan.batch))
+                if to_end and is_ready and not self._planner.awaits_record:
+                    return ev.EndReached()
+            self._interruption.nap(min(idle_s, max(due_in_s, NAP_S_MIN)) if due_in_s > 0 else idle_s)
+        return ev.Interrupted()
+
+    def _look(self, is_ready: bool) -> Plan | None:
+        """What is next in the sources, for those who wait too."""
+        trigger = self._settings.trigger
+        if isinstance(trigger, AvailableNow):
+            self._until = self._until or self._planner.latest()
+        latest = self._until or self._waiters.serve(self._planner.latest)
+        if not is_ready:
+            return None
+        return self._planner.next(latest, self._until is not None, isinstance(trigger, AvailableNow) and trigger.drain)
+
+    def _nap(self, duration_s: float) -> None:
+        until_s = self._clock.monotonic() + duration_s
+        self._interruption.nap_until(lambda: self._clock.monotonic() >= until_s, IDLE_S_MAX)
+
+    def _due_in_s(self) -> float:
+        trigger = self._settings.trigger
+        interval_s = trigger.interval_s if isinstance(trigger, ProcessingTime) else 0.0
+        since_s = self._clock.monotonic() - self._started_s
+        return batch_due_in_s(since_s, interval_s, self._control.checkpoint_under_way)
+
+    # --- batches ------------------------------------------------------------------------------------------------------
+
+    def run(self, command: ev.RunBatch) -> ev.Event:
+        assert self._plan is not None and self._plan.batch == command.batch, f"{command} was not planned"
+        self._outcome = BatchOutcome()
+        try:
+            self._runner = self._deployer.runner(command.run, command.combine)
+            self._runner.execute(self._plan, self._outcome)
+        except Exception as error:
+            return ev.BatchFailed(command.run, command.batch, *self._outage(BATCHES, self._cause(error)))
+        return ev.BatchProcessed(command.run, command.batch)
+
+    def commit(self, command: ev.Commit) -> ev.Event:
+        plan, outcome = self._plan, self._outcome
+        assert plan is not None and self._runner is not None and self._runner.run == command.run, (
+            f"{command} was not run"
+        )
+        try:
+            self._runner.commit(plan, outcome)
+        except Exception as error:
+            cause = self._cause(error)
+            if outcome.committing:
+                return ev.CommitFailed(command.run, command.batch, cause)
+            return ev.BatchFailed(command.run, command.batch, *self._outage(BATCHES, cause))
+        failpoints.hit("jobmaster.committed")
+        self._outages.answered(BATCHES)
+        position = self._planner.committed(plan, outcome.event_times, outcome.timers)
+        progress = plan.progress or outcome.fired > 0
+        self._control.post(checkpoint_events.BatchCommitted(command.batch, position, progress, outcome.committables))
+        standing = Standing(self._planner.lag(), self._planner.source_watermarks())
+        self._progress.batch(plan, outcome, self._clock.monotonic() - self._started_s, standing)
+        return ev.BatchCommitted(command.run, command.batch)
+
+    def before_commit(self) -> None:
+        """Without a changelog a cut is of the tables as they are: it is done everywhere before the next commit."""
+        if self._settings.checkpoint.changelog:
+            return
+        cut = self._control.begin_commit()
+        cut.add_done_callback(lambda _: self._interruption.wake())
+        if not self._interruption.nap_until(cut.done, IDLE_S_MIN):
+            raise errors.TaskManagerLost("no commit: the batch was interrupted before it")
+
+    def abandon(self) -> None:
+        """Staged output of a batch that was not committed goes at once. Called while no work is in flight."""
+        for sink, committables in self._outcome.committables.items():
+            self._control.drop_staged(sink, committables)
+
+    def undo(self, command: ev.Undo) -> ev.Event:
+        try:
+            self._deployer.undo(command.run)
+        except Exception as error:
+            return ev.UndoFailed(command.run, self._cause(error))
+        return ev.Undone(command.run)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def finish(self) -> ev.Event:
+        """`available_now`: all is processed; take the final checkpoint, wait for publication."""
+        trigger = self._settings.trigger
+        assert isinstance(trigger, AvailableNow)
+        try:
+            return ev.Finished() if self._finish(trigger) else ev.Interrupted()
+        except Exception as error:
+            return ev.WorkFailed(error)
+
+    def _finish(self, trigger: AvailableNow) -> bool:
+        deadline_s = None if trigger.timeout_s is None else self._clock.monotonic() + trigger.timeout_s
+        while True:
+            promise = self._control.request_checkpoint()
+            if not self._until_holds(promise.done):
+                return False
+            error = promise.exception()
+            if error is None:
+                break
+            if not isinstance(error, errors.CheckpointFailed) or not error.soft:
+                log.warning("the final checkpoint failed, trying again: %s", error)
+            if deadline_s is not None and self._clock.monotonic() > deadline_s:
+                raise errors.CheckpointFailed(f"no final checkpoint within {trigger.timeout}: {error}") from error
+        return self._until_holds(self._control.published) and self._until_holds(self._control.request_close().done)
+
+    def _until_holds(self, condition: Callable[[], bool]) -> bool:
+        return self._interruption.nap_until(condition, IDLE_S_MIN)
