@@ -23,8 +23,6 @@ class Feed:
 
     def __init__(self, runtime: Runtime, limit: int, over_s: float) -> None:
         self.limit = limit
-        self.restored: Offsets | None = None
-        """What a start went on from, until the source was told that it is recorded."""
         self.completed: Offsets | None = None
         """The last checkpoint that the source was told of."""
         self._runtime = runtime
@@ -68,12 +66,14 @@ class _FedEnumerator(SequenceEnumerator):
         self._context = context
         self._rows = 0
         self._chunk: str | None = None
+        self._untold: Offsets | None = None
+        """The base, until it was told as the newest checkpoint."""
         self._replaced: list[tuple[str, int | None]] = []
         """Objects that a later one has replaced, and how many rows were read by the first position without them."""
 
     def restore(self, offsets: Offsets, objects: list[str]) -> None:
         super().restore(offsets, objects)
-        self._feed.restored = offsets
+        self._untold = offsets
         for self._chunk in objects:
             self._rows = int(self._context.store.get(self._chunk))
         require(_rows_of(offsets) <= self._rows, f"{offsets} are past the {self._rows} rows that {objects} know of")
@@ -89,8 +89,7 @@ class _FedEnumerator(SequenceEnumerator):
         return {split: self._fed.length(int(split), self._rows) for split in self._fed.split_names}
 
     def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
-        if self._feed.restored is not None:
-            require_equal(self._feed.completed, self._feed.restored, "what the source heard of the base")
+        require(self._untold is None, f"the source was not told of its base {self._untold}")
         return super().plan(start, until, rows_max, bytes_max)
 
     def objects(self, offsets: Offsets) -> list[str]:
@@ -99,8 +98,9 @@ class _FedEnumerator(SequenceEnumerator):
         return [] if self._chunk is None else [self._chunk]
 
     def completed(self, offsets: Offsets) -> None:
+        require_equal(offsets, self._untold or offsets, "what the source hears first")
         self._feed.completed = offsets
-        self._feed.restored = None
+        self._untold = None
         rows = _rows_of(offsets)
         gone = [name for name, since in self._replaced if since is not None and since < rows]
         self._replaced = [each for each in self._replaced if each[0] not in gone]
