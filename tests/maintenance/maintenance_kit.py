@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from holdfast.testing import start
 
 KEYS = 40
 BATCH_ROWS = 200
+CHECKPOINTS_MAX = 30
 
 
 class Longest(hf.ProcessFunction):
@@ -70,10 +71,17 @@ def job_of_every_kind(folder: Path, **settings: Any) -> hf.Job:
     return job
 
 
-def run_every_kind(folder: Path, checkpoints: int = 5, **settings: Any) -> None:
-    """A storage whose newest checkpoint names logs, both kinds of parts, chunks, and what is still to be published."""
+def run_every_kind(
+    folder: Path, checkpoints: int = 5, until: Callable[[Path], bool] = lambda storage: True, **settings: Any
+) -> None:
+    """Run the job through so many checkpoints, and on until its storage is as the test needs it.
+
+    A table is materialized beside the batches: in which checkpoint that shows depends on the machine.
+    """
     job = job_of_every_kind(folder, **settings)
-    for number in range(checkpoints):
+    for number in range(CHECKPOINTS_MAX):
+        if number >= checkpoints and until(folder / "storage"):
+            break
         write_files(folder / "in", 1, seed=number)
         if number == 0:
             query = start(job, hf.processing_time())
@@ -81,6 +89,8 @@ def run_every_kind(folder: Path, checkpoints: int = 5, **settings: Any) -> None:
             assert query.isActive, query.exception()
             query.awaitTermination(0.005)
         query.trigger_checkpoint(60)
+    else:
+        raise AssertionError(f"no checkpoint of {CHECKPOINTS_MAX} is as the test needs it")
     query.stop()
 
 
