@@ -32,9 +32,7 @@ from holdfast.functions.operator import OperatorInput
 from holdfast.graph.keygroups import default_max_parallelism, key_group_range
 from holdfast.graph.program import OperatorTarget, Program
 from holdfast.ids import ProcessId, Role
-from holdfast.storage.store import open_store
-from holdfast.taskmanager.client import TaskManagerClient
-from holdfast.taskmanager.protocol import (
+from holdfast.protocol.taskmanager import (
     Acknowledgement,
     Decline,
     Deployment,
@@ -45,6 +43,8 @@ from holdfast.taskmanager.protocol import (
     SentStream,
     SubtaskDeployment,
 )
+from holdfast.storage.store import open_store
+from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.remote import address
 from holdfast.taskmanager.security import new_secret
 from holdfast.taskmanager.server import TaskManagerServer

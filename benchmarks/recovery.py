@@ -21,9 +21,8 @@ import numpy as np
 import pyarrow as pa
 from obstore.store import MemoryStore
 
-from holdfast.changelog.handles import TableHandle
-from holdfast.changelog.uploader import Uploader
 from holdfast.clock import ManualClock
+from holdfast.formats.handles import TableHandle
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.policy import MaterializationPolicy
 from holdfast.recovery.downloads import ObjectCache
@@ -35,6 +34,7 @@ from holdfast.state.table import StateTable
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.storage.store import ObjectStore
 from holdfast.testing import ThrottledStore
+from holdfast.uploads.uploader import Uploader
 
 GROUPS = 128
 KEYS = pa.schema([("k", pa.int64())])

@@ -41,10 +41,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.peers import flink
-from holdfast.changelog.format import LogId
-from holdfast.changelog.uploader import Uploader
 from holdfast.changelog.writer import ChangelogWriter
 from holdfast.clock import SystemClock
+from holdfast.formats.log_objects import LogId
 from holdfast.settings import HashMapState, RocksDBState
 from holdfast.state.backends import new_table
 from holdfast.state.compiled import kernel
@@ -52,6 +51,7 @@ from holdfast.state.table import StateTable, merge_changes
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.taskmanager.garbage import GarbageCollection
 from holdfast.taskmanager.malloc import keep_freed_memory
+from holdfast.uploads.uploader import Uploader
 
 BATCH_ROWS = 100_000
 DISTINCT_BATCHES = 50

@@ -21,13 +21,13 @@ import numpy as np
 import pyarrow as pa
 from obstore.store import MemoryStore
 
-from holdfast.changelog.format import LogId
-from holdfast.changelog.retries import RetryPolicy
-from holdfast.changelog.uploader import LOGS, Uploader
 from holdfast.changelog.writer import ChangelogWriter
+from holdfast.formats.log_objects import LogId
 from holdfast.state.table import merge_changes, stored_schema
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.scheduler import ManualScheduler
+from holdfast.uploads.retries import RetryPolicy
+from holdfast.uploads.uploader import LOGS, Uploader
 
 LEAST_MS = 200.0
 TABLE_MS = {0.5: 459.0, 0.9: 740.0, 0.95: 833.0, 0.99: 1039.0, 0.999: 3202.0}

@@ -15,33 +15,36 @@ PACKAGE = ROOT / "src" / "holdfast"
 MAY_IMPORT: dict[str, str] = {
     # What a user builds and holds; the first call of `start()` reaches down to Spark.
     "__init__": "functions job query settings sinks sources streams",
-    "testing": "changelog exchange functions graph job jobmaster journal query settings sinks sources storage "
-    "taskmanager schema",
+    "testing": "exchange functions graph job jobmaster journal protocol query schema settings sinks sources storage "
+    "taskmanager uploads",
     "job": "functions graph schema settings sinks sources spark streams",
     "streams": "functions graph schema sinks sources",
-    "spark": "__init__ exchange graph jobmaster journal query settings sources storage taskmanager",
+    "spark": "__init__ exchange graph jobmaster journal protocol query settings sources storage taskmanager",
     "query": "jobmaster settings",
     # Control: the JobMaster executes what the pure rules decide, and the journal remembers.
-    "jobmaster": "changelog checkpoint exchange execution functions graph journal maintenance recovery settings sinks "
-    "sources state storage taskmanager",
-    "settings": "changelog.retries checkpoint.triggers",
+    "jobmaster": "checkpoint exchange execution formats functions graph journal maintenance protocol recovery "
+    "settings sinks sources state storage taskmanager",
+    "settings": "checkpoint.triggers uploads.retries",
     "checkpoint": "settings",
     "execution": "settings",
     "journal": "storage",
     # Upkeep: what looks after stored data as a whole, for a JobMaster and for people.
     "cli": "__init__ journal maintenance storage",
-    "maintenance": "changelog journal materialize recovery sinks sources storage",
-    # Data: sources, exchange, TaskManager, state, changelog, storage.
-    "exchange": "functions graph sinks sources state storage taskmanager",
-    "taskmanager": "changelog functions graph materialize recovery sources state storage",
+    "maintenance": "formats journal recovery sinks sources storage",
+    # Data: sources, exchange, TaskManager, state, changelog, uploads, formats, storage.
+    "exchange": "functions graph protocol sinks sources state storage taskmanager",
+    "taskmanager": "formats functions graph materialize protocol recovery sources state storage uploads",
     "graph": "functions settings sinks sources",
     "functions": "sources state",
     "sinks": "sources storage",
     "sources": "schema storage",
-    "recovery": "changelog materialize state storage",
-    "materialize": "changelog state storage",
+    "recovery": "formats state storage",
+    "materialize": "changelog formats state storage uploads",
     "state": "settings",
-    "changelog": "storage",
+    "changelog": "formats uploads",
+    "uploads": "formats storage",
+    "protocol": "formats functions sources",
+    "formats": "storage",
     "storage": "",
     # Leaves, which every room may import.
     "clock": "",

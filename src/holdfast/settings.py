@@ -7,10 +7,10 @@ user wrote; properties with the unit in their name (`timeout_s`, `memory_bytes`)
 import math
 from dataclasses import dataclass, field
 
-from holdfast.changelog.retries import RetryPolicy
 from holdfast.checkpoint.triggers import CheckpointTrigger, Cron, Every, Manual, cron, every, manual
 from holdfast.errors import SettingsError
 from holdfast.units import Duration, Size, duration_s, size_bytes
+from holdfast.uploads.retries import RetryPolicy
 
 __all__ = [
     "AvailableNow",

@@ -1,12 +1,3 @@
-from collections.abc import Iterator
+from changelog_harness import make_harness
 
-import pytest
-from changelog_harness import Harness
-
-
-@pytest.fixture
-def harness() -> Iterator[Harness]:
-    harness = Harness()
-    yield harness
-    harness.gate.opened.set()
-    harness.uploader.close()
+__all__ = ["make_harness"]

@@ -3,11 +3,11 @@
 from concurrent.futures import Future
 
 import pytest
-from changelog_world import Waiting, World, change, spans
 
-from holdfast.changelog.format import LogId
+from changelog_world import Waiting, World, change, spans
 from holdfast.changelog.writer import ChangelogWriter
 from holdfast.errors import CheckpointFailed
+from holdfast.formats.log_objects import LogId
 from holdfast.state.table import merge_changes
 from holdfast.testing.stores import Fault
 

@@ -5,11 +5,11 @@ from concurrent.futures import Future
 
 import pyarrow as pa
 import pytest
+
 from changelog_harness import Harness
 from changelog_world import Waiting, change, spans
-
-from holdfast.changelog.handles import LogPiece
 from holdfast.errors import CheckpointFailed, HoldfastError, StorageError
+from holdfast.formats.handles import LogPiece
 from holdfast.testing.stores import Fault
 
 

@@ -8,18 +8,18 @@ once, or wait where the table has them. At the end nothing is stored that nobody
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from changelog_world import Waiting, World, change
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.changelog.handles import LogPiece
-from holdfast.changelog.janitor import AGAIN_S
-from holdfast.changelog.retries import RetryPolicy
-from holdfast.changelog.uploader import LOGS
+from changelog_world import Waiting, World, change
 from holdfast.changelog.writer import NeededLog
 from holdfast.errors import StorageError
+from holdfast.formats.handles import LogPiece
 from holdfast.testing.stores import Fault
+from holdfast.uploads.janitor import AGAIN_S
+from holdfast.uploads.retries import RetryPolicy
+from holdfast.uploads.uploader import LOGS
 
 KEYS = ("a", "b", "c")
 FAULTS = (Fault.FAIL, Fault.LOST_ANSWER, Fault.LATE)

@@ -4,16 +4,16 @@ import threading
 
 import pyarrow as pa
 import pytest
+
 from changelog_harness import RETRIES, Harness, wait_until
 from changelog_world import LOG, SCHEMA, change, spans
-
-from holdfast.changelog.format import LogId
-from holdfast.changelog.retries import RetryPolicy
-from holdfast.changelog.uploader import Uploader
 from holdfast.changelog.writer import ChangelogWriter
 from holdfast.errors import CheckpointFailed, SettingsError, StorageError
+from holdfast.formats.log_objects import LogId
 from holdfast.state.table import merge_changes
 from holdfast.testing.stores import Fault
+from holdfast.uploads.retries import RetryPolicy
+from holdfast.uploads.uploader import Uploader
 
 
 def test_the_life_of_a_change_follows_the_worked_example_of_the_seed(harness: Harness):

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from holdfast.exchange import sender as module
 from holdfast.exchange.sender import Sender, UnitAttempt
 from holdfast.graph.program import OperatorTarget
+from holdfast.protocol.taskmanager import ExchangeRoute, ExchangeRoutes, ExchangeTotals, SectionRows, StreamTag
 from holdfast.taskmanager.digest import fold
-from holdfast.taskmanager.protocol import ExchangeRoute, ExchangeRoutes, ExchangeTotals, SectionRows, StreamTag
 
 TARGET = OperatorTarget("op", 0, ("k",))
 SCHEMA = pa.schema([("k", pa.int64()), ("i", pa.int64())])

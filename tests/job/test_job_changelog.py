@@ -6,9 +6,9 @@ from job_kit import Feed, new_job, new_storage, newest, pairs, script, store_of,
 
 import holdfast as hf
 from holdfast import failpoints
-from holdfast.changelog.handles import TableHandle
+from holdfast.formats.handles import TableHandle
+from holdfast.formats.manifests import load_manifests
 from holdfast.journal.fence import journal_numbers, newest_checkpoint, read_record
-from holdfast.recovery.manifests import load_manifests
 from holdfast.testing import run, start
 
 BACKENDS = [hf.HashMapState(), hf.RocksDBState(), hf.RocksDBState(cache_max_entries=5)]

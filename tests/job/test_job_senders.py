@@ -16,7 +16,7 @@ from holdfast.graph.plan import Unit
 from holdfast.ids import ProcessId
 from holdfast.jobmaster.cluster import LevelRun, StartProcess
 from holdfast.jobmaster.senders import Senders
-from holdfast.taskmanager.protocol import ExchangeRoutes, Registration
+from holdfast.protocol.taskmanager import ExchangeRoutes, Registration
 
 WAIT_S_MAX = 10.0
 

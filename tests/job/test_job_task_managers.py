@@ -6,7 +6,7 @@ from holdfast.clock import ManualClock
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.cluster import StartProcess
 from holdfast.jobmaster.taskmanagers import TaskManagers
-from holdfast.taskmanager.protocol import Registration
+from holdfast.protocol.taskmanager import Registration
 
 
 class NotingCluster:

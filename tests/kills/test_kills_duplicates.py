@@ -11,7 +11,7 @@ from kills_pipelines import Shape, check
 from holdfast import failpoints
 from holdfast.exchange.task import UnitResult
 from holdfast.jobmaster.cluster import LevelRun, StartProcess
-from holdfast.taskmanager.protocol import Registration
+from holdfast.protocol.taskmanager import Registration
 from holdfast.testing.local import LocalCluster
 
 SHAPES = [

@@ -8,11 +8,9 @@ import pytest
 from materialize_kit import wait_until
 from obstore.store import MemoryStore
 
-from holdfast.changelog.attempts import RetryPolicy
-from holdfast.changelog.handles import TableHandle
-from holdfast.changelog.uploader import Uploader
 from holdfast.clock import ManualClock
 from holdfast.errors import CheckpointFailed, StorageError
+from holdfast.formats.handles import TableHandle
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.policy import MaterializationPolicy
 from holdfast.recovery.downloads import ObjectCache
@@ -20,6 +18,8 @@ from holdfast.recovery.restore import restore_table
 from holdfast.state.table import StateTable
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.stores import Fault, FaultyStore
+from holdfast.uploads.attempts import RetryPolicy
+from holdfast.uploads.uploader import Uploader
 
 KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.changelog.format import LogId
 from holdfast.changelog.writer import LogSize
+from holdfast.formats.log_objects import LogId
 from holdfast.materialize.policy import HURRIED, PATIENT, MaterializationPolicy
 
 POLICY = MaterializationPolicy(log_handles_max=4, log_ratio_max=2.0, log_bytes_min=100, interval_s=60.0)

@@ -7,13 +7,11 @@ import pyarrow as pa
 import pytest
 from obstore.store import MemoryStore
 
-from holdfast.changelog.attempts import RetryPolicy
-from holdfast.changelog.format import LogId
-from holdfast.changelog.handles import FILE, HEADING, ROWS, MaterializedPart, TableHandle
-from holdfast.changelog.uploader import Uploader
 from holdfast.clock import ManualClock
 from holdfast.errors import CorruptObject
-from holdfast.materialize.base_files import encode_heading, encode_lasting, lasting_files, read_files, read_files_head
+from holdfast.formats.base_files import encode_heading, encode_lasting, lasting_files, read_files, read_files_head
+from holdfast.formats.handles import FILE, HEADING, ROWS, MaterializedPart, TableHandle
+from holdfast.formats.log_objects import LogId
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.policy import MaterializationPolicy
 from holdfast.recovery.downloads import ObjectCache
@@ -22,6 +20,8 @@ from holdfast.settings import HashMapState, RocksDBState, StateBackend
 from holdfast.state.backends import new_table
 from holdfast.state.table import StateTable
 from holdfast.storage.obstore_store import ObstoreStore
+from holdfast.uploads.attempts import RetryPolicy
+from holdfast.uploads.uploader import Uploader
 
 KEYS = pa.schema([("k", pa.string())])
 VALUES = pa.schema([("n", pa.int64()), ("last", pa.list_(pa.int64()))])

@@ -7,9 +7,10 @@ from concurrent.futures import Future
 import pytest
 from materialize_kit import Unlogged, wait_until
 
-from holdfast.changelog.handles import FILE, TableHandle
 from holdfast.errors import CheckpointFailed, StorageError
-from holdfast.materialize import materializer, snapshot
+from holdfast.formats import snapshots
+from holdfast.formats.handles import FILE, TableHandle
+from holdfast.materialize import materializer
 from holdfast.settings import HashMapState, RocksDBState
 
 BACKENDS = [HashMapState(), RocksDBState(), RocksDBState(cache_max_entries=10)]
@@ -128,7 +129,7 @@ def test_rows_that_were_stored_are_let_go_without_a_search_for_garbage(table, mo
 
     def encode_part(log, rows, *where):
         stored.append(weakref.ref(rows))
-        return snapshot.encode_part(log, rows, *where)
+        return snapshots.encode_part(log, rows, *where)
 
     monkeypatch.setattr(materializer, "encode_part", encode_part)
     gc.disable()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from holdfast.changelog.handles import LogPiece
 from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
+from holdfast.formats.handles import LogPiece
 from holdfast.recovery.downloads import Fetched, ObjectCache, Range
 from holdfast.recovery.local import Copy, LocalCopies
 from holdfast.storage import names

@@ -12,11 +12,9 @@ import pyarrow as pa
 import pytest
 from obstore.store import MemoryStore
 
-from holdfast.changelog.attempts import RetryPolicy
-from holdfast.changelog.handles import LogPiece, TableHandle
-from holdfast.changelog.uploader import Uploader
 from holdfast.clock import ManualClock
 from holdfast.errors import CheckpointFailed, CorruptObject, HoldfastError, StorageError
+from holdfast.formats.handles import LogPiece, TableHandle
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.policy import MaterializationPolicy
 from holdfast.recovery.downloads import ObjectCache
@@ -28,6 +26,8 @@ from holdfast.state.table import StateTable
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.storage.store import ObjectStore
 from holdfast.testing.stores import FaultyStore, seeded_faults
+from holdfast.uploads.attempts import RetryPolicy
+from holdfast.uploads.uploader import Uploader
 
 GROUPS = 128
 KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])

@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from obstore.store import MemoryStore
 
-from holdfast.changelog.format import read_directory
-from holdfast.changelog.handles import TableHandle
-from holdfast.changelog.uploader import Uploader
 from holdfast.clock import ManualClock
 from holdfast.errors import CheckpointFailed
+from holdfast.formats.handles import TableHandle
+from holdfast.formats.log_objects import read_directory
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.policy import MaterializationPolicy
 from holdfast.recovery.downloads import ObjectCache
@@ -33,6 +32,7 @@ from holdfast.state.keys import encode_keys, key_groups
 from holdfast.state.table import StateTable
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.stores import Fault, FaultyStore
+from holdfast.uploads.uploader import Uploader
 
 GROUPS = 16
 KEYS = pa.schema([("k", pa.int64())])

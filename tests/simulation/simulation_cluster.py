@@ -24,11 +24,11 @@ from holdfast.graph.program import Program
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.cluster import LevelRun, StartProcess
 from holdfast.jobmaster.start import Gateway, Place, task_manager_settings
+from holdfast.protocol.taskmanager import ExchangeRoute, ExchangeRoutes
 from holdfast.settings import TaskManagerConfig
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.membership import Membership
-from holdfast.taskmanager.protocol import ExchangeRoute, ExchangeRoutes
 from holdfast.taskmanager.taskmanager import TaskManager
 
 ATTEMPTS_MAX = 3

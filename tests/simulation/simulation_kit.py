@@ -8,7 +8,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.changelog.retries import RetryPolicy
+from holdfast.uploads.retries import RetryPolicy
 
 MAX_PARALLELISM = 8
 SPEED = 25.0

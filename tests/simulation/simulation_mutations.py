@@ -8,8 +8,6 @@ from unittest import mock
 
 import msgspec
 
-from holdfast.changelog import handles
-from holdfast.changelog.ownership import Ownership
 from holdfast.changelog.writer import ChangelogWriter
 from holdfast.checkpoint import events
 from holdfast.checkpoint.coordinator import Coordinator
@@ -17,12 +15,14 @@ from holdfast.checkpoint.ledger import Ledger
 from holdfast.checkpoint.publication import Publication
 from holdfast.checkpoint.registry import ObjectRegistry, PendingHolder
 from holdfast.errors import StorageError
+from holdfast.formats import handles
 from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.jobmaster.recorder import Recorder
 from holdfast.journal import rules
 from holdfast.materialize.base import Base
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.state.table import StateTable
+from holdfast.uploads.ownership import Ownership
 
 Mutation = Callable[[], AbstractContextManager[Any]]
 
@@ -133,7 +133,7 @@ def _deletes_what_was_acknowledged() -> AbstractContextManager[Any]:
 
 
 def _does_not_look_at_late_uploads_again() -> AbstractContextManager[Any]:
-    return mock.patch("holdfast.changelog.janitor.Janitor.look_again", lambda self: None)
+    return mock.patch("holdfast.uploads.janitor.Janitor.look_again", lambda self: None)
 
 
 def _lets_a_released_object_go_at_once() -> AbstractContextManager[Any]:
@@ -177,7 +177,7 @@ def _keeps_a_base_that_was_undone() -> AbstractContextManager[Any]:
 
 
 def _forgets_the_losers_of_hedging() -> AbstractContextManager[Any]:
-    return mock.patch("holdfast.changelog.janitor.Janitor.suspect", lambda self, name: None)
+    return mock.patch("holdfast.uploads.janitor.Janitor.suspect", lambda self, name: None)
 
 
 def _publishes_by_the_settings_of_today() -> AbstractContextManager[Any]:

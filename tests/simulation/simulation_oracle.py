@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 from simulation_invariants import require, require_equal
 from simulation_kit import LEVELS, MAX_PARALLELISM
 
+from holdfast.formats.manifests import decode_manifest, load_manifests
 from holdfast.graph.program import Program
 from holdfast.journal.codec import decode_committables
 from holdfast.journal.fence import journal_numbers, read_record
 from holdfast.journal.records import CheckpointRecord
 from holdfast.recovery.downloads import ObjectCache
-from holdfast.recovery.manifests import decode_manifest, load_manifests
 from holdfast.recovery.restore import restore_table, select
 from holdfast.sinks.gathered import Named
 from holdfast.storage import names

@@ -27,7 +27,6 @@ from simulation_threads import running
 
 import holdfast as hf
 from holdfast import errors, failpoints
-from holdfast.changelog.retries import RetryPolicy
 from holdfast.graph.build import build_program
 from holdfast.graph.program import Program
 from holdfast.journal.cleanup import carry_out
@@ -41,6 +40,7 @@ from holdfast.sinks.base import Sink
 from holdfast.storage import names
 from holdfast.storage.retrying import RetryingStore
 from holdfast.testing.run import start_on
+from holdfast.uploads.retries import RetryPolicy
 
 STEPS_THAT_FAIL = (
     "task.sent",
@@ -460,8 +460,8 @@ def _places() -> Iterator[None]:
         mock.patch("holdfast.jobmaster.pace.IDLE_S_MIN", 0.05),
         mock.patch("holdfast.jobmaster.pace.IDLE_S_MAX", 0.2),
         mock.patch("holdfast.jobmaster.sweeper.AGAIN_AFTER_S", (2.0, 3.0)),
-        mock.patch("holdfast.changelog.janitor.AGAIN_S", 3.0),
-        mock.patch("holdfast.changelog.janitor.FAILED_AGAIN_S", 1.0),
+        mock.patch("holdfast.uploads.janitor.AGAIN_S", 3.0),
+        mock.patch("holdfast.uploads.janitor.FAILED_AGAIN_S", 1.0),
     ):
         yield
 

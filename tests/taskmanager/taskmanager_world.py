@@ -8,9 +8,10 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from holdfast.changelog.handles import TableHandle
 from holdfast.exchange.local import LocalSender
 from holdfast.exchange.sender import UnitAttempt
+from holdfast.formats.handles import TableHandle
+from holdfast.formats.manifests import load_manifests
 from holdfast.functions.aggregates.declared import AggregateSpec, count
 from holdfast.functions.operator import (
     BatchContext,
@@ -24,12 +25,7 @@ from holdfast.functions.operator import (
 from holdfast.graph.keygroups import key_group_range
 from holdfast.graph.program import OperatorTarget, Program
 from holdfast.ids import ProcessId, Role
-from holdfast.recovery.manifests import load_manifests
-from holdfast.recovery.restore import select
-from holdfast.settings import IN_MEMORY, StateBackend
-from holdfast.state.table import StateTable
-from holdfast.storage.store import ObjectStore, open_store
-from holdfast.taskmanager.protocol import (
+from holdfast.protocol.taskmanager import (
     Acknowledgement,
     ChangelogSettings,
     Decline,
@@ -42,6 +38,10 @@ from holdfast.taskmanager.protocol import (
     SentStream,
     SubtaskDeployment,
 )
+from holdfast.recovery.restore import select
+from holdfast.settings import IN_MEMORY, StateBackend
+from holdfast.state.table import StateTable
+from holdfast.storage.store import ObjectStore, open_store
 from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.taskmanager import TaskManager
 

@@ -7,8 +7,8 @@ import pytest
 from taskmanager_world import HOOKS, World, until
 
 from holdfast.errors import StaleCall
+from holdfast.protocol.taskmanager import ChangelogSettings
 from holdfast.storage.store import open_store
-from holdfast.taskmanager.protocol import ChangelogSettings
 from holdfast.testing.stores import Fault, FaultyStore
 
 

@@ -3,11 +3,11 @@ import pytest
 
 from holdfast.errors import HoldfastError, StaleCall, StorageError
 from holdfast.functions.operator import COMBINED_INPUT
+from holdfast.protocol.taskmanager import ExchangeTag, ExchangeTotals, ProcessRequest, SentStream
 from holdfast.taskmanager.buffers import KeptRows, SpillArea
 from holdfast.taskmanager.digest import fold
 from holdfast.taskmanager.inputs import Inputs
 from holdfast.taskmanager.outputs import Outputs
-from holdfast.taskmanager.protocol import ExchangeTag, ExchangeTotals, ProcessRequest, SentStream
 
 
 def rows(start: int, count: int = 100) -> pa.RecordBatch:

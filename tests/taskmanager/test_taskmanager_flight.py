@@ -23,10 +23,7 @@ from holdfast.functions.operator import OperatorInput
 from holdfast.graph.program import OperatorTarget
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.server import JobMasterServer
-from holdfast.taskmanager import remote
-from holdfast.taskmanager.client import TaskManagerClient
-from holdfast.taskmanager.jobmaster_client import JobMasterClient
-from holdfast.taskmanager.protocol import (
+from holdfast.protocol.taskmanager import (
     Acknowledgement,
     Decline,
     ExchangeRoute,
@@ -34,6 +31,9 @@ from holdfast.taskmanager.protocol import (
     ProcessRequest,
     Registration,
 )
+from holdfast.taskmanager import remote
+from holdfast.taskmanager.client import TaskManagerClient
+from holdfast.taskmanager.jobmaster_client import JobMasterClient
 from holdfast.taskmanager.remote import address
 from holdfast.taskmanager.security import connect, credentials, new_secret
 from holdfast.taskmanager.server import TaskManagerServer

@@ -8,9 +8,9 @@ from taskmanager_world import SECRET, NotingJobMaster, World, until
 from holdfast.clock import ManualClock
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.server import JobMasterServer
+from holdfast.protocol.taskmanager import ExchangeRoute
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.main import run_task_manager
-from holdfast.taskmanager.protocol import ExchangeRoute
 
 
 class Running:

@@ -6,7 +6,7 @@ from taskmanager_world import HOOKS, JOB, World, counting, program, rows, until
 
 from holdfast import failpoints
 from holdfast.errors import HoldfastError, StaleCall, StateTooLarge, TaskManagerLost
-from holdfast.taskmanager.protocol import ExchangeTag, ProcessRequest, SentStream
+from holdfast.protocol.taskmanager import ExchangeTag, ProcessRequest, SentStream
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,9 @@ from typing import NamedTuple, Protocol
 import msgspec
 import pyarrow as pa
 
-from holdfast.changelog.blocks import Merge
-from holdfast.changelog.format import ChangeSet
-from holdfast.changelog.handles import LogPiece
+from holdfast.formats.blocks import Merge
+from holdfast.formats.handles import LogPiece
+from holdfast.formats.log_objects import ChangeSet
 
 
 class DeferredChanges(Protocol):

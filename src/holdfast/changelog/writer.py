@@ -20,13 +20,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from holdfast.changelog.blocks import Merge
-from holdfast.changelog.format import ChangeSet, LogId
-from holdfast.changelog.handles import LogPiece
-from holdfast.changelog.packing import PersistRequest
 from holdfast.changelog.ranges import Deferred, DeferredChanges, Entry, Range, Skipped, Wanted, divides, wanted
-from holdfast.changelog.uploader import Uploader
 from holdfast.errors import CheckpointFailed, HoldfastError
+from holdfast.formats.blocks import Merge
+from holdfast.formats.handles import LogPiece
+from holdfast.formats.log_objects import ChangeSet, LogId
+from holdfast.uploads.packing import PersistRequest
+from holdfast.uploads.uploader import Uploader
 
 __all__ = ["ChangelogWriter", "DeferredChanges", "LogSize", "NeededLog"]
 

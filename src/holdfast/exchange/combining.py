@@ -14,7 +14,7 @@ from holdfast.exchange import partition
 from holdfast.exchange.sender import Sender
 from holdfast.functions.operator import Combiner
 from holdfast.graph.program import OperatorTarget
-from holdfast.taskmanager.protocol import SentStream
+from holdfast.protocol.taskmanager import SentStream
 
 
 class CombiningSender:

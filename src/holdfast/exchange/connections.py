@@ -6,8 +6,8 @@ any more, is closed. Opening a connection costs a millisecond, a call over an op
 
 import threading
 
+from holdfast.protocol.taskmanager import ExchangeRoute, ExchangeRoutes
 from holdfast.taskmanager.client import TaskManagerClient
-from holdfast.taskmanager.protocol import ExchangeRoute, ExchangeRoutes
 
 
 class Connections:

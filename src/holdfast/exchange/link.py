@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from holdfast.errors import TaskManagerLost
+from holdfast.protocol.taskmanager import SectionRows, StreamTag
 from holdfast.taskmanager.client import TaskManagerClient
-from holdfast.taskmanager.protocol import SectionRows, StreamTag
 from holdfast.taskmanager.remote import remote_error
 
 MESSAGES_WAITING_MAX = 4

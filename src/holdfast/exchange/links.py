@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from holdfast.exchange.connections import Connections
 from holdfast.exchange.sender import ExchangeSender, UnitAttempt
-from holdfast.taskmanager.protocol import ExchangeRoutes
+from holdfast.protocol.taskmanager import ExchangeRoutes
 
 
 class FlightLinks:

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from holdfast.errors import TaskManagerLost
 from holdfast.exchange.sender import Sender, UnitAttempt
-from holdfast.taskmanager.protocol import ExchangeRoutes, SectionRows, StreamTag
+from holdfast.protocol.taskmanager import ExchangeRoutes, SectionRows, StreamTag
 from holdfast.taskmanager.taskmanager import TaskManager
 
 

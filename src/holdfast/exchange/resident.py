@@ -23,8 +23,8 @@ from holdfast.exchange.task import LevelRequest, Links, UnitResult, run_unit
 from holdfast.failpoints import hit
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import Program
+from holdfast.protocol.taskmanager import ExchangeRoutes
 from holdfast.storage.store import ObjectStore
-from holdfast.taskmanager.protocol import ExchangeRoutes
 
 
 class Order(msgspec.Struct, frozen=True):

@@ -20,8 +20,7 @@ from holdfast.exchange import partition
 from holdfast.exchange.connections import Connections
 from holdfast.exchange.link import Link
 from holdfast.graph.program import OperatorTarget
-from holdfast.taskmanager.digest import fold
-from holdfast.taskmanager.protocol import (
+from holdfast.protocol.taskmanager import (
     ExchangeRoutes,
     ExchangeTag,
     ExchangeTotals,
@@ -29,6 +28,7 @@ from holdfast.taskmanager.protocol import (
     SentStream,
     StreamTag,
 )
+from holdfast.taskmanager.digest import fold
 
 ROWS_PER_MESSAGE_MIN = 64 * 1024
 """Fewer rows wait for more (until `finish`): a message costs some 50 µs whatever its size."""

@@ -35,11 +35,11 @@ from holdfast.graph.program import (
     SinkTarget,
     SourceOrigin,
 )
+from holdfast.protocol.taskmanager import SentStream
 from holdfast.sinks.base import StageContext
 from holdfast.sinks.dead_letters import bad_rows_to_batch
 from holdfast.sources.base import BadRow, Position
 from holdfast.storage.store import ObjectStore
-from holdfast.taskmanager.protocol import SentStream
 
 UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 """A second in each unit of timestamps."""

@@ -29,9 +29,9 @@ from holdfast.graph.program import (
 from holdfast.jobmaster.cluster import LevelRun
 from holdfast.jobmaster.senders import Senders
 from holdfast.jobmaster.taskmanagers import TaskManagers
+from holdfast.protocol.taskmanager import ExchangeRoutes, ProcessRequest, SentStream
 from holdfast.sources.base import BadRow
 from holdfast.storage.store import ObjectStore
-from holdfast.taskmanager.protocol import ExchangeRoutes, ProcessRequest, SentStream
 
 OPERATOR_UNIT = 1_000_000
 """Dead letters of operators are staged by the JobMaster as units from here on, apart from those of tasks."""

@@ -6,7 +6,7 @@ less the synchronous part that the TaskManager measured. Control thread only.
 
 from dataclasses import dataclass, field
 
-from holdfast.taskmanager.protocol import Acknowledgement
+from holdfast.protocol.taskmanager import Acknowledgement
 
 
 @dataclass(frozen=True)

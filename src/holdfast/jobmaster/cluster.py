@@ -13,7 +13,7 @@ from holdfast.exchange.resident import SenderGateway
 from holdfast.exchange.task import LevelRequest, UnitResult
 from holdfast.graph.plan import Unit
 from holdfast.ids import ProcessId
-from holdfast.taskmanager.protocol import ExchangeRoute, ExchangeRoutes, TaskManagerGateway
+from holdfast.protocol.taskmanager import ExchangeRoute, ExchangeRoutes, TaskManagerGateway
 
 
 class LevelRun(msgspec.Struct, frozen=True):

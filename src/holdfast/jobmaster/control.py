@@ -39,8 +39,8 @@ from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.jobmaster.waiters import when_done
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
+from holdfast.protocol.taskmanager import Acknowledgement, Decline, TaskManagerGateway
 from holdfast.storage.store import ObjectStore
-from holdfast.taskmanager.protocol import Acknowledgement, Decline, TaskManagerGateway
 
 log = logging.getLogger(__name__)
 

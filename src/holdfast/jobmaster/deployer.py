@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from holdfast import failpoints
-from holdfast.changelog.handles import TableHandle
 from holdfast.execution.calls import Step
+from holdfast.formats.handles import TableHandle
+from holdfast.formats.manifests import load_manifests
 from holdfast.graph.program import Program
 from holdfast.jobmaster.batches import BatchRunner
 from holdfast.jobmaster.control import Control
@@ -20,10 +21,9 @@ from holdfast.jobmaster.senders import Senders
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.journal.codec import StoredJob
 from holdfast.journal.records import CheckpointRecord
-from holdfast.recovery.manifests import load_manifests
+from holdfast.protocol.taskmanager import BaseCheckpoint, ChangelogSettings, Deployment, ExchangeRoutes
 from holdfast.settings import CheckpointConfig, FailoverConfig, QueryTrigger
 from holdfast.storage.store import ObjectStore
-from holdfast.taskmanager.protocol import BaseCheckpoint, ChangelogSettings, Deployment, ExchangeRoutes
 
 
 @dataclass(frozen=True)

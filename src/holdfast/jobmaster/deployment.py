@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from holdfast.changelog.handles import TableHandle
+from holdfast.formats.handles import TableHandle
 from holdfast.graph.keygroups import key_group_range
 from holdfast.graph.program import Program
+from holdfast.protocol.taskmanager import SubtaskDeployment
 from holdfast.recovery.restore import select
-from holdfast.taskmanager.protocol import SubtaskDeployment
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,9 @@ from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.jobmaster.waiters import End, Waiters
 from holdfast.jobmaster.work import Work
 from holdfast.journal.fence import TakenOver
+from holdfast.protocol.taskmanager import Acknowledgement, Decline, ExchangeRoute, Registration
 from holdfast.settings import CheckpointConfig
 from holdfast.sources.objects import SourceObjects
-from holdfast.taskmanager.protocol import Acknowledgement, Decline, ExchangeRoute, Registration
 
 log = logging.getLogger(__name__)
 

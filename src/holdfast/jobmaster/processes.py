@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from holdfast.clock import Clock
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.cluster import Cluster, StartProcess
-from holdfast.taskmanager.protocol import Registration
+from holdfast.protocol.taskmanager import Registration
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.ids import ProcessId
+from holdfast.protocol.taskmanager import Acknowledgement, Decline, JobMasterGateway, Registration
 from holdfast.taskmanager.actions import ActionServer, Handler
-from holdfast.taskmanager.protocol import Acknowledgement, Decline, JobMasterGateway, Registration
 from holdfast.taskmanager.remote import address, bind, shut_down
 
 _decode = msgspec.msgpack.decode

@@ -24,12 +24,12 @@ from holdfast.journal.codec import StoredJob
 from holdfast.journal.fence import find_base, list_journal, read_record, take_over
 from holdfast.journal.job import open_job
 from holdfast.journal.records import CheckpointRecord, Record
+from holdfast.protocol.taskmanager import Acknowledgement, Decline, Registration
 from holdfast.settings import TaskManagerConfig
 from holdfast.sinks.base import SinkContext
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sinks.targets import refuse_shared_targets
 from holdfast.storage.store import ObjectStore
-from holdfast.taskmanager.protocol import Acknowledgement, Decline, Registration
 from holdfast.taskmanager.security import new_secret
 from holdfast.taskmanager.settings import TaskManagerSettings
 

@@ -19,7 +19,7 @@ from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.calls import Calls
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.processes import HEARTBEAT_TIMEOUT_S, Processes, Serving
-from holdfast.taskmanager.protocol import ExchangeRoute, TaskManagerGateway
+from holdfast.protocol.taskmanager import ExchangeRoute, TaskManagerGateway
 
 QUICK_S = 1.0
 """A call that is answered within this time is not told: most calls take milliseconds."""

@@ -16,12 +16,12 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
+from holdfast.formats.manifests import decode_manifest
 from holdfast.ids import Epoch
 from holdfast.journal import rules
 from holdfast.journal.cleanup import CleanupPlan, needed_objects, plan_cleanup, survey
 from holdfast.journal.fence import Listed, TakenOver, list_journal, lost, newest_checkpoint, read_record
 from holdfast.journal.records import CheckpointRecord
-from holdfast.recovery.manifests import decode_manifest
 from holdfast.sinks.gathered import Named
 from holdfast.storage.store import ObjectStore
 

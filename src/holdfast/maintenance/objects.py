@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.ipc
 
-from holdfast.changelog.format import check_object, read_piece
-from holdfast.changelog.handles import ROWS, LogPiece, MaterializedPart, TableHandle
 from holdfast.errors import CorruptObject, HoldfastError
-from holdfast.materialize.base_files import read_files
-from holdfast.materialize.snapshot import read_part
+from holdfast.formats.base_files import read_files
+from holdfast.formats.handles import ROWS, LogPiece, MaterializedPart, TableHandle
+from holdfast.formats.log_objects import check_object, read_piece
+from holdfast.formats.snapshots import read_part
 from holdfast.recovery.schema import check_schema
 from holdfast.sinks.staging import StagedRows, open_rows
 from holdfast.storage import checksum

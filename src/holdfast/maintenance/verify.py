@@ -12,8 +12,9 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from holdfast.changelog.handles import Manifest, TableHandle
 from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
+from holdfast.formats.handles import Manifest, TableHandle
+from holdfast.formats.manifests import decode_manifest
 from holdfast.journal import rules
 from holdfast.journal.codec import decode_committables, decode_record
 from holdfast.journal.fence import Listed, list_journal, lost
@@ -22,7 +23,6 @@ from holdfast.journal.records import CheckpointRecord, Record
 from holdfast.maintenance import report as kinds
 from holdfast.maintenance.objects import Check, Key, Wrong, part_check, piece_check, staged_check
 from holdfast.maintenance.report import CheckpointSummary, Progress, Report
-from holdfast.recovery.manifests import decode_manifest
 from holdfast.recovery.restore import select
 from holdfast.sinks.gathered import Expanded
 from holdfast.sinks.staging import StagedRows, decode_one

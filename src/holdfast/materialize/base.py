@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from holdfast.changelog.handles import LogPiece, MaterializedPart
 from holdfast.changelog.writer import LogSize
+from holdfast.formats.handles import LogPiece, MaterializedPart
 
 BEFORE_ALL_BATCHES = -1
 

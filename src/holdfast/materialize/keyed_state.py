@@ -25,18 +25,18 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from holdfast.changelog.format import LogId
-from holdfast.changelog.handles import LogPiece, MaterializedPart, TableHandle
 from holdfast.changelog.ranges import Wanted
-from holdfast.changelog.uploader import Uploader
 from holdfast.changelog.writer import ChangelogWriter, DeferredChanges, NeededLog
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CheckpointFailed, StorageError
+from holdfast.formats.handles import LogPiece, MaterializedPart, TableHandle
+from holdfast.formats.log_objects import LogId
 from holdfast.materialize.base import BEFORE_ALL_BATCHES, Base
 from holdfast.materialize.materializer import Materialization, Materializer
 from holdfast.materialize.policy import AWAITED, MaterializationPolicy, Pace
 from holdfast.materialize.sizes import Sizes
 from holdfast.state.table import StateTable, merge_changes
+from holdfast.uploads.uploader import Uploader
 
 ROW_COUNTS_MAX = 1000
 """Batches that cuts may lag behind: handles of older ones do not say how many rows the table has."""

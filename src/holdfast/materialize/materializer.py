@@ -19,15 +19,15 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from holdfast.changelog.format import LogId
-from holdfast.changelog.handles import MaterializedPart
-from holdfast.changelog.uploader import Uploader
 from holdfast.errors import CheckpointFailed
+from holdfast.formats.base_files import encode_heading, encode_lasting, lasting_files
+from holdfast.formats.handles import MaterializedPart
+from holdfast.formats.log_objects import LogId
+from holdfast.formats.snapshots import encode_part, in_parts
 from holdfast.materialize.base import Base
-from holdfast.materialize.base_files import encode_heading, encode_lasting, lasting_files
 from holdfast.materialize.policy import Pace
-from holdfast.materialize.snapshot import encode_part, in_parts
 from holdfast.state.table import Captured, StateTable
+from holdfast.uploads.uploader import Uploader
 
 Known = Mapping[str, MaterializedPart]
 Store = Callable[[], MaterializedPart]

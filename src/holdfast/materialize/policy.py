@@ -12,8 +12,8 @@ Nothing new in the log: never.
 import zlib
 from dataclasses import dataclass
 
-from holdfast.changelog.format import LogId
 from holdfast.changelog.writer import LogSize
+from holdfast.formats.log_objects import LogId
 
 LOG_RATIO_INCREMENTAL = 0.09
 LOG_RATIO_WHOLE = 1.0

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Sequence
 
-from holdfast.changelog.handles import LogPiece
+from holdfast.formats.handles import LogPiece
 
 
 class Sizes:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from holdfast.changelog.handles import FILE, LogPiece, MaterializedPart
+from holdfast.formats.handles import FILE, LogPiece, MaterializedPart
 from holdfast.recovery.local import Copy, LocalCopies
 from holdfast.storage.store import ObjectStore
 

@@ -16,11 +16,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.ipc
 
-from holdfast.changelog.format import check_object, read_piece
-from holdfast.changelog.handles import FILE, HEADING, ROWS, LogPiece, MaterializedPart, TableHandle
 from holdfast.errors import CorruptObject
-from holdfast.materialize.base_files import FilesDirectory, read_files, read_files_head
-from holdfast.materialize.snapshot import read_part
+from holdfast.formats.base_files import FilesDirectory, read_files, read_files_head
+from holdfast.formats.handles import FILE, HEADING, ROWS, LogPiece, MaterializedPart, TableHandle
+from holdfast.formats.log_objects import check_object, read_piece
+from holdfast.formats.snapshots import read_part
 from holdfast.recovery.downloads import ObjectCache, Range
 from holdfast.recovery.local import Copy
 from holdfast.state.base_rocksdb import scan_folder

@@ -21,6 +21,7 @@ from holdfast.graph.plan import Unit
 from holdfast.graph.program import Leg, Program, SourceOrigin, Transform
 from holdfast.ids import ProcessId
 from holdfast.jobmaster.cluster import LevelRun, StartProcess
+from holdfast.protocol.taskmanager import ExchangeRoute, TaskManagerGateway
 from holdfast.sources.dataframe import DataFrameSource
 from holdfast.spark.failures import step_failure
 from holdfast.spark.hosting import Hosting
@@ -31,7 +32,6 @@ from holdfast.spark.staying import StayingProcess
 from holdfast.spark.tasks import DeliverUnit, ReadUnit, RunUnits, Shipment, StepBatches
 from holdfast.spark.transforms import declared_rows, lanes, spark_schema
 from holdfast.taskmanager.client import TaskManagerClient
-from holdfast.taskmanager.protocol import ExchangeRoute, TaskManagerGateway
 from holdfast.taskmanager.settings import TaskManagerSettings
 
 RESULT = "result binary"

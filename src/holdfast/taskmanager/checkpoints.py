@@ -16,14 +16,14 @@ from collections.abc import Callable, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from holdfast.changelog.handles import Manifest, TableHandle
-from holdfast.changelog.uploader import Uploader
 from holdfast.errors import CheckpointFailed, HoldfastError
 from holdfast.failpoints import hit
-from holdfast.recovery.manifests import encode_manifest
+from holdfast.formats.handles import Manifest, TableHandle
+from holdfast.formats.manifests import encode_manifest
+from holdfast.protocol.taskmanager import Acknowledgement, Decline, Deployment, JobMasterGateway
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
-from holdfast.taskmanager.protocol import Acknowledgement, Decline, Deployment, JobMasterGateway
+from holdfast.uploads.uploader import Uploader
 
 _log = logging.getLogger(__name__)
 

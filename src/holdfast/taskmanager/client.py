@@ -14,7 +14,7 @@ import pyarrow.flight as flight
 
 from holdfast.errors import HoldfastError, TaskManagerLost
 from holdfast.ids import ProcessId, Role
-from holdfast.taskmanager.protocol import (
+from holdfast.protocol.taskmanager import (
     Deployment,
     ExchangeRoute,
     OutputTicket,

@@ -16,16 +16,14 @@ import cloudpickle
 import msgspec
 import pyarrow as pa
 
-from holdfast.changelog.handles import TableHandle
-from holdfast.changelog.janitor import Janitor
-from holdfast.changelog.retries import RetryPolicy
-from holdfast.changelog.uploader import Uploader
 from holdfast.clock import Clock
 from holdfast.errors import CorruptObject, HoldfastError, ObjectNotFound
 from holdfast.failpoints import hit
+from holdfast.formats.handles import TableHandle
 from holdfast.graph.program import Program
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.policy import AWAITED, HURRIED, MaterializationPolicy
+from holdfast.protocol.taskmanager import BaseCheckpoint, Deployment, JobMasterGateway, SubtaskDeployment
 from holdfast.recovery.downloads import Fetched, ObjectCache, Range
 from holdfast.recovery.local import LocalCopies
 from holdfast.recovery.restore import ranges_of, restore_table
@@ -33,8 +31,10 @@ from holdfast.state.backends import tables_of
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.checkpoints import Answers, CheckpointWork
-from holdfast.taskmanager.protocol import BaseCheckpoint, Deployment, JobMasterGateway, SubtaskDeployment
 from holdfast.taskmanager.subtask import Subtask
+from holdfast.uploads.janitor import Janitor
+from holdfast.uploads.retries import RetryPolicy
+from holdfast.uploads.uploader import Uploader
 
 _log = logging.getLogger(__name__)
 

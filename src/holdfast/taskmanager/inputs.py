@@ -14,9 +14,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, StaleCall
+from holdfast.protocol.taskmanager import ExchangeTag, ExchangeTotals, ProcessRequest, SentStream
 from holdfast.taskmanager.buffers import KeptRows, SpillArea
 from holdfast.taskmanager.digest import fold
-from holdfast.taskmanager.protocol import ExchangeTag, ExchangeTotals, ProcessRequest, SentStream
 
 Section = tuple[str, int, int]
 """Operator, input number, subtask."""

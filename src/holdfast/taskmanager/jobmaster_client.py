@@ -10,7 +10,7 @@ import msgspec
 import pyarrow.flight as flight
 
 from holdfast.ids import ProcessId
-from holdfast.taskmanager.protocol import Acknowledgement, Decline, Registration
+from holdfast.protocol.taskmanager import Acknowledgement, Decline, Registration
 from holdfast.taskmanager.remote import Call, calling
 from holdfast.taskmanager.security import connect
 

@@ -14,7 +14,7 @@ from holdfast.clock import Clock
 from holdfast.errors import HoldfastError
 from holdfast.failpoints import hit
 from holdfast.ids import Role
-from holdfast.taskmanager.protocol import Reception, Registration
+from holdfast.protocol.taskmanager import Reception, Registration
 from holdfast.taskmanager.settings import ProcessSettings
 
 _log = logging.getLogger(__name__)

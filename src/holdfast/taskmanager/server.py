@@ -11,14 +11,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from holdfast.taskmanager.actions import ActionServer, Handler
-from holdfast.taskmanager.protocol import (
+from holdfast.protocol.taskmanager import (
     Deployment,
     OutputTicket,
     ProcessRequest,
     SectionRows,
     StreamTag,
 )
+from holdfast.taskmanager.actions import ActionServer, Handler
 from holdfast.taskmanager.remote import bind, serving, shut_down
 from holdfast.taskmanager.taskmanager import TaskManager
 

@@ -13,9 +13,9 @@ from concurrent.futures import Future
 
 import pyarrow as pa
 
-from holdfast.changelog.handles import TableHandle
 from holdfast.errors import TaskManagerLost
 from holdfast.failpoints import hit
+from holdfast.formats.handles import TableHandle
 from holdfast.functions.operator import BatchContext, Operator, OperatorResult
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.state.table import StateTable

@@ -22,12 +22,19 @@ from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from holdfast.changelog.janitor import Janitor
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, StaleCall
 from holdfast.failpoints import hit
 from holdfast.functions.operator import BatchContext
 from holdfast.graph.program import LATE, OperatorOrigin
+from holdfast.protocol.taskmanager import (
+    Deployment,
+    ExchangeTag,
+    JobMasterGateway,
+    ProcessRequest,
+    ProcessResult,
+    SubtaskResult,
+)
 from holdfast.recovery.local import open_copies
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.buffers import SpillArea
@@ -36,16 +43,9 @@ from holdfast.taskmanager.hosting import Hosted, host
 from holdfast.taskmanager.inputs import Inputs
 from holdfast.taskmanager.memory import check_state, give_up_undo
 from holdfast.taskmanager.outputs import Outputs
-from holdfast.taskmanager.protocol import (
-    Deployment,
-    ExchangeTag,
-    JobMasterGateway,
-    ProcessRequest,
-    ProcessResult,
-    SubtaskResult,
-)
 from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.subtask import Subtask
+from holdfast.uploads.janitor import Janitor
 
 _log = logging.getLogger(__name__)
 

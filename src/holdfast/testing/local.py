@@ -17,10 +17,7 @@ from holdfast.graph.program import Program
 from holdfast.ids import ProcessId
 from holdfast.jobmaster.cluster import LevelRun, StartProcess
 from holdfast.jobmaster.start import Gateway, Place, task_manager_settings
-from holdfast.settings import TaskManagerConfig
-from holdfast.storage.retrying import RetryingStore
-from holdfast.storage.store import ObjectStore
-from holdfast.taskmanager.protocol import (
+from holdfast.protocol.taskmanager import (
     Acknowledgement,
     Decline,
     Deployment,
@@ -30,6 +27,9 @@ from holdfast.taskmanager.protocol import (
     Registration,
     TaskManagerGateway,
 )
+from holdfast.settings import TaskManagerConfig
+from holdfast.storage.retrying import RetryingStore
+from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.taskmanager import TaskManager
 from holdfast.testing.stores import CutOffStore
 

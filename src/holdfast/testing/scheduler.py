@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from holdfast.changelog.scheduling import complete
+from holdfast.uploads.scheduling import complete
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ class _Event:
 
 
 class ManualScheduler:
-    """`changelog.scheduling.Scheduler`; lanes have no limit.
+    """`uploads.scheduling.Scheduler`; lanes have no limit.
 
     Parameters
     ----------

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import pyarrow as pa
 
-from holdfast.changelog.blocks import (
+from holdfast.errors import CorruptObject
+from holdfast.formats.blocks import (
     BLOCK_BYTES,
     BlockEntry,
     Codec,
@@ -22,9 +23,8 @@ from holdfast.changelog.blocks import (
     read_framed_directory,
     within,
 )
-from holdfast.changelog.format import LogId
-from holdfast.changelog.handles import MaterializedPart
-from holdfast.errors import CorruptObject
+from holdfast.formats.handles import MaterializedPart
+from holdfast.formats.log_objects import LogId
 from holdfast.storage.framing import frame
 
 PART_MAGIC = b"HFMP"

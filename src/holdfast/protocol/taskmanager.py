@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
-from holdfast.changelog.handles import TableHandle
+from holdfast.formats.handles import TableHandle
 from holdfast.functions.operator import Timers
 from holdfast.ids import ProcessId
 from holdfast.sources.base import BadRow

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from holdfast.changelog.handles import LogPiece, Manifest, MaterializedPart, TableHandle
 from holdfast.errors import CorruptObject, ObjectNotFound
-from holdfast.recovery.manifests import VERSION, decode_manifest, encode_manifest, load_manifests
+from holdfast.formats.handles import LogPiece, Manifest, MaterializedPart, TableHandle
+from holdfast.formats.manifests import VERSION, decode_manifest, encode_manifest, load_manifests
 from holdfast.storage import names
 from holdfast.storage.framing import frame
 from holdfast.storage.obstore_store import ObstoreStore

@@ -8,10 +8,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from holdfast.changelog.format import LogId
-from holdfast.changelog.handles import MaterializedPart
 from holdfast.errors import CorruptObject
-from holdfast.materialize.snapshot import VERSION, encode_part, in_parts, read_part
+from holdfast.formats.handles import MaterializedPart
+from holdfast.formats.log_objects import LogId
+from holdfast.formats.snapshots import VERSION, encode_part, in_parts, read_part
 from holdfast.state.table import stored_schema
 from holdfast.storage.framing import frame
 

@@ -5,19 +5,19 @@ import itertools
 import random
 
 import pytest
-from changelog_world import World, change
 from obstore.store import MemoryStore
 
-from holdfast.changelog.attempts import Upload
-from holdfast.changelog.hedging import EXTRA_REQUESTS_RATIO_MAX, TIMEOUT_S_MIN, Hedging
-from holdfast.changelog.janitor import AGAIN_S, FAILED_AGAIN_S, Janitor
-from holdfast.changelog.puts import Puts
-from holdfast.changelog.retries import RetryPolicy
-from holdfast.changelog.uploader import LOGS, SHARED
+from changelog_world import World, change
 from holdfast.errors import SettingsError, StorageError
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.scheduler import ManualScheduler
 from holdfast.testing.stores import Fault
+from holdfast.uploads.attempts import Upload
+from holdfast.uploads.hedging import EXTRA_REQUESTS_RATIO_MAX, TIMEOUT_S_MIN, Hedging
+from holdfast.uploads.janitor import AGAIN_S, FAILED_AGAIN_S, Janitor
+from holdfast.uploads.puts import Puts
+from holdfast.uploads.retries import RetryPolicy
+from holdfast.uploads.uploader import LOGS, SHARED
 
 HEDGING = RetryPolicy.fixed(3, timeout="1s", next_attempt_delay="500ms")
 

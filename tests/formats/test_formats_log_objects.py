@@ -7,10 +7,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast.changelog.blocks import encode_blocks
-from holdfast.changelog.format import OBJECT_HEADER, VERSION, ChangeSet, LogId, check_object, encode_pieces, read_piece
-from holdfast.changelog.handles import LogPiece
 from holdfast.errors import CorruptObject
+from holdfast.formats.blocks import encode_blocks
+from holdfast.formats.handles import LogPiece
+from holdfast.formats.log_objects import (
+    OBJECT_HEADER,
+    VERSION,
+    ChangeSet,
+    LogId,
+    check_object,
+    encode_pieces,
+    read_piece,
+)
 from holdfast.state.table import merge_changes, stored_schema
 from holdfast.storage.framing import HEADER_BYTES, frame
 

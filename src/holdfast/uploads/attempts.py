@@ -15,10 +15,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
-from holdfast.changelog.hedging import Hedging
-from holdfast.changelog.retries import RetryPolicy
-from holdfast.changelog.scheduling import Scheduler
 from holdfast.errors import StorageError
+from holdfast.uploads.hedging import Hedging
+from holdfast.uploads.retries import RetryPolicy
+from holdfast.uploads.scheduling import Scheduler
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
-from holdfast.changelog.attempts import Answer, Losers, Upload
-from holdfast.changelog.hedging import Hedging
-from holdfast.changelog.janitor import Janitor
-from holdfast.changelog.retries import RetryPolicy
-from holdfast.changelog.scheduling import Scheduler, report_failure
 from holdfast.metrics import Histogram
+from holdfast.uploads.attempts import Answer, Losers, Upload
+from holdfast.uploads.hedging import Hedging
+from holdfast.uploads.janitor import Janitor
+from holdfast.uploads.retries import RetryPolicy
+from holdfast.uploads.scheduling import Scheduler, report_failure
 
 DELETES = "delete"
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from holdfast.changelog.blocks import read_framed_directory
-from holdfast.changelog.format import LogId
-from holdfast.changelog.handles import FILE, HEADING, MaterializedPart
 from holdfast.errors import CorruptObject
+from holdfast.formats.blocks import read_framed_directory
+from holdfast.formats.handles import FILE, HEADING, MaterializedPart
+from holdfast.formats.log_objects import LogId
 from holdfast.storage import checksum
 from holdfast.storage.framing import frame, unframe
 

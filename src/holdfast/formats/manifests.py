@@ -1,6 +1,6 @@
 """Manifests: one TaskManager's part of a checkpoint. Drawn in docs/format/manifest.md.
 
-    object := frame("HFMF", version, zlib of msgpack of `changelog.handles.Manifest`)
+    object := frame("HFMF", version, zlib of msgpack of `formats.handles.Manifest`)
 
 Compressed, since the pieces of many logs lie in the same objects, and tables of many subtasks have one schema: a
 manifest of 24 logs with 64 pieces each takes a sixth. A reader refuses what it does not know, naming the object.
@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from holdfast.changelog.handles import Manifest
 from holdfast.errors import CorruptObject
+from holdfast.formats.handles import Manifest
 from holdfast.storage.framing import frame, unframe
 from holdfast.storage.store import ObjectStore
 

@@ -2,11 +2,11 @@
 
 from obstore.store import MemoryStore
 
-from holdfast.changelog.janitor import Janitor
-from holdfast.changelog.ownership import Ownership
-from holdfast.changelog.uploader import Uploader
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.stores import Fault, FaultyStore
+from holdfast.uploads.janitor import Janitor
+from holdfast.uploads.ownership import Ownership
+from holdfast.uploads.uploader import Uploader
 
 
 def test_an_object_that_no_acknowledgement_named_is_deleted_when_its_last_user_lets_go():

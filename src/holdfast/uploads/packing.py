@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from holdfast.changelog.blocks import BLOCK_BYTES, Merge
-from holdfast.changelog.format import OBJECT_HEADER, ChangeSet, EncodedPiece, LogId, encode_pieces
-from holdfast.changelog.handles import LogPiece
+from holdfast.formats.blocks import BLOCK_BYTES, Merge
+from holdfast.formats.handles import LogPiece
+from holdfast.formats.log_objects import OBJECT_HEADER, ChangeSet, EncodedPiece, LogId, encode_pieces
 
 
 class PersistRequest:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from holdfast.changelog.scheduling import done
+from holdfast.uploads.scheduling import done
 
 
 class InFlight:

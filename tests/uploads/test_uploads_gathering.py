@@ -1,6 +1,6 @@
 """When requests to persist are put together."""
 
-from holdfast.changelog.gathering import Gathering
+from holdfast.uploads.gathering import Gathering
 
 
 def test_nothing_is_due_before_a_request():

@@ -4,10 +4,10 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from changelog_world import World, change
 
-from holdfast.changelog.precedence import RECORD_S, WAIT_S_MAX, Precedence
+from changelog_world import World, change
 from holdfast.testing.scheduler import ManualScheduler
+from holdfast.uploads.precedence import RECORD_S, WAIT_S_MAX, Precedence
 
 FILE_BYTES = 64_000_000
 LANE_S = 0.1
@@ -135,7 +135,7 @@ def test_who_came_first_goes_first(precedence, scheduler):
 
 
 class Kept:
-    """`changelog.copies.Copies`: the names that it heard of."""
+    """`uploads.copies.Copies`: the names that it heard of."""
 
     def __init__(self) -> None:
         self.names: list[str] = []

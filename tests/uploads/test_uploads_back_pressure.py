@@ -7,18 +7,18 @@ from concurrent.futures import Future
 
 import pyarrow as pa
 import pytest
-from changelog_world import LOG, SCHEMA, World, change
 from obstore.store import MemoryStore
 
-from holdfast.changelog.format import LogId
-from holdfast.changelog.precedence import RECORD_S
-from holdfast.changelog.uploader import Uploader
+from changelog_world import LOG, SCHEMA, World, change
 from holdfast.changelog.writer import ChangelogWriter
 from holdfast.errors import CheckpointFailed
+from holdfast.formats.log_objects import LogId
 from holdfast.settings import CheckpointConfig, SettingsError
 from holdfast.state.table import merge_changes
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.stores import Fault, SlowStore
+from holdfast.uploads.precedence import RECORD_S
+from holdfast.uploads.uploader import Uploader
 
 
 def large(size_bytes: int) -> pa.RecordBatch:

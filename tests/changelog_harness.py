@@ -2,20 +2,21 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from changelog_world import LOG
+import pytest
 from obstore.store import MemoryStore
 
-from holdfast.changelog.format import read_piece
-from holdfast.changelog.handles import LogPiece
-from holdfast.changelog.retries import RetryPolicy
-from holdfast.changelog.uploader import Uploader
+from changelog_world import LOG
 from holdfast.changelog.writer import ChangelogWriter
+from holdfast.formats.handles import LogPiece
+from holdfast.formats.log_objects import read_piece
 from holdfast.state.table import merge_changes
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.storage.store import ObjectStore
 from holdfast.testing.stores import Fault, FaultyStore
+from holdfast.uploads.retries import RetryPolicy
+from holdfast.uploads.uploader import Uploader
 
 RETRIES = RetryPolicy.fixed(3, timeout=None, next_attempt_delay=0)
 
@@ -65,3 +66,11 @@ class Harness:
 def keys_of(store: ObjectStore, piece: LogPiece) -> list[str]:
     data = memoryview(store.get_range(piece.object, piece.offset, piece.length))
     return [key for rows in read_piece(data, piece, "op", "state", 0, 4) for key in rows["k"].to_pylist()]
+
+
+@pytest.fixture(name="harness")
+def make_harness() -> Iterator[Harness]:
+    harness = Harness()
+    yield harness
+    harness.gate.opened.set()
+    harness.uploader.close()

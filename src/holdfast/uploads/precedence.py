@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from holdfast.changelog.scheduling import Scheduler, done
+from holdfast.uploads.scheduling import Scheduler, done
 
 BYTES_PER_S = 250e6
 """Of reading a file, its checksum and storing it, beside a busy local disk: what begins later than so before the next

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from holdfast.changelog.scheduling import ThreadScheduler, report_failure
 from holdfast.testing.scheduler import ManualScheduler
+from holdfast.uploads.scheduling import ThreadScheduler, report_failure
 
 
 @pytest.fixture

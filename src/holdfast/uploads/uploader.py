@@ -19,21 +19,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast import failpoints
-from holdfast.changelog.copies import Copies
-from holdfast.changelog.format import OBJECT_BYTES_MAX, LogId
-from holdfast.changelog.gathering import Gathering
-from holdfast.changelog.in_flight import InFlight
-from holdfast.changelog.janitor import Janitor
-from holdfast.changelog.ownership import Ownership
-from holdfast.changelog.packing import PackedObject, PersistRequest, pack
-from holdfast.changelog.precedence import Precedence
-from holdfast.changelog.puts import DELETES, Puts
-from holdfast.changelog.retries import RetryPolicy
-from holdfast.changelog.scheduling import Scheduler, ThreadScheduler, report_failure
 from holdfast.errors import CheckpointFailed
+from holdfast.formats.log_objects import OBJECT_BYTES_MAX, LogId
 from holdfast.metrics import Histogram
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
+from holdfast.uploads.copies import Copies
+from holdfast.uploads.gathering import Gathering
+from holdfast.uploads.in_flight import InFlight
+from holdfast.uploads.janitor import Janitor
+from holdfast.uploads.ownership import Ownership
+from holdfast.uploads.packing import PackedObject, PersistRequest, pack
+from holdfast.uploads.precedence import Precedence
+from holdfast.uploads.puts import DELETES, Puts
+from holdfast.uploads.retries import RetryPolicy
+from holdfast.uploads.scheduling import Scheduler, ThreadScheduler, report_failure
 
 T = TypeVar("T")
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
-from holdfast.changelog.blocks import (
+from holdfast.errors import CorruptObject
+from holdfast.formats.blocks import (
     BLOCK_BYTES,
     Block,
     BlockEntry,
@@ -29,8 +30,7 @@ from holdfast.changelog.blocks import (
     read_framed_directory,
     within,
 )
-from holdfast.changelog.handles import LogPiece
-from holdfast.errors import CorruptObject
+from holdfast.formats.handles import LogPiece
 from holdfast.storage.framing import HEADER_BYTES, frame, unframe
 
 OBJECT_MAGIC = b"HFDS"

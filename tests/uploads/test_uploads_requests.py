@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from changelog_world import LOG, change
 
-from holdfast.changelog.retries import RetryPolicy
-from holdfast.changelog.uploader import Uploader
+from changelog_world import LOG, change
 from holdfast.changelog.writer import ChangelogWriter
 from holdfast.errors import StorageError
 from holdfast.state.table import merge_changes
 from holdfast.storage.store import ObjectStore, open_store
+from holdfast.uploads.retries import RetryPolicy
+from holdfast.uploads.uploader import Uploader
 
 
 class Server:

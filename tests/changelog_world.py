@@ -6,16 +6,16 @@ from typing import Any
 import pyarrow as pa
 from obstore.store import MemoryStore
 
-from holdfast.changelog.format import LogId, read_piece
-from holdfast.changelog.handles import LogPiece
-from holdfast.changelog.retries import RetryPolicy
-from holdfast.changelog.uploader import LOGS, Uploader
 from holdfast.changelog.writer import ChangelogWriter
+from holdfast.formats.handles import LogPiece
+from holdfast.formats.log_objects import LogId, read_piece
 from holdfast.state.table import merge_changes, stored_schema
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.storage.store import ObjectStore
 from holdfast.testing.scheduler import ManualScheduler
 from holdfast.testing.stores import Fault, FaultyStore
+from holdfast.uploads.retries import RetryPolicy
+from holdfast.uploads.uploader import LOGS, Uploader
 
 SCHEMA = stored_schema(pa.schema([("k", pa.string())]), pa.schema([("n", pa.int64())]))
 LOG = LogId("op", "state", 0, 4)

@@ -1,0 +1,3 @@
+from changelog_harness import make_harness
+
+__all__ = ["make_harness"]
