@@ -16,6 +16,7 @@ from holdfast.checkpoint.publication import Publication
 from holdfast.checkpoint.registry import ObjectRegistry, PendingHolder
 from holdfast.errors import StorageError
 from holdfast.formats import handles
+from holdfast.functions.timing.time_index import FollowedIndex
 from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.jobmaster.recorder import Recorder
 from holdfast.journal import rules
@@ -23,6 +24,7 @@ from holdfast.materialize.base import Base
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.state.table import StateTable
 from holdfast.uploads.ownership import Ownership
+from holdfast.watermarks import Watermarks
 
 Mutation = Callable[[], AbstractContextManager[Any]]
 
@@ -208,7 +210,25 @@ def _keeps_gathered_committables_twice() -> AbstractContextManager[Any]:
     return mock.patch.object(Ledger, "gathered", gathered)
 
 
+def _does_not_follow_the_table_back() -> AbstractContextManager[Any]:
+    before = FollowedIndex.begin
+
+    def begin(self: FollowedIndex) -> None:
+        if self._batch is not None and self._table.commits is None:
+            self._batch = replace(self._batch, commits=None)  # a rewound table looks like one in which nothing happened
+            return
+        before(self)
+
+    return mock.patch.object(FollowedIndex, "begin", begin)
+
+
+def _closes_again_what_the_last_batch_closed() -> AbstractContextManager[Any]:
+    return mock.patch.object(Watermarks, "closed", lambda self: {})
+
+
 MUTATIONS: dict[str, Mutation] = {
+    "an index does not follow its table back": _does_not_follow_the_table_back,
+    "windows that are closed are closed again": _closes_again_what_the_last_batch_closed,
     "an aborted checkpoint deletes its objects": _deletes_on_abort,
     "a checkpoint uses a materialization past its cut": _uses_a_base_too_early,
     "handles are narrowed wrongly": _narrows_wrongly,

@@ -15,6 +15,7 @@ from simulation_ends import Recorder
 from simulation_invariants import Broken, require_equal
 from simulation_runtime import Stalled
 from simulation_settings import Settings, draw
+from simulation_windows import check_windows
 from simulation_world import Started, World, simulating
 
 import holdfast as hf
@@ -114,6 +115,10 @@ def check_output(world: World) -> None:
     first(output(world, "counts"), "k", expected, ordered(settings, "counts"))
     if settings.chained:
         check(output(world, "levels"), "level", oracle.levels(expected), ordered(settings, "levels"))
+    if settings.windowed:
+        newest = oracle.newest_checkpoint(world.store.frozen())
+        assert newest is not None
+        check_windows(output(world, "windows"), settings.windowed, settings.keys, newest[1])
     if settings.passed_through:
         require_equal(sorted(row["value"] for row in output(world, "raw")), list(range(rows)), "rows passed through")
 

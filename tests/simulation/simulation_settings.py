@@ -89,6 +89,8 @@ class Settings:
     passed_through: bool
     marked: bool
     """With an operator whose entries come and go."""
+    windowed: str | None
+    """With windows of that kind (`simulation_windows.KINDS`)."""
     sinks: dict[str, str]
     inline_bytes_max: int
     callback_errors: float
@@ -112,6 +114,7 @@ def draw(seed: int) -> Settings:
     rows = rng.choice([40, 120, 300])
     outputs = random.Random(f"outputs of {seed}")
     processes = random.Random(f"processes of {seed}")
+    windows = random.Random(f"windows of {seed}")
     gather_bytes_max = 0 if strike.startswith("jobmaster.gather") else outputs.choice([0, 300, 2_000, 1 << 20])
     return Settings(
         seed=seed,
@@ -123,7 +126,8 @@ def draw(seed: int) -> Settings:
         chained=rng.random() < 0.15,
         passed_through=rng.random() < 0.15,
         marked=rng.random() < 0.15,
-        sinks=sinks,
+        windowed=windows.choice([None, None, "tumbling", "sliding", "session"]),
+        sinks={**sinks, "windows": sinks["counts"]},
         inline_bytes_max=inline_bytes_max,
         callback_errors=rng.choice([0.0, 0.3]),
         callback_s=rng.choice([0.0, 0.0, 3.0]),

@@ -24,6 +24,7 @@ from simulation_runtime import Process, Runtime, Stalled
 from simulation_settings import Event, Life, Settings
 from simulation_store import URL, SimulatedStore, Weather
 from simulation_threads import running
+from simulation_windows import TimedSource, check_panes, write_windows
 
 import holdfast as hf
 from holdfast import errors, failpoints
@@ -160,7 +161,8 @@ class World:
                 changelog=life.changelog,
             ),
         )
-        numbers = job.read(FedSource(splits=settings.splits, name="numbers", feed=self.feed))
+        source = TimedSource if settings.windowed else FedSource
+        numbers = job.read(source(splits=settings.splits, name="numbers", feed=self.feed))
         with_keys = numbers.map_batches(partial(keyed, settings.keys), KEYED)
         emit: Any = "every" if settings.chained else settings.emit
         counts = with_keys.key_by("k").aggregate(emit=emit, name="counts", n=hf.count())
@@ -171,6 +173,8 @@ class World:
             levelled.aggregate(emit=settings.emit, name="levels", n=hf.count()).write(  # type: ignore[arg-type]
                 declared(self.sinks["levels"], "level" if folders else None)
             )
+        if settings.windowed:
+            write_windows(numbers, settings.windowed, settings.keys, declared(self.sinks["windows"], None))
         if settings.marked:
             with_keys.key_by("k").process(Marks(), "k BIGINT", name="marks").write(hf.NoopSink(name="marks-out"))
         if settings.passed_through:
@@ -421,6 +425,8 @@ class World:
         if self.settings.chained:
             found = oracle.restored(store, record, self.program, "levels", "level", "n.count")
             require_equal(found, dict(oracle.levels(counts)), f"state of levels at batch {record.batch}")
+        if self.settings.windowed:
+            check_panes(store, record, self.program, self.settings.windowed, self.settings.keys)
         if self.settings.marked:
             tables = oracle.restored_tables(store, record, self.program, "marks")
             odd = {row["k"] for row in tables["state"] if row["odd"] is not None}

@@ -21,6 +21,8 @@ QUICK = {
     "what is being gathered is swept",
     "what gathered committables name is swept",
     "gathered committables are kept twice",
+    "an index does not follow its table back",
+    "windows that are closed are closed again",
     "a group is published by the settings of today",
 }
 """Those that show within a few seeds."""

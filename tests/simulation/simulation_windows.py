@@ -1,0 +1,143 @@
+"""Windows of a simulated job: rows with times out of order, what windows there must be, and what is kept of them."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import simulation_oracle as oracle
+from simulation_ends import FedSource
+from simulation_invariants import require_equal
+
+import holdfast as hf
+from holdfast.functions.windows.declared import PANE, SessionWindow, Window
+from holdfast.graph.program import Program
+from holdfast.journal.records import CheckpointRecord
+from holdfast.sinks.base import Sink
+from holdfast.sources.base import SourceBatch, SplitRead
+from holdfast.storage.store import ObjectStore
+
+SECOND = 1_000_000
+JITTER_S, DELAY_S = 5, 6
+"""No row is late: within a split, none is further behind the newest one than the jitter."""
+TIMED = pa.schema([("value", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+TIMED_KEYED = pa.schema([("k", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+KINDS = ("tumbling", "sliding", "session")
+
+Key = tuple[int, int, int]
+"""Key, start and end of a window, in microseconds."""
+
+
+def time_of(value: int) -> int:
+    """A second for each number, out of order by up to the jitter."""
+    return (value + value * 7919 % JITTER_S) * SECOND
+
+
+@dataclass(frozen=True)
+class TimedSource(FedSource):
+    """The numbers, each with its event time."""
+
+    def schema(self) -> pa.Schema:
+        return TIMED
+
+    def read(self, read: SplitRead) -> Iterator[SourceBatch]:
+        for batch in super().read(read):
+            values = batch.rows.column("value")
+            times = pa.array([time_of(value) for value in values.to_pylist()], TIMED.field("at").type)
+            yield SourceBatch(pa.RecordBatch.from_arrays([values, times], schema=TIMED), batch.position)
+
+
+def keyed_times(keys: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The event times, with the numbers' remainders as keys."""
+    groups = pa.array(batch.column("value").to_numpy() % keys)
+    return pa.RecordBatch.from_arrays([groups, batch.column("at")], schema=TIMED_KEYED)
+
+
+def window_of(kind: str, keys: int) -> Any:
+    if kind == "session":
+        return hf.session_window("at", keys + 1)
+    return hf.window("at", "20s") if kind == "tumbling" else hf.window("at", "20s", "8s", start="3s")
+
+
+def write_windows(numbers: hf.Stream, kind: str, keys: int, sink: Sink) -> None:
+    timed = numbers.with_watermark("at", DELAY_S).map_batches(partial(keyed_times, keys), TIMED_KEYED)
+    counts = timed.key_by("k", window_of(kind, keys)).aggregate(n=hf.count(), name="windows")
+    counts.map_batches(bounds_as_numbers, "k BIGINT, start BIGINT, stop BIGINT, n BIGINT").write(sink)
+
+
+def bounds_as_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    k, start, stop, n = batch.columns
+    arrays = [k, start.cast(pa.int64()), stop.cast(pa.int64()), n]
+    return pa.RecordBatch.from_arrays(arrays, names=["k", "start", "stop", "n"])
+
+
+def expected(kind: str, keys: int, positions: Mapping[str, Any], until_us: int) -> Counter[Key]:
+    """The rows of each window that ends by then."""
+    window = window_of(kind, keys)
+    rows = sorted((value % keys, time_of(value)) for value in oracle.values(positions))
+    found = _sessions(rows, window) if isinstance(window, SessionWindow) else _windows(rows, window)
+    return Counter({key: n for key, n in found.items() if key[2] <= until_us})
+
+
+def _windows(rows: list[tuple[int, int]], window: Window) -> Counter[Key]:
+    found: Counter[Key] = Counter()
+    for key, at in rows:
+        start = (at - window.start_us) // window.slide_us * window.slide_us + window.start_us
+        while start + window.size_us > at:
+            found[key, start, start + window.size_us] += 1
+            start -= window.slide_us
+    return found
+
+
+def _sessions(rows: list[tuple[int, int]], window: SessionWindow) -> Counter[Key]:
+    found: Counter[Key] = Counter()
+    last: tuple[int, int, int, int] | None = None
+    for key, at in [*rows, (-1, 0)]:
+        if last is not None and last[0] == key and at <= last[2]:
+            last = (key, last[1], at + window.gap_us, last[3] + 1)
+            continue
+        if last is not None:
+            found[last[:3]] = last[3]
+        last = (key, at, at + window.gap_us, 1)
+    return found
+
+
+def watermark_of(record: CheckpointRecord) -> int:
+    """The watermark of the record's last batch; long ago where there was none."""
+    time = record.watermarks.get("numbers/at")
+    return -(1 << 60) if time is None or time.watermark_us is None else time.watermark_us
+
+
+def check_windows(found: oracle.Rows, kind: str, keys: int, record: CheckpointRecord) -> None:
+    """Every window that the watermark has passed came out, once and whole; no other one did.
+
+    Windows that closed in batches without rows, after all that a start was waited for, may still be unpublished.
+    """
+    given = sorted(((row["k"], row["start"], row["stop"]), row["n"]) for row in found)
+    wanted = expected(kind, keys, record.offsets["numbers"], watermark_of(record))
+    if record.groups.get("windows-out"):
+        wanted = Counter({key: n for key, n in wanted.items() if (key, n) in given})
+    require_equal(given, sorted(wanted.items()), "windows")
+
+
+def check_panes(store: ObjectStore, record: CheckpointRecord, program: Program, kind: str, keys: int) -> None:
+    """The state has what open windows need, and nothing else."""
+    tables = oracle.restored_tables(store, record, program, "windows")
+    window, until_us, positions = window_of(kind, keys), watermark_of(record), record.offsets["numbers"]
+    if isinstance(window, SessionWindow):
+        closed = expected(kind, keys, positions, until_us)
+        wanted = expected(kind, keys, positions, 1 << 60) - closed
+        sessions = {(row["k"], row["__session"], row["__end"]): row["n.count"] for row in tables["state"]}
+        require_equal(sessions, dict(wanted), f"sessions at batch {record.batch}")
+        newest = {key: max(start for k, start, _ in wanted if k == key) for key, _, _ in wanted}
+        require_equal({row["k"]: row["__session"] for row in tables["newest"]}, newest, "newest sessions")
+        return
+    found = {(row["k"], row[PANE]): row["n.count"] for row in tables["state"]}
+    panes = Counter(
+        (value % keys, (time_of(value) - window.start_us) // window.pane_us * window.pane_us + window.start_us)
+        for value in oracle.values(positions)
+    )
+    kept = {key: n for key, n in panes.items() if key[1] >= window.closed_before(until_us)}
+    require_equal(found, kept, f"panes at batch {record.batch}")
