@@ -141,6 +141,15 @@ def marks(positions: Mapping[str, Any], keys: int, buckets: int) -> tuple[set[in
     return odd, {place: count % 3 for place, count in entries.items() if count % 3}
 
 
+def check_marks(store: ObjectStore, record: CheckpointRecord, program: Program, keys: int, buckets: int) -> None:
+    """The state of `Marks` is what the input says."""
+    tables = restored_tables(store, record, program, "marks")
+    odd = {row["k"] for row in tables["state"] if row["odd"] is not None}
+    entries = {(row["k"], row["__map_key"]): row["__value"] for row in tables["seen.entries"]}
+    wanted = marks(record.offsets["numbers"], keys, buckets)
+    require_equal((odd, entries), wanted, f"state of marks at batch {record.batch}")
+
+
 def parquet_rows(url: str) -> Rows:
     """The published rows of a `ParquetSink`, whatever is staged, with the numbers that their folders say."""
     store = open_store(url)

@@ -428,11 +428,7 @@ class World:
         if self.settings.windowed:
             check_panes(store, record, self.program, self.settings.windowed, self.settings.keys)
         if self.settings.marked:
-            tables = oracle.restored_tables(store, record, self.program, "marks")
-            odd = {row["k"] for row in tables["state"] if row["odd"] is not None}
-            entries = {(row["k"], row["__map_key"]): row["__value"] for row in tables["seen.entries"]}
-            wanted = oracle.marks(record.offsets["numbers"], self.settings.keys, Marks.BUCKETS)
-            require_equal((odd, entries), wanted, f"state of marks at batch {record.batch}")
+            oracle.check_marks(store, record, self.program, self.settings.keys, Marks.BUCKETS)
 
 
 @contextmanager
