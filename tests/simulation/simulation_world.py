@@ -166,12 +166,11 @@ class World:
         with_keys = numbers.map_batches(partial(keyed, settings.keys), KEYED)
         emit: Any = "every" if settings.chained else settings.emit
         counts = with_keys.key_by("k").aggregate(emit=emit, name="counts", n=hf.count())
-        folders = life.partitioned
-        counts.write(declared(self.sinks["counts"], "k" if folders else None))
+        counts.write(declared(self.sinks["counts"], "k" if life.partitioned else None))
         if settings.chained:
             levelled = counts.map_batches(by_level, LEVELLED).key_by("level")
             levelled.aggregate(emit=settings.emit, name="levels", n=hf.count()).write(  # type: ignore[arg-type]
-                declared(self.sinks["levels"], "level" if folders else None)
+                declared(self.sinks["levels"], "level" if life.partitioned else None)
             )
         if settings.windowed:
             write_windows(numbers, settings.windowed, settings.keys, declared(self.sinks["windows"], None))
