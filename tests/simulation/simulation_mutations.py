@@ -15,9 +15,11 @@ from holdfast.checkpoint.ledger import Ledger
 from holdfast.checkpoint.publication import Publication
 from holdfast.checkpoint.registry import ObjectRegistry, PendingHolder
 from holdfast.errors import StorageError
+from holdfast.execution import events as ev
 from holdfast.formats import handles
 from holdfast.functions.timing.time_index import FollowedIndex
 from holdfast.jobmaster.job_facts import JobFacts
+from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.recorder import Recorder
 from holdfast.journal import rules
 from holdfast.materialize.base import Base
@@ -226,6 +228,12 @@ def _closes_again_what_the_last_batch_closed() -> AbstractContextManager[Any]:
     return mock.patch.object(Watermarks, "closed", lambda self: {})
 
 
+def _goes_back_to_an_older_checkpoint() -> AbstractContextManager[Any]:
+    return mock.patch.object(
+        JobMaster, "_base_chosen", lambda self, promise: self._tell(ev.BaseChosen(self._base.number))
+    )
+
+
 MUTATIONS: dict[str, Mutation] = {
     "an index does not follow its table back": _does_not_follow_the_table_back,
     "windows that are closed are closed again": _closes_again_what_the_last_batch_closed,
@@ -246,6 +254,7 @@ MUTATIONS: dict[str, Mutation] = {
     "a rewind keeps a materialization of what was undone": _keeps_a_base_that_was_undone,
     "uploads that were reported as failed are forgotten": _forgets_the_losers_of_hedging,
     "changes whose upload failed are lost": _uploads_nothing_again_after_a_failure,
+    "a restart takes the checkpoint that the query began from": _goes_back_to_an_older_checkpoint,
     "a group is published by the settings of today": _publishes_by_the_settings_of_today,
     "committables are gathered across a cut": _gathers_across_cuts,
     "what is being gathered is swept": _forgets_what_is_being_gathered,

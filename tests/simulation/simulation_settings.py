@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from holdfast import failpoints
 
@@ -22,8 +23,9 @@ class Event:
     action: str
     """crash: the process that is there; kill: a TaskManager; master: the JobMaster; replace: it stands still, a next
     one takes over, and it goes on; still: the process that is there stands still for a while; stop: orderly;
-    fail: the next step of a batch or checkpoint that can; checkpoint: one is asked for; failover: the job goes back to
-    its newest checkpoint."""
+    hang: the next call to a TaskManager that can, until its process is ended; storm: TaskManagers die again and again,
+    soon after they start; fail: the next step of a batch or checkpoint that can; checkpoint: one is asked for;
+    failover: the job goes back to its newest checkpoint."""
     task_manager: int = 0
     at: str | None = None
 
@@ -57,6 +59,9 @@ class Life:
     senders: int = 0
     """How many stay; 0: a task for each unit."""
     heartbeat_timeout_s: float = 30.0
+    restarts_max: int = 10
+    losses_max: int = 10
+    call_timeout_s: float = 600.0
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,7 @@ def draw(seed: int) -> Settings:
     outputs = random.Random(f"outputs of {seed}")
     processes = random.Random(f"processes of {seed}")
     windows = random.Random(f"windows of {seed}")
+    storms = random.Random(f"storms of {seed}")
     gather_bytes_max = 0 if strike.startswith("jobmaster.gather") else outputs.choice([0, 300, 2_000, 1 << 20])
     return Settings(
         seed=seed,
@@ -138,12 +144,27 @@ def draw(seed: int) -> Settings:
                 partitioned=outputs.random() < 0.3,
                 senders=max(int(strike.startswith("sender.")), processes.choice([0, 1, 2, 3])),
                 heartbeat_timeout_s=processes.choice([30.0, 30.0, 5.0]),
+                **_storm(storms, life),
             )
             for life in _lives(rng, rows, strike)
         ),
         gather_bytes_max=gather_bytes_max,
         portion_bytes_max=outputs.choice([1, 1 << 26]),
     )
+
+
+def _storm(rng: random.Random, life: Life) -> dict[str, Any]:
+    """Some lives have calls that hang and TaskManagers that keep dying, against budgets that may be small."""
+    actions = [action for action in ("hang", "hang", "storm") if rng.random() < 0.15]
+    if not actions:
+        return {}
+    events = [*life.events, *(Event(_moment(rng), action) for action in actions)]
+    return {
+        "events": tuple(sorted(events, key=lambda event: event.hit)),
+        "restarts_max": rng.choice([3, 10]),
+        "losses_max": rng.choice([3, 10]),
+        "call_timeout_s": rng.choice([2.0, 20.0]),
+    }
 
 
 def _surroundings(rng: random.Random) -> Surroundings:

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import simulation_oracle as oracle
 from simulation_cluster import Network, SimulatedCluster
+from simulation_disturbances import hit
 from simulation_ends import FedSource, Feed, Marks, Recorder, SimulatedClock, declared
 from simulation_files import files_end_with_processes
 from simulation_invariants import Broken, require, require_equal
@@ -43,18 +44,6 @@ from holdfast.storage.retrying import RetryingStore
 from holdfast.testing.run import start_on
 from holdfast.uploads.retries import RetryPolicy
 
-STEPS_THAT_FAIL = (
-    "task.sent",
-    "taskmanager.process.after",
-    "jobmaster.level.before",
-    "jobmaster.commit.before",
-    "changelog.upload.before",
-    "materialize.upload.before",
-    "taskmanager.cut.uploaded",
-    "taskmanager.cut.manifest",
-    "jobmaster.record.stored",
-    "jobmaster.record.before",
-)
 Condition = Callable[[], object]
 LIFE_S_MAX = 3_000.0
 STATE_CHECKED_EVERY = 4
@@ -77,7 +66,8 @@ class Started:
         self.events = list(events)
         self.hits = 0
         self.hits_at: dict[str, int] = {}
-        self.to_fail = 0
+        self.to_fail = self.to_hang = self.to_die = 0
+        """So many of the next steps that can are to fail, to hang, or to be the end of their process."""
         self.disturbed = bool(events)
 
     def due(self, name: str) -> list[Event]:
@@ -143,6 +133,13 @@ class World:
             task_managers=life.task_managers,
             max_rows_per_batch=life.rows_per_batch,
             state=hf.HashMapState() if life.cache_entries is None else hf.RocksDBState(life.cache_entries),
+            failover=hf.FailoverConfig(
+                restarts_max=life.restarts_max,
+                losses_max=life.losses_max,
+                deploy_timeout=life.call_timeout_s,
+                process_timeout=life.call_timeout_s,
+                commit_timeout=life.call_timeout_s,
+            ),
             task_manager=hf.TaskManagerConfig(
                 local_dir=self.local_dir,
                 local_recovery=life.local_recovery,
@@ -196,7 +193,7 @@ class World:
         self.store.weather = Weather(0.0, weather.delay_s, 0.0, weather.late_s)
         self.network.lost = self.network.doubled = 0.0
         for started in self.starts:
-            started.events, started.to_fail = [], 0
+            started.events, started.to_fail, started.to_hang, started.to_die = [], 0, 0, 0
         for sink in self.sinks.values():
             if isinstance(sink, hf.CallbackSink) and isinstance(sink.fn, Recorder):
                 sink.fn.errors_ratio = 0.0
@@ -335,51 +332,6 @@ class World:
         epoch = 0 if started.cluster is None else started.cluster.place.epoch
         return any(other > epoch for other in self._takeovers)
 
-    # --- failpoints ---------------------------------------------------------------------------------------------------
-
-    def hit(self, name: str) -> None:
-        fiber = self.runtime.current
-        if fiber is None or not self.starts:
-            return
-        self.runtime.note("hit", name)
-        started = self.starts[-1]
-        if started.over:
-            return
-        for event in started.due(name):
-            self._act(event, name, started, fiber.process)
-        if started.to_fail and name in STEPS_THAT_FAIL:
-            started.to_fail -= 1
-            raise errors.StorageError(f"{name} failed (injected)")
-
-    def _act(self, event: Event, name: str, started: Started, process: Process) -> None:
-        self.runtime.note("event", event.action)
-        match event.action:
-            case "crash":
-                self.struck.add(name)
-                process.kill()
-            case "master":
-                started.fate = "crash"
-                started.process.kill()
-            case "still":
-                self.runtime.later(self.rng.expovariate(0.3), process.resume)
-                process.pause()
-            case "replace":
-                started.fate = "replace"
-                started.over = True
-                self.runtime.later(self.rng.expovariate(0.1), started.process.resume)
-                started.process.pause()
-            case "kill" if started.cluster is not None:
-                started.cluster.kill(event.task_manager)
-            case "fail":
-                started.to_fail += 1
-            case "checkpoint" if started.query is not None:
-                started.query._master.trigger_checkpoint()
-            case "failover" if started.query is not None:
-                started.query._master.restart("asked for")
-            case "stop" if started.query is not None:
-                started.fate = "stop"
-                self.runtime.spawn(started.query.stop, "stop", started.process)
-
     # --- what is always true ------------------------------------------------------------------------------------------
 
     def created(self, name: str, data: bytes) -> None:
@@ -444,7 +396,7 @@ def simulating(settings: Settings) -> Iterator[World]:
         # Databases of processes that still live are closed with the runtime, before their folder goes.
         stack.enter_context(running(runtime, settings.seed))
         world = World(settings, runtime, folder)
-        failpoints.listen(world.hit)
+        failpoints.listen(partial(hit, world))
         stack.callback(failpoints.listen, None)
         yield world
 

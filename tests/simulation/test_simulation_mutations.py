@@ -14,6 +14,7 @@ QUICK = {
     "a false refusal is believed",
     "a group is published under a later number",
     "a TaskManager deletes what it acknowledged",
+    "a restart takes the checkpoint that the query began from",
     "a rewind forgets the table",
     "an aborted checkpoint deletes its objects",
     "objects go although others hold them",
