@@ -9,7 +9,7 @@ BENCH :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-pure test-spark test-kill test-long test-versions simulate check format \
-        bench-count bench-latency bench-state bench-functions bench-uploads bench-memory bench-checkpoints freeze clean
+        bench-count bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-checkpoints freeze clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -56,6 +56,9 @@ format: setup  ## Rewrite the code in the project's style
 
 bench-count: setup  ## Throughput of a keyed count, end to end, as one JSON line (options: BENCH="--seconds 60 …")
 	@$(RUN) python -m benchmarks.count --json $(BENCH)
+
+bench-scale: setup  ## What the driver costs with 1 to 64 TaskManagers, as one JSON line
+	@$(RUN) python -m benchmarks.scale --json $(BENCH)
 
 bench-latency: setup  ## From new data to committed state, and until published, as one JSON line
 	@$(RUN) python -m benchmarks.latency --json $(BENCH)
