@@ -18,18 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
-from holdfast.taskmanager.protocol import (
-    Acknowledgement,
-    Deployment,
-    ExchangeRoute,
-    ExchangeTotals,
-    ProcessRequest,
-    ProcessResult,
-    Registration,
-    SentStream,
-    SubtaskDeployment,
-    SubtaskResult,
-)
 
 from holdfast.errors import ObjectExists, ObjectNotFound, TaskManagerLost
 from holdfast.exchange.resident import Order
@@ -44,6 +32,18 @@ from holdfast.jobmaster.cluster import LevelRun, StartProcess
 from holdfast.jobmaster.identity import identities
 from holdfast.jobmaster.known_metrics import OF_TASK_MANAGERS
 from holdfast.jobmaster.start import Gateway, Place
+from holdfast.protocol.taskmanager import (
+    Acknowledgement,
+    Deployment,
+    ExchangeRoute,
+    ExchangeTotals,
+    ProcessRequest,
+    ProcessResult,
+    Registration,
+    SentStream,
+    SubtaskDeployment,
+    SubtaskResult,
+)
 from holdfast.sinks.staging import StagedParquet, encode
 from holdfast.storage import names
 from holdfast.storage.store import ObjectInfo
