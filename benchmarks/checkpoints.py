@@ -52,8 +52,7 @@ from holdfast.clock import SystemClock
 from holdfast.jobmaster.checkpoint_stats import CheckpointStats
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore, open_store
-from holdfast.taskmanager.garbage import GarbageCollection
-from holdfast.taskmanager.malloc import keep_freed_memory
+from holdfast.taskmanager.process_memory import GarbageCollection, keep_freed_memory
 from holdfast.testing import ThrottledStore, start
 from holdfast.testing.local import LocalCluster
 

@@ -21,7 +21,7 @@ import holdfast as hf
 from holdfast.clock import SystemClock
 from holdfast.functions.operator import BatchContext, Operator, OperatorInput
 from holdfast.functions.process.declared import ProcessSpec
-from holdfast.taskmanager.garbage import GarbageCollection
+from holdfast.taskmanager.process_memory import GarbageCollection
 
 BATCH_ROWS = 100_000
 INPUT = pa.schema([("k", pa.int64()), ("v", pa.int64())])

@@ -23,7 +23,8 @@ from obstore.store import MemoryStore
 
 from holdfast.clock import ManualClock
 from holdfast.formats.handles import TableHandle
-from holdfast.materialize.keyed_state import KeyedState
+from holdfast.formats.log_objects import LogId
+from holdfast.materialize.logged_table import LoggedTable
 from holdfast.materialize.policy import MaterializationPolicy
 from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.local import LocalCopies
@@ -70,7 +71,7 @@ class State:
         self.uploader = Uploader(self.store, 1, 1, copies=self.copies)
         self.table = self.new_table()
         policy = MaterializationPolicy(interval_s=1.0, log_handles_max=1 << 30, log_bytes_min=1 << 60)
-        self.keyed = KeyedState("bench", "state", self.table, 0, GROUPS, self.uploader, policy, self.clock)
+        self.keyed = LoggedTable(LogId("bench", "state", 0, GROUPS), self.table, self.uploader, policy, self.clock)
         self.rng = np.random.default_rng(1)
         self.batch = -1
 
@@ -93,9 +94,7 @@ class State:
         column.values[slots] = values
         column.valid[slots] = True
         self.table.present[slots] = True
-        changes = self.keyed.changes()
-        self.table.commit()
-        self.keyed.committed(self.batch, changes)
+        self.keyed.commit(self.batch)
 
     def fill(self) -> None:
         for start in range(0, self.rows, BATCH_ROWS):

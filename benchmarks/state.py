@@ -49,8 +49,7 @@ from holdfast.state.backends import new_table
 from holdfast.state.compiled import kernel
 from holdfast.state.table import StateTable, merge_changes
 from holdfast.storage.obstore_store import ObstoreStore
-from holdfast.taskmanager.garbage import GarbageCollection
-from holdfast.taskmanager.malloc import keep_freed_memory
+from holdfast.taskmanager.process_memory import GarbageCollection, keep_freed_memory
 from holdfast.uploads.uploader import Uploader
 
 BATCH_ROWS = 100_000

@@ -11,8 +11,9 @@ import pyarrow as pa
 from obstore.store import MemoryStore
 
 from holdfast.formats.handles import TableHandle
-from holdfast.materialize.keyed_state import KeyedState
+from holdfast.formats.log_objects import LogId
 from holdfast.materialize.policy import AWAITED
+from holdfast.materialize.snapshotted_table import SnapshottedTable
 from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.restore import restore_table
 from holdfast.settings import StateBackend
@@ -46,7 +47,7 @@ class Unlogged:
             FaultyStore(self.inner, self._fault), 1, 1, retries=RetryPolicy.none(), materializations_max=AWAITED.lanes
         )
         self.table = new_table(state, str(folder), KEYS, VALUES, GROUPS)
-        self.keyed = KeyedState("count", "state", self.table, 0, GROUPS, self.uploader, changelog=False)
+        self.keyed = SnapshottedTable(LogId("count", "state", 0, GROUPS), self.table, self.uploader)
         self.batch = -1
         self._model: dict[int, dict[int, int]] = {-1: {}}
 
@@ -64,14 +65,12 @@ class Unlogged:
         self.table.undo()
 
     def commit(self, keys: range) -> None:
-        changes = self.keyed.changes()
-        self.table.commit()
         counts = dict(self.counts())
         self.batch += 1
         for key in keys:
             counts[key] = counts.get(key, 0) + 1
         self._model[self.batch] = counts
-        self.keyed.committed(self.batch, changes)
+        self.keyed.commit(self.batch)
 
     def run(self, keys: range) -> None:
         """A batch that counts these keys."""

@@ -11,7 +11,8 @@ from obstore.store import MemoryStore
 from holdfast.clock import ManualClock
 from holdfast.errors import CheckpointFailed, StorageError
 from holdfast.formats.handles import TableHandle
-from holdfast.materialize.keyed_state import KeyedState
+from holdfast.formats.log_objects import LogId
+from holdfast.materialize.logged_table import LoggedTable
 from holdfast.materialize.policy import MaterializationPolicy
 from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.restore import restore_table
@@ -36,7 +37,7 @@ class Subtask:
         self.clock = ManualClock()
         self.uploader = Uploader(FaultyStore(self.inner, self._fault), 1, 1, retries=RetryPolicy(1, 0.0))
         self.table = StateTable(KEYS, VALUES, 16)
-        self.keyed = KeyedState("count", "state", self.table, 0, 16, self.uploader, policy, self.clock)
+        self.keyed = LoggedTable(LogId("count", "state", 0, 16), self.table, self.uploader, policy, self.clock)
         self.batch = -1
         self.expected: dict[int, dict[int, int]] = {-1: {}}
 
@@ -49,13 +50,11 @@ class Subtask:
         for slot in slots:
             counts.values[slot] = counts.values[slot] + 1 if self.table.present[slot] else 1
             counts.valid[slot] = self.table.present[slot] = True
-        changes = self.table.defer_changes()
-        self.table.commit()
         state = dict(self.expected[self.batch - 1])
         for key in keys:
             state[key] = state.get(key, 0) + 1
         self.expected[self.batch] = state
-        self.keyed.committed(self.batch, changes)
+        self.keyed.commit(self.batch)
         return self.batch
 
     def checkpoint(self, checkpoint_id: int, batch: int | None = None) -> TableHandle:
@@ -381,7 +380,7 @@ def test_after_a_materialization_that_took_long_the_next_one_waits_a_fifth_as_lo
     subtask.clock.advance(5.0)
     subtask.shared_open.set()
     subtask.materialized(2)
-    subtask.keyed._policy = MaterializationPolicy(log_handles_max=1)
+    subtask.keyed._schedule._policy = MaterializationPolicy(log_handles_max=1)
     subtask.run(1)
     subtask.checkpoint(1)
     subtask.clock.advance(0.5)

@@ -12,7 +12,7 @@ from holdfast.errors import CorruptObject
 from holdfast.formats.base_files import encode_heading, encode_lasting, lasting_files, read_files, read_files_head
 from holdfast.formats.handles import FILE, HEADING, ROWS, MaterializedPart, TableHandle
 from holdfast.formats.log_objects import LogId
-from holdfast.materialize.keyed_state import KeyedState
+from holdfast.materialize.logged_table import LoggedTable
 from holdfast.materialize.policy import MaterializationPolicy
 from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.restore import restore_table
@@ -37,7 +37,7 @@ class Subtask:
         self.uploader = Uploader(self.inner, 1, 1, retries=RetryPolicy(1, 0.0))
         self.table = new_table(RocksDBState(cache_max_entries=limit), str(folder), KEYS, VALUES, GROUPS)
         policy = MaterializationPolicy(interval_s=1.0, log_handles_max=1000)
-        self.keyed = KeyedState("count", "state", self.table, 0, GROUPS, self.uploader, policy, self.clock)
+        self.keyed = LoggedTable(LogId("count", "state", 0, GROUPS), self.table, self.uploader, policy, self.clock)
         self.batch = -1
         self.model: dict[str, tuple[int, list[int]]] = {}
 
@@ -52,14 +52,12 @@ class Subtask:
             last.values[slot] = [self.batch]
         count.valid[slots] = last.valid[slots] = True
         self.table.present[slots] = not delete
-        changes = self.table.changes()
-        self.table.commit()
         for key in (f"key {k}" for k in keys):
             if delete:
                 self.model.pop(key, None)
             else:
                 self.model[key] = self.model.get(key, (0, []))[0] + 1, [self.batch]
-        self.keyed.committed(self.batch, changes)
+        self.keyed.commit(self.batch)
         self.uploader.in_background(lambda: None).result(30)
 
     def checkpoint(self) -> TableHandle:

@@ -15,8 +15,11 @@ from obstore.store import MemoryStore
 from holdfast.clock import ManualClock
 from holdfast.errors import CheckpointFailed, CorruptObject, HoldfastError, StorageError
 from holdfast.formats.handles import LogPiece, TableHandle
+from holdfast.formats.log_objects import LogId
 from holdfast.materialize.keyed_state import KeyedState
+from holdfast.materialize.logged_table import LoggedTable
 from holdfast.materialize.policy import MaterializationPolicy
+from holdfast.materialize.snapshotted_table import SnapshottedTable
 from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.restore import restore_table, select
 from holdfast.settings import HashMapState, RocksDBState, StateBackend
@@ -187,17 +190,11 @@ class Subtask:
         own = select(self.handles, "count", "state", self.start, self.stop)
         self.table = new_table(self.backend, None, KEYS, VALUES, GROUPS)
         files = restore_table(self.table, own, self.cache, self.start, self.stop)
-        self.keyed = KeyedState(
-            "count",
-            "state",
-            self.table,
-            self.start,
-            self.stop,
-            self.uploader,
-            POLICY,
-            ManualClock(),
-            changelog=self.changelog,
-        )
+        log = LogId("count", "state", self.start, self.stop)
+        if self.changelog:
+            self.keyed = LoggedTable(log, self.table, self.uploader, POLICY, ManualClock())
+        else:
+            self.keyed = SnapshottedTable(log, self.table, self.uploader, ManualClock())
         self.keyed.restored(own, files)
 
     def run(self, batch: int, rows: pa.RecordBatch, deleted: np.ndarray) -> None:
@@ -207,9 +204,7 @@ class Subtask:
             counts = self.table.column("n")
             counts.values[slot] = counts.values[slot] + 1 if self.table.present[slot] else 1
             counts.valid[slot] = self.table.present[slot] = not delete
-        changes = self.keyed.changes()
-        self.table.commit()
-        self.keyed.committed(batch, changes)
+        self.keyed.commit(batch)
 
 
 def memory() -> ObjectStore:
@@ -391,15 +386,13 @@ def test_an_aggregate_that_is_added_starts_null_and_old_and_new_log_are_replayed
 
     table, uploader = restored(job.recorded), Uploader(store, 2, 1)
     assert [row["x"] for row in table.snapshot().to_pylist()] == [None, None]
-    keyed = KeyedState("count", "state", table, 0, GROUPS, uploader, POLICY, ManualClock())
+    keyed = LoggedTable(LogId("count", "state", 0, GROUPS), table, uploader, POLICY, ManualClock())
     keyed.restored(job.recorded)
     table.begin(0)
     [slot] = table.lookup(pa.record_batch({"k": pa.array([2], pa.int64())}))
     column = table.column("x")
     column.values[slot], column.valid[slot] = 0.5, True
-    changes = table.changes()
-    table.commit()
-    keyed.committed(0, changes)
+    keyed.commit(0)
     again = restored([keyed.checkpoint(1, 0).result(30)])
     assert {row["k"]: (row["n"], row["x"]) for row in again.snapshot().to_pylist()} == {1: (1, None), 2: (1, 0.5)}
     uploader.close()

@@ -21,8 +21,8 @@ from obstore.store import MemoryStore
 from holdfast.clock import ManualClock
 from holdfast.errors import CheckpointFailed
 from holdfast.formats.handles import TableHandle
-from holdfast.formats.log_objects import read_directory
-from holdfast.materialize.keyed_state import KeyedState
+from holdfast.formats.log_objects import LogId, read_directory
+from holdfast.materialize.logged_table import LoggedTable
 from holdfast.materialize.policy import MaterializationPolicy
 from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.restore import restore_table
@@ -57,7 +57,7 @@ class Subtask:
     def __init__(self, uploader: Uploader, backend: StateBackend, start: int, stop: int, clock: ManualClock) -> None:
         self.start, self.stop = start, stop
         self.table = new_table(backend, None, KEYS, VALUES, GROUPS)
-        self.keyed = KeyedState("op", "state", self.table, start, stop, uploader, POLICY, clock)
+        self.keyed = LoggedTable(LogId("op", "state", start, stop), self.table, uploader, POLICY, clock)
 
     def run(self, batch: int, rows: pa.RecordBatch, deleted: Any) -> None:
         groups = key_groups(encode_keys(rows, ["k"]), GROUPS)
@@ -69,9 +69,7 @@ class Subtask:
             count.values[slot] = count.values[slot] + 1 if self.table.present[slot] else 1
             text.values[slot] = value_of(batch)
             count.valid[slot] = text.valid[slot] = self.table.present[slot] = not delete
-        changes = self.keyed.changes()
-        self.table.commit()
-        self.keyed.committed(batch, changes)
+        self.keyed.commit(batch)
 
     def close(self) -> None:
         self.keyed.close()

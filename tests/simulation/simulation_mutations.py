@@ -22,8 +22,9 @@ from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.recorder import Recorder
 from holdfast.journal import rules
-from holdfast.materialize.base import Base
+from holdfast.materialize.base import Base, Bases
 from holdfast.materialize.keyed_state import KeyedState
+from holdfast.materialize.logged_table import LoggedTable
 from holdfast.state.table import StateTable
 from holdfast.uploads.ownership import Ownership
 from holdfast.watermarks import Watermarks
@@ -44,11 +45,7 @@ def _deletes_on_abort() -> AbstractContextManager[Any]:
 
 
 def _uses_a_base_too_early() -> AbstractContextManager[Any]:
-    def persist(self: KeyedState, pending: Any) -> Any:
-        pending.base = max((self._current, *self._provisional), key=lambda each: each.batch)
-        return self._log.persist(pending.batch, min(pending.base.sqn, self._log.next_sqn()))
-
-    return mock.patch.object(KeyedState, "_persist", persist)
+    return mock.patch.object(Bases, "newest_at", lambda self, batch: self.newest)
 
 
 def _narrows_wrongly() -> AbstractContextManager[Any]:
@@ -69,14 +66,14 @@ def _forgets_what_logs_hold() -> AbstractContextManager[Any]:
 
 
 def _truncates_before_a_checkpoint_uses_the_base() -> AbstractContextManager[Any]:
-    before = KeyedState._materialized
+    before = LoggedTable._materialized
 
-    def materialized(self: KeyedState, *arguments: Any) -> None:
+    def materialized(self: LoggedTable, *arguments: Any) -> None:
         before(self, *arguments)
-        if self._provisional and not self._closed:
-            self._log.truncate(self._provisional[-1].sqn)
+        if not self._closed:
+            self._log.truncate(self._bases.newest.sqn)
 
-    return mock.patch.object(KeyedState, "_materialized", materialized)
+    return mock.patch.object(LoggedTable, "_materialized", materialized)
 
 
 def _believes_a_refusal() -> AbstractContextManager[Any]:
@@ -126,8 +123,8 @@ def _forgets_a_restored_log() -> AbstractContextManager[Any]:
 
     def restored(self: KeyedState, *arguments: Any, **named: Any) -> None:
         before(self, *arguments, **named)
-        found = self._current
-        self._current = Base(found.sqn, found.batch, found.materialized, (), found.files)
+        found = self._bases.current
+        self._bases.current = Base(found.sqn, found.batch, found.materialized, (), found.files)
 
     return mock.patch.object(KeyedState, "restored", restored)
 
@@ -170,14 +167,16 @@ def _rewinds_the_log_alone() -> AbstractContextManager[Any]:
 
 
 def _keeps_a_base_that_was_undone() -> AbstractContextManager[Any]:
-    before = KeyedState.rewind
+    return mock.patch.object(Bases, "drop_after", lambda self, batch: [])
 
-    def rewind(self: KeyedState, to_batch: int) -> None:
-        kept = list(self._provisional)
-        before(self, to_batch)
-        self._provisional = kept
 
-    return mock.patch.object(KeyedState, "rewind", rewind)
+def _skips_what_a_rewind_or_a_pending_checkpoint_needs() -> AbstractContextManager[Any]:
+    before = ChangelogWriter.skip
+
+    def skip(self: ChangelogWriter, needed: Any, from_sqn: int) -> None:
+        before(self, [], from_sqn)
+
+    return mock.patch.object(ChangelogWriter, "skip", skip)
 
 
 def _forgets_the_losers_of_hedging() -> AbstractContextManager[Any]:
@@ -252,6 +251,7 @@ MUTATIONS: dict[str, Mutation] = {
     "records drop what is not published yet": _drops_what_is_unpublished,
     "a rewind forgets the table": _rewinds_the_log_alone,
     "a rewind keeps a materialization of what was undone": _keeps_a_base_that_was_undone,
+    "the log of the completed checkpoint is skipped": _skips_what_a_rewind_or_a_pending_checkpoint_needs,
     "uploads that were reported as failed are forgotten": _forgets_the_losers_of_hedging,
     "changes whose upload failed are lost": _uploads_nothing_again_after_a_failure,
     "a restart takes the checkpoint that the query began from": _goes_back_to_an_older_checkpoint,

@@ -15,8 +15,8 @@ import pytest
 from holdfast.settings import RocksDBState
 from holdfast.state.backends import new_table
 from holdfast.state.base_rocksdb import RocksDBBase
-from holdfast.state.hit_ratio import HitRatio
 from holdfast.state.lru import Recency
+from holdfast.state.residency import HitRatio
 from holdfast.state.table import StateTable
 
 KEY, COUNT = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])

@@ -135,7 +135,7 @@ def test_who_came_first_goes_first(precedence, scheduler):
 
 
 class Kept:
-    """`uploads.copies.Copies`: the names that it heard of."""
+    """`uploads.uploader.Copies`: the names that it heard of."""
 
     def __init__(self) -> None:
         self.names: list[str] = []

@@ -8,10 +8,9 @@ from holdfast.exchange.resident import ResidentSender, WarmLinks
 from holdfast.exchange.resident_server import ResidentServer
 from holdfast.graph.program import Program
 from holdfast.storage.store import ObjectStore
-from holdfast.taskmanager.garbage import GarbageCollection
 from holdfast.taskmanager.jobmaster_client import JobMasterClient
-from holdfast.taskmanager.malloc import keep_freed_memory
 from holdfast.taskmanager.membership import Membership
+from holdfast.taskmanager.process_memory import GarbageCollection, keep_freed_memory
 from holdfast.taskmanager.remote import address
 from holdfast.taskmanager.settings import ProcessSettings
 

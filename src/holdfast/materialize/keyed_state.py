@@ -1,182 +1,121 @@
-"""The durable side of one state table: its log, its materializations, and the handle of each checkpoint.
+"""The durable side of one state table: its bases, and the handle of each checkpoint.
 
-    restored ─► base 0 ──────────────┬─────────────────────── log ───────────────────────►
-                                     └ boundary: snapshot, upload ─► provisional base
-    checkpoint(cut) = newest base with boundary ≤ cut, and the log from that boundary to the cut
-    completed       = the base it used becomes the current one, and the log is truncated to its boundary
-    aborted         = the log between the completed cut and the base that the next cut starts from is skipped
-    without a log   = each cut is a boundary: checkpoint(cut) is the base that is made there
+    restored ─► base 0 ── commit, commit, … ── boundary: snapshot, upload ─► provisional base
+    checkpoint(cut) = a base, and the log from its boundary to the cut where there is a log
+    completed       = the base that the checkpoint used becomes the current one, older bases are released
 
-Invariants: a base that no completed checkpoint used replaces nothing: the current one is kept, with the log from it to
-the completed cut, where a rewind goes. Cuts go forward, so a cut after the last one that was asked for starts from the
-newest base at or before that one, or from a newer one: the log between the completed cut and this base is needed by
-pending checkpoints only. By policy at most one materialization runs. An object that an acknowledgement names is never
-deleted from here.
-It does not decide what a checkpoint is, and reads nothing: restoring is `recovery/`.
+There are two kinds: `logged_table` logs each batch and materializes now and then, `snapshotted_table` has no log and
+materializes at each cut. They share what is here: checkpoints that are pending, bases, rewinds, and the end.
+
+Invariants: a base that no completed checkpoint used replaces nothing. An object that an acknowledgement names is never
+deleted from here. This module does not decide what a checkpoint is, and reads nothing: restoring is `recovery/`.
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
 
-import pyarrow as pa
-
-from holdfast.changelog.ranges import Wanted
-from holdfast.changelog.writer import ChangelogWriter, DeferredChanges, NeededLog
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import CheckpointFailed, StorageError
+from holdfast.errors import CheckpointFailed
 from holdfast.formats.handles import LogPiece, MaterializedPart, TableHandle
 from holdfast.formats.log_objects import LogId
-from holdfast.materialize.base import BEFORE_ALL_BATCHES, Base
+from holdfast.materialize.base import BEFORE_ALL_BATCHES, Base, Bases
 from holdfast.materialize.materializer import Materialization, Materializer
-from holdfast.materialize.policy import AWAITED, MaterializationPolicy, Pace
+from holdfast.materialize.policy import Pace
 from holdfast.materialize.sizes import Sizes
-from holdfast.state.table import StateTable, merge_changes
+from holdfast.state.table import StateTable
 from holdfast.uploads.uploader import Uploader
 
 ROW_COUNTS_MAX = 1000
 """Batches that cuts may lag behind: handles of older ones do not say how many rows the table has."""
 
-Changes: TypeAlias = pa.RecordBatch | DeferredChanges
-
 
 @dataclass(eq=False)
-class _Pending:
-    """`base` is None until a checkpoint without a log has one."""
+class PendingCut:
+    """A checkpoint that has not completed yet. Without a log `base` is None until it is stored."""
 
     checkpoint_id: int
     batch: int
     base: Base | None = None
     rows: int | None = None
-    """Of the table, where it is known."""
+    """How many rows the table has at the cut, where that is known."""
     handle: Future[TableHandle] = field(default_factory=Future)
 
 
-class KeyedState:
+class KeyedState(ABC):
     """Makes one table of one subtask durable.
 
-    `changes`, `committed` and `rewind` are called on the subtask's thread, `restored` before that, the rest on any.
+    `commit` and `rewind` are called on the subtask's thread, `restored` before the first batch, the rest on any thread.
 
     Parameters
     ----------
     uploader
         The TaskManager's; shared by all its tables.
-    policy
-        When to materialize.
-    changelog
-        False: nothing is logged, a checkpoint is the table as it is at the cut, which must be the last batch committed.
     """
 
-    def __init__(
-        self,
-        operator: str,
-        table_name: str,
-        table: StateTable,
-        key_group_start: int,
-        key_group_stop: int,
-        uploader: Uploader,
-        policy: MaterializationPolicy | None = None,
-        clock: Clock | None = None,
-        *,
-        changelog: bool = True,
-    ) -> None:
-        self._id = LogId(operator, table_name, key_group_start, key_group_stop)
+    def __init__(self, log: LogId, table: StateTable, uploader: Uploader, clock: Clock | None = None) -> None:
+        self._id = log
         self._table = table
         self._uploader = uploader
-        self._policy = policy or MaterializationPolicy()
         self._clock = clock or SystemClock()
-        self._changelog = changelog
         self._schema = table.stored_schema().serialize().to_pybytes()
-        self._log = ChangelogWriter(self._id, uploader, merge_changes)
-        self._materializer = Materializer(self._id, table, self._schema, uploader, self._known)
+        self._materializer = Materializer(log, table, self._schema, uploader, self._known)
         self._lock = threading.Lock()
-        self._current = Base(0, BEFORE_ALL_BATCHES)
-        self._provisional: list[Base] = []
-        self._pending: dict[int, _Pending] = {}
+        self._bases = Bases()
+        self._pending: dict[int, PendingCut] = {}
         self._running: Materialization | None = None
-        """The newest one that did not fail."""
-        self._completed_cut = self._last_cut = BEFORE_ALL_BATCHES
-        """The batches of the last checkpoint that completed, and of the last one that was asked for."""
+        """The newest materialization that did not fail."""
         self._changed = False
-        """Since the newest materialization began."""
+        """Whether the table was changed since the newest materialization began."""
         self._last_batch = BEFORE_ALL_BATCHES
         self._undone: tuple[int, int] = (0, 0)
         self._rows_after: deque[tuple[int, int]] = deque(maxlen=ROW_COUNTS_MAX)
-        """Batch, and how many rows the table had after it; the last ones."""
-        self.sizes = Sizes()
-        self._next_s = self._policy.first_s(self._id, self._clock.monotonic())
-        self._pause_ends_s = self._clock.monotonic()
-        self._captured_s = self._clock.monotonic()
-        """When the newest materialization began."""
-        self._took_s = 0.0
-        self._pace: Pace | None = None
-        """Of the last materialization that was stored; None: of the first one nothing is known."""
-        self._failures = 0
-        self._failed: BaseException | None = None
+        """The last batches, each with the number of rows that the table had after it."""
         self._closed = False
+        self.sizes = Sizes()
 
     def restored(self, handles: Sequence[TableHandle], files: Mapping[str, MaterializedPart] | None = None) -> None:
-        """The table was restored from these. They stay in every checkpoint until the first own materialization.
+        """Start from the handles that the table was restored from; only before the first batch.
 
-        Before the first batch. SQNs continue above theirs. `files`: those files of the handles with which the base
-        store goes on, by name: the next materialization need not store them again.
+        They stay in every checkpoint until the first materialization from here. SQNs continue above theirs. `files`:
+        those files of the handles with which the base store goes on, by name: the next materialization need not store
+        them again.
         """
         own = [handle.narrow(self._id.key_group_start, self._id.key_group_stop) for handle in handles]
         log = tuple(piece for handle in own for piece in handle.log)
         sqn = max((piece.sqn_stop for piece in log), default=0)
-        self._log.resume(sqn)
         parts = tuple(part for handle in own for part in handle.materialized)
-        self._current = Base(sqn, BEFORE_ALL_BATCHES, parts, log, dict(files or {}))
+        self._bases.current = Base(sqn, BEFORE_ALL_BATCHES, parts, log, dict(files or {}))
 
-    def changes(self) -> Changes | None:
-        """What `committed` is to be given for the batch in flight, before the table commits it; None: no row changed.
+    @abstractmethod
+    def commit(self, batch: int) -> None:
+        """Commit the table's batch in flight, if there is any, and keep its net changes for the next checkpoint.
 
         Raises
         ------
         UserFunctionError
-            A value does not fit its type.
-        """
-        if self._changelog:
-            return self._table.defer_changes()
-        return self._table if len(self._table.touched()) else None
-
-    def committed(self, batch: int, changes: Changes | None) -> None:
-        """The table committed this batch, with these net changes; also where there are none. May take a snapshot.
-
-        Raises
-        ------
+            A value does not fit its type. Nothing was committed.
         HoldfastError
-            Materialization failed `failures_max` times in a row, or in a way that will not pass: the subtask fails.
+            Materializations failed too often in a row, or in a way that will not pass: the subtask fails.
         """
-        with self._lock:
-            if self._failed is not None:
-                raise self._failed
-            self._last_batch = batch
-            self._rows_after.append((batch, len(self._table)))
-            self._changed = self._changed or changes is not None
-            if self._changelog:
-                self._log.append(batch, changes)
-            due = self._changelog and self._due()
-        if due:
-            self._materialize(batch)
 
     def checkpoint(self, checkpoint_id: int, batch: int) -> Future[TableHandle]:
-        """The state as of the cut at `batch`, once it is stored. Asked again, gives the same future.
+        """Store the state as of the cut at `batch`; asked again, give the same future. May take a while to return.
 
-        Its objects stay this TaskManager's to delete until an acknowledgement names them: the handle of another
+        The objects stay this TaskManager's to delete until an acknowledgement names them: the handle of another
         table may fail, and then there is none. The future fails with the I/O error, or with `CheckpointFailed` where
-        the checkpoint was aborted, subsumed or undone meanwhile. May take a while to return.
+        the checkpoint was aborted, subsumed or undone meanwhile.
 
         Raises
         ------
         ValueError
             The batch was not committed, the cut went back, or (without a log) a later batch was committed.
         CheckpointFailed
-            The batch was undone.
+            The batch was undone, or the cut came too late.
         """
         with self._lock:
             if checkpoint_id in self._pending:
@@ -184,44 +123,39 @@ class KeyedState:
             if self._undone[0] < batch <= self._undone[1]:
                 raise CheckpointFailed(f"checkpoint {checkpoint_id}: batch {batch} of {self._id} was undone")
             rows = next((rows for after, rows in reversed(self._rows_after) if after == batch), None)
-            pending = _Pending(checkpoint_id, batch, rows=rows)
-            cut = self._cut(pending) if self._changelog else None
+            pending = PendingCut(checkpoint_id, batch, rows=rows)
+            store = self._cut(pending)
             self._pending[checkpoint_id] = pending
-            self._last_cut = max(self._last_cut, batch)
         try:
-            if cut is None:
-                self._snapshot(pending)
-            else:
-                self._log.store(cut).add_done_callback(partial(self._persisted, pending))
+            store()
         except BaseException:
             self.aborted(checkpoint_id)
             raise
         return pending.handle
 
     def completed(self, checkpoint_id: int) -> None:
-        """The checkpoint was recorded: earlier ones are subsumed, and the log is truncated to the base it used."""
+        """The checkpoint was recorded: earlier ones are subsumed, and its base becomes the current one."""
         with self._lock:
             pending = self._pending.pop(checkpoint_id, None)
             if pending is None or pending.base is None:
                 return
             for earlier in [each for each in self._pending if each < checkpoint_id]:
                 del self._pending[earlier]
-            self._completed_cut = pending.batch
-            unused = self._adopt(pending.base) + self._superseded()
+            unused = self._bases.adopt(pending.base) + self._drop_superseded()
+            self._adopted(pending.base, pending.batch)
         self._table.release(pending.batch)
         self._release(unused)
 
     def aborted(self, checkpoint_id: int) -> None:
-        """The checkpoint will not complete. What the next one can use of what it stored stays."""
+        """The checkpoint will not complete. The next one uses whatever it can of the objects that this one stored."""
         with self._lock:
             self._pending.pop(checkpoint_id, None)
-            self._log.reset()
-            unused = self._superseded()
-            self._skip()
+            unused = self._drop_superseded()
+            self._gave_up()
         self._release(unused)
 
     def rewind(self, to_batch: int) -> None:
-        """Batches after `to_batch` never were; outside a batch. That one is in a completed checkpoint.
+        """Undo all batches after `to_batch`, which is in a completed checkpoint; outside a batch.
 
         Checkpoints and materializations past it are given up; those that run end by themselves.
 
@@ -232,73 +166,87 @@ class KeyedState:
         """
         self._table.rewind(to_batch)
         with self._lock:
-            self._log.rewind(to_batch)
+            self._rewound(to_batch)
             if to_batch < self._last_batch:
                 self._undone = to_batch, self._last_batch
-            self._last_batch = self._last_cut = to_batch
+            self._last_batch = to_batch
             self._changed = True
             for undone in [each for each in self._pending.values() if each.batch > to_batch]:
                 del self._pending[undone.checkpoint_id]
-            dropped = [each for each in self._provisional if each.batch > to_batch]
-            self._provisional = [each for each in self._provisional if each.batch <= to_batch]
+            dropped = self._bases.drop_after(to_batch)
             if self._running is not None and self._running.batch > to_batch:
                 self._running = None
             self._materializer.cancel(to_batch)
         self._release(dropped)
 
     def held(self) -> list[str]:
-        """Names of all stored objects that the log and the materializations still use."""
+        """Names of all stored objects that the materializations, and the log, still use."""
         with self._lock:
-            bases = [name for base in (self._current, *self._provisional) for name in base.objects]
-            return list(dict.fromkeys(bases + self._log.held()))
+            return list(dict.fromkeys(self._bases.objects()))
 
     def close(self) -> None:
-        """Ends the log. What was uploaded and no acknowledgement named is deleted; late uploads as they arrive."""
+        """End. Objects that no acknowledgement named are deleted; late uploads as they arrive."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             self._pending.clear()
-            bases = [self._current, *self._provisional]
-            self._provisional = []
+            bases = self._bases.drop_all()
             self._materializer.cancel(BEFORE_ALL_BATCHES)
-        self._log.close()
+        self._ended()
         self._release(bases)
+
+    # --- what the two kinds do differently; all but `_ended` with the lock held ---------------------------------------
+
+    @abstractmethod
+    def _cut(self, pending: PendingCut) -> Callable[[], None]:
+        """Fix what the checkpoint consists of, and return a call that stores it, to be made without the lock."""
+
+    @abstractmethod
+    def _materialization_ended(self, made: Materialization, began_s: float, error: BaseException | None) -> None:
+        """A materialization ended: it was stored, failed with an error, or was cancelled (`CheckpointFailed`)."""
+
+    @abstractmethod
+    def _adopted(self, base: Base, batch: int) -> None:
+        """A checkpoint at `batch` completed, and this is its base."""
+
+    @abstractmethod
+    def _gave_up(self) -> None:
+        """A checkpoint was aborted."""
+
+    @abstractmethod
+    def _rewound(self, to_batch: int) -> None:
+        """The table went back to this batch."""
+
+    def _used_bases(self) -> Collection[Base | None]:
+        """The bases that a checkpoint may still name, besides the current and the newest."""
+        return [pending.base for pending in self._pending.values()]
+
+    @abstractmethod
+    def _ended(self) -> None:
+        """The table is closed."""
+
+    # --- commits ------------------------------------------------------------------------------------------------------
+
+    def _committed(self, batch: int, changed: bool) -> None:
+        """The table committed this batch; with the lock held."""
+        self._last_batch = batch
+        self._rows_after.append((batch, len(self._table)))
+        self._changed = self._changed or changed
 
     # --- materialization ----------------------------------------------------------------------------------------------
 
-    def _due(self) -> bool:
-        if self._closed or (self._running is not None and not self._running.base.done()):
-            return False
-        now_s = self._clock.monotonic()
-        if now_s < self._pause_ends_s:
-            return False
-        newest = self._newest()
-        size = newest.size(self._log.size(newest.sqn))
-        incremental = bool(newest.files)
-        growth, settled = self._growth(now_s), self._table.settled
-        return self._policy.due(size, newest.stored_bytes, incremental, now_s, self._next_s, growth, settled)
-
-    def _growth(self, now_s: float) -> float:
-        """Of the log during a materialization that begins now, if it takes as long as the last one, by its size."""
-        return self._took_s / (now_s - self._captured_s) if self._took_s else 0.0
-
-    def _newest(self) -> Base:
-        return self._provisional[-1] if self._provisional else self._current
-
     def _known(self) -> Mapping[str, MaterializedPart]:
         with self._lock:
-            known = self._newest().files
+            known = self._bases.newest.files
             self._uploader.retain(part.object for part in known.values())
         return known
 
-    def _materialize(self, batch: int) -> Materialization:
-        began_s = self._clock.monotonic()
+    def _materialize(self, sqn: int, batch: int, pace: Pace, began_s: float) -> Materialization:
         with self._lock:
             self._changed = False
-            pace = self._policy.pace(self._growth(began_s), self._pace) if self._changelog else AWAITED
         try:
-            made = self._materializer.start(self._log.next_sqn(), batch, pace, partial(self._materialized, began_s))
+            made = self._materializer.start(sqn, batch, pace, partial(self._materialized, began_s))
         except BaseException:
             self._changed = True
             raise
@@ -310,80 +258,35 @@ class KeyedState:
         """One ended; before the next one of this table begins."""
         error = made.base.exception()
         if error is not None:
-            self._materialization_failed(made, error)
+            self._not_materialized(began_s, made, error)
             return
         base = made.base.result()
-        now_s = self._clock.monotonic()
-        self.sizes.materialized(base.stored_bytes, base.new_bytes, (now_s - began_s) * 1000.0)
+        self.sizes.materialized(base.stored_bytes, base.new_bytes, (self._clock.monotonic() - began_s) * 1000.0)
         with self._lock:
-            self._failures = 0
-            self._next_s = now_s + self._policy.interval_s
-            self._captured_s, self._took_s, self._pace = began_s, now_s - began_s, made.pace
-            self._pause_ends_s = now_s + self._policy.pause_s(self._took_s, made.pace)
+            self._materialization_ended(made, began_s, None)
             wanted = not self._closed and not made.cancelled.is_set()
-            if wanted and base.batch > self._current.batch:
-                self._provisional.append(base)
-            unused = self._superseded() if wanted else [base]
+            if wanted and base.batch > self._bases.current.batch:
+                self._bases.add(base)
+            unused = self._drop_superseded() if wanted else [base]
         self._release(unused)
         self._uploader.count(completedMaterialization=1)
 
-    def _materialization_failed(self, made: Materialization, error: BaseException) -> None:
-        """Without a log it is the checkpoint that fails, and nothing else."""
-        cancelled = isinstance(error, CheckpointFailed)
+    def _not_materialized(self, began_s: float, made: Materialization, error: BaseException) -> None:
         with self._lock:
             self._changed = True
             if self._running is made:
                 self._running = None
-            self._next_s = self._clock.monotonic() + self._policy.retry_delay_s
-            if self._changelog and not cancelled:
-                self._failures += 1
-                if not isinstance(error, StorageError) or self._failures >= self._policy.failures_max:
-                    self._failed = error
-        if not cancelled:
+            self._materialization_ended(made, began_s, error)
+        if not isinstance(error, CheckpointFailed):
             self._uploader.count(failedMaterialization=1)
+
+    def _drop_superseded(self) -> list[Base]:
+        return self._bases.drop_superseded(self._used_bases())
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
-    def _cut(self, pending: _Pending) -> Sequence[Wanted]:
-        pending.base = self._newest_at(pending.batch)
-        return self._log.cut(pending.batch, pending.base.sqn)
-
-    def _persisted(self, pending: _Pending, pieces: Future[list[LogPiece]]) -> None:
-        error = pieces.exception()
-        if error is not None:
-            with self._lock:
-                self._log.reset()
-        self._answer(pending, error, () if error is not None else pieces.result())
-
-    def _snapshot(self, pending: _Pending) -> None:
-        """A checkpoint without a log: the newest base where nothing was changed since, otherwise one made now."""
-        with self._lock:
-            if self._changed and pending.batch != self._last_batch:
-                raise ValueError(
-                    f"table {self._id}: cut at batch {pending.batch}, but batch {self._last_batch} was committed: "
-                    "without a changelog commits wait for the cut"
-                )
-            running, newest = None if self._changed else self._running, self._newest()
-        if self._changed:
-            running = self._materialize(pending.batch)
-        if running is None:
-            self._based(pending, newest)
-        else:
-            running.base.add_done_callback(partial(self._made, pending))
-
-    def _made(self, pending: _Pending, future: Future[Base]) -> None:
-        error = future.exception()
-        if error is None:
-            self._based(pending, future.result())
-        else:
-            self._answer(pending, error)
-
-    def _based(self, pending: _Pending, base: Base) -> None:
-        pending.base = base
-        self._answer(pending, None)
-
-    def _answer(self, pending: _Pending, error: BaseException | None, pieces: Sequence[LogPiece] = ()) -> None:
-        """All that the checkpoint names of this table is stored, or will not be."""
+    def _answer(self, pending: PendingCut, error: BaseException | None, pieces: Sequence[LogPiece] = ()) -> None:
+        """Complete the checkpoint's future: all that it names of this table is stored, or will not be."""
         with self._lock:
             wanted = self._pending.get(pending.checkpoint_id) is pending
             if wanted and error is not None:
@@ -406,34 +309,6 @@ class KeyedState:
             [*base.restored_log, *pieces],
             rows,
         )
-
-    def _adopt(self, base: Base) -> list[Base]:
-        """A completed checkpoint used this base: what is older has no use here any more."""
-        if base is self._current:
-            return []
-        older = [self._current, *(each for each in self._provisional if each.batch < base.batch)]
-        self._provisional = [each for each in self._provisional if each.batch > base.batch]
-        self._current = base
-        self._log.truncate(base.sqn)
-        return older
-
-    def _newest_at(self, batch: int) -> Base:
-        """The newest base that a cut at this batch may start from."""
-        possible = (each for each in (self._current, *self._provisional) if each.batch <= batch)
-        return max(possible, key=lambda each: each.batch)
-
-    def _skip(self) -> None:
-        """Drop the part of the log that neither a rewind, a pending checkpoint nor a later cut can need."""
-        needed = [NeededLog(self._current.sqn, self._completed_cut)]
-        needed += [NeededLog(each.base.sqn, each.batch) for each in self._pending.values() if each.base is not None]
-        self._log.skip(needed, self._newest_at(self._last_cut).sqn)
-
-    def _superseded(self) -> list[Base]:
-        """Take out provisional bases older than the newest, which neither pending checkpoints nor later cuts need."""
-        used = [*(pending.base for pending in self._pending.values()), self._newest_at(self._last_cut)]
-        unused = [each for each in self._provisional[:-1] if each not in used]
-        self._provisional = [each for each in self._provisional if each not in unused]
-        return unused
 
     def _release(self, bases: Sequence[Base]) -> None:
         for base in bases:

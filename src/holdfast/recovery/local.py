@@ -81,7 +81,7 @@ class _Entry:
 
 
 class LocalCopies:
-    """The copies of one TaskManager. Thread-safe. Implements `uploads.copies.Copies`.
+    """The copies of one TaskManager. Thread-safe. Implements `uploads.uploader.Copies`.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class LocalCopies:
     def keep(
         self, name: str, data: bytes | memoryview, file: Path | None = None, *, in_place_of_older: bool = True
     ) -> None:
-        """See `uploads.copies.Copies`. Without `in_place_of_older` nothing goes to make room for it."""
+        """See `uploads.uploader.Copies`. Without `in_place_of_older` nothing goes to make room for it."""
         length = len(data)
         with self._lock:
             room = length <= self._bytes_max if in_place_of_older else self._bytes + length <= self._bytes_max

@@ -36,8 +36,9 @@ WRITE_BUFFER_BYTES = 24 * 1024 * 1024
 took 7 % longer."""
 WRITE_BUFFERS_MAX = 4
 FILE_BYTES = 24 * 1024 * 1024
-"""Of a merged file; RocksDB's own 64 MB are more than malloc keeps once it was freed (`taskmanager/malloc`), which a
-materialization reads them into, and one of them occupies a store for longer when a checkpoint comes."""
+"""The size of a merged file. A materialization reads each file into memory, and RocksDB's own 64 MB are more than
+malloc keeps once they are freed (`taskmanager/process_memory`); a larger file also occupies a store for longer when a
+checkpoint comes."""
 SETTLED_FILES_MAX = 1
 """Flushed and not yet merged: a flush may follow right after a merge."""
 ACTIVE, IMMUTABLE, AT_LEVEL_0 = (

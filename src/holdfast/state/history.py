@@ -25,7 +25,7 @@ class Segment:
     """The rows that batch `batch` changed, as they were before it; it made the table `appeared` rows larger.
 
     `unseen`: at least those of its slots that no earlier batch which waits to be logged touched; None: all of them
-    count (`chain`).
+    count (`unlogged.Chain`).
     """
 
     batch: int

@@ -8,6 +8,7 @@ Invariants: at a batch boundary at most `entries_max` rows are in memory; a row 
 as it is; what is dirty reaches the base only when it leaves. Does not own undo.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol, cast
@@ -16,7 +17,6 @@ import numpy as np
 
 from holdfast.state import kernels
 from holdfast.state.growing import enlarge
-from holdfast.state.hit_ratio import HitRatio
 from holdfast.state.index import StoredKeys
 from holdfast.state.lru import Recency
 from holdfast.state.physical import Bools, Slots
@@ -27,6 +27,40 @@ PIECE_BYTES = 256 * 1024
 PIECE_ROWS_MIN, PIECE_ROWS_MAX = 256, 8192
 """Rows are read and written so many at a time that each step finds them in the processor's cache: their records, and
 what Python needs for each, about 100 bytes."""
+
+
+class HitRatio:
+    """The gauge `stateCacheHitRatio`: of the distinct rows that a batch looked up, the share that was in memory.
+
+    It is averaged over each second, as in FLIP-325: the value is that of the last full second with any look-up. Several
+    look-ups of a row in one batch count once, so that reuse inside a batch, which is free everywhere, does not show.
+    One thread counts, any thread reads.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.hits = 0
+        self.accesses = 0
+        self._now_s = now_s
+        self._second = int(now_s())
+        self._in_second = (0, 0)
+        self._average: float | None = None
+
+    def count(self, hits: int, accesses: int) -> None:
+        second = int(self._now_s())
+        if second != self._second:
+            self._average = self.average
+            self._second, self._in_second = second, (0, 0)
+        self._in_second = self._in_second[0] + hits, self._in_second[1] + accesses
+        self.hits += hits
+        self.accesses += accesses
+
+    @property
+    def average(self) -> float | None:
+        """The ratio of the last full second; within the first second, of the look-ups so far; None before any."""
+        hits, accesses = self._in_second
+        if accesses and (self._average is None or int(self._now_s()) != self._second):
+            return hits / accesses
+        return self._average
 
 
 class BaseStore(Protocol):

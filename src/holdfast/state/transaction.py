@@ -16,7 +16,7 @@ class Transaction:
     def __init__(self, batch: int, first_stamp: int, none: OldRows) -> None:
         self.batch = batch
         self.first_stamp = first_stamp
-        """Rows stamped before it are unseen (`chain`)."""
+        """Rows stamped before it are unseen (`unlogged.Chain`)."""
         self.deferred = False
         """Whether its changes are to be collected after it is committed."""
         self.changed: Bools | None = None

@@ -5,7 +5,7 @@
                                as they are now, or as a later batch (also one in flight) saved them before its touch
 
 So a batch costs the changelog next to nothing, and a row touched by many batches is read once, its slot mostly gathered
-once (`chain`). Before slots lose their keys what waits is read at once, batch by batch (`resolve`). Where it takes too
+once (`Chain`). Before slots lose their keys what waits is read at once, batch by batch (`resolve`). Where it takes too
 much memory, its oldest part, which undo has given up, is condensed to the slots alone. Invariant: what waits names rows
 by slot. Under the table's lock, which batches wait for, rows are copied with their keys (`take`), no more: which ones
 is found out before, and what they were after N after it (`Taken.net`). Does not own undo.
@@ -18,7 +18,6 @@ import numpy as np
 
 from holdfast.errors import CheckpointFailed
 from holdfast.state import kernels
-from holdfast.state.chain import Chain
 from holdfast.state.history import History, Segment
 from holdfast.state.physical import Slots
 from holdfast.state.rows import KeyedRows, OldRows, RowCopies, Rows
@@ -27,6 +26,46 @@ WAITING_BYTES_MAX = 256 * 1024 * 1024
 """What waits may take beyond what undo holds, which is mostly the same; past it, it is condensed."""
 LAG_BATCHES = 8
 """The newest batches are not condensed, whatever they take: cuts lag behind commits."""
+
+
+class Chain:
+    """Consecutive committed batches whose changes are not logged yet, with all rows that they touched, each found once.
+
+    The index has a stamp beside each key: the number of the batch, or of the write outside of batches, that touched the
+    row last. A look-up reads the stamp anyway, and so tells which rows of a batch are *unseen*: stamped before the
+    first batch of the chain. The rows of the first batch and the unseen rows of the others are all rows that the chain
+    touched, so a hundred batches that touch the same rows need not be searched. A batch that does not wait, or a row
+    that is touched otherwise (by an undo or a replay), ends the chain; the next batch that waits begins another.
+    """
+
+    def __init__(self) -> None:
+        self._first = 0
+        """The stamp of the chain's first batch; 0: there is no chain."""
+        self._stamp = 0
+        """The stamp of the batch that began last."""
+        self._added = False
+        """Whether this batch was committed with its changes deferred."""
+
+    def begin(self, stamp: int) -> int:
+        """Begin a batch. Rows stamped before the returned stamp are unseen; 0: the batch does not extend a chain."""
+        if not self._added or stamp != self._stamp + 1:
+            self._first = 0
+        self._stamp, self._added = stamp, False
+        return self._first
+
+    def add(self, whole: bool) -> bool:
+        """Add the batch that began last, which waits with all rows that it touched (`whole`) or with some.
+
+        Returns whether its unseen rows count. They do not if the chain ended meanwhile.
+        """
+        counts = whole and self._first != 0
+        self._added = True
+        self._first = (self._first or self._stamp) if whole else 0
+        return counts
+
+    def end(self) -> None:
+        """End the chain: some of its batches no longer wait, or were undone."""
+        self._first = 0
 
 
 class Timeline:

@@ -20,9 +20,12 @@ from holdfast.clock import Clock
 from holdfast.errors import CorruptObject, HoldfastError, ObjectNotFound
 from holdfast.failpoints import hit
 from holdfast.formats.handles import TableHandle
+from holdfast.formats.log_objects import LogId
 from holdfast.graph.program import Program
 from holdfast.materialize.keyed_state import KeyedState
+from holdfast.materialize.logged_table import LoggedTable
 from holdfast.materialize.policy import AWAITED, HURRIED, MaterializationPolicy
+from holdfast.materialize.snapshotted_table import SnapshottedTable
 from holdfast.protocol.taskmanager import BaseCheckpoint, Deployment, JobMasterGateway, SubtaskDeployment
 from holdfast.recovery.downloads import Fetched, ObjectCache, Range
 from holdfast.recovery.local import LocalCopies
@@ -280,9 +283,11 @@ def _restored(
             except (ObjectNotFound, CorruptObject) as error:
                 raise type(error)(_cannot_restore(subtask, name, deployment, error)) from error
             hit("taskmanager.deploy.table")
-            states[name] = KeyedState(
-                subtask.operator, name, table, start, stop, uploader, policy, clock, changelog=settings.enabled
-            )
+            log = LogId(subtask.operator, name, start, stop)
+            if settings.enabled:
+                states[name] = LoggedTable(log, table, uploader, policy, clock)
+            else:
+                states[name] = SnapshottedTable(log, table, uploader, clock)
             if handles:
                 states[name].restored(handles, files)
     except BaseException:

@@ -7,10 +7,9 @@ import logging
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.storage.store import ObjectStore, open_store
-from holdfast.taskmanager.garbage import GarbageCollection
 from holdfast.taskmanager.jobmaster_client import JobMasterClient
-from holdfast.taskmanager.malloc import keep_freed_memory
 from holdfast.taskmanager.membership import Membership
+from holdfast.taskmanager.process_memory import GarbageCollection, keep_freed_memory
 from holdfast.taskmanager.remote import address
 from holdfast.taskmanager.server import TaskManagerServer
 from holdfast.taskmanager.settings import TaskManagerSettings

@@ -115,13 +115,8 @@ class Subtask:
             raise TaskManagerLost(self._broken) from error
 
     def _commit(self, batch: int) -> None:
-        for name, state in self._states.items():
-            table = self._operator.tables[name]
-            changes = state.changes() if self._in_batch else None
-            if self._in_batch:
-                table.commit()
-            hit("taskmanager.commit.between")
-            state.committed(batch, changes)
+        for state in self._states.values():
+            state.commit(batch)
         self._in_batch = False
         self._committed = batch
 

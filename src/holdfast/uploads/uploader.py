@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from holdfast import failpoints
 from holdfast.errors import CheckpointFailed
@@ -24,7 +24,6 @@ from holdfast.formats.log_objects import OBJECT_BYTES_MAX, LogId
 from holdfast.metrics import Histogram
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
-from holdfast.uploads.copies import Copies
 from holdfast.uploads.gathering import Gathering
 from holdfast.uploads.in_flight import InFlight
 from holdfast.uploads.janitor import Janitor
@@ -43,6 +42,17 @@ UPLOADS_MAX = 12
 SOON_DIVISOR = 4
 """Of what a log may have pending, where a checkpoint comes soon: with 10 MB in each second's 1 or 2 instead of up to
 5 MB are left for it to encode and to store, for one or two requests more."""
+
+
+class Copies(Protocol):
+    """Local copies of stored objects (`recovery.local`), told of each object that was stored. Thread-safe."""
+
+    def keep(self, name: str, data: bytes | memoryview, file: Path | None = None) -> None:
+        """Keep a copy of an object that was stored under that name. Never raises: a copy is a convenience.
+
+        `file`, if given, holds the end of `data` and will not change, so that it can be linked.
+        """
+        ...
 
 
 class Uploader:

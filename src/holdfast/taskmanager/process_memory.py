@@ -1,15 +1,30 @@
-"""When this process looks for cyclic garbage: by time, not by allocations.
+"""How a TaskManager's or a sender's process treats freed memory and cyclic garbage.
 
-User functions make a few small objects a row, which reference counts free: looking through them took a third of a
-`ProcessFunction`'s time. What is left in cycles may hold arrays of megabytes (a DataFrame is such a cycle), however few
-objects it consists of, so that allocations say little about it.
+**Freed memory** (glibc's `malloc`; elsewhere nothing is done). A batch of large values allocates and frees tens of
+megabytes. By default freed memory goes back to the system each time, and comes again as pages that the kernel has to
+clear: a tenth of the work of a job with values of a kilobyte. Arrow's own allocator gives memory back within
+milliseconds, which doubled the time to encode a log's changes, so Arrow uses `malloc` too.
+
+**Garbage** is collected by time, not by allocations. User functions make a few small objects a row, which reference
+counts free: searching them for cycles took a third of a `ProcessFunction`'s time. What remains in cycles may hold
+arrays of megabytes (a DataFrame is a cycle), however few objects it consists of, so allocations say little about it.
 """
 
+import ctypes
 import gc
 from contextlib import AbstractContextManager
 from types import TracebackType
 
+import pyarrow as pa
+
 from holdfast.clock import Clock
+
+TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
+"""Parameters of mallopt(3)."""
+
+KEPT_BYTES_MAX = 256 * 1024 * 1024
+MAPPED_FROM_BYTES = 32 * 1024 * 1024
+"""Larger blocks are always the system's; glibc accepts no more."""
 
 COLLECT_AFTER = (100_000, 20, 20)
 """Allocations (net) before the youngest generation is looked through; such runs before the next older one is."""
@@ -22,6 +37,17 @@ SETTLE_GROWTH = 10
 """The first, tenth, hundredth … look goes through all there is; what is left then stays out of the looks between. It is
 mostly compiled kernels, which are loaded with the first batches and took 25 ms a look, but also what a batch holds in
 cycles at that moment: so it is not left out for good."""
+
+
+def keep_freed_memory() -> None:
+    """From now on, and for the whole process. To be called before many threads are started."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        # Arenas but the first consist of pieces of 64 MB, each given back as soon as it is empty.
+        mallopt(ARENA_MAX, 1)
+        mallopt(MMAP_THRESHOLD, MAPPED_FROM_BYTES)
+        mallopt(TRIM_THRESHOLD, KEPT_BYTES_MAX)
+        pa.set_memory_pool(pa.system_memory_pool())
 
 
 class GarbageCollection(AbstractContextManager["GarbageCollection"]):

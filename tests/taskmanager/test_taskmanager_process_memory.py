@@ -4,7 +4,7 @@ import gc
 import weakref
 
 from holdfast.clock import ManualClock
-from holdfast.taskmanager.garbage import COLLECT_AFTER, PAUSE_S_MIN, SETTLE_GROWTH, GarbageCollection
+from holdfast.taskmanager.process_memory import COLLECT_AFTER, PAUSE_S_MIN, SETTLE_GROWTH, GarbageCollection
 
 
 class Knot:

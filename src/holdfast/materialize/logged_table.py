@@ -1,0 +1,126 @@
+"""A table that is made durable by its log, and materialized now and then so that the log can be cut off.
+
+    restored ─► base 0 ──────────────┬─────────────────────── log ───────────────────────►
+                                     └ boundary: snapshot, upload ─► provisional base
+    checkpoint(cut) = newest base with boundary ≤ cut, and the log from that boundary to the cut
+    completed       = the base it used becomes the current one, and the log is truncated to its boundary
+    aborted         = the log between the completed cut and the base that the next cut starts from is skipped
+
+Invariants: the current base is kept, with the log from it to the completed cut, where a rewind goes. Cuts go forward,
+so a cut after the last one that was asked for starts from the newest base at or before that one, or from a newer one:
+the log between the completed cut and this base is needed by pending checkpoints only. By policy at most one
+materialization runs.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+
+from holdfast.changelog.ranges import Wanted
+from holdfast.changelog.writer import ChangelogWriter, NeededLog
+from holdfast.clock import Clock
+from holdfast.errors import CheckpointFailed, StorageError
+from holdfast.failpoints import hit
+from holdfast.formats.handles import LogPiece, MaterializedPart, TableHandle
+from holdfast.formats.log_objects import LogId
+from holdfast.materialize.base import BEFORE_ALL_BATCHES, Base
+from holdfast.materialize.keyed_state import KeyedState, PendingCut
+from holdfast.materialize.materializer import Materialization
+from holdfast.materialize.policy import MaterializationPolicy
+from holdfast.materialize.schedule import Schedule
+from holdfast.state.table import StateTable, merge_changes
+from holdfast.uploads.uploader import Uploader
+
+
+class LoggedTable(KeyedState):
+    """Logs each batch. `policy` says when to materialize."""
+
+    def __init__(
+        self,
+        log: LogId,
+        table: StateTable,
+        uploader: Uploader,
+        policy: MaterializationPolicy | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(log, table, uploader, clock)
+        self._log = ChangelogWriter(log, uploader, merge_changes)
+        self._schedule = Schedule(policy or MaterializationPolicy(), log, self._clock.monotonic())
+        self._completed_cut = self._last_cut = BEFORE_ALL_BATCHES
+        """The batches of the last checkpoint that completed, and of the last one that was asked for."""
+        self._failed: BaseException | None = None
+
+    def restored(self, handles: Sequence[TableHandle], files: Mapping[str, MaterializedPart] | None = None) -> None:
+        super().restored(handles, files)
+        self._log.resume(self._bases.current.sqn)
+
+    def commit(self, batch: int) -> None:
+        changes = None
+        if self._table.in_batch:
+            changes = self._table.defer_changes()
+            self._table.commit()
+        hit("taskmanager.commit.between")
+        with self._lock:
+            if self._failed is not None:
+                raise self._failed
+            self._committed(batch, changes is not None)
+            self._log.append(batch, changes)
+            now_s = self._clock.monotonic()
+            pace = self._schedule.pace(now_s) if self._due(now_s) else None
+        if pace is not None:
+            self._materialize(self._log.next_sqn(), batch, pace, now_s)
+
+    def held(self) -> list[str]:
+        return list(dict.fromkeys(super().held() + self._log.held()))
+
+    def _due(self, now_s: float) -> bool:
+        if self._closed or (self._running is not None and not self._running.base.done()):
+            return False
+        newest = self._bases.newest
+        return self._schedule.due(self._log.size(newest.sqn), newest, self._table.settled, now_s)
+
+    def _materialization_ended(self, made: Materialization, began_s: float, error: BaseException | None) -> None:
+        now_s = self._clock.monotonic()
+        if error is None:
+            self._schedule.stored(began_s, now_s, made.pace)
+        elif isinstance(error, CheckpointFailed):
+            self._schedule.cancelled(now_s)
+        elif self._schedule.failed(now_s) or not isinstance(error, StorageError):
+            self._failed = error
+
+    def _cut(self, pending: PendingCut) -> Callable[[], None]:
+        pending.base = self._bases.newest_at(pending.batch)
+        cut = self._log.cut(pending.batch, pending.base.sqn)
+        self._last_cut = max(self._last_cut, pending.batch)
+        return lambda: self._store(pending, cut)
+
+    def _store(self, pending: PendingCut, cut: Sequence[Wanted]) -> None:
+        self._log.store(cut).add_done_callback(lambda pieces: self._persisted(pending, pieces))
+
+    def _persisted(self, pending: PendingCut, pieces: Future[list[LogPiece]]) -> None:
+        error = pieces.exception()
+        if error is not None:
+            with self._lock:
+                self._log.reset()
+        self._answer(pending, error, () if error is not None else pieces.result())
+
+    def _adopted(self, base: Base, batch: int) -> None:
+        self._completed_cut = batch
+        self._log.truncate(base.sqn)
+
+    def _gave_up(self) -> None:
+        """Drop the part of the log that neither a rewind, a pending checkpoint nor a later cut can need."""
+        self._log.reset()
+        needed = [NeededLog(self._bases.current.sqn, self._completed_cut)]
+        needed += [NeededLog(each.base.sqn, each.batch) for each in self._pending.values() if each.base is not None]
+        self._log.skip(needed, self._bases.newest_at(self._last_cut).sqn)
+
+    def _used_bases(self) -> Collection[Base | None]:
+        """Those of pending checkpoints, and the base that the next cut may start from."""
+        return [*super()._used_bases(), self._bases.newest_at(self._last_cut)]
+
+    def _rewound(self, to_batch: int) -> None:
+        self._log.rewind(to_batch)
+        self._last_cut = to_batch
+
+    def _ended(self) -> None:
+        self._log.close()

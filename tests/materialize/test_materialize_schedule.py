@@ -1,0 +1,48 @@
+"""The schedule of one table's materializations, over times that are given to it."""
+
+from holdfast.changelog.writer import LogSize
+from holdfast.formats.log_objects import LogId
+from holdfast.materialize.base import BEFORE_ALL_BATCHES, Base
+from holdfast.materialize.policy import HURRIED, PATIENT, MaterializationPolicy
+from holdfast.materialize.schedule import Schedule
+
+POLICY = MaterializationPolicy(log_handles_max=4, interval_s=60.0, failures_max=2, retry_delay_s=5.0)
+LONG_LOG = LogSize(pieces=4, stored_bytes=0, pending_sets=0)
+SHORT_LOG = LogSize(pieces=1, stored_bytes=0, pending_sets=0)
+
+
+def schedule() -> Schedule:
+    return Schedule(POLICY, LogId("op", "state", 0, 4), 0.0)
+
+
+def due(made: Schedule, log: LogSize, now_s: float) -> bool:
+    return made.due(log, Base(0, BEFORE_ALL_BATCHES), False, now_s)
+
+
+def test_after_one_was_stored_the_next_is_due_after_the_interval_or_after_the_pause_by_the_size_of_the_log() -> None:
+    made = schedule()
+    assert due(made, LONG_LOG, 0.0)
+    made.stored(0.0, 10.0, PATIENT)
+    assert not due(made, LONG_LOG, 11.9), "a fifth of ten seconds is the pause"
+    assert due(made, LONG_LOG, 12.0)
+    assert not due(made, SHORT_LOG, 69.9)
+    assert due(made, SHORT_LOG, 70.0)
+
+
+def test_as_many_failures_in_a_row_as_are_tolerated_end_it_and_others_are_tried_again_after_the_delay() -> None:
+    made = schedule()
+    assert not made.failed(1.0)
+    assert not due(made, SHORT_LOG, 5.9)
+    assert due(made, SHORT_LOG, 6.0)
+    made.stored(6.0, 7.0, PATIENT)
+    assert not made.failed(8.0), "the count began anew"
+    made.cancelled(9.0)
+    assert made.failed(10.0), "a cancelled materialization counts as nothing"
+
+
+def test_it_hurries_at_first_and_while_the_log_grows_fast_meanwhile() -> None:
+    made = schedule()
+    assert made.pace(0.0) is HURRIED
+    made.stored(100.0, 110.0, HURRIED)
+    assert made.pace(120.0) is HURRIED, "ten of twenty seconds"
+    assert made.pace(200.0) is PATIENT, "ten of a hundred"
