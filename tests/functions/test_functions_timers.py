@@ -179,5 +179,5 @@ def test_timers_without_on_timer_and_odd_timestamps_are_refused() -> None:
         run(operator_of(Without()), [("a", "", 1)])
     with pytest.raises(UserFunctionError, match=r"timestamp is 1\.5; expected a datetime"):
         run(operator_of(Odd()), [("a", "", 1)])
-    with pytest.raises(SettingsError, match="BatchFunction has no timers"):
+    with pytest.raises(SettingsError, match="a BatchFunction has on_timers"):
         check_function(Batches())

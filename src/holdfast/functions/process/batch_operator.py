@@ -5,8 +5,9 @@ that raises is undone and its rows are halved until single rows are to blame, so
 whose first call was undone. Does not own the transaction around it.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,14 +15,17 @@ import pyarrow as pa
 from holdfast.errors import UserFunctionError
 from holdfast.functions import kernels
 from holdfast.functions.columns import IntArray
-from holdfast.functions.operator import BatchContext, NewTable, OperatorResult
+from holdfast.functions.operator import BatchContext, NewTable, OperatorResult, Timers
 from holdfast.functions.process.array_states import AnyArrayState, ArrayValueState, array_state
 from holdfast.functions.process.entries import Journal, save_rows
 from holdfast.functions.process.function_operator import FunctionOperator
 from holdfast.functions.process.output import fit_batches
 from holdfast.functions.process.sweeping import Sweeper, with_sweep
 from holdfast.functions.running import bad_row, raised, where_of
+from holdfast.functions.timing.array_timers import ArrayTimers
+from holdfast.functions.timing.timers import EVENT, PROCESSING, TIMERS
 from holdfast.state.physical import Slots
+from holdfast.state.table import StateTable
 
 if TYPE_CHECKING:
     from holdfast.functions.process.declared import Context, ProcessSpec
@@ -39,16 +43,77 @@ class BatchOperator(FunctionOperator):
         entries = {state.name: state.entries for state in self._states if not isinstance(state, ArrayValueState)}
         self._sweeper = Sweeper(self._table, spec.states, entries, self._clock)
         self._numbers: Slots = np.zeros(0, dtype=np.int32)
+        self._journal: Journal | None = None
+        """Of the call in flight, with dead letters: what it changes, so that it can be put back."""
+        self._timers: ArrayTimers | None = None
+        if spec.has_timers:
+            watermarked = spec.input.event_time is not None
+            self._timers = ArrayTimers(spec.key_schema, max_parallelism, new_table, watermarked, self._save)
+            self.tables[TIMERS] = self._timers.table
+            context.timers = self._timers.service
+
+    @property
+    def memory_bytes(self) -> int:
+        return 0 if self._timers is None else self._timers.index_bytes
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(output=[])
         self._begin(context)
+        if self._timers is not None:
+            self._timers.begin()
         first_row = 0
         for _, rows in inputs:
             if rows.num_rows:
                 self._run(rows, self._table.lookup(rows), first_row, context, result)
             first_row += rows.num_rows
-        return replace(result, timers=with_sweep(None, self._sweeper.sweep()))
+        timers: Timers | None = None
+        if self._timers is not None:
+            self._fire(self._timers, context, result)
+            timers = self._timers.left()
+        return replace(result, timers=with_sweep(timers, self._sweeper.sweep()))
+
+    def _fire(self, timers: ArrayTimers, context: BatchContext, result: OperatorResult) -> None:
+        """Call `on_timers` for all that is due, until nothing more is."""
+        fired = True
+        while fired:
+            fired = False
+            for kind, until_us in ((EVENT, context.watermark_us), (PROCESSING, context.batch_time_us)):
+                for keys, times in timers.due(kind, until_us):
+                    fired = True
+                    self._call_timers(keys, times, context, result)
+
+    def _call_timers(
+        self, keys: pa.RecordBatch, times: IntArray, context: BatchContext, result: OperatorResult
+    ) -> None:
+        """One call; after a failure with dead letters, two calls with half the keys each."""
+        slots = self._table.lookup(keys)
+        zone = None if self._spec.input.event_time is not None and not self._spec.input.event_time.zoned else "UTC"
+        stamps = pa.array(times).cast(pa.timestamp("us")).cast(pa.timestamp("us", tz=zone))
+        may_fail = self._spec.bad_records == "dead_letter"
+        self._journal = [save_rows(self._table, slots)] if may_fail else None
+        try:
+            made = self._in_call(slots, lambda: self._function.on_timers(keys, stamps, self._context))
+            result.output.extend(made)
+            return
+        except Exception as error:  # user code may raise anything
+            place = f"{keys.num_rows} timers in batch {context.batch}, subtask {context.subtask}"
+            key = keys.slice(0, 1).to_pylist()[0]
+            reason = raised(self._spec.name, key, place, error, "on_timers")
+            if self._journal is None:
+                raise UserFunctionError(reason) from error
+            for saved in reversed(self._journal):
+                saved.put_back()
+            if keys.num_rows == 1:
+                result.bad.append(bad_row(self._spec.name, place, reason, {**key, "timestamp": stamps[0].as_py()}))
+                return
+        half = keys.num_rows // 2
+        self._call_timers(keys.slice(0, half), times[:half], context, result)
+        self._call_timers(keys.slice(half), times[half:], context, result)
+
+    def _save(self, table: StateTable, slots: Slots) -> None:
+        """Rows of the timers' table that the call in flight is about to change."""
+        if self._journal is not None:
+            self._journal.append(save_rows(table, slots))
 
     def _run(
         self, rows: pa.RecordBatch, slots: Slots, first_row: int, context: BatchContext, result: OperatorResult
@@ -58,8 +123,11 @@ class BatchOperator(FunctionOperator):
         journal: Journal | None = None
         if self._spec.bad_records == "dead_letter":
             journal = [save_rows(self._table, distinct)]
+        self._journal = journal
         try:
-            result.output.extend(self._call(rows, distinct, groups, journal))
+            keys = self._table.keys_of(distinct)
+            made = self._in_call(distinct, lambda: self._function.process(rows, keys, groups, self._context))
+            result.output.extend(made)
             return
         except Exception as error:  # user code may raise anything
             if journal is None:
@@ -90,14 +158,14 @@ class BatchOperator(FunctionOperator):
         count = kernels.number_keys(slots, self._numbers, groups, distinct)
         return distinct[:count], groups
 
-    def _call(
-        self, rows: pa.RecordBatch, distinct: Slots, groups: IntArray, journal: Journal | None
-    ) -> list[pa.RecordBatch]:
+    def _in_call(self, distinct: Slots, call: Callable[[], Any]) -> list[pa.RecordBatch]:
+        """What a call gives, with the states and timers of distinct keys."""
         keys = self._table.keys_of(distinct)
         for state in self._states:
-            state.enter(keys, distinct, journal)
-        produced = self._function.process(rows, keys, groups, self._context)
-        batches = fit_batches(produced, self._spec.schema)
+            state.enter(keys, distinct, self._journal)
+        if self._timers is not None:
+            self._timers.enter(keys)
+        batches = fit_batches(call(), self._spec.schema)
         some = np.zeros(len(distinct), dtype=np.bool_)
         for state in self._states:
             some |= state.some()

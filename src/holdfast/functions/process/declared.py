@@ -35,10 +35,10 @@ import pyarrow as pa
 from holdfast.errors import JobRefused, SettingsError, UserFunctionError
 from holdfast.functions.operator import NewTable, Operator, OperatorInput, OperatorSpec, TableSchema
 from holdfast.functions.process.batch_operator import BatchOperator
-from holdfast.functions.process.row_operator import TIMERS, ProcessOperator
+from holdfast.functions.process.row_operator import ProcessOperator
 from holdfast.functions.process.states import ListState, MapState, State, ValueState, declared_states
 from holdfast.functions.process.values import fit_for
-from holdfast.functions.timing.timers import NoTimers, TimerService, timers_schema
+from holdfast.functions.timing.timers import TIMERS, NoTimers, TimerService, timers_schema
 from holdfast.state.table import StateTable
 
 
@@ -86,7 +86,12 @@ class ProcessFunction(KeyedFunction):
 
 
 class BatchFunction(KeyedFunction):
-    """A function of many rows and the states of their keys, as arrays: `ValueState`, `ListState` and `MapState`."""
+    """A function of many rows and the states of their keys, as arrays: `ValueState`, `ListState` and `MapState`.
+
+    A function that defines `on_timers(self, keys, timestamps, ctx)` can register timers as arrays (`ctx.timers`). It is
+    called after the batch's rows with distinct keys and the time of a due timer of each, earliest first, as often as
+    keys have timers that are due; it gives output as `process` does.
+    """
 
     def process(
         self, batch: pa.RecordBatch, keys: pa.RecordBatch, groups: "np.ndarray[Any, np.dtype[np.int64]]", ctx: "Context"
@@ -150,8 +155,14 @@ def check_function(function: Any) -> None:
         raise SettingsError(f"{name} does not define process(); it is called for the operator's rows")
     if hasattr(function, "on_timer"):
         if isinstance(function, BatchFunction):
-            raise SettingsError(f"{name} defines on_timer(), but a BatchFunction has no timers; use a ProcessFunction")
+            raise SettingsError(
+                f"{name} defines on_timer(), which is for one key; a BatchFunction has on_timers(keys, timestamps, ctx)"
+            )
         _check_signature(name, "on_timer", function.on_timer, ("timestamp", "ctx"))
+    if hasattr(function, "on_timers"):
+        if isinstance(function, ProcessFunction):
+            raise SettingsError(f"{name} defines on_timers(), but a ProcessFunction has on_timer(timestamp, ctx)")
+        _check_signature(name, "on_timers", function.on_timers, ("keys", "timestamps", "ctx"))
     arguments = ("row", "ctx") if isinstance(function, ProcessFunction) else ("batch", "keys", "groups", "ctx")
     _check_signature(name, "process", function.process, arguments)
     _check_signature(name, "open", function.open, ("ctx",))
@@ -257,7 +268,7 @@ class ProcessSpec(OperatorSpec):
 
     @property
     def has_timers(self) -> bool:
-        return hasattr(self.function, "on_timer")
+        return hasattr(self.function, "on_timer") or hasattr(self.function, "on_timers")
 
     @property
     def is_timed(self) -> bool:

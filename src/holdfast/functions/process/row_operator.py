@@ -30,7 +30,7 @@ from holdfast.functions.process.keyed_states import AnyCells, keyed
 from holdfast.functions.process.output import OutputMismatch, Row, RowFitter, yielded
 from holdfast.functions.process.sweeping import Sweeper, with_sweep
 from holdfast.functions.running import Cursor, bad_row, named_tuples, raised, where_of
-from holdfast.functions.timing.timers import EVENT, PROCESSING, TimerTable, to_datetime
+from holdfast.functions.timing.timers import EVENT, PROCESSING, TIMERS, TimerTable, to_datetime
 from holdfast.state.physical import Slots
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ SLICE_ROWS = 1 << 13
 """Rows that are Python objects at one time."""
 CAREFUL_BATCHES = 100
 """With dead letters, so many batches are taken carefully after one that had a bad row."""
-TIMERS = "timers"
-"""The name of the timers' table."""
 
 
 @dataclass

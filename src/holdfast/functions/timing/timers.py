@@ -30,6 +30,8 @@ from holdfast.state.survey import START
 from holdfast.state.table import StateTable
 from holdfast.watermarks import END_US
 
+TIMERS = "timers"
+"""The name of the timers' table."""
 KIND_KEY = "__timer_kind"
 EVENT, PROCESSING = 0, 1
 KINDS = (EVENT, PROCESSING)
@@ -88,7 +90,10 @@ class NoTimers(TimerService):
         super().__init__(self._refuse)
 
     def _refuse(self, kind: int, time_us: int, wanted: bool) -> None:
-        raise UserFunctionError("ctx.timers needs a ProcessFunction that defines on_timer(self, timestamp, ctx)")
+        raise UserFunctionError(
+            "ctx.timers needs a ProcessFunction that defines on_timer(self, timestamp, ctx), or a BatchFunction that "
+            "defines on_timers(self, keys, timestamps, ctx)"
+        )
 
 
 Timer = tuple[int, int, int]

@@ -1,0 +1,176 @@
+"""Timers of a `BatchFunction`: registered, deleted and fired as arrays, one entry for each key.
+
+    process / on_timers ── register, delete ──► the timers' table, at once
+    after the rows: due ones by the index ──► rounds: of each key the earliest ──► on_timers, until nothing is due
+
+A timer is a row without values, as those of functions by row (`timers`), in a table of the same form. What a call did
+is undone with its transaction, or by the journal of the call; the index may then propose timers that are not there.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import UserFunctionError
+from holdfast.functions.columns import IntArray
+from holdfast.functions.operator import NewTable, Timers
+from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, concatenated, keys_of_table
+from holdfast.functions.timing.timer_index import TIME_KEY
+from holdfast.functions.timing.timers import EVENT, KIND_KEY, KINDS, PROCESSING, TimerService, timers_schema
+from holdfast.state.physical import Slots, values_of
+from holdfast.state.table import StateTable
+from holdfast.watermarks import END_US
+
+BUCKET_US = 60_000_000
+"""Width of a bucket of timers. A wider one has less overhead, but more timers that are compared in vain."""
+
+
+class ArrayTimerService(TimerService):
+    """`ctx.timers` of a `BatchFunction`. Timestamps are an array, an Arrow array or a list of datetimes.
+
+    They have one entry for each of the call's distinct keys, or, with `groups`, one for each of these. A null registers
+    and deletes nothing.
+    """
+
+    def __init__(self, change: Callable[[int, Any, Any, bool], None]) -> None:
+        self._change = change
+
+    def register_event_time(self, timestamps: Any, groups: Any = None) -> None:
+        """Call `on_timers` once the watermark has reached the timestamps."""
+        self._change(EVENT, timestamps, groups, True)
+
+    def delete_event_time(self, timestamps: Any, groups: Any = None) -> None:
+        """Nothing where there is none."""
+        self._change(EVENT, timestamps, groups, False)
+
+    def register_processing_time(self, timestamps: Any, groups: Any = None) -> None:
+        """Call `on_timers` in the first batch whose `ctx.batch_time` has reached the timestamps."""
+        self._change(PROCESSING, timestamps, groups, True)
+
+    def delete_processing_time(self, timestamps: Any, groups: Any = None) -> None:
+        """Nothing where there is none."""
+        self._change(PROCESSING, timestamps, groups, False)
+
+
+class ArrayTimers:
+    """The timers of one subtask. `note` is told of rows of the table before they change."""
+
+    def __init__(
+        self,
+        key_schema: pa.Schema,
+        max_parallelism: int,
+        new_table: NewTable,
+        watermarked: bool,
+        note: Callable[[StateTable, Slots], None],
+    ) -> None:
+        schema = timers_schema(key_schema)
+        self.table = new_table(schema.keys, schema.values, max_parallelism)
+        self.service = ArrayTimerService(self._change)
+        self._key_schema = key_schema
+        self._watermarked = watermarked
+        self._note = note
+        self._keys: pa.RecordBatch | None = None
+        self._draining = False
+        self._fired = 0
+        self._indexes = {kind: self._index(kind) for kind in KINDS}
+
+    @property
+    def index_bytes(self) -> int:
+        """Memory of the keys in order of time."""
+        return sum(index.memory_bytes for index in self._indexes.values())
+
+    def begin(self) -> None:
+        """A batch begins."""
+        self._fired, self._keys, self._draining = 0, None, False
+        for index in self._indexes.values():
+            index.begin()
+
+    def enter(self, keys: pa.RecordBatch) -> None:
+        """A call begins, for these distinct keys."""
+        self._keys = keys
+
+    def due(self, kind: int, until_us: int | None) -> Iterator[tuple[pa.RecordBatch, IntArray]]:
+        """Rounds of distinct keys with the time of their earliest due timer, which is removed; until none is due."""
+        if until_us is None:
+            return
+        index = self._indexes[kind]
+        self._draining = kind == EVENT and until_us == END_US
+        while True:
+            entries = concatenated(index.between(None, until_us + 1), self.table.key_schema)
+            slots = np.unique(self.table.lookup(entries))
+            slots = slots[self.table.present[slots]]
+            if not len(slots):
+                break
+            names = (TIME_KEY, *self._key_schema.names)
+            keys = self.table.keys_of(slots).sort_by([(name, "ascending") for name in names])
+            owners = _groups_of(keys.select(self._key_schema.names))
+            _, first = np.unique(owners, return_index=True)
+            chosen = keys.take(pa.array(np.sort(first)))
+            self._remove(chosen)
+            self._fired += chosen.num_rows
+            yield chosen.select(self._key_schema.names), values_of(chosen.column(TIME_KEY))
+        index.drop(until_us + 1)
+        self._draining = False
+
+    def left(self) -> Timers:
+        """When something is due next."""
+        return Timers(self._indexes[EVENT].earliest(), self._indexes[PROCESSING].earliest(), self._fired)
+
+    def _remove(self, keys: pa.RecordBatch) -> None:
+        self.table.present[self.table.lookup(keys)] = False
+
+    def _change(self, kind: int, timestamps: Any, groups: Any, wanted: bool) -> None:
+        if self._keys is None:
+            raise UserFunctionError("ctx.timers can be used in process() and on_timers() only: there are no keys here")
+        if kind == EVENT and wanted and not self._watermarked:
+            raise UserFunctionError(
+                "ctx.timers.register_event_time() needs a watermark, without which the timers would never fire: add "
+                ".with_watermark(column, delay) right after read(), or use register_processing_time()"
+            )
+        if self._draining and kind == EVENT and wanted:
+            return
+        times, owners = self._checked(timestamps, groups)
+        keys = self._keys.take(pa.array(owners))
+        arrays = [*keys.columns, pa.array(np.full(len(times), kind, np.int8)), pa.array(times)]
+        rows = pa.RecordBatch.from_arrays(arrays, schema=self.table.key_schema)
+        slots = self.table.lookup(rows)
+        self._note(self.table, slots)
+        new = wanted & ~self.table.present[slots]
+        self.table.present[slots] = wanted
+        self._indexes[kind].add(rows.filter(pa.array(new)))
+
+    def _checked(self, timestamps: Any, groups: Any) -> tuple[IntArray, IntArray]:
+        """Times in microseconds and the index of each one's key; without nulls."""
+        assert self._keys is not None
+        try:
+            array = timestamps if isinstance(timestamps, pa.Array | pa.ChunkedArray) else pa.array(timestamps)
+            array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+            times = array.cast(pa.timestamp("us", tz=getattr(array.type, "tz", None)), safe=False)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            what = f"timestamps {timestamps!r:.200}: expected an array of timestamps"
+            raise UserFunctionError(f"ctx.timers: {what}: {error}") from error
+        owners = np.arange(self._keys.num_rows) if groups is None else np.asarray(groups, np.int64)
+        if len(times) != len(owners):
+            expected = f"one for each of {self._keys.num_rows} distinct keys" if groups is None else "as many as groups"
+            raise UserFunctionError(f"ctx.timers: {len(times)} timestamps, expected {expected}")
+        known = pc.is_valid(times).to_numpy(zero_copy_only=False)
+        kept: IntArray = owners[known]
+        return values_of(times.filter(pa.array(known))), kept
+
+    def _index(self, kind: int) -> FollowedIndex:
+        def entries(table: StateTable) -> Iterator[pa.RecordBatch]:
+            for keys in keys_of_table(table):
+                yield keys.filter(pc.equal(keys.column(KIND_KEY), kind))
+
+        return FollowedIndex(self.table, lambda: TimeBuckets(self.table.key_schema, TIME_KEY, BUCKET_US), entries)
+
+
+def _groups_of(keys: pa.RecordBatch) -> IntArray:
+    """A number for each row, the same for equal keys, smaller ones first seen first."""
+    distinct = StateTable(keys.schema, pa.schema([]), 1)
+    distinct.begin(0)
+    groups: IntArray = distinct.lookup(keys).astype(np.int64)
+    return groups
