@@ -47,6 +47,7 @@ MAY_IMPORT: dict[str, str] = {
     "formats": "storage",
     "storage": "",
     # Leaves, which every room may import.
+    "availability": "",
     "clock": "",
     "equality": "",
     "errors": "",
@@ -70,7 +71,18 @@ SUBROOMS: dict[str, str] = {
 """The folders of rooms that are divided, and which of the same room each may import; a room's own name stands for the
 modules that lie in no folder."""
 
-LEAVES = {"clock", "equality", "errors", "failpoints", "ids", "metrics", "schema", "units", "watermarks"}
+LEAVES = {
+    "availability",
+    "clock",
+    "equality",
+    "errors",
+    "failpoints",
+    "ids",
+    "metrics",
+    "schema",
+    "units",
+    "watermarks",
+}
 
 PURE = {"checkpoint", "execution", "graph"}
 PURE_IMPORTS = {"collections", "cronsim", "dataclasses", "datetime", "enum", "functools", "itertools", "math", "typing"}

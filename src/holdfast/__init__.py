@@ -1,5 +1,6 @@
 """Holdfast: fault tolerance for stateful streams on PySpark. The public API and nothing else."""
 
+from holdfast.availability import SnapshotAvailability
 from holdfast.errors import (
     BadRecord,
     CheckpointFailed,
@@ -37,6 +38,7 @@ from holdfast.functions.aggregates.declared import (
 )
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction
 from holdfast.functions.process.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from holdfast.functions.soft_failures import SoftFailureLimit
 from holdfast.functions.windows.declared import session_window, window
 from holdfast.job import Job
 from holdfast.query import Query
@@ -103,6 +105,8 @@ __all__ = [
     "SequenceSource",
     "SessionStopped",
     "SettingsError",
+    "SnapshotAvailability",
+    "SoftFailureLimit",
     "StateTooLarge",
     "StorageError",
     "Stream",

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.availability import listed
 from holdfast.errors import HoldfastError, QueryFailed
 from holdfast.jobmaster.checkpoint_stats import CheckpointStats
 from holdfast.jobmaster.master import JobMaster
@@ -63,7 +64,9 @@ class Query:
             return "Stopped" if self._master.error is None else f"Ended with an error: {self._master.error}"
         if paused:
             return f"Waiting for sink {', '.join(sorted(paused))}, which has too many groups to publish"
-        return self._master.outages.message or "Processing"
+        refused_by = self._master.refused_by
+        processing = f"Processing; a checkpoint waits: {listed(refused_by)}" if refused_by else "Processing"
+        return self._master.outages.message or processing
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:
@@ -120,13 +123,16 @@ class Query:
     def trigger_checkpoint(self, timeout: float | None = None) -> int | None:
         """Take a checkpoint of everything committed so far, whatever the policy.
 
-        Returns the number of the newest record then (None: nothing was ever to record).
+        Where somebody refuses the boundary, the checkpoint waits for a later one. Returns the number of the newest
+        record then (None: nothing was ever to record).
         Raises `CheckpointFailed`, or `TimeoutError` after `timeout` seconds.
         """
         try:
             return self._master.trigger_checkpoint().result(timeout)
         except FutureTimeout as error:
-            raise TimeoutError(f"the checkpoint did not complete within {timeout} s") from error
+            refused_by = self._master.refused_by
+            reason = f"; it waits: {listed(refused_by)}" if refused_by else ""
+            raise TimeoutError(f"the checkpoint did not complete within {timeout} s{reason}") from error
 
     def update(self, *, checkpoint: CheckpointConfig) -> None:
         """Change checkpoint settings, the trigger included, while the query runs."""

@@ -5,12 +5,15 @@
     Cut 1 batch=3 run=1 to 0:1
 
 `config` takes settings by their names and comes first. Durations are in seconds. `validate()` runs after each event.
+`commit 3 soft=a hard=b`: `a` and `b` refuse a cut after that batch.
 """
 
 from typing import Any
 
+from holdfast.availability import Refusal
 from holdfast.checkpoint import events as ev
 from holdfast.checkpoint.coordinator import Coordinator
+from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.settings import CheckpointConfig, cron, every, manual
 
@@ -74,9 +77,15 @@ class Scenario:
                 return ev.CommitBegan()
             case "commit":
                 batch = int(plain[0])
+                refusals = tuple(
+                    Refusal(who, "busy", hard=kind == "hard")
+                    for kind in ("hard", "soft")
+                    for who in named.pop(kind, "").split(",")
+                    if who
+                )
                 staged = {sink: [one.encode() for one in each.split(",")] for sink, each in named.items()}
                 position = ev.Position(batch, {"source": {"split": batch}})
-                return ev.BatchCommitted(BatchNumber(batch), position, "idle" not in plain, staged)
+                return ev.BatchCommitted(BatchNumber(batch), position, "idle" not in plain, staged, refusals)
             case "request":
                 return ev.TriggerRequested(plain[0])
             case "close":
@@ -162,6 +171,9 @@ def show(command: ev.Command) -> str:
         case ev.NotifyAborted():
             counted = "counted" if command.counted else "not counted"
             return f"NotifyAborted {command.checkpoint_id} ({counted}): {command.reason}"
+        case NotifyRefused():
+            counted = "counted" if command.counted else "not counted"
+            return f"NotifyRefused {command.checkpoint_id} by {command.trigger} ({counted}): {command.reason}"
         case ev.CheckOwnership():
             return "CheckOwnership"
         case ev.Resolve():

@@ -9,10 +9,13 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+from checkpoint_world_end import check_nothing_is_left, check_published_exactly_once
 from checkpoint_world_model import GatheredObjects, Manifest, Record, TaskManager
 
+from holdfast.availability import Refusal
 from holdfast.checkpoint import events as ev
 from holdfast.checkpoint.coordinator import Coordinator
+from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.gathering import Gather, GatherFailed
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.settings import CheckpointConfig, every, manual
@@ -38,6 +41,7 @@ class World:
         )
         self.task_manager_count = self.random.choice([0, 1, 2, 3])
         self.fault_rate = self.random.choice([0.0, 0.05, 0.2])
+        self.refusal_rate = self.random.choice([0.0, 0.0, 0.3, 0.9])
         self.now = 1000.0
         self.order = 0
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
@@ -67,14 +71,14 @@ class World:
             self.commit_one()
             self.request()
             self.run_for(15)
-        self.check_published_exactly_once()
-        self.check_nothing_is_left()
+        check_published_exactly_once(self)
+        check_nothing_is_left(self)
         self.close()
         self.run_for(15)
         newest = self.newest()
         record = self.journal[newest] if newest is not None else None
         assert record is None or not record.groups, "what is published would be published again"
-        self.check_nothing_is_left()
+        check_nothing_is_left(self)
 
     def run_for(self, seconds: float) -> None:
         end = self.now + seconds
@@ -107,6 +111,8 @@ class World:
         self.task_managers: dict[int, TaskManager] = {}
         self.offset = record.offset if record else 0
         self.running, self.paused = False, set[str]()
+        self.refusals: tuple[Refusal, ...] = ()
+        self.refused: set[CheckpointId] = set()
         self.needed: dict[int, set[str]] = {}
         self.sent: int | None = None
         started = ev.BaseRecord(JournalNumber(base), record.objects(), groups) if base and record else None
@@ -177,10 +183,17 @@ class World:
                 self.staged[one] = sink
                 committables[sink] = [one]
         position = ev.Position(self.batch, {"source": {"split": self.offset}})
-        event = ev.BatchCommitted(BatchNumber(self.batch), position, progress, committables)
+        self.refusals = self.refuse()
+        event = ev.BatchCommitted(BatchNumber(self.batch), position, progress, committables, self.refusals)
         self.tell(event)
         if self.fault():
             self.tell(event)
+
+    def refuse(self) -> tuple[Refusal, ...]:
+        """Who refuses a cut after the batch at hand."""
+        if not self.faulty or self.random.random() >= self.refusal_rate:
+            return ()
+        return (Refusal("source", "in the middle of a transaction", hard=self.random.random() < 0.2),)
 
     # --- TaskManagers -------------------------------------------------------------------------------------------------
 
@@ -312,6 +325,7 @@ class World:
         match command:
             case ev.Cut():
                 assert self.running and command.batch == self.batch, "a cut is at the last committed batch"
+                assert not self.refusals, f"a cut where {self.refusals} refuse"
                 self.needed[command.checkpoint_id] = set()
                 for number in command.task_managers:
                     offset = self.offset
@@ -332,6 +346,10 @@ class World:
             case ev.NotifyAborted():
                 assert self.sent != command.checkpoint_id, "a checkpoint whose record was sent cannot be aborted"
                 del self.needed[command.checkpoint_id]
+            case NotifyRefused():
+                assert command.refusals == self.refusals != (), "named are those who refuse the last boundary"
+                assert command.checkpoint_id not in self.refused | self.needed.keys(), "counted once"
+                self.refused.add(command.checkpoint_id)
             case ev.CheckOwnership():
                 pass  # there is nobody else
             case ev.Resolve():
@@ -476,24 +494,3 @@ class World:
             for task_manager in self.task_managers.values():
                 missing = task_manager.held() - self.store
                 assert not missing, f"TaskManager {task_manager.number} lost {missing}"
-
-    def check_published_exactly_once(self) -> None:
-        newest = self.newest()
-        record = self.journal[newest] if newest is not None else None
-        for sink, shown in self.shown.items():
-            assert list(shown) == sorted(shown)
-            offsets = [int(one.split(b"/")[-1]) for number in shown for one in shown[number]]
-            assert offsets == list(range(record.offset if record else 0)), f"{sink} shows {offsets}"
-
-    def check_nothing_is_left(self) -> None:
-        newest = self.newest()
-        assert [number for number, record in self.journal.items() if record is not None] == [newest]
-        record = self.journal[newest]  # type: ignore[index]
-        assert record is not None
-        groups = [group for each in record.groups.values() for group in each]
-        needed = record.objects() | {group.object for group in groups}
-        needed |= {name for task_manager in self.task_managers.values() for name in task_manager.held()}
-        assert self.store == needed, f"left over: {self.store - needed}; missing: {needed - self.store}"
-        staged = {one for group in groups for one in self.contents[group.object]}
-        assert self.staged.keys() == staged, f"staged and left over: {self.staged.keys() - staged}"
-        assert all(self.requests.values()), "a request without an answer"

@@ -7,33 +7,33 @@ from holdfast.settings import CheckpointConfig
 
 def test_one_checkpoint_counts_once() -> None:
     failures = FailureManager()
-    failures.failed(CheckpointId(1))
-    failures.failed(CheckpointId(1))
+    failures.failed(CheckpointId(1), "cannot", counted=True)
+    failures.failed(CheckpointId(1), "cannot", counted=True)
     assert failures.verdict(0, CheckpointConfig(tolerable_failed_checkpoints=1)) is None
-    failures.failed(CheckpointId(2))
+    failures.failed(CheckpointId(2), "cannot", counted=True)
     assert "2 checkpoints failed in a row" in str(failures.verdict(0, CheckpointConfig(tolerable_failed_checkpoints=1)))
 
 
 def test_none_is_tolerated_by_default() -> None:
     failures = FailureManager()
     assert failures.verdict(0, CheckpointConfig()) is None
-    failures.failed(CheckpointId(1))
+    failures.failed(CheckpointId(1), "cannot", counted=True)
     assert failures.verdict(0, CheckpointConfig()) is not None
 
 
 def test_ids_at_or_below_the_last_success_do_not_count() -> None:
     failures = FailureManager()
     failures.completed(CheckpointId(5))
-    failures.failed(CheckpointId(4))
-    failures.failed(CheckpointId(5))
+    failures.failed(CheckpointId(4), "cannot", counted=True)
+    failures.failed(CheckpointId(5), "cannot", counted=True)
     assert failures.verdict(0, CheckpointConfig()) is None
 
 
 def test_a_success_starts_the_count_anew() -> None:
     failures = FailureManager()
-    failures.failed(CheckpointId(1))
+    failures.failed(CheckpointId(1), "cannot", counted=True)
     failures.completed(CheckpointId(2))
-    failures.failed(CheckpointId(3))
+    failures.failed(CheckpointId(3), "cannot", counted=True)
     assert failures.verdict(0, CheckpointConfig(tolerable_failed_checkpoints=1)) is None
     assert "1 checkpoints failed" in str(failures.verdict(0, CheckpointConfig()))
 

@@ -89,7 +89,7 @@ def test_a_batch_goes_through_push_process_pull_commit_and_cut_over_flight(serve
     served.client.complete(1, 1)
     served.client.abort_checkpoint(1, 2)
     served.client.abort(2)
-    assert served.client.commit(2, 0)["lastCommittedBatch"] == 0
+    assert served.client.commit(2, 0).metrics["lastCommittedBatch"] == 0
 
 
 def test_an_empty_output_is_pulled_as_no_rows(served):

@@ -8,8 +8,8 @@ commands, and fixes the order of an answer's commands.
         └──────────────────────────────────────────────────────────────────────────────────────────────────────┘
 
 Invariants
-- A cut is at the last committed batch, and never waits for a running one. There is none without progress, and none
-  between `CommitBegan` and what answers it.
+- A cut is at the last committed batch, and never waits for a running one. There is none without progress, none
+  between `CommitBegan` and what answers it, and none where somebody refuses (`demand.py`).
 - The record completes the checkpoint. One that was sent neither expires nor is aborted, and while it is unanswered
   nothing is deleted and nothing further written.
 - Committables go into the first record whose cut is at or past their batch, each into exactly one as a new group.
@@ -22,7 +22,9 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
+from holdfast.availability import Refusal
 from holdfast.checkpoint import events as ev
+from holdfast.checkpoint.demand import BY_POLICY, BY_REQUEST, Demand, NotifyRefused
 from holdfast.checkpoint.failures import FailureManager
 from holdfast.checkpoint.gathering import Gathered, GatherFailed
 from holdfast.checkpoint.ledger import Ledger
@@ -31,7 +33,6 @@ from holdfast.checkpoint.pending import PendingCheckpoint, PendingCheckpoints
 from holdfast.checkpoint.publication import Publication
 from holdfast.checkpoint.records import RetainedRecords
 from holdfast.checkpoint.registry import GroupHolder, LogHolder, ObjectRegistry, PendingHolder, RecordHolder
-from holdfast.checkpoint.triggers import Schedule
 from holdfast.errors import HoldfastError
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.settings import CheckpointConfig
@@ -55,12 +56,11 @@ class Coordinator:
         self._at_commit = False
         self._now_s = 0.0
         self._wall_s = 0.0
-        self._schedule = Schedule()
         self._ended_s: float | None = None
         self._run = RunNumber(0)
         self._live: dict[int, Incarnation] = {}
         self._last_id = CheckpointId(0)
-        self._requests: list[str] = []
+        self._demand = Demand()
         self._close_requests: list[str] = []
         self._sent: ev.StoreAndRecord | None = None
         self._again: ev.RecordAgain | None = None
@@ -75,27 +75,27 @@ class Coordinator:
             ev.Started: self._on_started,
             ev.Tick: self._on_tick,
             ev.ConfigChanged: self._on_config_changed,
-            ev.TriggerRequested: self._on_trigger_requested,
-            ev.CloseRequested: self._on_close_requested,
+            ev.TriggerRequested: lambda event: self._demand.requests.append(event.request_id),
+            ev.CloseRequested: lambda event: self._close_requests.append(event.request_id),
             ev.CommitBegan: self._on_commit_began,
             ev.BatchCommitted: self._on_batch_committed,
             ev.Acknowledged: self._on_acknowledged,
             ev.Declined: self._on_declined,
             ev.FailoverBegan: self._on_failover_began,
             ev.TaskManagersChanged: self._on_task_managers_changed,
-            ev.ObjectsFound: self._on_objects_found,
+            ev.ObjectsFound: lambda event: self._registry.acknowledge(event.names),
             ev.RecordWritten: self._on_record_written,
             ev.RecordFailed: self._on_record_failed,
             ev.Superseded: self._on_superseded,
             ev.RecordsExpired: self._on_records_expired,
             ev.ExpireFailed: self._on_expire_failed,
-            ev.Published: self._on_published,
+            ev.Published: lambda event: self._publication.published(event.sink, event.number),
             ev.PublicationFailed: self._on_publication_failed,
             ev.Discarded: self._on_discarded,
-            ev.DiscardFailed: self._on_discard_failed,
-            ev.ObjectsDeleted: self._on_objects_deleted,
-            ev.DeleteFailed: self._on_delete_failed,
-            Gathered: self._on_gathered,
+            ev.DiscardFailed: lambda event: self._publication.discard_failed(event.sink, event.number, self._now_s),
+            ev.ObjectsDeleted: lambda event: self._registry.deleted(event.names),
+            ev.DeleteFailed: lambda event: self._registry.delete_failed(event.names, self._now_s),
+            Gathered: self._ledger.gathered,
             GatherFailed: self._on_gather_failed,
         }
 
@@ -121,6 +121,11 @@ class Coordinator:
     def backlog(self) -> Mapping[str, int]:
         """Recorded groups that each sink has still to publish; a job may end when all are 0."""
         return self._publication.backlog()
+
+    @property
+    def refused_by(self) -> tuple[Refusal, ...]:
+        """Those who keep a checkpoint waiting for a later batch boundary; empty where none waits."""
+        return self._demand.waits_for
 
     def outstanding(self) -> Outstanding:
         """What must be left where it is, as of the last event."""
@@ -155,7 +160,7 @@ class Coordinator:
 
     def _on_started(self, event: ev.Started) -> None:
         self._now_s, self._wall_s = event.now_s, event.wall_s
-        self._schedule.served(event.wall_s)
+        self._demand.started(event.wall_s)
         base = event.base
         if base is None:
             return
@@ -175,13 +180,9 @@ class Coordinator:
             self._abort(pending, f"timed out after {self._config.timeout!r}; TaskManagers without answer: {waiting}")
 
     def _on_config_changed(self, event: ev.ConfigChanged) -> None:
+        if event.config.trigger != self._config.trigger:
+            self._demand.is_held = False
         self._config = event.config
-
-    def _on_trigger_requested(self, event: ev.TriggerRequested) -> None:
-        self._requests.append(event.request_id)
-
-    def _on_close_requested(self, event: ev.CloseRequested) -> None:
-        self._close_requests.append(event.request_id)
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
@@ -191,6 +192,8 @@ class Coordinator:
     def _on_batch_committed(self, event: ev.BatchCommitted) -> None:
         self._committing = False
         if self._phase is Phase.RUNNING:
+            if self._ledger.is_new(event.batch):
+                self._demand.refusals = event.refusals
             self._ledger.committed(event)
         elif self._ledger.is_new(event.batch):
             self._drop_staged({sink: list(each) for sink, each in event.committables.items() if each})
@@ -225,11 +228,10 @@ class Coordinator:
         self._pending.remove(pending.checkpoint_id)
         self._registry.release(PendingHolder(pending.checkpoint_id))
         self._ended_s = self._now_s
-        if counted:
-            self._failures.failed(pending.checkpoint_id)
+        if counted or soft:
+            self._failures.failed(pending.checkpoint_id, reason, counted=counted)
         self._commands.append(ev.NotifyAborted(pending.checkpoint_id, reason, counted))
-        if counted:
-            self._commands.append(ev.CheckOwnership())
+        self._commands += [ev.CheckOwnership()] if counted else []
         self._resolve(pending.requests, f"checkpoint {pending.checkpoint_id} failed: {reason}", soft)
 
     def _resolve(self, requests: list[str], failure: str | None = None, soft: bool = False) -> None:
@@ -243,8 +245,8 @@ class Coordinator:
         self._failover_ordered = self._committing = False
         for pending in self._pending.abortable():
             self._abort(pending, f"failover: {event.reason}", counted=False)
-        self._resolve(self._requests, f"failover: {event.reason}")
-        self._requests = []
+        self._resolve(self._demand.take_requests(), f"failover: {event.reason}")
+        self._demand.refusals = ()
         self._failures.reset()
         self._choose_base()
 
@@ -268,9 +270,6 @@ class Coordinator:
         self._run = event.run
         self._live = dict(event.live)
         self._registry.release_dead_logs(self._live)
-
-    def _on_objects_found(self, event: ev.ObjectsFound) -> None:
-        self._registry.acknowledge(event.names)
 
     # --- records ------------------------------------------------------------------------------------------------------
 
@@ -355,9 +354,6 @@ class Coordinator:
 
     # --- sinks --------------------------------------------------------------------------------------------------------
 
-    def _on_published(self, event: ev.Published) -> None:
-        self._publication.published(event.sink, event.number)
-
     def _on_publication_failed(self, event: ev.PublicationFailed) -> None:
         if event.io:
             self._publication.failed(event.sink, event.number, self._now_s)
@@ -369,23 +365,9 @@ class Coordinator:
         if self._publication.discarded(event.sink, event.number):
             self._registry.release(GroupHolder(event.sink, event.number))
 
-    def _on_discard_failed(self, event: ev.DiscardFailed) -> None:
-        self._publication.discard_failed(event.sink, event.number, self._now_s)
-
-    def _on_gathered(self, event: Gathered) -> None:
-        self._ledger.gathered(event)
-
     def _on_gather_failed(self, event: GatherFailed) -> None:
         self._ledger.gather_failed(event, self._now_s)
         self._commands.append(ev.CheckOwnership())
-
-    # --- deletion -----------------------------------------------------------------------------------------------------
-
-    def _on_objects_deleted(self, event: ev.ObjectsDeleted) -> None:
-        self._registry.deleted(event.names)
-
-    def _on_delete_failed(self, event: ev.DeleteFailed) -> None:
-        self._registry.delete_failed(event.names, self._now_s)
 
     # --- what follows -------------------------------------------------------------------------------------------------
 
@@ -422,19 +404,19 @@ class Coordinator:
 
     def _serve_requests(self) -> None:
         """Answer, attach to a pending checkpoint that covers all that was committed, or cut; otherwise wait."""
-        if not self._requests:
+        if not self._demand.requests:
             return
         wanted = self._ledger.unrecorded_progress
         covering = None if wanted is None else self._pending.covering(wanted)
         if wanted is None:
-            self._resolve(self._requests)
+            self._resolve(self._demand.take_requests())
         elif covering is not None:
-            covering.requests += self._requests
+            covering.requests += self._demand.take_requests()
+        elif self._demand.refusals:
+            if self._demand.refuse_requests():
+                self._refuse(BY_REQUEST)
         elif len(self._pending) < self._config.max_concurrent:
-            self._cut(list(self._requests))
-        else:
-            return
-        self._requests = []
+            self._cut(self._demand.take_requests())
 
     def _serve_close_requests(self) -> None:
         """Record the newest checkpoint again where its record holds nothing but groups that are published."""
@@ -457,24 +439,40 @@ class Coordinator:
     def _serve_policy(self) -> None:
         """Cut if the policy's trigger is due, or soon is and a batch was committed just now.
 
-        It stays due until there is progress, a free place and the pause over.
+        It stays due until there is progress, a free place and the pause over, and nobody refuses. A trigger that comes
+        due while an earlier one is refused takes its place, and is refused anew.
         """
-        due_s = self._schedule.due_s(self._config.trigger, self._wall_s, at_commit=self._at_commit)
-        if due_s is None:
+        due_s = self._demand.due_s(self._config.trigger, self._wall_s, at_commit=self._at_commit)
+        if due_s is None and not self._demand.is_held:
             return
         wanted = self._ledger.unrecorded_progress
         if wanted is None or self._pending.covering(wanted) is not None:
             return
         if len(self._pending) >= self._config.max_concurrent:
             return
-        if self._ended_s is None or self._now_s - self._ended_s >= self._config.min_pause_s:
-            self._schedule.served(due_s)
+        if self._ended_s is not None and self._now_s - self._ended_s < self._config.min_pause_s:
+            return
+        if due_s is not None:
+            self._demand.answered(due_s)
+        if not self._demand.refusals:
             self._cut([])
+        elif self._demand.refuse_policy(due_s is not None):
+            self._refuse(BY_POLICY)
+
+    def _refuse(self, trigger: str) -> None:
+        """Nothing is cut at this boundary; the refusal has an id of its own, so that it counts once."""
+        self._last_id = CheckpointId(self._last_id + 1)
+        refusals = self._demand.refusals
+        refused = NotifyRefused(self._last_id, trigger, refusals, counted=any(each.hard for each in refusals))
+        self._failures.triggered(self._now_s)
+        self._failures.failed(refused.checkpoint_id, refused.reason, counted=refused.counted)
+        self._commands.append(refused)
 
     def _cut(self, requests: list[str]) -> None:
         last = self._ledger.last
         assert last is not None, "there is progress, so there is a last batch"
         self._last_id = CheckpointId(self._last_id + 1)
+        self._demand.is_held = False
         live = dict(sorted(self._live.items()))
         self._pending.add(
             PendingCheckpoint(self._last_id, last.batch, last.position, self._run, live, self._now_s, requests)

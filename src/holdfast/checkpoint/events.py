@@ -12,7 +12,7 @@ it unless a line below says so (where order is needed for safety, an event comes
     RestoreFrom
  2. ExpireRecords          subsumed records. Their names are let go only after `RecordsExpired`
  3. Publish                at most one at a time for each sink, in order of numbers
- 4. Cut                    the batch it names has been committed by everybody
+ 4. Cut, NotifyRefused     the batch it names has been committed by everybody; nothing was cut
  5. StoreAndRecord,        at most one unanswered at a time; while one is, no 2, 5, 6, 7 is given
     RecordAgain
  6. Discard                of groups that are published and that no record names any more
@@ -39,33 +39,16 @@ see `Coordinator.handle`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from holdfast.availability import Refusal
+from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.gathering import Gather, Gathered, GatherFailed
+from holdfast.checkpoint.positions import Group as Group
+from holdfast.checkpoint.positions import Position as Position
+from holdfast.checkpoint.positions import Scalar as Scalar
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.settings import CheckpointConfig
-from holdfast.watermarks import SourceTime
-
-Scalar = int | float | str | bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where a batch ends; opaque to the rules, handed back in `StoreAndRecord`."""
-
-    batch_time_us: int
-    offsets: Mapping[str, Mapping[str, Scalar]]
-    source_objects: Mapping[str, list[str]] = field(default_factory=dict)
-    watermarks: Mapping[str, SourceTime] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Committables of one sink, stored as `object`, published under `number`: that of the record that first held it."""
-
-    number: JournalNumber
-    object: str
-
 
 # --- events -----------------------------------------------------------------------------------------------------------
 
@@ -143,13 +126,15 @@ class CloseRequested:
 class BatchCommitted:
     """Every TaskManager answered the commit of `batch`.
 
-    `progress`: sources moved or state changed. `committables`: what was staged, per sink, in unit order.
+    `progress`: sources moved or state changed. `committables`: what was staged, per sink, in unit order. `refusals`:
+    who refuses a cut after this batch.
     """
 
     batch: BatchNumber
     position: Position
     progress: bool
     committables: Mapping[str, list[bytes]]
+    refusals: tuple[Refusal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,6 +464,7 @@ class ResumePlanning:
 
 Command = (
     NotifyCompleted
+    | NotifyRefused
     | NotifyAborted
     | CheckOwnership
     | Resolve

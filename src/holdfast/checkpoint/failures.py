@@ -15,9 +15,11 @@ class FailureManager:
         self._last_success = CheckpointId(0)
         self._failed: set[CheckpointId] = set()
         self._trying_since_s: float | None = None
+        self._last: tuple[CheckpointId, str] | None = None
+        """The checkpoint that failed or was refused last, and the reason."""
 
     def triggered(self, now_s: float) -> None:
-        """A checkpoint was begun."""
+        """A checkpoint was begun, or its trigger was refused before that."""
         if self._trying_since_s is None:
             self._trying_since_s = now_s
 
@@ -26,27 +28,32 @@ class FailureManager:
         self._last_success = max(self._last_success, checkpoint_id)
         self.reset()
 
-    def failed(self, checkpoint_id: CheckpointId) -> None:
-        """A checkpoint failed in a way that counts."""
-        if checkpoint_id > self._last_success:
+    def failed(self, checkpoint_id: CheckpointId, reason: str, *, counted: bool) -> None:
+        """A checkpoint failed or was refused. A soft refusal does not count, but no time is given for it either."""
+        if checkpoint_id <= self._last_success:
+            return
+        self._last = (checkpoint_id, reason)
+        if counted:
             self._failed.add(checkpoint_id)
 
     def reset(self) -> None:
         """Count from nothing again: a checkpoint completed, or the job restarts."""
         self._failed.clear()
         self._trying_since_s = None
+        self._last = None
 
     def verdict(self, now_s: float, config: CheckpointConfig) -> str | None:
         """Why the job must restart, or None."""
+        last = "" if self._last is None else f"; the last one, {self._last[0]}: {self._last[1]}"
         if len(self._failed) > config.tolerable_failed_checkpoints:
             return (
-                f"{len(self._failed)} checkpoints failed in a row, the last one {max(self._failed)}; "
-                f"tolerable_failed_checkpoints={config.tolerable_failed_checkpoints}"
+                f"{len(self._failed)} checkpoints failed in a row, "
+                f"tolerable_failed_checkpoints={config.tolerable_failed_checkpoints}{last}"
             )
         limit_s = config.tolerable_failure_timeout_s
         if limit_s is not None and self._trying_since_s is not None and now_s - self._trying_since_s >= limit_s:
             return (
-                f"no checkpoint completed for {now_s - self._trying_since_s:.3g} s since one was triggered; "
-                f"tolerable_failure_timeout={config.tolerable_failure_timeout!r}"
+                f"no checkpoint completed for {now_s - self._trying_since_s:.3g} s since one was triggered, "
+                f"tolerable_failure_timeout={config.tolerable_failure_timeout!r}{last}"
             )
         return None

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from holdfast.availability import SnapshotAvailability
 from holdfast.sources.base import BadRow
 from holdfast.state.table import StateTable
 
@@ -75,6 +76,10 @@ class Operator(ABC):
 
         Raises `BadRecord` (bad_records="fail"), `UserFunctionError` or `RowsNeeded`; the caller undoes the tables.
         """
+
+    def is_snapshot_available(self) -> SnapshotAvailability:
+        """Say whether a checkpoint may be cut after the batch that was committed last. Asked after each commit."""
+        return SnapshotAvailability.AVAILABLE
 
     @property
     def memory_bytes(self) -> int:

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from holdfast.availability import Refusal
 from holdfast.sources.base import Offsets, SplitRead
 
 
@@ -32,6 +33,8 @@ class Plan(msgspec.Struct, frozen=True):
     """The watermark that each operator had in the batch before, in microseconds: windows up to it are closed."""
     drained: bool = False
     """Whether all input was declared complete before this batch."""
+    refusals: list[Refusal] = []
+    """The sources that refuse a cut after this batch."""
 
     @property
     def progress(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from holdfast import failpoints
+from holdfast.availability import Refusal
 from holdfast.exchange.task import LevelRequest, UnitResult, stage_dead_letters
 from holdfast.execution.calls import Step
 from holdfast.functions.operator import Timers
@@ -53,6 +54,8 @@ class BatchOutcome:
     """By operator: what is left of the timers of each subtask."""
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     """By TaskManager: what it reported with its commit."""
+    refusals: list[Refusal] = field(default_factory=list)
+    """The operators that refuse a cut after this batch."""
     committing: bool = False
     """From here on some TaskManagers may have committed: an error is no longer undone, but restored from."""
 
@@ -116,7 +119,8 @@ class BatchRunner:
             answers = self.task_managers.on_all(
                 Step.COMMIT, f"batch {plan.batch}", lambda index, gateway: (index, gateway.commit(self.run, plan.batch))
             )
-            outcome.metrics = dict(answers)
+            outcome.metrics = {index: answer.metrics for index, answer in answers}
+            outcome.refusals = [each for _, answer in answers for each in answer.refusals]
             failpoints.hit("jobmaster.commit.after")
             release = f"batch {plan.batch}, letting go of its rows"
             self.task_managers.on_all(Step.COMMIT, release, lambda _, gateway: gateway.release(self.run, plan.batch))

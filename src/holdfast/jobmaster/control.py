@@ -15,13 +15,15 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
 from holdfast import failpoints
+from holdfast.availability import Refusal
 from holdfast.checkpoint import events
 from holdfast.checkpoint.coordinator import Coordinator
+from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.events import Command, Event, Group, Position
 from holdfast.checkpoint.gathering import Gather
 from holdfast.checkpoint.outstanding import Outstanding
@@ -53,6 +55,8 @@ class Listeners:
 
     completed: Callable[[CheckpointStats, Position], None]
     aborted: Callable[[bool], None]
+    """Whether it counts as a failure."""
+    refused: Callable[[bool], None]
     """Whether it counts as a failure."""
     failover: Callable[[str], None]
     failed: Callable[[Exception], None]
@@ -105,6 +109,8 @@ class Control:
         self._run = 0
         self.unpublished = 0
         """Groups that sinks have still to publish, as of the last tick; to be shown, not to rely on."""
+        self.refused_by: tuple[Refusal, ...] = ()
+        """Those who keep a checkpoint waiting for a later batch boundary; empty where none waits."""
         self._closing = threading.Event()
         layouts = {sink: publisher.layout for sink, publisher in publishers.items()}
         self._recorder = Recorder(journal, store, facts, layouts, self.post, listeners.failed, self._closing, outages)
@@ -149,6 +155,12 @@ class Control:
         if self._closing.is_set():
             self._fail_requests()
         return promise
+
+    def committed(self, event: events.BatchCommitted) -> None:
+        """A batch was committed; now the sinks, too, are asked whether a cut may be taken after it."""
+        answers = [publisher.refusal() for publisher in self._publishers.values()]
+        refusals = [answer for answer in answers if answer is not None]
+        self.post(replace(event, refusals=(*event.refusals, *refusals)))
 
     def begin_commit(self) -> "Future[None]":
         """Kept when the cuts that were ordered are done on the TaskManagers; the next one comes after the commit.
@@ -304,6 +316,7 @@ class Control:
         self._note_outage(event)
         for command in self._coordinator.handle(event):
             self._execute(command)
+        self.refused_by = self._coordinator.refused_by
 
     def _note_outage(self, fact: Event | Command) -> None:
         """What the coordinator tries again by its own rules; other steps are noted where they are tried again."""
@@ -337,6 +350,10 @@ class Control:
                 self._listeners.aborted(command.counted)
                 self._note_outage(command)
                 self._tell_all(lambda gateway: gateway.abort_checkpoint(self._run, command.checkpoint_id))
+            case NotifyRefused():
+                level = logging.WARNING if command.counted else logging.INFO
+                log.log(level, "checkpoint %d is put off: %s", command.checkpoint_id, command.reason)
+                self._listeners.refused(command.counted)
             case events.CheckOwnership():
                 self._submit(self._record_thread, self._recorder.check_ownership)
             case events.ExpireRecords():

@@ -162,6 +162,12 @@ OF_THE_JOB = (
         "Aborted, but not counted as failed: subsumed, declined softly, ended by a restart",
     ),
     KnownMetric(
+        "numberOfRefusedCheckpoints",
+        "counter",
+        "holdfast_checkpoints_refused_total",
+        "Put off to a later batch because a function, source or sink refused; hard refusals are also counted as failed",
+    ),
+    KnownMetric(
         "lastCheckpointDuration",
         "gauge",
         "holdfast_last_checkpoint_duration_seconds",

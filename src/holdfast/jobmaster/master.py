@@ -18,6 +18,7 @@ from concurrent.futures import wait as wait_for
 from typing import Any
 
 from holdfast import errors, failpoints
+from holdfast.availability import Refusal
 from holdfast.checkpoint import events
 from holdfast.checkpoint.events import Position
 from holdfast.checkpoint.outstanding import Outstanding
@@ -142,6 +143,11 @@ class JobMaster:
     def paused_by(self) -> frozenset[str]:
         """Sinks that lag so far behind that planning waits for them."""
         return self._machine.paused_by
+
+    @property
+    def refused_by(self) -> tuple[Refusal, ...]:
+        """Those who keep a checkpoint waiting for a later batch boundary."""
+        return self._control.refused_by
 
     def _end(self, command: ev.End) -> None:
         """The last thing that the conductor's thread does."""
@@ -341,6 +347,7 @@ class JobMaster:
         listeners = Listeners(
             self._on_completed,
             self.progress.checkpoint_aborted,
+            self.progress.checkpoint_refused,
             self.restart,
             self._on_failed,
             lambda sinks: self._tell(ev.SinksLag(sinks)),

@@ -13,6 +13,28 @@ GIVE_WAY_S_MAX = 0.05
 Side by side they take each other's processors: the slowest hundredth of checkpoints took 41 instead of 27 ms."""
 
 
+ASK_AGAIN_S_MIN = 0.1
+ASK_AGAIN_S_MAX = 5.0
+"""A job without new rows asks those who refused a checkpoint again by a batch without rows: so long after the last
+batch, at first, then after twice the time each, up to the bound."""
+
+
+class AskingAgain:
+    """The back-off of batches without rows; it begins anew once nobody refuses."""
+
+    def __init__(self) -> None:
+        self._pause_s = ASK_AGAIN_S_MIN
+
+    def is_due(self, since_s: float, is_refused: bool) -> bool:
+        """Whether to ask now, so long after the last batch began; the next time the answer comes later."""
+        if not is_refused:
+            self._pause_s = ASK_AGAIN_S_MIN
+        if not is_refused or since_s < self._pause_s:
+            return False
+        self._pause_s = min(2 * self._pause_s, ASK_AGAIN_S_MAX)
+        return True
+
+
 def batch_due_in_s(since_s: float, interval_s: float, checkpoint_under_way: bool) -> float:
     """`processing_time(interval)`, so long after the last batch began: their starts are at least the interval apart."""
     give_way_s = min(GIVE_WAY_RATIO * interval_s, GIVE_WAY_S_MAX) if checkpoint_under_way else 0.0

@@ -14,9 +14,10 @@ takes no more than a part of the time (`LOOK_SHARE`), and at once where somebody
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from holdfast.availability import Refusal, refusal
 from holdfast.checkpoint.events import Position, Scalar
 from holdfast.clock import Clock
 from holdfast.errors import JobRefused
@@ -141,7 +142,7 @@ class Planner:
         if self._unrecorded:
             self._begun = True
             asked: AllOffsets = {name: {} for name in self._unrecorded}
-            return self._planned({name: SourcePlan(to, []) for name, to in self.offsets.items()}, self.offsets | asked)
+            return self._planned(self._stays(self._enumerators), self.offsets | asked)
         drained = False
         plans = self._hold_back(self._source_plans(until))
         self._refuse_rows_after_the_end(plans)
@@ -153,6 +154,19 @@ class Planner:
                 self._watermarks.drain()
                 drained = True
         return self._planned(plans, self.offsets, drained)
+
+    def ask_again(self) -> Plan:
+        """A batch without rows, so that those who refused a cut at the last boundary are asked again."""
+        return self._planned(self._stays(self._enumerators), self.offsets)
+
+    def _stays(self, sources: Iterable[str]) -> dict[str, SourcePlan]:
+        """Plans of sources that give nothing; each says whether a cut may be taken where it is."""
+        plans = {}
+        for name in sources:
+            place = self.offsets[name]
+            asked = self._enumerators[name].plan(place, place, rows_max=1, bytes_max=1)
+            plans[name] = SourcePlan(place, [], asked.availability)
+        return plans
 
     @property
     def awaits_record(self) -> bool:
@@ -170,6 +184,7 @@ class Planner:
             watermarks=self._watermarks.of_operators(self._batch_time_us),
             closed=self._watermarks.closed(),
             drained=drained,
+            refusals=_refusals(plans),
         )
         self._next_batch += 1
         return plan
@@ -206,7 +221,7 @@ class Planner:
         slowest = min(reading, key=lambda name: _time_or_least(times[name]))
         limit_us = _time_or_least(times[slowest]) + skew_us_max
         waiting = [name for name in reading if name != slowest and _time_or_least(times[name]) > limit_us]
-        return plans | {name: SourcePlan(self.offsets[name], []) for name in waiting}
+        return plans | self._stays(waiting)
 
     def _refuse_rows_after_the_end(self, plans: Mapping[str, SourcePlan]) -> None:
         for name in sorted(self._watermarks.complete_sources()):
@@ -272,6 +287,12 @@ class Planner:
     def close(self) -> None:
         for enumerator in self._enumerators.values():
             enumerator.close()
+
+
+def _refusals(plans: Mapping[str, SourcePlan]) -> list[Refusal]:
+    """The sources that refuse a cut at the end of their plans."""
+    answers = [refusal(f"source {name!r}", plan.availability) for name, plan in sorted(plans.items())]
+    return [each for each in answers if each is not None]
 
 
 def _rows(plan: SourcePlan) -> int:

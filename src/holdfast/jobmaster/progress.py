@@ -46,12 +46,15 @@ class Totals:
     failed_checkpoints: int
     aborted_checkpoints: int
     """Not counted as failed: subsumed, declined softly, ended by a restart."""
+    refused_checkpoints: int
+    """Put off to a later batch, since a function, a source or a sink refused the boundary; also softly."""
     batches: int
     completed_checkpoints: int
 
     def __repr__(self) -> str:
         """Show the figures, without the lists."""
-        names = ("rows", "bad_rows", "batches", "completed_checkpoints", "failed_checkpoints", "aborted_checkpoints")
+        checkpoints = (f"{outcome}_checkpoints" for outcome in ("completed", "failed", "aborted", "refused"))
+        names = ("rows", "bad_rows", "batches", *checkpoints)
         return f"Totals({', '.join(f'{name}={getattr(self, name)}' for name in names)})"
 
 
@@ -94,6 +97,7 @@ class Progress:
                 "numberOfCompletedCheckpoints",
                 "numberOfFailedCheckpoints",
                 "numberOfAbortedCheckpoints",
+                "numberOfRefusedCheckpoints",
                 "numBatches",
                 "numRestarts",
             ),
@@ -160,6 +164,12 @@ class Progress:
         with self._lock:
             self._counted["numberOfFailedCheckpoints" if counted else "numberOfAbortedCheckpoints"] += 1
 
+    def checkpoint_refused(self, counted: bool) -> None:
+        """`counted`: as a failure, too."""
+        with self._lock:
+            self._counted["numberOfRefusedCheckpoints"] += 1
+            self._counted["numberOfFailedCheckpoints"] += float(counted)
+
     def restarted(self, reason: str) -> None:
         with self._lock:
             self._restarts.append(reason)
@@ -179,6 +189,7 @@ class Progress:
                 list(self._checkpoints),
                 int(self._counted["numberOfFailedCheckpoints"]),
                 int(self._counted["numberOfAbortedCheckpoints"]),
+                int(self._counted["numberOfRefusedCheckpoints"]),
                 int(self._counted["numBatches"]),
                 int(self._counted["numberOfCompletedCheckpoints"]),
             )

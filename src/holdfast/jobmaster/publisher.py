@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from holdfast import failpoints
+from holdfast.availability import Refusal, ask
 from holdfast.checkpoint import events
 from holdfast.checkpoint.events import Event
 from holdfast.errors import CorruptObject, ObjectNotFound, PublishFailed, StorageError
@@ -55,6 +56,10 @@ class Publisher:
             return
         failpoints.hit("jobmaster.publish.after")
         post(events.Published(command.sink, command.number))
+
+    def refusal(self) -> Refusal | None:
+        """The sink's answer whether a cut may be taken after the last committed batch; None: it may."""
+        return ask(f"sink {self._context.sink!r}", self._sink.is_snapshot_available)
 
     @property
     def layout(self) -> bytes:

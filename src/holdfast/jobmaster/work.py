@@ -20,9 +20,10 @@ from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.conductor import Interruption
 from holdfast.jobmaster.control import Base, Control
 from holdfast.jobmaster.deployer import Deployer, MasterSettings
+from holdfast.jobmaster.final_checkpoint import FinalCheckpoint
 from holdfast.jobmaster.news import SourceNews
 from holdfast.jobmaster.outages import BATCHES, PLANNING, RESTORES, Outages, is_outage
-from holdfast.jobmaster.pace import IDLE_S_MAX, IDLE_S_MIN, NAP_S_MIN, batch_due_in_s, idle_wait_s
+from holdfast.jobmaster.pace import IDLE_S_MAX, IDLE_S_MIN, NAP_S_MIN, AskingAgain, batch_due_in_s, idle_wait_s
 from holdfast.jobmaster.parts import log_restored, position_of
 from holdfast.jobmaster.planner import AllOffsets, Planner
 from holdfast.jobmaster.progress import Progress, Standing
@@ -62,6 +63,8 @@ class Work:
         self._interruption = interruption
         self._until: AllOffsets | None = None
         """`available_now`: the ends of all sources at the start."""
+        self._final = FinalCheckpoint(settings.trigger, control, clock)
+        self._asking = AskingAgain()
         self._started_s = float("-inf")
         self._plan: Plan | None = None
         self._outcome = BatchOutcome()
@@ -129,7 +132,7 @@ class Work:
                 if self._plan is not None:
                     self._started_s = self._clock.monotonic()
                     return ev.BatchPlanned(BatchNumber(self._plan.batch))
-                if to_end and is_ready and not self._planner.awaits_record:
+                if to_end and is_ready and not self._planner.awaits_record and self._final.is_taken():
                     return ev.EndReached()
             self._interruption.nap(min(idle_s, max(due_in_s, NAP_S_MIN)) if due_in_s > 0 else idle_s)
         return ev.Interrupted()
@@ -142,7 +145,12 @@ class Work:
         latest = self._until or self._waiters.serve(self._planner.latest)
         if not is_ready:
             return None
-        return self._planner.next(latest, self._until is not None, isinstance(trigger, AvailableNow) and trigger.drain)
+        drain = isinstance(trigger, AvailableNow) and trigger.drain
+        plan = self._planner.next(latest, self._until is not None, drain)
+        since_s = self._clock.monotonic() - self._started_s
+        if plan is None and self._asking.is_due(since_s, is_refused=bool(self._control.refused_by)):
+            plan = self._planner.ask_again()
+        return plan
 
     def _nap(self, duration_s: float) -> None:
         until_s = self._clock.monotonic() + duration_s
@@ -181,8 +189,10 @@ class Work:
         failpoints.hit("jobmaster.committed")
         self._outages.answered(BATCHES)
         position = self._planner.committed(plan, outcome.event_times, outcome.timers)
-        progress = plan.progress or outcome.fired > 0
-        self._control.post(checkpoint_events.BatchCommitted(command.batch, position, progress, outcome.committables))
+        progress, refusals = plan.progress or outcome.fired > 0, (*outcome.refusals, *plan.refusals)
+        self._control.committed(
+            checkpoint_events.BatchCommitted(command.batch, position, progress, outcome.committables, refusals)
+        )
         standing = Standing(self._planner.lag(), self._planner.source_watermarks())
         self._progress.batch(plan, outcome, self._clock.monotonic() - self._started_s, standing)
         return ev.BatchCommitted(command.run, command.batch)
@@ -211,28 +221,13 @@ class Work:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def finish(self) -> ev.Event:
-        """`available_now`: all is processed; take the final checkpoint, wait for publication."""
-        trigger = self._settings.trigger
-        assert isinstance(trigger, AvailableNow)
+        """`available_now`: all is processed and recorded; wait for publication."""
         try:
-            return ev.Finished() if self._finish(trigger) else ev.Interrupted()
+            is_published = self._until_holds(self._control.published)
+            done = is_published and self._until_holds(self._control.request_close().done)
         except Exception as error:
             return ev.WorkFailed(error)
-
-    def _finish(self, trigger: AvailableNow) -> bool:
-        deadline_s = None if trigger.timeout_s is None else self._clock.monotonic() + trigger.timeout_s
-        while True:
-            promise = self._control.request_checkpoint()
-            if not self._until_holds(promise.done):
-                return False
-            error = promise.exception()
-            if error is None:
-                break
-            if not isinstance(error, errors.CheckpointFailed) or not error.soft:
-                log.warning("the final checkpoint failed, trying again: %s", error)
-            if deadline_s is not None and self._clock.monotonic() > deadline_s:
-                raise errors.CheckpointFailed(f"no final checkpoint within {trigger.timeout}: {error}") from error
-        return self._until_holds(self._control.published) and self._until_holds(self._control.request_close().done)
+        return ev.Finished() if done else ev.Interrupted()
 
     def _until_holds(self, condition: Callable[[], bool]) -> bool:
         return self._interruption.nap_until(condition, IDLE_S_MIN)

@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
+from holdfast.availability import Refusal
 from holdfast.formats.handles import TableHandle
 from holdfast.functions.operator import Timers
 from holdfast.ids import ProcessId
@@ -184,6 +185,13 @@ class ProcessResult(msgspec.Struct, frozen=True):
     subtasks: list[SubtaskResult]
 
 
+class CommitAnswer(msgspec.Struct, frozen=True):
+    """A batch is committed: the metrics of now (`holdfast.metrics`), and who refuses a cut after this batch."""
+
+    metrics: dict[str, float]
+    refusals: list[Refusal] = []
+
+
 class Acknowledgement(msgspec.Struct, frozen=True):
     """A TaskManager's part of a checkpoint is stored. Repeated until answered.
 
@@ -245,8 +253,8 @@ class TaskManagerGateway(Protocol):
         """Blocks until all subtasks of the level have processed. On an error nothing is committed; call `abort`."""
         ...
 
-    def commit(self, run: int, batch: int) -> dict[str, float]:
-        """Idempotent: answered again for a batch already committed. Gives the metrics of now (`holdfast.metrics`)."""
+    def commit(self, run: int, batch: int) -> CommitAnswer:
+        """Idempotent: answered again for a batch already committed."""
         ...
 
     def abort(self, run: int) -> None:

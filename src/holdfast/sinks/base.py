@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from holdfast.availability import SnapshotAvailability
 from holdfast.storage import names
 from holdfast.storage.names import StagedName
 from holdfast.storage.store import ObjectStore
@@ -91,6 +92,13 @@ class Sink(ABC):
     @abstractmethod
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
         """Take all the rows of one unit; invisible until published. Runs in a task. No rows: no committables."""
+
+    def is_snapshot_available(self) -> SnapshotAvailability:
+        """Say whether a checkpoint may be cut now; called in the JobMaster after each batch was committed.
+
+        It must answer at once. `SOFT_FAILURE.because(reason)` puts a checkpoint that is due off to a later batch.
+        """
+        return SnapshotAvailability.AVAILABLE
 
     def layout(self, context: PublishContext) -> bytes:
         """The settings by which groups of this start are to be published, whatever later starts declare."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 import pyarrow as pa
 
+from holdfast.availability import SnapshotAvailability
 from holdfast.clock import Clock
 from holdfast.storage.store import ObjectStore
 
@@ -35,10 +36,15 @@ class SplitRead(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class SourcePlan:
-    """A source's part of a batch: its reads, and the source's offsets after them."""
+    """A source's part of a batch: its reads, and the source's offsets after them.
+
+    `availability` says whether a checkpoint may be cut at `to`. A source whose rows belong to transactions, or that is
+    halfway through a first full read, refuses boundaries in the middle; the next plan says it anew.
+    """
 
     to: Offsets
     reads: list[SplitRead]
+    availability: SnapshotAvailability = SnapshotAvailability.AVAILABLE
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,8 @@ class Enumerator(ABC):
         Without new data, `reads` is empty and `to` equals `start`. `to` may also move without reads, over a range
         that has no rows. The same arguments give the same plan as long as nothing new is discovered.
         Several reads are better than a single large read, because several senders then share them.
+
+        `until` may equal `start`: then only `SourcePlan.availability` is asked for, which may have changed.
         """
 
     def open_splits(self, offsets: Offsets) -> Collection[str]:

@@ -15,6 +15,7 @@ import pyarrow.flight as flight
 from holdfast.errors import HoldfastError, TaskManagerLost
 from holdfast.ids import ProcessId, Role
 from holdfast.protocol.taskmanager import (
+    CommitAnswer,
     Deployment,
     ExchangeRoute,
     OutputTicket,
@@ -79,8 +80,8 @@ class TaskManagerClient(ProcessClient):
     def process(self, request: ProcessRequest) -> ProcessResult:
         return self._call("process", request, ProcessResult)
 
-    def commit(self, run: int, batch: int) -> dict[str, float]:
-        return self._call("commit", (run, batch), dict[str, float])
+    def commit(self, run: int, batch: int) -> CommitAnswer:
+        return self._call("commit", (run, batch), CommitAnswer)
 
     def abort(self, run: int) -> None:
         self._call("abort", (run,), type(None))

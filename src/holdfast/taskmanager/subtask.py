@@ -13,6 +13,7 @@ from concurrent.futures import Future
 
 import pyarrow as pa
 
+from holdfast.availability import Refusal, ask
 from holdfast.errors import TaskManagerLost
 from holdfast.failpoints import hit
 from holdfast.formats.handles import TableHandle
@@ -119,6 +120,10 @@ class Subtask:
             state.commit(batch)
         self._in_batch = False
         self._committed = batch
+
+    def refusal(self) -> Refusal | None:
+        """The operator's answer whether a cut may be taken after the last committed batch; None: it may."""
+        return ask(f"operator {self.name!r}, subtask {self.subtask}", self._operator.is_snapshot_available)
 
     def undo(self) -> None:
         """Undo the batch in flight, if any. Raises `TaskManagerLost` as `commit` does."""

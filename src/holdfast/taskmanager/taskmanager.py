@@ -22,12 +22,14 @@ from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from holdfast.availability import Refusal
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, StaleCall
 from holdfast.failpoints import hit
 from holdfast.functions.operator import BatchContext
 from holdfast.graph.program import LATE, OperatorOrigin
 from holdfast.protocol.taskmanager import (
+    CommitAnswer,
     Deployment,
     ExchangeTag,
     JobMasterGateway,
@@ -92,6 +94,7 @@ class TaskManager:
         self._run = 0
         self._released = -1
         self._committed = -1
+        self._refusals: list[Refusal] = []
         self._deployments = 0
         self._in_flight: _InFlight | None = None
         self._hosted: Hosted | None = None
@@ -176,29 +179,33 @@ class TaskManager:
         """The schema of an operator's output."""
         return self._deployed().output_schema(operator)
 
-    def commit(self, run: int, batch: int) -> dict[str, float]:
-        self._commit(run, batch)
-        return self.metrics()
+    def commit(self, run: int, batch: int) -> CommitAnswer:
+        refusals = self._commit(run, batch)
+        return CommitAnswer(self.metrics(), refusals)
 
-    def _commit(self, run: int, batch: int) -> None:
+    def _commit(self, run: int, batch: int) -> list[Refusal]:
+        """Commit once; returns who refuses a cut after the last committed batch."""
         self._see(run, "commit")
         with self._work:
             self._see(run, "commit")
             hosted = self._deployed()
             if batch <= self._committed:
-                return
+                return self._refusals
             if self._in_flight is None or self._in_flight[:2] != (run, batch):
                 raise HoldfastError(
                     f"TaskManager {self.index}: commit of batch {batch} in run {run}, but in flight is "
                     f"{_named(self._in_flight)}; process it first"
                 )
             hit("taskmanager.commit.before")
-            self._each(list(hosted.subtasks.values()), lambda each: each.commit(batch))
+            subtasks = list(hosted.subtasks.values())
+            self._each(subtasks, lambda each: each.commit(batch))
+            self._refusals = [each for each in self._each(subtasks, Subtask.refusal) if each is not None]
             with self._numbers:
                 self._committed = batch
                 self._in_flight = None
-            give_up_undo(self._settings, list(hosted.subtasks.values()))
+            give_up_undo(self._settings, subtasks)
             hit("taskmanager.commit.after")
+            return self._refusals
 
     def abort(self, run: int) -> None:
         self._see(run, "abort")

@@ -8,11 +8,12 @@ holdfast.testing.run(job)
 
 from holdfast.clock import ManualClock
 from holdfast.testing.run import run, start
-from holdfast.testing.source import Abort, Eof, TestSource
+from holdfast.testing.source import Abort, Boundaries, Eof, TestSource
 from holdfast.testing.stores import Fault, FaultyStore, SlowStore, ThrottledStore, seeded_faults
 
 __all__ = [
     "Abort",
+    "Boundaries",
     "Eof",
     "Fault",
     "FaultyStore",

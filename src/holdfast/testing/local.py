@@ -19,6 +19,7 @@ from holdfast.jobmaster.cluster import LevelRun, StartProcess
 from holdfast.jobmaster.start import Gateway, Place, task_manager_settings
 from holdfast.protocol.taskmanager import (
     Acknowledgement,
+    CommitAnswer,
     Decline,
     Deployment,
     ExchangeRoute,
@@ -191,7 +192,7 @@ class _LocalGateway:
     def process(self, request: ProcessRequest) -> ProcessResult:
         return self._call(lambda it: it.process(request))
 
-    def commit(self, run: int, batch: int) -> dict[str, float]:
+    def commit(self, run: int, batch: int) -> CommitAnswer:
         return self._call(lambda it: it.commit(run, batch))
 
     def abort(self, run: int) -> None:

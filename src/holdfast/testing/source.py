@@ -1,11 +1,12 @@
-"""A source that follows a script: rows, an abort, more rows, the end."""
+"""A source that follows a script: rows, an abort, boundaries at which no checkpoint may be cut, the end."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from holdfast.availability import SnapshotAvailability
 from holdfast.errors import SettingsError, TaskManagerLost
 from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, Source, SourceBatch, SourcePlan, SplitRead
@@ -27,6 +28,16 @@ class Eof:
     drain: bool = False
 
 
+@dataclass(frozen=True)
+class Boundaries:
+    """From here on the source gives this answer at each of its batch boundaries; it begins with `AVAILABLE`."""
+
+    availability: SnapshotAvailability
+
+
+Step: TypeAlias = Rows | pa.RecordBatch | Abort | Boundaries | Eof
+
+
 class Aborted(TaskManagerLost):
     """What reading an `Abort` raises."""
 
@@ -41,9 +52,7 @@ class TestSource(Source):
     __test__ = False
     kind = "test"
 
-    def __init__(
-        self, script: "Sequence[Rows | pa.RecordBatch | Abort | Eof]", schema: Any, *, name: str | None = None
-    ) -> None:
+    def __init__(self, script: Sequence[Step], schema: Any, *, name: str | None = None) -> None:
         self.name = name
         self._schema = to_arrow_schema(schema)
         self._steps = [self._step(index, step) for index, step in enumerate(script)]
@@ -52,8 +61,13 @@ class TestSource(Source):
         self.length = ends[0] if ends else len(self._steps)
         self.drains = any(isinstance(step, Eof) and step.drain for step in self._steps)
 
-    def _step(self, index: int, step: "Rows | pa.RecordBatch | Abort | Eof") -> "pa.RecordBatch | Abort | Eof":
-        if isinstance(step, Abort | Eof | pa.RecordBatch):
+    def availability(self, place: int) -> SnapshotAvailability:
+        """The answer at a place of the script."""
+        answers = [step.availability for step in self._steps[:place] if isinstance(step, Boundaries)]
+        return answers[-1] if answers else SnapshotAvailability.AVAILABLE
+
+    def _step(self, index: int, step: Step) -> Any:
+        if isinstance(step, Abort | Boundaries | Eof | pa.RecordBatch):
             return step
         try:
             return pa.RecordBatch.from_pylist([dict(row) for row in step], schema=self._schema)
@@ -95,5 +109,6 @@ class _ScriptEnumerator(Enumerator):
         place, end = start["script"], until["script"]
         assert isinstance(place, int) and isinstance(end, int)
         if place >= end:
-            return SourcePlan(dict(start), [])
-        return SourcePlan({"script": place + 1}, [SplitRead("script", place, place + 1)])
+            return SourcePlan(dict(start), [], self._source.availability(place))
+        reads = [SplitRead("script", place, place + 1)]
+        return SourcePlan({"script": place + 1}, reads, self._source.availability(place + 1))

@@ -32,6 +32,7 @@ import cloudpickle
 import numpy as np
 import pyarrow as pa
 
+from holdfast.availability import SnapshotAvailability
 from holdfast.errors import JobRefused, SettingsError, UserFunctionError
 from holdfast.functions.operator import NewTable, Operator, OperatorInput, OperatorSpec, TableSchema
 from holdfast.functions.process.batch_operator import BatchOperator
@@ -52,6 +53,19 @@ class KeyedFunction:
     def close(self) -> None:
         """Called once when the subtask ends in good order; not when its process is killed."""
         return
+
+    def is_snapshot_available(self) -> SnapshotAvailability:
+        """Say whether a checkpoint may be cut now; called on each copy after each batch was committed.
+
+        Answer `SnapshotAvailability.SOFT_FAILURE.because(reason)` where state or an external system is halfway through
+        something that a restart could not take up again, such as a transaction that is open. A checkpoint that is due
+        is then cut at the first later batch at which nobody refuses. `HARD_FAILURE` also counts as a failed checkpoint
+        (`CheckpointConfig.tolerable_failed_checkpoints`), as does an error in this method.
+
+        There is no current key, so states cannot be used; answer from an attribute that `process` keeps. A failed batch
+        is processed again by the same copy, so keep the attribute in a form that repeated rows do not spoil.
+        """
+        return SnapshotAvailability.AVAILABLE
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(getattr(type(self), name, None), State):
@@ -167,6 +181,7 @@ def check_function(function: Any) -> None:
     _check_signature(name, "process", function.process, arguments)
     _check_signature(name, "open", function.open, ("ctx",))
     _check_signature(name, "close", function.close, ())
+    _check_signature(name, "is_snapshot_available", function.is_snapshot_available, ())
     for state_name, state in declared_states(function).items():
         if isinstance(function, BatchFunction) and not isinstance(state, ValueState | ListState | MapState):
             raise SettingsError(

@@ -7,6 +7,7 @@ The states that stand in the place of the declared ones, and the calls, are thos
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from holdfast.availability import SnapshotAvailability
 from holdfast.errors import UserFunctionError
 from holdfast.functions.operator import BatchContext, NewTable, Operator
 from holdfast.functions.process.entries import Making
@@ -51,6 +52,10 @@ class FunctionOperator(Operator):
         """An event time as values of the watermark's column are: with or without a zone."""
         time, zoned = to_datetime(time_us), self._spec.input.event_time is None or self._spec.input.event_time.zoned
         return time if zoned else time.replace(tzinfo=None)
+
+    def is_snapshot_available(self) -> SnapshotAvailability:
+        answer: SnapshotAvailability = self._function.is_snapshot_available()
+        return answer
 
     def close(self) -> None:
         self._function.close()

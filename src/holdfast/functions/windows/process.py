@@ -14,6 +14,7 @@ import cloudpickle
 import numpy as np
 import pyarrow as pa
 
+from holdfast.availability import SnapshotAvailability
 from holdfast.errors import JobRefused, UserFunctionError
 from holdfast.functions.columns import python_values
 from holdfast.functions.operator import (
@@ -107,6 +108,10 @@ class WindowProcessOperator(WindowRowsOperator):
                 f"operator {spec.name!r}, subtask {ctx.subtask}: {type(self._function).__name__}.open() raised "
                 f"{type(error).__name__}: {error}"
             ) from error
+
+    def is_snapshot_available(self) -> SnapshotAvailability:
+        answer: SnapshotAvailability = self._function.is_snapshot_available()
+        return answer
 
     def close(self) -> None:
         self._function.close()

@@ -1,0 +1,92 @@
+"""Who wants a checkpoint, and whether somebody refuses to be cut at the last batch boundary.
+
+    policy's trigger due ─┐               ┌─► nobody refuses: cut
+                          ├─► wanted ─────┤
+    somebody asks ────────┘      ▲        └─► refused: named once for each trigger ──┐
+                                 └──────────── stays due until a later boundary ◄────┘
+
+Does not own: what a cut needs besides (progress, a free place, the pause), and what a refusal counts as.
+"""
+
+from dataclasses import dataclass
+
+from holdfast.availability import Refusal, listed
+from holdfast.checkpoint.triggers import CheckpointTrigger, Schedule
+from holdfast.ids import CheckpointId
+
+BY_POLICY = "policy"
+BY_REQUEST = "request"
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyRefused:
+    """A trigger came due and was refused at the last boundary: nothing was cut, and it stays due.
+
+    Given once for each trigger, and once more where the first hard refusal comes after soft ones. `counted`: somebody
+    refused hard, which counts as a failed checkpoint.
+    """
+
+    checkpoint_id: CheckpointId
+    trigger: str
+    refusals: tuple[Refusal, ...]
+    counted: bool
+
+    @property
+    def reason(self) -> str:
+        return f"refused by {listed(self.refusals)}"
+
+
+class Demand:
+    """The triggers that wait for a cut, and the answers given at the last boundary."""
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+        """Those who asked and were not served yet."""
+        self.refusals: tuple[Refusal, ...] = ()
+        self._schedule = Schedule()
+        self._refused_requests = 0
+        """So many of the requests, the first ones, were told that they wait."""
+        self._refused_hard: set[str] = set()
+        """Kinds of triggers whose present one was refused hard already."""
+        self.is_held = False
+        """A trigger of the policy was refused, and waits for another boundary."""
+
+    @property
+    def waits_for(self) -> tuple[Refusal, ...]:
+        """Those who keep a trigger waiting; empty where none waits."""
+        return self.refusals if self.is_held or self._refused_requests else ()
+
+    def started(self, wall_s: float) -> None:
+        self._schedule.served(wall_s)
+
+    def due_s(self, trigger: CheckpointTrigger, wall_s: float, *, at_commit: bool) -> float | None:
+        """What the policy's trigger wants to be answered now; None: nothing."""
+        return self._schedule.due_s(trigger, wall_s, at_commit=at_commit)
+
+    def answered(self, due_s: float) -> None:
+        """The policy's trigger is answered by a cut or by a refusal: the next one comes due in its time."""
+        self._schedule.served(due_s)
+
+    def take_requests(self) -> list[str]:
+        taken, self.requests, self._refused_requests = self.requests, [], 0
+        return taken
+
+    def refuse_requests(self) -> bool:
+        """Have the requests wait for another boundary; whether that is to be said."""
+        is_new, self._refused_requests = len(self.requests) > self._refused_requests, len(self.requests)
+        return self._is_news(BY_REQUEST, is_new)
+
+    def refuse_policy(self, is_new: bool) -> bool:
+        """Have the policy's trigger wait for another boundary; whether that is to be said."""
+        self.is_held = True
+        return self._is_news(BY_POLICY, is_new)
+
+    def _is_news(self, trigger: str, is_new: bool) -> bool:
+        """A refusal is said once for each trigger, and again where the first hard one comes after soft ones."""
+        is_hard = any(each.hard for each in self.refusals)
+        is_news = is_new or (is_hard and trigger not in self._refused_hard)
+        if is_new:
+            self._refused_hard.discard(trigger)
+        if is_hard:
+            self._refused_hard.add(trigger)
+        return is_news

@@ -1,0 +1,27 @@
+"""Where a batch ends, and the output that a record holds, as events and commands carry both."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from holdfast.ids import JournalNumber
+from holdfast.watermarks import SourceTime
+
+Scalar = int | float | str | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a batch ends; opaque to the rules, handed back in `StoreAndRecord`."""
+
+    batch_time_us: int
+    offsets: Mapping[str, Mapping[str, Scalar]]
+    source_objects: Mapping[str, list[str]] = field(default_factory=dict)
+    watermarks: Mapping[str, SourceTime] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Committables of one sink, stored as `object`, published under `number`: that of the record that first held it."""
+
+    number: JournalNumber
+    object: str
