@@ -1,6 +1,7 @@
 """The ends of a simulated job: a source that is fed, a function, the target of a sink, the clocks of its machines."""
 
 import random
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,13 +22,30 @@ from holdfast.storage import names
 class Feed:
     """How many numbers there are by now: more and more of them, up to a limit."""
 
-    def __init__(self, runtime: Runtime, limit: int, over_s: float) -> None:
+    REFUSED = 3
+    """Places are refused but for those after every so many rows."""
+
+    def __init__(self, runtime: Runtime, limit: int, over_s: float, refusals: int = 0) -> None:
         self.limit = limit
+        self.refusals = refusals
+        self._asked: Counter[int] = Counter()
         self.completed: Offsets | None = None
         """The last checkpoint that the source was told of."""
         self._runtime = runtime
         self._over_s = over_s
         self._rows_per_s = limit / over_s if over_s else 0.0
+
+    def may_be_cut(self, offsets: Offsets) -> bool:
+        """Whether a cut is not refused there any more."""
+        rows = _rows_of(offsets)
+        return rows % self.REFUSED == 0 or self._asked[rows] > self.refusals
+
+    def availability(self, offsets: Offsets) -> hf.SnapshotAvailability:
+        """The answer for a cut there; a place is refused so often before it is not."""
+        self._asked[_rows_of(offsets)] += 1
+        if self.may_be_cut(offsets):
+            return hf.SnapshotAvailability.AVAILABLE
+        return hf.SnapshotAvailability.SOFT_FAILURE.because(f"in the middle of something, at {offsets}")
 
     def rows(self) -> int:
         return int(min(self.limit, self._rows_per_s * self._runtime.now_s)) if self._over_s else self.limit
@@ -90,7 +108,8 @@ class _FedEnumerator(SequenceEnumerator):
 
     def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
         require(self._untold is None, f"the source was not told of its base {self._untold}")
-        return super().plan(start, until, rows_max, bytes_max)
+        plan = super().plan(start, until, rows_max, bytes_max)
+        return replace(plan, availability=self._feed.availability(plan.to))
 
     def objects(self, offsets: Offsets) -> list[str]:
         rows = _rows_of(offsets)
@@ -117,11 +136,20 @@ def _rows_of(offsets: Offsets) -> int:
 class Marks(hf.ProcessFunction):
     """State that comes and goes with each row, the same in whatever order rows come."""
 
+    def __init__(self, refusals: int) -> None:
+        self._refusals = refusals
+        self._left = 0
+
     BUCKETS = 4
     odd = hf.ValueState(pa.int64())
     seen = hf.MapState(pa.int64(), pa.int64())
 
+    def is_snapshot_available(self) -> hf.SnapshotAvailability:
+        self._left = max(0, self._left - 1)
+        return hf.SnapshotAvailability.SOFT_FAILURE if self._left else hf.SnapshotAvailability.AVAILABLE
+
     def process(self, row: Any, ctx: Any) -> Iterable[tuple[int]]:
+        self._left = self._refusals
         if self.odd.value() is None:
             self.odd.update(1)
         else:

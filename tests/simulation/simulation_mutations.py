@@ -233,9 +233,19 @@ def _goes_back_to_an_older_checkpoint() -> AbstractContextManager[Any]:
     )
 
 
+def _cuts_where_somebody_refuses() -> AbstractContextManager[Any]:
+    before = Coordinator._on_batch_committed
+
+    def on_batch_committed(self: Coordinator, event: Any) -> None:
+        before(self, replace(event, refusals=()))
+
+    return mock.patch.object(Coordinator, "_on_batch_committed", on_batch_committed)
+
+
 MUTATIONS: dict[str, Mutation] = {
     "an index does not follow its table back": _does_not_follow_the_table_back,
     "windows that are closed are closed again": _closes_again_what_the_last_batch_closed,
+    "a boundary is cut that somebody refuses": _cuts_where_somebody_refuses,
     "an aborted checkpoint deletes its objects": _deletes_on_abort,
     "a checkpoint uses a materialization past its cut": _uses_a_base_too_early,
     "handles are narrowed wrongly": _narrows_wrongly,

@@ -104,6 +104,8 @@ class Settings:
     lives: tuple[Life, ...]
     gather_bytes_max: int
     portion_bytes_max: int
+    refusals: int = 0
+    """So often the source and an operator refuse a cut at one place; some places are never refused."""
 
 
 def draw(seed: int) -> Settings:
@@ -121,6 +123,7 @@ def draw(seed: int) -> Settings:
     processes = random.Random(f"processes of {seed}")
     windows = random.Random(f"windows of {seed}")
     storms = random.Random(f"storms of {seed}")
+    refusals = random.Random(f"refusals of {seed}")
     gather_bytes_max = 0 if strike.startswith("jobmaster.gather") else outputs.choice([0, 300, 2_000, 1 << 20])
     return Settings(
         seed=seed,
@@ -150,6 +153,7 @@ def draw(seed: int) -> Settings:
         ),
         gather_bytes_max=gather_bytes_max,
         portion_bytes_max=outputs.choice([1, 1 << 26]),
+        refusals=refusals.choice([0, 0, 0, 1, 4]),
     )
 
 

@@ -93,7 +93,7 @@ class World:
         self.store = SimulatedStore(runtime, settings.seed, self)
         self.network = Network(runtime, random.Random(settings.seed + 1))
         self.rng = random.Random(settings.seed + 2)
-        self.feed = Feed(runtime, settings.rows, settings.rows_over_s)
+        self.feed = Feed(runtime, settings.rows, settings.rows_over_s, settings.refusals)
         self.sinks = {name: self._sink(name, kind) for name, kind in settings.sinks.items()}
         self.program = self._program()
         self.struck: set[str] = set()
@@ -172,7 +172,7 @@ class World:
         if settings.windowed:
             write_windows(numbers, settings.windowed, settings.keys, declared(self.sinks["windows"], None))
         if settings.marked:
-            with_keys.key_by("k").process(Marks(), "k BIGINT", name="marks").write(hf.NoopSink(name="marks-out"))
+            with_keys.key_by("k").process(Marks(settings.refusals), "k BIGINT", name="marks").write(hf.NoopSink(name="marks-out"))
         if settings.passed_through:
             numbers.write(self.sinks["raw"])
         return job
@@ -192,6 +192,7 @@ class World:
         self._is_stormy = False
         self.store.weather = Weather(0.0, weather.delay_s, 0.0, weather.late_s)
         self.network.lost = self.network.doubled = 0.0
+        self.feed.refusals = 0
         for started in self.starts:
             started.events, started.to_fail, started.to_hang, started.to_die = [], 0, 0, 0
         for sink in self.sinks.values():
@@ -352,6 +353,7 @@ class World:
         self._newest = number
         try:
             self._needed[number] = oracle.needed_by(frozen, record)
+            require(self.feed.may_be_cut(record.offsets["numbers"]), f"record {number}: its cut was refused")
         except errors.StorageError as error:
             raise Broken(f"record {number} was written, but needs what is not there: {error}") from error
         self.records += 1

@@ -11,6 +11,7 @@ from simulation_runtime import Stalled
 
 SEEDS = 500
 QUICK = {
+    "a boundary is cut that somebody refuses",
     "a false refusal is believed",
     "a group is published under a later number",
     "a TaskManager deletes what it acknowledged",
