@@ -137,19 +137,18 @@ class Marks(hf.ProcessFunction):
     """State that comes and goes with each row, the same in whatever order rows come."""
 
     def __init__(self, refusals: int) -> None:
-        self._refusals = refusals
-        self._left = 0
+        self._left = refusals
 
     BUCKETS = 4
     odd = hf.ValueState(pa.int64())
     seen = hf.MapState(pa.int64(), pa.int64())
 
     def is_snapshot_available(self) -> hf.SnapshotAvailability:
-        self._left = max(0, self._left - 1)
-        return hf.SnapshotAvailability.SOFT_FAILURE if self._left else hf.SnapshotAvailability.AVAILABLE
+        """Each copy refuses some cuts at first."""
+        self._left -= 1
+        return hf.SnapshotAvailability.SOFT_FAILURE if self._left >= 0 else hf.SnapshotAvailability.AVAILABLE
 
     def process(self, row: Any, ctx: Any) -> Iterable[tuple[int]]:
-        self._left = self._refusals
         if self.odd.value() is None:
             self.odd.update(1)
         else:

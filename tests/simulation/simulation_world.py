@@ -172,7 +172,9 @@ class World:
         if settings.windowed:
             write_windows(numbers, settings.windowed, settings.keys, declared(self.sinks["windows"], None))
         if settings.marked:
-            with_keys.key_by("k").process(Marks(settings.refusals), "k BIGINT", name="marks").write(hf.NoopSink(name="marks-out"))
+            with_keys.key_by("k").process(Marks(settings.refusals), "k BIGINT", name="marks").write(
+                hf.NoopSink(name="marks-out")
+            )
         if settings.passed_through:
             numbers.write(self.sinks["raw"])
         return job
