@@ -94,7 +94,10 @@ class Stream:
     def map_batches(
         self, fn: Callable[[pa.RecordBatch], pa.RecordBatch | Iterator[pa.RecordBatch]], schema: Any
     ) -> "Stream":
-        """Apply `fn` to Arrow record batches, in Python, without the JVM. `schema`: of what it returns."""
+        """Apply `fn` to Arrow record batches, in Python, without the JVM. `schema`: of what it returns.
+
+        `fn` is never called with an empty batch.
+        """
         return self._then(MapBatches(fn, to_arrow_schema(schema)))
 
     def union(self, other: "Stream") -> "Stream":

@@ -157,3 +157,21 @@ def test_a_callback_gets_rows_and_number_after_each_checkpoint():
     job.read(script(ROWS)).write(hf.CallbackSink(lambda table, number: calls.append((table.num_rows, number))))
     query = run(job)
     assert calls == [(3, query.checkpoints[0].number)]
+
+
+def test_a_step_is_never_called_with_an_empty_batch():
+    sizes = []
+
+    def odd(batch):
+        return batch.filter(pa.array([value % 2 == 1 for value in batch.column("v").to_pylist()]))
+
+    def seen(batch):
+        sizes.append(batch.num_rows)
+        return batch
+
+    sink, job = hf.MemorySink(), new_job()
+    stream = job.read(script(pairs((1, 2)), pairs((1, 3)), pairs((1, 4))))
+    stream.map_batches(odd, "k BIGINT, v BIGINT").map_batches(seen, "k BIGINT, v BIGINT").write(sink)
+    run(job)
+    assert sizes == [1]
+    assert tuples(sink) == [(1, 3)]

@@ -222,6 +222,16 @@ def test_a_window_of_another_size_does_not_meet_the_old_ones_state() -> None:
         run(job("20s"))
 
 
+def test_windows_that_stay_for_ever_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    job = new_job()
+    stream = job.read(script(events((1, 5)), events((1, 6)), schema=EVENTS))
+    stream.key_by("k", hf.window("at", "10s")).aggregate(n=hf.count(), emit="changes", name="w").write(hf.NoopSink())
+    stream.key_by("k").aggregate(n=hf.count()).write(hf.NoopSink())
+    run(job)
+    (said,) = [record.getMessage() for record in caplog.records if "for ever" in record.getMessage()]
+    assert "operator 'w'" in said and "with_watermark" in said
+
+
 def test_what_windows_refuse() -> None:
     stream = new_job().read(script(events((1, 5)), schema=EVENTS)).with_watermark("at", "5s")
     window = hf.window("at", "10s")

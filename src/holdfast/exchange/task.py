@@ -229,6 +229,8 @@ def apply_steps(
 
 def _map(rows: Iterator[pa.RecordBatch], step: MapBatches, where: Callable[[], str]) -> Iterator[pa.RecordBatch]:
     for batch in rows:
+        if not batch.num_rows:
+            continue
         try:
             made = step.fn(batch)
             for part in [made] if isinstance(made, pa.RecordBatch) else made:

@@ -162,6 +162,11 @@ class OperatorSpec(ABC):
     def output_schema(self) -> pa.Schema: ...
 
     @property
+    def grows(self) -> str:
+        """Why its state grows for ever, whatever the number of keys, and the remedy; empty where it does not."""
+        return ""
+
+    @property
     def late_schema(self) -> pa.Schema | None:
         """The schema of the late rows that are put out as a stream of their own; None: there is no such stream."""
         return None

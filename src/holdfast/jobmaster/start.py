@@ -5,6 +5,7 @@
 Everything before the takeover leaves an older JobMaster on the same storage alone.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ from holdfast.taskmanager.security import new_secret
 from holdfast.taskmanager.settings import TaskManagerSettings
 
 LOOPBACK = "127.0.0.1"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,9 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     if base is not None:
         check_identity(base, start.program, settings.drop_state)
     _prepare_sinks(start, job)
+    for name, spec in start.program.operators.items():
+        if spec.grows:
+            log.warning("%s: operator %r: %s", settings.name, name, spec.grows)
     gateway = Gateway()
     closing = ExitStack()
     metrics = _serve_metrics(settings, gateway, start.host, closing)

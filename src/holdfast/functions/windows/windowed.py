@@ -125,6 +125,15 @@ class WindowedSpec(OperatorSpec):
         return pa.schema([*self.key_fields, *self.result_fields])
 
     @property
+    def grows(self) -> str:
+        if self.input.event_time is not None:
+            return ""
+        return (
+            f"{self.window} has no watermark, so that windows stay in the state for ever: add .with_watermark(column, "
+            "delay) right after read()"
+        )
+
+    @property
     def late_schema(self) -> pa.Schema | None:
         return self.input.schema if self.windowing.late == "stream" else None
 
