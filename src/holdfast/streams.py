@@ -16,7 +16,15 @@ from holdfast.functions.windows.process import WindowProcessSpec
 from holdfast.functions.windows.session import SessionSpec
 from holdfast.functions.windows.top import TopSpec, check_top
 from holdfast.functions.windows.windowed import LatePolicy, WindowEmit, Windowing
-from holdfast.graph.build import InputDeclaration, OperatorDeclaration, Path, SinkDeclaration, TransformDeclaration
+from holdfast.graph.build import (
+    InputDeclaration,
+    OperatorDeclaration,
+    Path,
+    SinkDeclaration,
+    StepDeclaration,
+    TransformDeclaration,
+    UnionDeclaration,
+)
 from holdfast.graph.program import LATE, MapBatches, OperatorOrigin, SourceOrigin
 from holdfast.schema import to_arrow_schema
 from holdfast.sinks.base import Sink
@@ -50,7 +58,7 @@ class Stream:
     def __repr__(self) -> str:
         return f"<Stream of job {self._job.name!r}: {_described(self._paths)}>"
 
-    def _then(self, step: MapBatches | TransformDeclaration) -> "Stream":
+    def _then(self, step: StepDeclaration) -> "Stream":
         return Stream(self._job, tuple(replace(path, steps=(*path.steps, step)) for path in self._paths))
 
     def with_watermark(self, column: str, delay: Duration, idle_timeout: Duration | None = None) -> "Stream":
@@ -105,6 +113,20 @@ class Stream:
         if other._job is not self._job:
             raise JobRefused("union of streams of different jobs: read both sources in one job")
         return Stream(self._job, (*self._paths, *other._paths))
+
+    def union_by_name(self, other: "Stream", *, tag: str | None = None) -> "Stream":
+        """Rows of both, with the columns of both: null where a stream lacks one; in no particular order.
+
+        `tag`: the name of a string column that says of each row whether it is of this stream (`"left"`) or of the other
+        (`"right"`).
+        """
+        if other._job is not self._job:
+            raise JobRefused("union of streams of different jobs: read both sources in one job")
+        if tag is not None and (not isinstance(tag, str) or not tag):
+            raise SettingsError(f"union_by_name(tag={tag!r}): expected the name of a column, or None")
+        members = (*self._paths, *other._paths)
+        left = self._then(UnionDeclaration(members, tag, "left"))
+        return Stream(self._job, (*left._paths, *other._then(UnionDeclaration(members, tag, "right"))._paths))
 
     def key_by(self, *keys: str | AnyWindow) -> "KeyedStream":
         """Group by the values of columns, and by a window of event time if one of the keys is one.
@@ -298,10 +320,13 @@ def _described(paths: tuple[Path, ...]) -> str:
     for path in paths:
         origin = path.origin.source if isinstance(path.origin, SourceOrigin) else path.origin.operator
         watermark = [] if path.watermark is None else [f"with_watermark({path.watermark.column!r})"]
-        steps = [
-            f"{'transform' if isinstance(step, TransformDeclaration) else 'map_batches'}"
-            f"({getattr(step.fn, '__name__', repr(step.fn))})"
-            for step in path.steps
-        ]
+        steps = [_shown_step(step) for step in path.steps]
         ways.append(" → ".join([origin, *watermark, *steps]))
     return " and ".join(ways)
+
+
+def _shown_step(step: StepDeclaration) -> str:
+    if isinstance(step, UnionDeclaration):
+        return "union_by_name"
+    method = "transform" if isinstance(step, TransformDeclaration) else "map_batches"
+    return f"{method}({getattr(step.fn, '__name__', repr(step.fn))})"

@@ -175,3 +175,32 @@ def test_a_step_is_never_called_with_an_empty_batch():
     run(job)
     assert sizes == [1]
     assert tuples(sink) == [(1, 3)]
+
+
+def test_streams_of_different_columns_unite_by_name_with_a_tag():
+    sink, job = hf.MemorySink(), new_job()
+    clicks = job.read(script([{"k": 1, "page": "a"}], schema="k BIGINT, page STRING"))
+    orders = job.read(script([{"price": 5, "k": 1}, {"price": 7, "k": 2}], schema="price BIGINT, k BIGINT"))
+    both = clicks.union_by_name(orders, tag="side")
+    both.key_by("k").aggregate(n=hf.count(), orders=hf.count("price"), side=hf.last("side")).write(hf.NoopSink())
+    both.write(sink)
+    run(job)
+    assert sorted(map(str, sink.rows())) == [
+        "{'k': 1, 'page': 'a', 'price': None, 'side': 'left'}",
+        "{'k': 1, 'page': None, 'price': 5, 'side': 'right'}",
+        "{'k': 2, 'page': None, 'price': 7, 'side': 'right'}",
+    ]
+    assert "union_by_name" in repr(both)
+
+
+def test_streams_that_do_not_unite_by_name_say_which_column():
+    def refused(schema, **settings):
+        job = new_job()
+        left, right = job.read(script(schema="k BIGINT, v BIGINT")), job.read(script(schema=schema))
+        left.union_by_name(right, **settings).write(hf.NoopSink())
+        run(job)
+
+    with pytest.raises(hf.JobRefused, match="column 'v' has type int64 in one stream and string in another"):
+        refused("k BIGINT, v STRING")
+    with pytest.raises(hf.JobRefused, match=r"union_by_name\(tag='k'\): a stream has a column of that name"):
+        refused("k BIGINT", tag="k")

@@ -5,6 +5,7 @@ Declarations form a DAG by construction: a stream only exists after what it come
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from holdfast.graph.program import (
     Step,
     Transform,
 )
+from holdfast.graph.uniting import conform, united_schema
 from holdfast.schema import CHANGE_TYPE
 from holdfast.settings import IN_MEMORY, StateBackend
 from holdfast.sinks.base import Sink
@@ -37,7 +39,16 @@ class TransformDeclaration:
     fn: Callable[[Any], Any]
 
 
-StepDeclaration = MapBatches | TransformDeclaration
+@dataclass(frozen=True)
+class UnionDeclaration:
+    """A stream takes the columns of all `members`, by their names; `value` is that of its rows in the column `tag`."""
+
+    members: "tuple[Path, ...]"
+    tag: str | None
+    value: str
+
+
+StepDeclaration = MapBatches | TransformDeclaration | UnionDeclaration
 
 
 @dataclass(frozen=True)
@@ -303,6 +314,9 @@ class _Builder:
             if isinstance(step, MapBatches):
                 steps.append(step)
                 schema = step.schema
+            elif isinstance(step, UnionDeclaration):
+                schema = united_schema([self._resolve(member)[1] for member in step.members], step.tag)
+                steps.append(MapBatches(partial(conform, schema, step.tag, step.value), schema))
             else:
                 schema = self._analyse(step.fn, schema)
                 steps.append(Transform(step.fn, schema))

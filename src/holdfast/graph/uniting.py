@@ -1,0 +1,45 @@
+"""Streams of different columns as one stream: by the columns' names, with null where a stream has none. Pure."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from holdfast.errors import JobRefused
+
+
+def united_schema(schemas: Sequence[pa.Schema], tag: str | None) -> pa.Schema:
+    """All columns in the order in which they first come; the tag, if any, is the last one.
+
+    Raises
+    ------
+    JobRefused
+        A column has two types, or the name of the tag.
+    """
+    fields: dict[str, pa.Field] = {}
+    for schema in schemas:
+        if tag in schema.names:
+            raise JobRefused(f"union_by_name(tag={tag!r}): a stream has a column of that name; choose another tag")
+        for field in schema:
+            before = fields.setdefault(field.name, field)
+            if before.type != field.type:
+                raise JobRefused(
+                    f"union_by_name: column {field.name!r} has type {before.type} in one stream and {field.type} in "
+                    "another; cast one of them, or rename it"
+                )
+            fields[field.name] = before.with_nullable(before.nullable or field.nullable)
+    common = [name for name in fields if all(name in schema.names for schema in schemas)]
+    made = [field if name in common else field.with_nullable(True) for name, field in fields.items()]
+    return pa.schema(made if tag is None else [*made, pa.field(tag, pa.string(), nullable=False)])
+
+
+def conform(schema: pa.Schema, tag: str | None, value: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows of one stream as rows of the united schema; `value` is that of the tag."""
+    columns = []
+    for field in schema:
+        if field.name == tag:
+            columns.append(pa.array([value] * batch.num_rows, pa.string()))
+        elif field.name in batch.schema.names:
+            columns.append(batch.column(field.name))
+        else:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
