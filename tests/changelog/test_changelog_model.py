@@ -90,14 +90,14 @@ class WriterModel(RuleBasedStateMachine):
         """A cut, also at a batch before the last one; from a base on, which may have been made since the last cut."""
         batch = max(self.last_cut, self.batch - back, 0)
         self.last_cut = batch
-        start = self.sqn_after(batch - base_back)
+        start = max(self.skipped_to, self.sqn_after(batch - base_back))
         base = {key: value for _, sqn, key, value in self.rows if sqn < start}
         expected = {key: value for at, _, key, value in self.rows if at <= batch}
         self.cuts.append(Cut(batch, start, base, expected, self.writer.persist(batch, start)))
 
     def sqn_after(self, batch: int) -> int:
         """Where a log begins on top of a base made at that batch, or at the newest one of a completed checkpoint."""
-        return max([self.truncated, self.skipped_to, *(sqn + 1 for at, sqn, _, _ in self.rows if at <= batch)])
+        return max([self.truncated, *(sqn + 1 for at, sqn, _, _ in self.rows if at <= batch)])
 
     @rule(fault=st.sampled_from(FAULTS), attempts=st.integers(1, 2))
     def the_store_fails(self, fault: Fault, attempts: int) -> None:
@@ -131,31 +131,44 @@ class WriterModel(RuleBasedStateMachine):
         self.confirm(truncate)
 
     @precondition(lambda self: self.cuts)
-    @rule(truncate=st.booleans())
-    def confirm(self, truncate: bool) -> None:
-        """The newest cut, where it was answered, is in an acknowledgement; its checkpoint completes, with its base.
+    @rule(truncate=st.booleans(), later=st.integers(0, 2))
+    def confirm(self, truncate: bool, later: int = 0) -> None:
+        """A cut, where it was answered, is in an acknowledgement; its checkpoint completes, with its base.
 
-        `truncate`: another follows at once, whose base was made at this cut.
+        `truncate`: another follows at once, whose base was made at this cut. `later`: so many newer cuts are pending.
         """
-        cut = self.cuts[-1]
-        if not cut.future.done() or cut.future.exception():
+        cut = self.cuts[max(0, len(self.cuts) - 1 - later)]
+        if cut.batch < self.confirmed or not cut.future.done() or cut.future.exception():
             return
         self.acknowledged.update(piece.object for piece in cut.future.result())
         self.world.uploader.acknowledge(piece.object for piece in cut.future.result())
         self.confirmed = max(self.confirmed, cut.batch)
         self.truncated = self.sqn_after(cut.batch) if truncate else cut.from_sqn
         self.writer.truncate(self.truncated)
-        self.cuts = [each for each in self.cuts if each.from_sqn >= self.truncated]
+        newer = self.cuts[self.cuts.index(cut) :]
+        self.cuts = [each for each in newer if each.from_sqn >= self.truncated]
 
     @precondition(lambda self: self.batch >= 0)
-    @rule(base_back=st.integers(0, 6), cuts=st.booleans())
-    def checkpoints_are_aborted(self, base_back: int, cuts: bool) -> None:
-        """All pending ones, or none; later ones start from a base that was made at or before the last cut."""
-        if cuts:
-            self.cuts.clear()
+    @rule(base_back=st.integers(0, 6), pending=st.integers(0, 3))
+    def checkpoints_are_aborted(self, base_back: int, pending: int) -> None:
+        """All but the oldest ones; later ones start from a base that was made at or before the last cut."""
+        self.cuts = self.cuts[:pending]
         self.skipped_to = max(self.skipped_to, self.sqn_after(self.last_cut - base_back))
-        pending = [NeededLog(cut.from_sqn, cut.batch) for cut in self.cuts]
-        self.writer.skip([NeededLog(self.truncated, self.confirmed), *pending], self.skipped_to)
+        needed = [NeededLog(cut.from_sqn, cut.batch) for cut in self.cuts]
+        self.writer.skip([NeededLog(self.truncated, self.confirmed), *needed], self.skipped_to)
+
+    @precondition(lambda self: self.batch >= 0)
+    @rule(base_back=st.integers(0, 2), keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=3))
+    def a_record_takes_long(self, base_back: int, keys: list[str]) -> None:
+        """Later checkpoints are aborted meanwhile, then it turns out to be written, and the job goes back to it."""
+        self.persist(0, base_back)
+        pending = len(self.cuts)
+        self.append_some(keys)
+        self.persist(0, 0)
+        self.checkpoints_are_aborted(0, pending)
+        self.world.scheduler.advance(60.0)
+        self.confirm(False)
+        self.rewind()
 
     @rule()
     def rewind(self) -> None:

@@ -48,7 +48,9 @@ class Feed:
         return hf.SnapshotAvailability.SOFT_FAILURE.because(f"in the middle of something, at {offsets}")
 
     def rows(self) -> int:
-        return int(min(self.limit, self._rows_per_s * self._runtime.now_s)) if self._over_s else self.limit
+        if self._runtime.now_s >= self._over_s:
+            return self.limit
+        return int(min(self.limit, self._rows_per_s * self._runtime.now_s))
 
     def __reduce__(self) -> Any:
         return _nothing, ()

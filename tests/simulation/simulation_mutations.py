@@ -1,5 +1,6 @@
 """Rules of Holdfast's, each broken in one place: what a simulation is for is to find out."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -8,6 +9,7 @@ from unittest import mock
 
 import msgspec
 
+from holdfast.changelog import writer
 from holdfast.changelog.writer import ChangelogWriter
 from holdfast.checkpoint import events
 from holdfast.checkpoint.coordinator import Coordinator
@@ -20,6 +22,7 @@ from holdfast.formats import handles
 from holdfast.functions.timing.time_index import FollowedIndex
 from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.jobmaster.master import JobMaster
+from holdfast.jobmaster.outages import Outages
 from holdfast.jobmaster.recorder import Recorder
 from holdfast.journal import rules
 from holdfast.materialize.base import Base, Bases
@@ -242,6 +245,31 @@ def _cuts_where_somebody_refuses() -> AbstractContextManager[Any]:
     return mock.patch.object(Coordinator, "_on_batch_committed", on_batch_committed)
 
 
+def _ends_at_the_first_failure_of_the_store() -> AbstractContextManager[Any]:
+    def ride_out(self: Outages, step: str, error: Exception, wait: Any) -> None:
+        raise error
+
+    return mock.patch.object(Outages, "ride_out", ride_out)
+
+
+def _adds_up_outages() -> AbstractContextManager[Any]:
+    return mock.patch.object(Outages, "answered", lambda self, step: None)
+
+
+def _waits_for_ever() -> AbstractContextManager[Any]:
+    before = Outages.__init__
+
+    def init(self: Outages, job: str, url: str, clock: Any, limit: Any) -> None:
+        before(self, job, url, clock, lambda: (math.inf, None))
+
+    return mock.patch.object(Outages, "__init__", init)
+
+
+def _joins_gaps_across_a_cut() -> AbstractContextManager[Any]:
+    before = writer._with_gaps
+    return mock.patch.object(writer, "_with_gaps", lambda entries, skipped, cuts: before(entries, skipped, ()))
+
+
 MUTATIONS: dict[str, Mutation] = {
     "an index does not follow its table back": _does_not_follow_the_table_back,
     "windows that are closed are closed again": _closes_again_what_the_last_batch_closed,
@@ -270,4 +298,8 @@ MUTATIONS: dict[str, Mutation] = {
     "what is being gathered is swept": _forgets_what_is_being_gathered,
     "what gathered committables name is swept": _forgets_what_gathered_objects_name,
     "gathered committables are kept twice": _keeps_gathered_committables_twice,
+    "a query ends at the first failure of its store": _ends_at_the_first_failure_of_the_store,
+    "outages of the store add up": _adds_up_outages,
+    "a query waits for its store for ever": _waits_for_ever,
+    "a log forgets that a rewind may go into a gap": _joins_gaps_across_a_cut,
 }

@@ -9,6 +9,7 @@ import contextlib
 import io
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 
 import simulation_oracle as oracle
 from simulation_ends import Recorder
@@ -46,7 +47,7 @@ def simulate(seed: int) -> World:
 def run_all(world: World) -> None:
     world.storm()
     for life in world.settings.lives[:-1]:
-        started = world.start(life, life.events)
+        started = world.start(life)
         world.run_until(lambda started=started: started.over or started.idle, "the end of a life")  # type: ignore[misc]
         if not started.over:
             world.part(started)
@@ -71,7 +72,7 @@ def run_last(world: World) -> Started:
     for attempt in range(LIVES_MAX):
         if attempt < STORMY_MAX:
             world.storm()
-        started = world.start(last, last.events if attempt == 0 else ())
+        started = world.start(last if attempt == 0 else replace(last, events=(), outages=()))
         world.run_until(lambda started=started: started.over or started.idle, "the end of all rows")  # type: ignore[misc]
         if started.idle and world.settle(started):
             return started

@@ -14,6 +14,22 @@ ELSEWHERE = {
 """Failpoints that no simulated job passes, and where they are struck instead."""
 STRUCK = sorted(failpoints.KNOWN.keys() - ELSEWHERE.keys())
 
+PARTS = (
+    (("put",), "sources/"),
+    (("put",), "dstl/"),
+    (("put",), "manifests/"),
+    (("put",), "staging/"),
+    (("create", "get"), "journal/"),
+    (("put", "get", "list", "create", "delete"), ""),
+)
+"""Parts of the store that may be away, with the operations that they refuse meanwhile."""
+OUTAGE_TIMEOUT_S = 30.0
+OUTAGES_APART_S = 15.0
+"""Time for whatever waits to be tried again, and to succeed, before the next outage."""
+OUTAGE_S_LONG = 5 * OUTAGE_TIMEOUT_S
+ROWS_OVER_S_LONG = 60.0
+"""Rows come for that long where there are several outages, so that each of them meets something to do."""
+
 
 @dataclass(frozen=True)
 class Event:
@@ -28,6 +44,17 @@ class Event:
     failover: the job goes back to its newest checkpoint."""
     task_manager: int = 0
     at: str | None = None
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A time, counted from the start of a life, in which a part of the store refuses some operations."""
+
+    after_s: float
+    for_s: float
+    operations: tuple[str, ...]
+    folder: str
+    """The part: all names that begin with these letters."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +89,13 @@ class Life:
     restarts_max: int = 10
     losses_max: int = 10
     call_timeout_s: float = 600.0
+    outages: tuple[Outage, ...] = ()
+    outage_timeout_s: float = 600.0
+
+    @property
+    def outlasted(self) -> bool:
+        """Whether the store is away for longer than a query waits for it."""
+        return any(each.for_s > self.outage_timeout_s for each in self.outages)
 
 
 @dataclass(frozen=True)
@@ -124,8 +158,9 @@ def draw(seed: int) -> Settings:
     windows = random.Random(f"windows of {seed}")
     storms = random.Random(f"storms of {seed}")
     refusals = random.Random(f"refusals of {seed}")
+    absences = random.Random(f"outages of {seed}")
     gather_bytes_max = 0 if strike.startswith("jobmaster.gather") else outputs.choice([0, 300, 2_000, 1 << 20])
-    return Settings(
+    settings = Settings(
         seed=seed,
         rows=rows,
         rows_over_s=rng.choice([0.0, 1.0, 3.0]),
@@ -148,6 +183,8 @@ def draw(seed: int) -> Settings:
                 senders=max(int(strike.startswith("sender.")), processes.choice([0, 1, 2, 3])),
                 heartbeat_timeout_s=processes.choice([30.0, 30.0, 5.0]),
                 **_storm(storms, life),
+                outages=_outages(absences),
+                outage_timeout_s=OUTAGE_TIMEOUT_S,
             )
             for life in _lives(rng, rows, strike)
         ),
@@ -155,6 +192,8 @@ def draw(seed: int) -> Settings:
         portion_bytes_max=outputs.choice([1, 1 << 26]),
         refusals=refusals.choice([0, 0, 0, 1, 4]),
     )
+    several = any(len(life.outages) > 1 for life in settings.lives)
+    return replace(settings, rows_over_s=ROWS_OVER_S_LONG) if several else settings
 
 
 def _storm(rng: random.Random, life: Life) -> dict[str, Any]:
@@ -225,6 +264,22 @@ def _life(rng: random.Random, rows: int, fate: str | None, strike: str | None, l
         local_recovery=rng.random() < 0.2,
         events=tuple(sorted(events, key=lambda event: event.hit)),
     )
+
+
+def _outages(rng: random.Random) -> tuple[Outage, ...]:
+    """None; a few that a query waits for, together longer than it would wait for one; or one that is too long."""
+    kind = rng.choices(["none", "short", "long"], [8, 1, 1])[0]
+    if kind == "none":
+        return ()
+    operations, folder = rng.choice(PARTS)
+    after_s = rng.uniform(0.0, 3.0)
+    if kind == "long":
+        return (Outage(after_s, OUTAGE_S_LONG, operations, folder),)
+    outages = []
+    for _ in range(rng.choice([1, 3])):
+        outages.append(Outage(after_s, OUTAGE_TIMEOUT_S * rng.uniform(0.1, 0.6), operations, folder))
+        after_s += outages[-1].for_s + OUTAGES_APART_S
+    return tuple(outages)
 
 
 def _moment(rng: random.Random) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from simulation_runtime import Runtime
+from simulation_settings import Outage
 
 from holdfast.errors import ObjectExists, ObjectNotFound, StorageError
 from holdfast.storage.store import ObjectInfo
@@ -81,6 +82,8 @@ class SimulatedStore(FrozenStore):
     def __init__(self, runtime: Runtime, seed: int, watch: Watch) -> None:
         super().__init__({})
         self.weather = Weather()
+        self.outages: tuple[Outage, ...] = ()
+        """Their times are the runtime's here."""
         self.under_way: set[int] = set()
         """Requests, by number, that are still to be done or to fail, whatever their callers were told."""
         self.count = 0
@@ -133,6 +136,8 @@ class SimulatedStore(FrozenStore):
 
     def _request(self, operation: str, name: str, do: Callable[[], Any]) -> Any:
         fault = self._fault(operation)
+        if self._is_away(operation, name):
+            fault = Fault.FAIL
         process = "-" if self._runtime.current is None else self._runtime.current.process.name
         self.count += 1
         number = self.count
@@ -174,6 +179,15 @@ class SimulatedStore(FrozenStore):
         if raised:
             raise raised[0]
         return done[0]
+
+    def _is_away(self, operation: str, name: str) -> bool:
+        now_s = self._runtime.now_s
+        return any(
+            each.after_s <= now_s < each.after_s + each.for_s
+            and operation in each.operations
+            and name.startswith(each.folder)
+            for each in self.outages
+        )
 
     def _fault(self, operation: str) -> Fault | None:
         if self._rng.random() >= self.weather.faults:

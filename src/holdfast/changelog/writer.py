@@ -213,7 +213,7 @@ class ChangelogWriter:
             ]
             before = self._entries
             dropped = self._drop([entry for entry in unneeded if not isinstance(entry, Skipped)])
-            self._entries = _with_gaps(before, {id(entry) for entry in unneeded})
+            self._entries = _with_gaps(before, {id(entry) for entry in unneeded}, {part.batch for part in needed})
         self._release(dropped)
 
     def size(self, from_sqn: int) -> LogSize:
@@ -366,16 +366,20 @@ class ChangelogWriter:
             self._uploader.release(dict.fromkeys(piece.object for piece in each.pieces or ()))
 
 
-def _with_gaps(entries: Sequence[Entry], skipped: Collection[int]) -> list[Entry]:
-    """The entries, with one gap for each run of neighbours whose `id` is in `skipped`."""
+def _with_gaps(entries: Sequence[Entry], skipped: Collection[int], cuts: Collection[int]) -> list[Entry]:
+    """The entries, with one gap for each run of neighbours whose `id` is in `skipped`.
+
+    A gap ends at each of the `cuts`, the last batches of parts that are needed: a rewind may go there.
+    """
     kept: list[Entry] = []
     for entry in entries:
         if id(entry) not in skipped:
             kept.append(entry)
             continue
         gap = Skipped(entry.sqn_start, entry.sqn_stop, entry.batch_start, entry.batch_stop)
-        if kept and isinstance(kept[-1], Skipped):
-            kept[-1] = kept[-1].to(gap)
+        last = kept[-1] if kept else None
+        if isinstance(last, Skipped) and not any(last.batch_stop - 1 <= cut < gap.batch_start for cut in cuts):
+            kept[-1] = last.to(gap)
         else:
             kept.append(gap)
     return kept
