@@ -195,3 +195,21 @@ def test_windows_are_refused_where_they_make_no_sense() -> None:
         spec_of(hf.window("z", "10s"))
     with pytest.raises(JobRefused, match="no window would ever close"):
         WindowSpec("w", OperatorInput(SCHEMA, ("k",), None, WINDOWS["tumbling"], 1), AGGREGATES)
+
+
+@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
+def test_a_batch_touches_what_came_and_what_closes_however_many_windows_are_open(window: Window) -> None:
+    spec = spec_of(window)
+    operator = spec.create(0, 128)
+    size = window.size_us // SECOND
+    rows: list[Row] = [(str(key), 1000 + size * number, 1) for key in range(5) for number in range(400)]
+    run_batch(operator, spec, 1, rows, (None, None))
+    commit(operator)
+    closed = None
+    for number, watermark in enumerate(range(1000, 1000 + 6 * size, size), 2):
+        run_batch(operator, spec, number, [("a", 5000, 1)], (watermark, closed))
+        assert len(operator.tables["state"].touched()) <= 5 * 3 + 1
+        commit(operator)
+        closed = watermark
+    run_batch(operator, spec, 99, [], (closed, closed))
+    assert len(operator.tables["state"].touched()) == 0, "no window ends at a watermark that stands still"
