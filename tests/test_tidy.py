@@ -63,6 +63,7 @@ MAY_IMPORT: dict[str, str] = {
 SUBROOMS: dict[str, str] = {
     # Each knows the modules of `functions/` itself; timers and expiry know no function that uses them.
     "functions.aggregates": "functions",
+    "functions.joins": "functions functions.aggregates functions.timing functions.windows",
     "functions.process": "functions functions.timing",
     "functions.timing": "functions",
     "functions.windows": "functions functions.aggregates functions.process functions.timing",

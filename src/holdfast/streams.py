@@ -8,6 +8,8 @@ import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.aggregates.declared import Aggregate, AggregateSpec, BadRecords, check_aggregates
+from holdfast.functions.joins.declared import How
+from holdfast.functions.joins.declaring import JoinSettings
 from holdfast.functions.operator import OperatorInput, OperatorSpec
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction, ProcessSpec
 from holdfast.functions.windows.aggregate import WindowSpec
@@ -247,6 +249,53 @@ class KeyedStream:
 
         return self._declare(name, "process", specify)
 
+    def join(
+        self,
+        other: "KeyedStream",
+        within: tuple[Duration, Duration] | None = None,
+        *,
+        how: How = "inner",
+        between: tuple[str, str] | None = None,
+        ttl: Duration | None = None,
+        suffix: str | None = None,
+        late: LatePolicy = "drop",
+        name: str | None = None,
+    ) -> Stream:
+        """Give rows of both streams that have the same key and meet in time, as one row.
+
+        Output: the columns of this stream, then those of the other one. Key columns that have the same name on both
+        sides are one column. Behind windows, rows meet in the same window, whose bounds are the last columns.
+
+        Parameters
+        ----------
+        other
+            A keyed stream of the same job, whose keys have the same types.
+        within
+            How much later than this stream's row the other one's is, at least and at most, both included:
+            `("-5min", "10min")`.
+        how
+            `"left"`, `"right"`, `"outer"` also give rows that met no other, once the watermark says that none will
+            come; `"semi"` gives the rows of this stream that met another, once; `"anti"` those that met none.
+        between
+            Instead of `within`: two columns of the other stream; rows of this one meet it from the time in the first,
+            which is its event time, to the time in the second.
+        ttl
+            Instead of a bound of event time: rows are kept for so long after they came.
+        suffix
+            What the names of the other stream's columns end with where this one has a column of that name.
+        late
+            What becomes of rows that come after the watermark: `"drop"` counts them, `"dead_letter"` also writes them
+            to the job's dead letters.
+        """
+        if not isinstance(other, KeyedStream):
+            raise SettingsError(f"join({other!r}): expected a keyed stream; add .key_by(…) to it")
+        if other._job is not self._job:
+            raise JobRefused("join of streams of different jobs: read both sources in one job")
+        settings = JoinSettings(within, between, ttl, how, suffix, late, self._bad_records)
+        self._refuse_dead_letters(late)
+        inputs = tuple(replace(side._declared, timed=settings.timed) for side in (self, other))
+        return self._declare(name, "join", settings.spec, inputs)
+
     def top(
         self,
         n: int,
@@ -301,16 +350,25 @@ class KeyedStream:
             )
 
     def _windowing(self, emit: str | None, lateness_us: int, late: LatePolicy) -> Windowing:
+        self._refuse_dead_letters(late)
+        return Windowing(cast(WindowEmit, emit or "final"), self._bad_records, self._job.combine, lateness_us, late)
+
+    def _refuse_dead_letters(self, late: LatePolicy) -> None:
         if late == "dead_letter" and self._job.dead_letters is None:
             raise SettingsError(
                 "late='dead_letter' needs Job(bad_records='dead_letter', dead_letters=<url of a folder>)"
             )
-        return Windowing(cast(WindowEmit, emit or "final"), self._bad_records, self._job.combine, lateness_us, late)
 
-    def _declare(self, name: str | None, kind: str, specify: Callable[..., Any]) -> Stream:
+    def _declare(
+        self,
+        name: str | None,
+        kind: str,
+        specify: Callable[..., OperatorSpec],
+        inputs: tuple[InputDeclaration, ...] | None = None,
+    ) -> Stream:
         declared = self._job.declared
         operator = declared.name_for(name, kind)
-        declared.operators[operator] = OperatorDeclaration(operator, (self._declared,), specify)
+        declared.operators[operator] = OperatorDeclaration(operator, inputs or (self._declared,), specify)
         return Stream(self._job, (Path(OperatorOrigin(operator)),))
 
 

@@ -39,6 +39,15 @@ def duration_us(value: Duration, field: str) -> int:
     return round(duration_s(value, field) * 1_000_000)
 
 
+def signed_duration_us(value: Duration, field: str) -> int:
+    """Microseconds of a duration that may have a minus sign before it, as in `"-5min"`."""
+    if isinstance(value, str) and value.lstrip().startswith("-"):
+        return -duration_us(value.lstrip()[1:], field)
+    if isinstance(value, (int, float)) and value < 0:
+        return -duration_us(-value, field)
+    return duration_us(value, field)
+
+
 def size_bytes(value: Size, field: str) -> int:
     """Bytes of a size that is given as `value` for the setting `field`.
 

@@ -28,13 +28,13 @@ class CombiningSender:
     def send(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
         """As `Sender.send`: the numbers of the rows that are not sent because a key is null. Keys are normalised."""
         rows = normalised_keys(rows, self._target.key_columns)
-        if self._combiner is None:
-            return self._sender.send(self._target, rows)
         nulls = partition.null_keys(rows, self._target.not_null)
         if len(nulls):
             rows = partition.without(rows, nulls)
-        if rows.num_rows:
+        if rows.num_rows and self._combiner is not None:
             self._pass_on(self._combiner.take(rows))
+        elif rows.num_rows:
+            self._sender.send(self._target, rows)
         return nulls
 
     def finish(self) -> list[SentStream]:

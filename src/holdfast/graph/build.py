@@ -71,6 +71,8 @@ class InputDeclaration:
     key_columns: tuple[str, ...]
     window: AnyWindow | None = None
     window_place: int = 0
+    timed: bool = False
+    """Whether each row needs an event time."""
 
     @property
     def shown_keys(self) -> tuple[str, ...]:
@@ -205,7 +207,16 @@ class _Builder:
                 "aggregated without retraction; drop the column, or keep only inserts, before key_by"
             )
         event_time = self._event_time(declared.paths, schema)
+        if declared.timed and event_time is not None and event_time.column is not None:
+            self._need(len(declared.paths), event_time.column)
         return OperatorInput(schema, declared.key_columns, event_time, window, declared.window_place)
+
+    def _need(self, legs: int, column: str) -> None:
+        """Rows with a null in that column are bad records on the last so many legs."""
+        for place in range(len(self._legs) - legs, len(self._legs)):
+            leg = self._legs[place]
+            assert isinstance(leg.target, OperatorTarget)
+            self._legs[place] = replace(leg, target=replace(leg.target, needed=(*leg.target.needed, column)))
 
     def _behind_windows(self, operator: str, declared: InputDeclaration) -> InputDeclaration:
         """The input, whose window stays open for longer where its times are starts of other windows."""
@@ -237,7 +248,7 @@ class _Builder:
         names = tuple(name for name in declared.key_columns if name in (WINDOW_START, WINDOW_END))
         columns = tuple(name for name in declared.key_columns if name not in names)
         place = declared.key_columns.index(names[0])
-        return InputDeclaration(declared.paths, columns, replace(window, names=names), place)
+        return InputDeclaration(declared.paths, columns, replace(window, names=names), place, declared.timed)
 
     def _add_sink(self, declared: SinkDeclaration) -> pa.Schema:
         return self._add_legs(declared.name, declared.paths, SinkTarget(declared.name))

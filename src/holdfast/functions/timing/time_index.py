@@ -12,6 +12,7 @@ batch begins and finds it committed; after a restore or a rewind the buckets are
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -140,6 +141,27 @@ def keys_of_table(table: StateTable) -> Iterator[pa.RecordBatch]:
     while len(table):
         found = table.survey(place, REBUILD_ROWS, None)
         yield found.keys
+        place = found.place
+        if place == START:
+            return
+
+
+def keys_with_times(table: StateTable, name: str, times_of: Callable[[Any], Integers]) -> Iterator[pa.RecordBatch]:
+    """The keys of all rows, outside of a batch's changes, with a column of times that `times_of` makes of their cells.
+
+    Cells are values and validity by value column, as `StateTable.survey` gives them.
+    """
+    place = START
+    while len(table):
+        times: list[Integers] = []
+
+        def note(cells: Any, noted: list[Integers] = times) -> np.ndarray[Any, np.dtype[np.bool_]]:
+            noted.append(times_of(cells))
+            return np.ones(len(noted[-1]), np.bool_)
+
+        found = table.survey(place, REBUILD_ROWS, note)
+        if found.keys.num_rows:
+            yield found.keys.append_column(pa.field(name, pa.int64()), pa.array(np.concatenate(times), pa.int64()))
         place = found.place
         if place == START:
             return

@@ -80,9 +80,9 @@ class Window:
         )
 
     def __str__(self) -> str:
-        slide = "" if self.tumbles else f", slide={_shown(self.slide_us)}"
-        offset = f", start={_shown(self.start_us)}" if self.start_us else ""
-        return f"window({self.column}, {_shown(self.size_us)}{slide}{offset})"
+        slide = "" if self.tumbles else f", slide={shown_duration(self.slide_us)}"
+        offset = f", start={shown_duration(self.start_us)}" if self.start_us else ""
+        return f"window({self.column}, {shown_duration(self.size_us)}{slide}{offset})"
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class GivenWindow(Window):
         return pane + self.size_us
 
     def __str__(self) -> str:
-        return f"{', '.join(self.names)} of windows of {_shown(self.size_us)}"
+        return f"{', '.join(self.names)} of windows of {shown_duration(self.size_us)}"
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class SessionWindow:
         return WINDOW_START, WINDOW_END
 
     def __str__(self) -> str:
-        return f"session_window({self.column}, {_shown(self.gap_us)})"
+        return f"session_window({self.column}, {shown_duration(self.gap_us)})"
 
 
 AnyWindow = Window | SessionWindow
@@ -203,7 +203,10 @@ def _micros(value: Duration, field: str) -> int:
     return micros
 
 
-def _shown(micros: int) -> str:
+def shown_duration(micros: int) -> str:
+    """Microseconds in the largest unit of which they are a whole number."""
+    if micros <= 0:
+        return f"-{shown_duration(-micros)}" if micros else "0"
     for unit, size in (
         ("d", 86_400_000_000),
         ("h", 3_600_000_000),

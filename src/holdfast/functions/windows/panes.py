@@ -18,6 +18,21 @@ from holdfast.state.table import StateTable
 LONG_AGO_US = -(1 << 62)
 
 
+def windows_of(
+    window: Window, panes: Integers, after_us: int | None, until_us: int = -LONG_AGO_US
+) -> tuple[Integers, Integers]:
+    """The windows of panes that end after one time and not after the other: the pane's index, the start."""
+    if window.tumbles:
+        return np.arange(len(panes)), panes
+    after_us = LONG_AGO_US if after_us is None else after_us
+    shape = (window.pane_us, window.size_us, window.slide_us, window.start_us)
+    counts = np.empty(len(panes), np.int64)
+    kernels.count_windows(panes, *shape, after_us, until_us, counts)
+    rows, starts = np.empty((2, int(counts.sum())), np.int64)
+    kernels.windows_of(panes, *shape, after_us, counts, rows, starts)
+    return rows, starts
+
+
 class PaneOperator(Operator):
     """Keeps `table`, whose last key column is a pane, and an index of its keys in order of time."""
 
@@ -65,17 +80,8 @@ class PaneOperator(Operator):
         return panes
 
     def _windows_of(self, panes: Integers, after_us: int | None, until_us: int) -> tuple[Integers, Integers]:
-        """The windows of panes that end after one time and not after the other: the pane's index, the start."""
-        window = self._window
-        if window.tumbles:
-            return np.arange(len(panes)), panes
-        after_us = LONG_AGO_US if after_us is None else after_us
-        shape = (window.pane_us, window.size_us, window.slide_us, window.start_us)
-        counts = np.empty(len(panes), np.int64)
-        kernels.count_windows(panes, *shape, after_us, until_us, counts)
-        rows, starts = np.empty((2, int(counts.sum())), np.int64)
-        kernels.windows_of(panes, *shape, after_us, counts, rows, starts)
-        return rows, starts
+        """As `windows_of`."""
+        return windows_of(self._window, panes, after_us, until_us)
 
     def _with_bounds(self, keys: pa.RecordBatch) -> list[pa.Array]:
         """The key columns of the output, from keys with a window's start in place of the pane."""

@@ -22,13 +22,12 @@ from holdfast.functions.aggregates.operator import AggregateOperator
 from holdfast.functions.columns import BoolArray
 from holdfast.functions.kernels import mark_first, number_keys
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, Timers
-from holdfast.functions.timing.time_index import REBUILD_ROWS, FollowedIndex, TimeBuckets, concatenated
+from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, concatenated, keys_with_times
 from holdfast.functions.windows.declared import WINDOW_END, WINDOW_START, times_array, times_of
 from holdfast.functions.windows.late import LateRows
 from holdfast.functions.windows.merging import merge_states
 from holdfast.functions.windows.session_kernels import join_sessions
 from holdfast.state.physical import Integers, Slots, values_of
-from holdfast.state.survey import START
 from holdfast.state.table import StateTable
 
 if TYPE_CHECKING:
@@ -213,17 +212,4 @@ class SessionOperator(Operator):
 
     def _all_entries(self, table: StateTable) -> Iterator[pa.RecordBatch]:
         """The entries of all sessions, between batches."""
-        place = START
-        while len(table):
-            ends: list[Integers] = []
-
-            def note_ends(cells: Any, noted: list[Integers] = ends) -> BoolArray:
-                noted.append(cells[END][0])
-                return np.ones(len(cells[END][0]), np.bool_)
-
-            found = table.survey(place, REBUILD_ROWS, note_ends)
-            if found.keys.num_rows:
-                yield found.keys.append_column(END, pa.array(np.concatenate(ends).astype(np.int64)))
-            place = found.place
-            if place == START:
-                return
+        return keys_with_times(table, END, lambda cells: cells[END][0])

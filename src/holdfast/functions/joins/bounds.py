@@ -1,0 +1,225 @@
+"""When the rows of two streams meet, and how long each of them is kept.
+
+    left   ────────────●────────────►  a row is a point in event time
+    right  ───────[────●────]───────►  a row meets the points from `FROM` to `UNTIL`, both included
+                             └ leaves
+
+A row *leaves* at the first watermark after which no row that is on time can meet it; with a time to live, at a time of
+the batches. All times are microseconds.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.functions.columns import BoolArray
+from holdfast.functions.operator import BatchContext
+from holdfast.functions.windows.declared import Window, shown_duration, times_of
+from holdfast.state.physical import Integers, validity_of
+
+LEFT, RIGHT = 0, 1
+SIDES = ("left", "right")
+AT, FROM, UNTIL, LEAVES = "__at", "__from", "__until", "__leaves"
+"""State columns: a left row's time, the times that a right row meets, when a row leaves."""
+MINUTE_US = 60_000_000
+
+Times = Mapping[str, Integers]
+"""The state columns with times of some rows, by name."""
+
+
+class Bounds(ABC):
+    """How rows meet in time. `side` is `LEFT` or `RIGHT`."""
+
+    by_event_time = True
+    """Whether rows leave by the watermark; else by the time of the batches."""
+
+    @abstractmethod
+    def columns(self, side: int) -> tuple[str, ...]:
+        """The state columns with the times of a side's rows."""
+
+    @abstractmethod
+    def times(self, side: int, rows: pa.RecordBatch, now_us: int) -> Times:
+        """The times of rows that came in a batch with that time."""
+
+    @abstractmethod
+    def leaves(self, side: int, times: Times) -> Integers | None:
+        """When rows leave; None: never."""
+
+    @property
+    @abstractmethod
+    def bucket_us(self) -> int:
+        """The width of a bucket in the index of rows by the time when they leave."""
+
+    def late(self, side: int, rows: pa.RecordBatch, closed_us: int | None) -> BoolArray | None:
+        """Which rows are late, where rows up to the watermark `closed_us` may have left; None: none is."""
+        return None
+
+    def delay_us(self) -> int:
+        """By how much the times of the output may be behind the watermark."""
+        return 0
+
+    def until_us(self, context: BatchContext) -> int | None:
+        """The time up to which rows leave in a batch; None: none does."""
+        return context.watermark_us if self.by_event_time else context.batch_time_us
+
+
+@dataclass(frozen=True)
+class EventBounds(Bounds):
+    """Rows meet by their event times; `columns_of_time` are the two sides' columns."""
+
+    columns_of_time: tuple[str, str]
+
+    def columns(self, side: int) -> tuple[str, ...]:
+        return (AT,) if side == LEFT else (FROM, UNTIL)
+
+    def late(self, side: int, rows: pa.RecordBatch, closed_us: int | None) -> BoolArray | None:
+        if closed_us is None or not rows.num_rows:
+            return None
+        late: BoolArray = times_of(rows.column(self.columns_of_time[side])) < closed_us
+        return late if late.any() else None
+
+
+@dataclass(frozen=True)
+class Within(EventBounds):
+    """The right row's time is from `earliest_us` to `latest_us` after that of the left row."""
+
+    earliest_us: int
+    latest_us: int
+
+    def times(self, side: int, rows: pa.RecordBatch, now_us: int) -> Times:
+        times = times_of(rows.column(self.columns_of_time[side]))
+        if side == LEFT:
+            return {AT: times}
+        return {FROM: times - self.latest_us, UNTIL: times - self.earliest_us}
+
+    def leaves(self, side: int, times: Times) -> Integers:
+        return times[AT] + (self.latest_us + 1) if side == LEFT else times[UNTIL] + 1
+
+    @property
+    def bucket_us(self) -> int:
+        return max(1_000_000, (self.latest_us - self.earliest_us) // 8)
+
+    def delay_us(self) -> int:
+        return max(0, self.latest_us, -self.earliest_us)
+
+    def __str__(self) -> str:
+        return f"within {shown_duration(self.earliest_us)} to {shown_duration(self.latest_us)}"
+
+
+@dataclass(frozen=True)
+class Between(EventBounds):
+    """The left row's time is from the right row's own time to that in its column `end`."""
+
+    end: str
+
+    def times(self, side: int, rows: pa.RecordBatch, now_us: int) -> Times:
+        times = times_of(rows.column(self.columns_of_time[side]))
+        if side == LEFT:
+            return {AT: times}
+        ends, valid = times_of(rows.column(self.end)), validity_of(rows.column(self.end))
+        ends = ends if valid is None else np.where(valid, ends, times - 1)
+        return {FROM: times, UNTIL: np.maximum(ends, times - 1)}
+
+    def leaves(self, side: int, times: Times) -> Integers:
+        return times[AT if side == LEFT else UNTIL] + 1
+
+    @property
+    def bucket_us(self) -> int:
+        return MINUTE_US
+
+    def __str__(self) -> str:
+        return f"between {self.columns_of_time[RIGHT]} and {self.end}"
+
+
+@dataclass(frozen=True)
+class SameWindow(Bounds):
+    """Rows meet where their windows are the same, which is part of their keys; `windows` are the two sides'."""
+
+    windows: tuple[Window, Window]
+
+    def columns(self, side: int) -> tuple[str, ...]:
+        return (LEAVES,)
+
+    def times(self, side: int, rows: pa.RecordBatch, now_us: int) -> Times:
+        raise AssertionError("rows get their windows first, by `leaves_of`")
+
+    def leaves_of(self, side: int, starts: Integers) -> Integers:
+        """When the rows of windows with these starts leave."""
+        leaves: Integers = starts + (self.windows[side].size_us + self.behind_us)
+        return leaves
+
+    @property
+    def behind_us(self) -> int:
+        """For so much longer than its end a window stays open."""
+        return max(window.behind_us for window in self.windows)
+
+    def leaves(self, side: int, times: Times) -> Integers:
+        return times[LEAVES]
+
+    @property
+    def bucket_us(self) -> int:
+        return self.windows[LEFT].pane_us
+
+    def late(self, side: int, rows: pa.RecordBatch, closed_us: int | None) -> BoolArray | None:
+        if closed_us is None or not rows.num_rows:
+            return None
+        window = self.windows[side]
+        late: BoolArray = self.leaves_of(side, window.last_starts(window.panes_of(rows))) <= closed_us
+        return late if late.any() else None
+
+    def delay_us(self) -> int:
+        return self.windows[LEFT].size_us + self.behind_us
+
+    def __str__(self) -> str:
+        return str(self.windows[LEFT])
+
+
+@dataclass(frozen=True)
+class Kept(Bounds):
+    """Rows meet whenever both are there: each for `ttl_us` after it came, by the times of the batches."""
+
+    ttl_us: int
+    by_event_time = False
+
+    def columns(self, side: int) -> tuple[str, ...]:
+        return (LEAVES,)
+
+    def times(self, side: int, rows: pa.RecordBatch, now_us: int) -> Times:
+        return {LEAVES: np.full(rows.num_rows, now_us + self.ttl_us, np.int64)}
+
+    def leaves(self, side: int, times: Times) -> Integers:
+        return times[LEAVES]
+
+    @property
+    def bucket_us(self) -> int:
+        return max(1_000_000, self.ttl_us // 16)
+
+    def __str__(self) -> str:
+        return "with a time to live"
+
+
+@dataclass(frozen=True)
+class Forever(Bounds):
+    """Rows meet whenever they come, and none ever leaves."""
+
+    def columns(self, side: int) -> tuple[str, ...]:
+        return ()
+
+    def times(self, side: int, rows: pa.RecordBatch, now_us: int) -> Times:
+        return {}
+
+    def leaves(self, side: int, times: Times) -> None:
+        return None
+
+    @property
+    def bucket_us(self) -> int:
+        return MINUTE_US
+
+    def until_us(self, context: BatchContext) -> None:
+        return None
+
+    def __str__(self) -> str:
+        return "for ever"

@@ -1,0 +1,143 @@
+"""What a user says of a join, checked, and made into a `JoinSpec` once the inputs are known."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import JobRefused, SettingsError
+from holdfast.functions.aggregates.declared import BadRecords
+from holdfast.functions.joins.bounds import LEFT, RIGHT, SIDES, Between, Bounds, Forever, Kept, SameWindow, Within
+from holdfast.functions.joins.declared import How, JoinSpec, check_how
+from holdfast.functions.operator import OperatorInput
+from holdfast.functions.windows.declared import Window
+from holdfast.functions.windows.windowed import LatePolicy
+from holdfast.units import Duration, duration_us, signed_duration_us
+
+
+@dataclass(frozen=True)
+class JoinSettings:
+    """The arguments of `KeyedStream.join`. Raises `SettingsError` when made."""
+
+    within: tuple[Duration, Duration] | None
+    between: tuple[str, str] | None
+    ttl: Duration | None
+    how: How
+    suffix: str | None
+    late: LatePolicy
+    bad_records: BadRecords
+
+    def __post_init__(self) -> None:
+        check_how(self.how)
+        given = [name for name in ("within", "between", "ttl") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise SettingsError(f"join() has {' and '.join(given)}: give one of them")
+        if self.suffix is not None and (not isinstance(self.suffix, str) or not self.suffix):
+            raise SettingsError(f"join(suffix={self.suffix!r}): expected what names should end with, such as '_right'")
+        if self.late not in ("drop", "dead_letter"):
+            raise SettingsError(f"join(late={self.late!r}) is not allowed: 'drop' (counted) or 'dead_letter'")
+        if self.ttl is not None and duration_us(self.ttl, "ttl") == 0:
+            raise SettingsError("join(ttl=0): rows are kept for longer than nothing")
+        _ = self.within_us
+        _pair(self.between, "between", "the names of two columns of the other side", str)
+
+    @property
+    def timed(self) -> bool:
+        """Whether rows meet by event time, so that each needs one."""
+        return self.within is not None or self.between is not None
+
+    @property
+    def within_us(self) -> tuple[int, int] | None:
+        """The bounds of `within` in microseconds."""
+        pair = _pair(self.within, "within", "two durations such as ('-5min', '10min')", object)
+        if pair is None:
+            return None
+        earliest_us, latest_us = (signed_duration_us(each, "within") for each in pair)
+        if earliest_us > latest_us:
+            raise SettingsError(f"join(within={self.within!r}): the first bound is above the second")
+        return earliest_us, latest_us
+
+    def spec(self, operator: str, inputs: tuple[OperatorInput, ...]) -> JoinSpec:
+        """The join of these inputs. Raises `JobRefused`."""
+        left, right = inputs
+        bounds = self._bounds(operator, left, right)
+        return JoinSpec(operator, (left, right), bounds, self.how, self.suffix, self.late, self.bad_records)
+
+    def _bounds(self, operator: str, left: OperatorInput, right: OperatorInput) -> Bounds:
+        if left.window is not None or right.window is not None:
+            return self._same_window(operator, left, right)
+        if self.within_us is not None:
+            return Within(_times(operator, left, right), *self.within_us)
+        if self.between is not None:
+            return self._between(operator, left, right, *self.between)
+        return Forever() if self.ttl is None else Kept(duration_us(self.ttl, "ttl"))
+
+    def _between(self, operator: str, left: OperatorInput, right: OperatorInput, start: str, end: str) -> Between:
+        times = _times(operator, left, right)
+        if start != times[RIGHT]:
+            raise JobRefused(
+                f"operator {operator!r}: join(between=({start!r}, {end!r})): the first has to be the column of the "
+                f"other side's watermark, {times[RIGHT]!r}: otherwise no row could ever be let go"
+            )
+        place = right.schema.get_field_index(end)
+        if place < 0 or not pa.types.is_timestamp(right.schema.field(place).type):
+            found = f"has type {right.schema.field(place).type}" if place >= 0 else "is not there"
+            raise JobRefused(
+                f"operator {operator!r}: join(between=({start!r}, {end!r})): column {end!r} of the other side {found}; "
+                f"give a timestamp; it has {', '.join(right.schema.names)}"
+            )
+        return Between(times, end)
+
+    def _same_window(self, operator: str, left: OperatorInput, right: OperatorInput) -> SameWindow:
+        shapes = []
+        for side in (left, right):
+            window = side.window
+            if not isinstance(window, Window):
+                shown = "no window" if window is None else str(window)
+                raise JobRefused(
+                    f"operator {operator!r}: a join by windows needs the same hf.window in key_by of both sides; one "
+                    f"of them has {shown}"
+                )
+            shapes.append((window.size_us, window.slide_us, window.start_us))
+        if shapes[LEFT] != shapes[RIGHT]:
+            raise JobRefused(
+                f"operator {operator!r}: a join by windows needs the same hf.window in key_by of both sides; they have "
+                f"{left.window} and {right.window}"
+            )
+        if self.timed or self.ttl is not None:
+            raise JobRefused(
+                f"operator {operator!r}: a join by windows has the window as its bound of time: leave within, between "
+                "and ttl out"
+            )
+        if left.event_time is None or right.event_time is None:
+            raise JobRefused(
+                f"operator {operator!r}: a join by windows needs watermarks: add .with_watermark(column, delay) right "
+                "after read() of all its sources"
+            )
+        return SameWindow((left.window, right.window))
+
+
+def _pair(value: Any, name: str, expected: str, kind: type) -> tuple[Any, Any] | None:
+    if value is None:
+        return None
+    if not isinstance(value, tuple | list) or len(value) != 2 or not all(isinstance(each, kind) for each in value):
+        raise SettingsError(f"join({name}={value!r}): expected {expected}")
+    return value[0], value[1]
+
+
+def _times(operator: str, left: OperatorInput, right: OperatorInput) -> tuple[str, str]:
+    """The columns with the event times of both sides."""
+    names = []
+    for side, name in zip((left, right), SIDES, strict=True):
+        if side.event_time is None:
+            raise JobRefused(
+                f"operator {operator!r}: a join with a bound of event time needs watermarks: add "
+                ".with_watermark(column, delay) right after read() of all its sources"
+            )
+        if side.event_time.column is None:
+            raise JobRefused(
+                f"operator {operator!r}: the {name} side has no column for its event time any more "
+                f"({' or '.join(side.event_time.names)}); it has {', '.join(side.schema.names)}: keep the column"
+            )
+        names.append(side.event_time.column)
+    return names[LEFT], names[RIGHT]

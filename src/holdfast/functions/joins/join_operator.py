@@ -1,0 +1,227 @@
+"""A subtask of a join: rows meet the other side's rows of their key as they come, and are kept until they leave.
+
+    rows of a batch ──► late ones out ──► numbers of their keys ──► pairs with rows that are kept, and with one another
+                                                                 └─► kept, if rows may yet come that meet them
+    watermark ──► rows that leave, by the index ──► put out alone where they met no other and the join wants them
+
+All by arrays: sorted left rows of each key, searched for the interval of each right row (`meeting`). A batch costs what
+it brings, and the kept rows of its keys.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.functions.columns import BoolArray
+from holdfast.functions.joins.bounds import AT, FROM, LEAVES, LEFT, RIGHT, SIDES, UNTIL, SameWindow, Times
+from holdfast.functions.joins.kept_rows import KeptRows
+from holdfast.functions.joins.meeting import Intervals, Pairs, Points, SortedPoints
+from holdfast.functions.joins.output import JoinOutput, Rows, RowsOfBatch, RowsOfTable
+from holdfast.functions.kernels import number_keys
+from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, Timers
+from holdfast.functions.timing.time_index import concatenated
+from holdfast.functions.windows.late import LateRows
+from holdfast.functions.windows.panes import windows_of
+from holdfast.functions.windows.sending import PANE_FIELD
+from holdfast.state.physical import Integers, Slots
+
+if TYPE_CHECKING:
+    from holdfast.functions.joins.declared import JoinSpec
+
+
+@dataclass
+class Arrived:
+    """The rows of a batch of one side: their keys by the names of the heads, times, which of them met others."""
+
+    rows: pa.RecordBatch
+    keys: pa.RecordBatch
+    times: Times
+    groups: Integers
+    matched: BoolArray
+
+
+class JoinOperator(Operator):
+    def __init__(self, spec: "JoinSpec", max_parallelism: int, new_table: NewTable) -> None:
+        self._spec = spec
+        self._bounds = spec.bounds
+        self.tables = {
+            name: new_table(schema.keys, schema.values, max_parallelism)
+            for name, schema in spec.table_schemas().items()
+        }
+        self._heads = self.tables["heads"]
+        self._kept = tuple(KeptRows(side, spec.bounds, self._heads, self.tables[SIDES[side]]) for side in (LEFT, RIGHT))
+        self._late = tuple(LateRows(spec.name, spec.late) for _ in SIDES)
+        self._output = JoinOutput(spec)
+        self._numbers: Slots = np.zeros(0, np.int32)
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(kept.memory_bytes for kept in self._kept)
+
+    def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
+        result = OperatorResult(output=[])
+        self._output.begin(result)
+        for kept in self._kept:
+            kept.begin()
+        until_us = self._bounds.until_us(context)
+        left_before = 0 if self._bounds.by_event_time else self._let_leave(until_us)
+        sides = tuple(self._arrived(side, inputs, context, result) for side in (LEFT, RIGHT))
+        if any(side.rows.num_rows for side in sides):
+            heads = self._number(sides)
+            self._meet(sides, heads)
+            for side, arrived in enumerate(sides):
+                self._keep(side, arrived, heads, until_us)
+        fired = left_before + self._let_leave(until_us)
+        late = sum(each.count for each in self._late)
+        return replace(result, timers=self._timers(fired), late=late)
+
+    def _timers(self, fired: int) -> Timers:
+        next_us = min((due for kept in self._kept if (due := kept.next_us()) is not None), default=None)
+        return Timers(next_us, None, fired) if self._bounds.by_event_time else Timers(None, next_us, fired)
+
+    # What came.
+
+    def _arrived(
+        self, side: int, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext, result: OperatorResult
+    ) -> Arrived:
+        declared, bounds = self._spec.sides[side], self._bounds
+        of_side = [(number, rows) for number, rows in inputs if number == side]
+        on_time = self._late[side].put_aside(
+            of_side, lambda rows: bounds.late(side, rows, context.closed_us), context, result
+        )
+        rows = concatenated([rows for _, rows in on_time if rows.num_rows], declared.schema)
+        columns = [rows.column(name) for name in declared.key_columns]
+        if isinstance(bounds, SameWindow):
+            window = bounds.windows[side]
+            closed_us = None if context.closed_us is None else context.closed_us - bounds.behind_us
+            owners, starts = windows_of(window, window.panes_of(rows), closed_us)
+            if not window.tumbles:
+                rows, columns = rows.take(pa.array(owners)), [column.take(pa.array(owners)) for column in columns]
+            columns.append(pa.array(starts))
+            rows = rows.append_column(PANE_FIELD, columns[-1])
+            times: Times = {LEAVES: bounds.leaves_of(side, starts)}
+        else:
+            times = bounds.times(side, rows, context.batch_time_us)
+        keys = pa.RecordBatch.from_arrays(columns, schema=self._spec.head_keys(LEFT))
+        nothing = np.empty(0, np.int64)
+        return Arrived(rows, keys, times, nothing, np.zeros(rows.num_rows, np.bool_))
+
+    def _number(self, sides: tuple[Arrived, ...]) -> Slots:
+        """Number the distinct keys of the rows; the slots of their heads."""
+        slots = np.concatenate([self._heads.lookup(side.keys) for side in sides])
+        if len(self._numbers) < len(self._heads.present):
+            self._numbers = np.full(len(self._heads.present), -1, np.int32)
+        groups, distinct = np.empty(len(slots), np.int64), np.empty(len(slots), np.int32)
+        count = number_keys(slots, self._numbers, groups, distinct)
+        left = sides[LEFT].rows.num_rows
+        sides[LEFT].groups, sides[RIGHT].groups = groups[:left], groups[left:]
+        return distinct[:count].copy()
+
+    # Meeting.
+
+    def _meet(self, sides: tuple[Arrived, ...], heads: Slots) -> None:
+        """Find all pairs with a row that came, and put out what they make."""
+        left, right = sides
+        kept_left, kept_right = self._kept
+        points = SortedPoints(_points(left.groups, left.times), len(heads))
+        groups, slots = self._kept_with(kept_right, left, heads)
+        pairs = points.meet(_intervals(groups, kept_right.times(slots)))
+        self._met(left, right, pairs, right_slots=slots)
+        self._met(left, right, points.meet(_intervals(right.groups, right.times)))
+        groups, slots = self._kept_with(kept_left, right, heads)
+        kept_points = SortedPoints(_points(groups, kept_left.times(slots)), len(heads))
+        self._met(left, right, kept_points.meet(_intervals(right.groups, right.times)), left_slots=slots)
+        if self._spec.how == "semi":
+            self._output.alone(LEFT, RowsOfBatch(left.rows.filter(pa.array(left.matched))))
+
+    def _kept_with(self, kept: KeptRows, others: Arrived, heads: Slots) -> tuple[Integers, Slots]:
+        """The kept rows that have the key of a row that came on the other side: the index of the key, the slot."""
+        wanted = np.zeros(len(heads), np.bool_)
+        wanted[others.groups] = True
+        chosen = np.flatnonzero(wanted & (kept.count_of(heads) > 0))
+        groups, slots = kept.of_keys(heads[chosen])
+        return chosen[groups], slots
+
+    def _met(
+        self,
+        left: Arrived,
+        right: Arrived,
+        pairs: Pairs,
+        left_slots: Slots | None = None,
+        right_slots: Slots | None = None,
+    ) -> None:
+        """Rows have met: those that came, or with slots those that are kept."""
+        if not len(pairs.left):
+            return
+        self._note_match(LEFT, left, pairs.left, left_slots)
+        if self._spec.gives_pairs:
+            self._note_match(RIGHT, right, pairs.right, right_slots)
+            self._output.pairs(self._rows(LEFT, left, left_slots), self._rows(RIGHT, right, right_slots), pairs)
+
+    def _rows(self, side: int, arrived: Arrived, slots: Slots | None) -> Rows:
+        return RowsOfBatch(arrived.rows) if slots is None else RowsOfTable(self._kept[side].table, slots)
+
+    def _note_match(self, side: int, arrived: Arrived, numbers: Integers, slots: Slots | None) -> None:
+        if slots is None:
+            arrived.matched[numbers] = True
+            return
+        met = np.zeros(len(slots), np.bool_)
+        met[numbers] = True
+        if self._spec.gives_pairs:
+            if self._spec.keeps_alone(side):
+                self._kept[side].set_matched(slots[met])
+            return
+        if self._spec.how == "semi":
+            self._output.alone(side, RowsOfTable(self._kept[side].table, slots[met]))
+        self._kept[side].remove(slots[met])
+
+    # Keeping, leaving.
+
+    def _keep(self, side: int, arrived: Arrived, heads: Slots, until_us: int | None) -> None:
+        """Keep the rows that came, unless no other may meet them any more."""
+        spec = self._spec
+        leaves = self._bounds.leaves(side, arrived.times)
+        stays = np.ones(arrived.rows.num_rows, np.bool_)
+        if leaves is not None and until_us is not None:
+            stays = leaves > until_us
+        if side == LEFT and not spec.gives_pairs:
+            stays &= ~arrived.matched
+        if spec.keeps_alone(side):
+            self._output.alone(side, RowsOfBatch(arrived.rows.filter(pa.array(~stays & ~arrived.matched))))
+        if not stays.any():
+            return
+        rows, keys = arrived.rows, arrived.keys
+        times, groups, matched = arrived.times, arrived.groups, arrived.matched
+        if not stays.all():
+            mask = pa.array(stays)
+            rows, keys = rows.filter(mask), keys.filter(mask)
+            times = {name: values[stays] for name, values in times.items()}
+            groups, matched = groups[stays], matched[stays]
+        self._kept[side].add(rows, keys, heads, groups, times, matched)
+
+    def _let_leave(self, until_us: int | None) -> int:
+        """Remove the rows that leave by a time; how many they are."""
+        if until_us is None:
+            return 0
+        count = 0
+        for side, kept in enumerate(self._kept):
+            slots = kept.leaving(until_us)
+            if self._spec.keeps_alone(side):
+                alone = kept.unmatched(slots) if self._spec.gives_pairs else slots
+                self._output.alone(side, RowsOfTable(kept.table, alone))
+            kept.remove(slots)
+            count += len(slots)
+        return count
+
+
+def _points(groups: Integers, times: Times) -> Points:
+    return Points(groups, times[AT] if AT in times else np.zeros(len(groups), np.int64))
+
+
+def _intervals(groups: Integers, times: Times) -> Intervals:
+    if FROM in times:
+        return Intervals(groups, times[FROM], times[UNTIL])
+    nothing = np.zeros(len(groups), np.int64)
+    return Intervals(groups, nothing, nothing)

@@ -1,0 +1,199 @@
+"""The rows of one side of a join that are kept: a table of rows, found by key and by the time when they leave.
+
+    heads   key → for each side: the first number, the next number, how many rows there are
+    rows    (key, number) → the row, its times, whether it met another one
+    index   when rows leave → (key, number), in memory (`timing.time_index`)
+
+Numbers of a key are given in order of arrival. A row that leaves out of turn is a gap, looked up in vain; once gaps are
+more than half, the key's rows get new numbers. Undo, log, restore and eviction are the tables' and need nothing here.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.functions.joins.bounds import LEAVES, SIDES, Bounds, Times
+from holdfast.functions.kernels import mark_first
+from holdfast.functions.running import ranks, spans
+from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, concatenated, keys_with_times
+from holdfast.state.physical import Integers, Slots
+from holdfast.state.table import StateTable
+
+NUMBER, MATCHED = "__number", "__matched"
+"""State columns: a row's number among those of its key; whether it met a row of the other side."""
+GAPS_MAX = 16
+"""So many gaps a key may have at least."""
+
+
+def head_columns(side: int) -> tuple[str, str, str]:
+    """The columns of the heads that belong to a side: first number, next number, number of rows."""
+    return f"__{SIDES[side]}_first", f"__{SIDES[side]}_next", f"__{SIDES[side]}_count"
+
+
+class KeptRows:
+    """`heads` has the keys of both sides; its key columns are those of `rows` but the last, perhaps by other names."""
+
+    def __init__(self, side: int, bounds: Bounds, heads: StateTable, rows: StateTable) -> None:
+        self.table = rows
+        self._side = side
+        self._bounds = bounds
+        self._heads = heads
+        self._head_names = head_columns(side)
+        self._columns = bounds.columns(side)
+        self._entries = pa.schema([*rows.key_schema, pa.field(LEAVES, pa.int64())])
+        self._index = FollowedIndex(
+            rows, lambda: TimeBuckets(self._entries, LEAVES, bounds.bucket_us), self._all_entries
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._index.memory_bytes
+
+    def begin(self) -> None:
+        """A batch begins."""
+        if self._columns:
+            self._index.begin()
+
+    def next_us(self) -> int | None:
+        """The first time when a row leaves; of a row that may have left already."""
+        return self._index.earliest() if self._columns else None
+
+    def of_keys(self, heads: Slots) -> tuple[Integers, Slots]:
+        """The rows of distinct keys, by the slots of their heads: the index of each row's key, and its slot."""
+        first, following, _ = (self._heads.column(name).values[heads] for name in self._head_names)
+        groups, numbers = spans(following - first, first)
+        slots = self.table.lookup(self._keyed(self._heads.keys_of(heads), groups, numbers))
+        there = self.table.present[slots]
+        return groups[there], slots[there]
+
+    def count_of(self, heads: Slots) -> Integers:
+        """How many rows there are of keys."""
+        counts: Integers = self._heads.column(self._head_names[2]).values[heads]
+        return counts
+
+    def times(self, slots: Slots) -> Times:
+        """The times of rows."""
+        return {name: self.table.column(name).values[slots] for name in self._columns}
+
+    def set_matched(self, slots: Slots) -> None:
+        """These rows have met others."""
+        self.table.column(MATCHED).scatter(slots, np.ones(len(slots), np.bool_), np.ones(len(slots), np.bool_))
+
+    def unmatched(self, slots: Slots) -> Slots:
+        """Those of the rows that never met another."""
+        chosen: Slots = slots[~self.table.column(MATCHED).values[slots]]
+        return chosen
+
+    def add(
+        self, rows: pa.RecordBatch, keys: pa.RecordBatch, heads: Slots, groups: Integers, times: Times, matched: Any
+    ) -> None:
+        """Keep rows: their `keys`, the slots of all `heads`, and the index of each row's among these.
+
+        `matched`: which rows met others already.
+        """
+        if not rows.num_rows:
+            return
+        first, following, count = (self._heads.column(name) for name in self._head_names)
+        added = np.bincount(groups, minlength=len(heads))
+        numbers = following.values[heads][groups] + ranks(groups, len(heads))
+        key = self._keyed(keys, None, numbers)
+        slots = self.table.lookup(key)
+        valid = np.ones(len(slots), np.bool_)
+        for field in self.table.value_schema:
+            column = self.table.column(field.name)
+            if field.name in times:
+                column.scatter(slots, times[field.name], valid)
+            elif field.name == MATCHED:
+                column.scatter(slots, matched, valid)
+            else:
+                column.scatter(slots, *column.from_arrow(rows.column(field.name)))
+        self.table.present[slots] = True
+        some = added > 0
+        heads, added = heads[some], added[some]
+        valid = np.ones(len(heads), np.bool_)
+        first.scatter(heads, first.values[heads], valid)
+        following.scatter(heads, following.values[heads] + added, valid)
+        count.scatter(heads, count.values[heads] + added, valid)
+        self._heads.present[heads] = True
+        self._note(key, times)
+
+    def leaving(self, until_us: int) -> Slots:
+        """The rows that leave by then; they are still there."""
+        if not self._columns:
+            return np.empty(0, np.int32)
+        entries = concatenated(self._index.between(None, until_us + 1), self._entries)
+        self._index.drop(until_us + 1)
+        slots = self.table.lookup(entries.select(self.table.key_schema.names))
+        first = np.empty(len(slots), np.bool_)
+        mark_first(slots, np.zeros(len(self.table.present), np.bool_), first)
+        slots = slots[first & self.table.present[slots]]
+        leaves = self._bounds.leaves(self._side, self.times(slots))
+        chosen: Slots = slots if leaves is None else slots[leaves <= until_us]
+        return chosen
+
+    def remove(self, slots: Slots) -> None:
+        """Let go of distinct rows."""
+        if not len(slots):
+            return
+        names = self._heads.key_schema.names
+        keys = self.table.keys_of(slots).columns[: len(names)]
+        heads = self._heads.lookup(pa.RecordBatch.from_arrays(keys, schema=self._heads.key_schema))
+        self.table.present[slots] = False
+        heads, gone = np.unique(heads, return_counts=True)
+        count = self._heads.column(self._head_names[2])
+        left = count.values[heads] - gone
+        count.scatter(heads, left, np.ones(len(heads), np.bool_))
+        self._let_go(heads[left == 0])
+        first, following, _ = (self._heads.column(name).values[heads] for name in self._head_names)
+        gaps = following - first - left
+        self._renumber(heads[(left > 0) & (gaps > np.maximum(left, GAPS_MAX))])
+
+    def _let_go(self, heads: Slots) -> None:
+        """These keys have no rows of this side any more."""
+        nothing, valid = np.zeros(len(heads), np.int64), np.ones(len(heads), np.bool_)
+        for name in self._head_names:
+            self._heads.column(name).scatter(heads, nothing, valid)
+        counts = [self._heads.column(head_columns(side)[2]).values[heads] for side in range(len(SIDES))]
+        self._heads.present[heads[(counts[0] == 0) & (counts[1] == 0)]] = False
+
+    def _renumber(self, heads: Slots) -> None:
+        """Give the rows of keys numbers without gaps, after all that they had."""
+        if not len(heads):
+            return
+        groups, slots = self.of_keys(heads)
+        rows = self.table.rows_of(slots)
+        times = self.times(slots)
+        first, following, _ = (self._heads.column(name) for name in self._head_names)
+        begins = following.values[heads]
+        key = self._keyed(self._heads.keys_of(heads), groups, begins[groups] + ranks(groups, len(heads)))
+        self.table.present[slots] = False
+        slots = self.table.lookup(key)
+        for field in self.table.value_schema:
+            column = self.table.column(field.name)
+            column.scatter(slots, *column.from_arrow(rows.column(field.name)))
+        self.table.present[slots] = True
+        valid = np.ones(len(heads), np.bool_)
+        first.scatter(heads, begins, valid)
+        following.scatter(heads, begins + np.bincount(groups, minlength=len(heads)), valid)
+        self._note(key, times)
+
+    def _note(self, key: pa.RecordBatch, times: Times) -> None:
+        """Take keys of rows into the index."""
+        leaves = self._bounds.leaves(self._side, times)
+        if leaves is not None:
+            self._index.add(key.append_column(self._entries.field(LEAVES), pa.array(leaves)))
+
+    def _keyed(self, keys: pa.RecordBatch, owners: Integers | None, numbers: Integers) -> pa.RecordBatch:
+        """Keys of rows: key columns, of the owners by index, with the numbers."""
+        arrays: list[Any] = keys.columns if owners is None else keys.take(pa.array(owners)).columns
+        return pa.RecordBatch.from_arrays([*arrays, pa.array(numbers)], schema=self.table.key_schema)
+
+    def _all_entries(self, table: StateTable) -> Iterator[pa.RecordBatch]:
+        return keys_with_times(table, LEAVES, self._leaves_of_cells)
+
+    def _leaves_of_cells(self, cells: Any) -> Integers:
+        leaves = self._bounds.leaves(self._side, {name: cells[name][0] for name in self._columns})
+        assert leaves is not None, "only rows that leave are in the index"
+        return leaves

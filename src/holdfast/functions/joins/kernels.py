@@ -1,0 +1,65 @@
+"""Loops over the rows that meet in a join, compiled."""
+
+from typing import Any
+
+import numpy as np
+
+from holdfast.state.compiled import kernel
+
+
+@kernel
+def sort_points(groups: Any, points: Any, bounds: Any, order: Any) -> None:
+    """Order rows by group, then point, then as they came. `bounds[g]` becomes where group g begins, and ends before
+    `bounds[g + 1]`; it is all 0 before, and has one element more than there are groups.
+    """
+    for i in range(groups.shape[0]):
+        bounds[groups[i] + 1] += 1
+    for g in range(bounds.shape[0] - 1):
+        bounds[g + 1] += bounds[g]
+    cursors = bounds[:-1].copy()
+    for i in range(groups.shape[0]):
+        order[cursors[groups[i]]] = i
+        cursors[groups[i]] += 1
+    for g in range(bounds.shape[0] - 1):
+        begin, end = bounds[g], bounds[g + 1]
+        for i in range(begin + 1, end):
+            if points[order[i]] < points[order[i - 1]]:
+                segment = order[begin:end].copy()
+                order[begin:end] = segment[np.argsort(points[segment], kind="mergesort")]
+                break
+
+
+@kernel
+def _first_not_below(points: Any, order: Any, begin: Any, end: Any, value: Any) -> Any:
+    while begin < end:
+        middle = (begin + end) // 2
+        if points[order[middle]] < value:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
+@kernel
+def find_points(
+    groups: Any, froms: Any, untils: Any, bounds: Any, points: Any, order: Any, begins: Any, ends: Any
+) -> Any:
+    """For each interval the places in `order` of its group's points that are inside; how many there are in all."""
+    total = 0
+    for i in range(groups.shape[0]):
+        begin, end = bounds[groups[i]], bounds[groups[i] + 1]
+        begins[i] = _first_not_below(points, order, begin, end, froms[i])
+        ends[i] = max(begins[i], _first_not_below(points, order, begins[i], end, untils[i] + 1))
+        total += ends[i] - begins[i]
+    return total
+
+
+@kernel
+def list_pairs(begins: Any, ends: Any, order: Any, intervals: Any, points: Any) -> None:
+    """The pairs that `find_points` counted: numbers of intervals and of points."""
+    place = 0
+    for i in range(begins.shape[0]):
+        for j in range(begins[i], ends[i]):
+            intervals[place] = i
+            points[place] = order[j]
+            place += 1

@@ -1,0 +1,48 @@
+"""Which rows of two sides meet, within groups of the same key: points inside of intervals."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from holdfast.functions.joins import kernels
+from holdfast.state.physical import Integers
+
+
+class Points(NamedTuple):
+    """Left rows: the group of each, and its time."""
+
+    groups: Integers
+    at: Integers
+
+
+class Intervals(NamedTuple):
+    """Right rows: the group of each, and the times that it meets, both included."""
+
+    groups: Integers
+    froms: Integers
+    untils: Integers
+
+
+class Pairs(NamedTuple):
+    """Rows that meet, by their numbers."""
+
+    left: Integers
+    right: Integers
+
+
+class SortedPoints:
+    """Points of `count` groups, in order."""
+
+    def __init__(self, points: Points, count: int) -> None:
+        self._points = points
+        self._bounds = np.zeros(count + 1, np.int64)
+        self._order = np.empty(len(points.groups), np.int64)
+        kernels.sort_points(points.groups, points.at, self._bounds, self._order)
+
+    def meet(self, intervals: Intervals) -> Pairs:
+        """All pairs, in the order of the intervals, then of the points' times."""
+        begins, ends = np.empty((2, len(intervals.groups)), np.int64)
+        total = kernels.find_points(*intervals, self._bounds, self._points.at, self._order, begins, ends)
+        left, right = np.empty((2, int(total)), np.int64)
+        kernels.list_pairs(begins, ends, self._order, right, left)
+        return Pairs(left, right)

@@ -1,0 +1,117 @@
+"""The output of a join, put together from rows that came and rows that are kept, by Arrow."""
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.functions.joins.bounds import LEFT, RIGHT
+from holdfast.functions.joins.meeting import Pairs
+from holdfast.functions.operator import OperatorResult
+from holdfast.functions.windows.declared import PANE, times_array
+from holdfast.state.physical import Integers, Slots, values_of
+from holdfast.state.table import StateTable
+
+if TYPE_CHECKING:
+    from holdfast.functions.joins.declared import JoinSpec
+
+ROWS_AT_ONCE_MAX = 1 << 17
+"""Pairs that are put together at a time. A higher value makes larger batches of output."""
+
+
+class Rows(ABC):
+    """Rows of one side."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def all(self) -> pa.RecordBatch:
+        """All of them."""
+
+    @abstractmethod
+    def take(self, numbers: Integers) -> pa.RecordBatch:
+        """Rows by their numbers, which may repeat."""
+
+
+class RowsOfBatch(Rows):
+    """Rows that came."""
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return int(self._rows.num_rows)
+
+    def all(self) -> pa.RecordBatch:
+        return self._rows
+
+    def take(self, numbers: Integers) -> pa.RecordBatch:
+        return self._rows.take(pa.array(numbers))
+
+
+class RowsOfTable(Rows):
+    """Rows that are kept, at distinct slots; each is read once."""
+
+    def __init__(self, table: StateTable, slots: Slots) -> None:
+        self._table = table
+        self._slots = slots
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def all(self) -> pa.RecordBatch:
+        return self._table.rows_of(self._slots)
+
+    def take(self, numbers: Integers) -> pa.RecordBatch:
+        used = np.zeros(len(self._slots), np.bool_)
+        used[numbers] = True
+        places = np.cumsum(used) - 1
+        return self._table.rows_of(self._slots[used]).take(pa.array(places[numbers]))
+
+
+class JoinOutput:
+    """Makes output of a join; call `begin` in each batch."""
+
+    def __init__(self, spec: "JoinSpec") -> None:
+        self._columns = spec.output_columns
+        self._schema = spec.output_schema
+        self._bounds = spec.bounds_fields if spec.shows_bounds else []
+        self._size_us = spec.sides[LEFT].window.size_us if self._bounds else 0
+        self._result = OperatorResult([])
+
+    def begin(self, result: OperatorResult) -> None:
+        """Output goes into `result` from now on."""
+        self._result = result
+
+    def pairs(self, left: Rows, right: Rows, pairs: Pairs) -> None:
+        """Put out rows that meet."""
+        for start in range(0, len(pairs.left), ROWS_AT_ONCE_MAX):
+            piece = slice(start, start + ROWS_AT_ONCE_MAX)
+            self._put_out([left.take(pairs.left[piece]), right.take(pairs.right[piece])])
+
+    def alone(self, side: int, rows: Rows) -> None:
+        """Put out rows without the other side."""
+        if len(rows):
+            found = rows.all()
+            self._put_out([found, None] if side == LEFT else [None, found])
+
+    def _put_out(self, sides: list[pa.RecordBatch | None]) -> None:
+        first = sides[LEFT] if sides[LEFT] is not None else sides[RIGHT]
+        assert first is not None
+        arrays: list[Any] = []
+        for column in self._columns:
+            found = [
+                rows.column(name)
+                for rows, name in zip(sides, column.sources, strict=True)
+                if rows is not None and name is not None
+            ]
+            arrays.append(found[0] if found else pa.nulls(first.num_rows, column.field.type))
+        if self._bounds:
+            starts = values_of(first.column(PANE))
+            arrays += [
+                times_array(starts, self._bounds[0].type),
+                times_array(starts + self._size_us, self._bounds[0].type),
+            ]
+        self._result.output.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))

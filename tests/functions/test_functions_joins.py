@@ -1,0 +1,271 @@
+"""Joins against DuckDB over the same rows: random batches, undo, restarts, late rows, each kind of join and bound."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from functions_windows_kit import BACKENDS, commit, undo
+
+import holdfast as hf
+from holdfast.errors import JobRefused, SettingsError
+from holdfast.functions.joins.declared import JoinSpec
+from holdfast.functions.joins.declaring import JoinSettings
+from holdfast.functions.operator import BatchContext, EventTime, NewTable, Operator, OperatorInput, OperatorResult
+from holdfast.state.backends import tables_of
+
+TIME = pa.timestamp("us", "UTC")
+CLICKS = pa.schema([("user", pa.string()), ("clicked", TIME), ("page", pa.string()), ("n", pa.int64())])
+VISITS = pa.schema([("id", pa.string()), ("begun", TIME), ("ended", TIME), ("agent", pa.string())])
+EVERYTHING_US = 253_402_300_799_999_999
+HOWS = ["inner", "left", "right", "outer", "semi", "anti"]
+BOUNDS: dict[str, dict[str, Any]] = {
+    "around": {"within": ("-5s", "10s")},
+    "after": {"within": ("3s", "8s")},
+    "before": {"within": (-20, -4)},
+    "between": {"between": ("begun", "ended")},
+}
+MEET = {
+    "around": "epoch_us(begun) - epoch_us(clicked) between -5000000 and 10000000",
+    "after": "epoch_us(begun) - epoch_us(clicked) between 3000000 and 8000000",
+    "before": "epoch_us(begun) - epoch_us(clicked) between -20000000 and -4000000",
+    "between": "clicked between begun and ended",
+    "window": "epoch_us(begun) // 10000000 = epoch_us(clicked) // 10000000",
+}
+
+Rows = list[tuple[Any, ...]]
+
+
+@pytest.fixture(params=["hashmap", "cache"])
+def tables(request: pytest.FixtureRequest, tmp_path: Path) -> NewTable:
+    return tables_of(BACKENDS[request.param], str(tmp_path))
+
+
+def settings(how: Any = "inner", **given: Any) -> JoinSettings:
+    named = {"within": None, "between": None, "ttl": None, "suffix": None, "late": "drop", "bad_records": "fail"}
+    return JoinSettings(**(named | given), how=how)
+
+
+def spec_of(how: str, bounds: str) -> JoinSpec:
+    left, right = (hf.window("clicked", 10), hf.window("begun", 10)) if bounds == "window" else (None, None)
+    inputs = (
+        OperatorInput(CLICKS, ("user",), EventTime(("clicked",), "clicked"), left, 1),
+        OperatorInput(VISITS, ("id",), EventTime(("begun",), "begun"), right, 1),
+    )
+    return settings(how, **BOUNDS.get(bounds, {})).spec("joined", inputs)
+
+
+def batch_of(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True) if rows else [[] for _ in schema]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+def run_batch(
+    operator: Operator, number: int, clicks: Rows, visits: Rows, marks: tuple[int | None, int | None]
+) -> OperatorResult:
+    """`marks`: the watermark, and that of the batch before, in microseconds."""
+    parts = [(0, batch_of(clicks[::2], CLICKS)), (1, batch_of(visits, VISITS)), (0, batch_of(clicks[1::2], CLICKS))]
+    for table in operator.tables.values():
+        table.begin(number)
+    return operator.process(parts, BatchContext(number, 0, "joined", 0, *marks))
+
+
+def restored(operator: Operator, spec: JoinSpec, tables: NewTable) -> Operator:
+    made = spec.create(0, 128, tables)
+    for name, table in operator.tables.items():
+        made.tables[name].apply(table.snapshot(), 0, 128)
+        table.close()
+    return made
+
+
+def shown(batches: Sequence[pa.RecordBatch]) -> Counter[tuple[Any, ...]]:
+    return Counter(tuple(row.values()) for batch in batches for row in batch.to_pylist())
+
+
+def expected(how: str, bounds: str, clicks: Rows, visits: Rows) -> Counter[tuple[Any, ...]]:
+    """The same join by DuckDB, over all rows that were not late."""
+    left, right = (pa.Table.from_batches([batch_of(*each)]) for each in ((clicks, CLICKS), (visits, VISITS)))
+    with duckdb.connect() as connection:
+        connection.execute("set timezone = 'UTC'")
+        connection.register("clicks", left)
+        connection.register("visits", right)
+        kind = "full outer" if how == "outer" else how
+        time = "clicked" if how in ("semi", "anti") else "coalesce(clicked, begun)"
+        window = f", to_timestamp(floor(epoch({time}) / 10) * 10) s, s + interval 10 seconds"
+        columns = f"*{window}" if bounds == "window" else "*"
+        sql = f"select {columns} from clicks {kind} join visits on clicks.user = visits.id and {MEET[bounds]}"
+        found = connection.sql(sql).to_arrow_table()
+    return Counter(tuple(row.values()) for row in found.to_pylist())
+
+
+class Feed:
+    """Rows in random batches, some of them late, under a watermark that follows."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.now_s = 100
+        self.watermark: int | None = None
+        self.closed: int | None = None
+        self.count = 0
+
+    def rows(self) -> tuple[Rows, Rows]:
+        self.now_s += self.chance.choice([0, 1, 2, 6, 20])
+        return self._some(self._click), self._some(self._visit)
+
+    def move(self) -> tuple[int | None, int | None]:
+        self.closed = self.watermark
+        if self.chance.random() < 0.7:
+            reached = (self.now_s - self.chance.randrange(5, 25)) * 1_000_000
+            self.watermark = max(self.watermark or 0, reached)
+        return self.watermark, self.closed
+
+    def _some(self, make: Any) -> Rows:
+        return [make() for _ in range(self.chance.choice([0, 0, 1, 4, 12]))]
+
+    def _time(self) -> int:
+        return (self.now_s + self.chance.randrange(-20, 4)) * 1_000_000
+
+    def _click(self) -> tuple[Any, ...]:
+        self.count += 1
+        return self.chance.choice("abcde"), self._time(), self.chance.choice(["/", None, "/basket"]), self.count
+
+    def _visit(self) -> tuple[Any, ...]:
+        begun = self._time()
+        ended = self.chance.choice([begun + self.chance.randrange(30_000_000), begun - 5, None])
+        return self.chance.choice("abcde"), begun, ended, self.chance.choice(["curl", None])
+
+
+def is_late(bounds: str, time_us: int, closed: int | None) -> bool:
+    if closed is None:
+        return False
+    return time_us // 10_000_000 * 10_000_000 + 10_000_000 <= closed if bounds == "window" else time_us < closed
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("bounds", [*BOUNDS, "window"])
+def test_joins_are_what_duckdb_gives_over_the_same_rows(bounds: str, how: str, tables: NewTable) -> None:
+    seed = random.randrange(1_000_000)
+    print("seed", seed)
+    feed, spec = Feed(seed), spec_of(how, bounds)
+    operator = spec.create(0, 128, tables)
+    all_clicks: Rows = []
+    all_visits: Rows = []
+    found: Counter[tuple[Any, ...]] = Counter()
+    late = came = 0
+    for number in range(1, 60):
+        marks = feed.move()
+        if feed.chance.random() < 0.2:
+            run_batch(operator, number, *feed.rows(), marks)
+            undo(operator)
+        clicks, visits = feed.rows()
+        result = run_batch(operator, number, clicks, visits, marks)
+        commit(operator)
+        found += shown(result.output)
+        late, came = late + result.late, came + len(clicks) + len(visits)
+        all_clicks += [row for row in clicks if not is_late(bounds, row[1], marks[1])]
+        all_visits += [row for row in visits if not is_late(bounds, row[1], marks[1])]
+        if feed.chance.random() < 0.1:
+            operator = restored(operator, spec, tables)
+    found += shown(run_batch(operator, 60, [], [], (EVERYTHING_US, feed.watermark)).output)
+    commit(operator)
+    assert found == expected(how, bounds, all_clicks, all_visits)
+    assert late == came - len(all_clicks) - len(all_visits)
+    assert not any(len(table) for table in operator.tables.values()), "nothing is kept once all rows have left"
+
+
+def pair_of(left: pa.Schema, right: pa.Schema, keys: tuple[str, str] = ("user", "id"), **given: Any) -> JoinSpec:
+    times = (EventTime(("clicked",), "clicked"), EventTime(("begun",), "begun"))
+    inputs = [OperatorInput(schema, (key,), time) for schema, key, time in zip((left, right), keys, times, strict=True)]
+    return settings(**({"within": (0, 1)} | given)).spec("joined", tuple(inputs))
+
+
+def test_both_schemas_stay_as_they_are() -> None:
+    spec = pair_of(CLICKS, VISITS)
+    assert spec.output_schema.equals(pa.schema([*CLICKS, *VISITS]))
+    nullable = pa.schema([field.with_nullable(False) for field in VISITS])
+    assert pair_of(CLICKS, nullable).output_schema.field("agent").nullable is False
+    assert pair_of(CLICKS, nullable, how="left").output_schema.field("agent").nullable is True
+    assert pair_of(CLICKS, VISITS, how="semi").output_schema.equals(CLICKS)
+
+
+def test_columns_of_the_same_name_are_refused_with_their_names_or_get_the_suffix() -> None:
+    other = pa.schema([("user", pa.string()), ("begun", TIME), ("page", pa.string()), ("n", pa.string())])
+    with pytest.raises(JobRefused, match=r"the name 'n', 'page': rename them, or give join\(\) suffix="):
+        pair_of(CLICKS, other, ("user", "user"))
+    spec = pair_of(CLICKS, other, ("user", "user"), suffix="_then")
+    assert spec.output_schema.names == ["user", "clicked", "page", "n", "begun", "page_then", "n_then"]
+    once_more = CLICKS.append(pa.field("page_then", pa.string()))
+    with pytest.raises(JobRefused, match=r"'page_then': give join\(\) another suffix"):
+        pair_of(once_more, other, ("user", "user"), suffix="_then")
+
+
+def test_keys_of_different_types_or_numbers_are_refused() -> None:
+    with pytest.raises(JobRefused, match=r"keyed by \(n int64\) and \(id string\)"):
+        pair_of(CLICKS, VISITS, ("n", "id"))
+
+
+def test_joins_that_would_never_end_are_refused() -> None:
+    for how in ("left", "right", "outer", "anti"):
+        with pytest.raises(JobRefused, match="without a bound of time that is never known"):
+            pair_of(CLICKS, VISITS, within=None, how=how)
+    assert "keeps every row" in pair_of(CLICKS, VISITS, within=None).grows
+    assert not pair_of(CLICKS, VISITS, within=None, ttl="1h", how="left").grows
+    with pytest.raises(JobRefused, match="the first has to be the column of the other side's watermark, 'begun'"):
+        pair_of(CLICKS, VISITS, within=None, between=("ended", "begun"))
+    with pytest.raises(JobRefused, match="column 'agent' of the other side has type string"):
+        pair_of(CLICKS, VISITS, within=None, between=("begun", "agent"))
+
+
+def test_what_join_refuses_to_be_told() -> None:
+    for wrong, match in [
+        ({"how": "cross"}, "allowed are 'inner', 'left'"),
+        ({"within": ("1s", "-1s")}, "the first bound is above the second"),
+        ({"within": "5min"}, "expected two durations"),
+        ({"within": (0, 1), "ttl": 5}, "within and ttl: give one of them"),
+        ({"ttl": 0}, "longer than nothing"),
+        ({"suffix": ""}, "expected what names should end with"),
+        ({"late": "stream"}, "'drop' .counted. or 'dead_letter'"),
+    ]:
+        with pytest.raises(SettingsError, match=match):
+            settings(**wrong)
+
+
+def test_rows_without_a_bound_meet_whenever_they_come_and_for_as_long_as_they_live() -> None:
+    spec = pair_of(CLICKS, VISITS, within=None, ttl="10s", how="left")
+    operator = spec.create(0, 128)
+
+    def batch(number: int, second: int, clicks: Rows, visits: Rows) -> list[tuple[int, Any]]:
+        for table in operator.tables.values():
+            table.begin(number)
+        rows = [(0, batch_of(clicks, CLICKS)), (1, batch_of(visits, VISITS))]
+        result = operator.process(rows, BatchContext(number, second * 1_000_000, "joined", 0))
+        commit(operator)
+        return sorted((row["n"], row["agent"]) for part in result.output for row in part.to_pylist())
+
+    assert batch(1, 100, [("a", 5, "/", 1), ("b", 5, "/", 2)], []) == []
+    assert batch(2, 109, [], [("a", 900, None, "x")]) == [(1, "x")]
+    assert batch(3, 110, [("a", 5, "/", 3)], [("b", 5, None, "y")]) == [(2, None), (3, "x")]
+    assert batch(4, 119, [("a", 5, "/", 4), ("b", 5, "/", 5)], []) == [(5, "y")]
+    assert batch(5, 200, [], []) == [(4, None)]
+    assert not any(len(table) for table in operator.tables.values())
+
+
+def test_a_key_whose_rows_leave_out_of_turn_gets_new_numbers(tables: NewTable) -> None:
+    spec = spec_of("inner", "between")
+    operator = spec.create(0, 128, tables)
+    second = 1_000_000
+    for number in range(1, 60):
+        visits = [("a", number * second, (number + (1000 if number % 20 == 0 else 3)) * second, str(number))]
+        result = run_batch(operator, number, [("a", number * second, "/", number)], visits, (number * second, None))
+        commit(operator)
+        alive = set(range(max(1, number - 3), number + 1)) | set(range(20, number + 1, 20))
+        assert {int(row["agent"]) for part in result.output for row in part.to_pylist()} == alive
+    (head,) = operator.tables["heads"].snapshot().to_pylist()
+    assert head["__right_first"] > 0
+    assert head["__right_next"] - head["__right_first"] <= 2 * 16 + head["__right_count"]

@@ -1,0 +1,169 @@
+"""Joins of whole jobs in process: failures, restarts, kills of a TaskManager, late rows, windows, what is refused."""
+
+import logging
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from job_kit import SOON, new_job, new_storage, script
+
+import holdfast as hf
+from holdfast.testing import run
+from holdfast.testing.source import Abort, Eof, TestSource
+
+SHOWN = "user BIGINT, shown TIMESTAMP, ad BIGINT"
+CLICKED = "who BIGINT, at TIMESTAMP, link STRING"
+BACKENDS = [hf.HashMapState(), hf.RocksDBState(cache_max_entries=2)]
+
+
+def at(second: float) -> datetime:
+    return datetime.fromtimestamp(second, UTC)
+
+
+def shown(*rows: tuple[int, float]) -> list[dict[str, Any]]:
+    return [{"user": user, "shown": at(second), "ad": round(second)} for user, second in rows]
+
+
+def clicked(*rows: tuple[int, float]) -> list[dict[str, Any]]:
+    return [{"who": user, "at": at(second), "link": f"/{round(second)}"} for user, second in rows]
+
+
+@pytest.mark.parametrize("state", BACKENDS, ids=["hashmap", "cache"])
+@pytest.mark.parametrize("how", ["inner", "outer", "anti"])
+def test_joins_are_exactly_once_over_failures_and_restarts(how, state) -> None:
+    storage, sink = new_storage(), hf.MemorySink(name="out")
+    ads = [[(user, 10 * number + user) for user in range(number % 2, 8)] for number in range(12)]
+    clicks = [[(user, 10 * number + user + 4) for user in range(number % 3, 6)] for number in range(12)]
+    left = [step for n, rows in enumerate(ads) for step in ([shown(*rows), Abort()] if n % 5 == 2 else [shown(*rows)])]
+    right = [clicked(*rows) for rows in clicks]
+    sources = [TestSource([*left, Eof()], SHOWN, name="ads"), TestSource([*right, Eof()], CLICKED, name="clicks")]
+    lengths = [source.length for source in sources]
+    for part, drain in ((0.5, False), (1.0, True)):
+        job = new_job(storage, parallelism=3, task_managers=2, checkpoint=SOON, state=state, max_rows_per_batch=9)
+        streams = []
+        for source, length, column in zip(sources, lengths, ("shown", "at"), strict=True):
+            source.length, source.drains = round(length * part), drain
+            streams.append(job.read(source).with_watermark(column, "12s"))
+        joined = streams[0].key_by("user").join(streams[1].key_by("who"), ("-3s", "15s"), how=how, name="joined")
+        joined.write(sink)
+        run(job)
+    pairs = [
+        ((user, shown_s), (who, click_s))
+        for user, shown_s in (row for rows in ads for row in rows)
+        for who, click_s in (row for rows in clicks for row in rows)
+        if user == who and -3 <= click_s - shown_s <= 15
+    ]
+    alone = {row for rows in ads for row in rows} - {left for left, _ in pairs}
+    unmet = {row for rows in clicks for row in rows} - {right for _, right in pairs}
+    expected: Counter[Any] = Counter(pairs if how != "anti" else [])
+    expected += Counter([(left, None) for left in alone] if how != "inner" else [])
+    expected += Counter([(None, right) for right in unmet] if how == "outer" else [])
+
+    def seen(row: dict[str, Any]) -> tuple[Any, Any]:
+        left = None if row["user"] is None else (row["user"], row["shown"].timestamp())
+        return left, None if row.get("who") is None else (row["who"], row["at"].timestamp())
+
+    assert Counter(seen(row) for row in sink.rows()) == expected
+
+
+def test_a_join_by_windows_gives_their_bounds_and_goes_on_behind_windows() -> None:
+    sink, both = hf.MemorySink(), hf.MemorySink()
+    job = new_job(parallelism=2, task_managers=2)
+    left = job.read(TestSource([shown((1, 3), (2, 4), (1, 12)), Eof(drain=True)], SHOWN)).with_watermark("shown", 0)
+    right = job.read(TestSource([clicked((1, 9), (1, 15), (2, 19)), Eof(drain=True)], CLICKED)).with_watermark("at", 0)
+    window = "10s"
+    joined = left.key_by("user", hf.window("shown", window)).join(right.key_by("who", hf.window("at", window)))
+    joined.write(sink)
+    views = left.key_by("user", hf.window("shown", window)).aggregate(views=hf.count())
+    clicks = right.key_by("who", hf.window("at", window)).aggregate(clicks=hf.count())
+    keys = ("window_start", "window_end")
+    views.key_by("user", *keys).join(clicks.key_by("who", *keys), how="outer").write(both)
+    run(job)
+    assert sorted((row["user"], row["ad"], row["link"], row["window_start"]) for row in sink.rows()) == [
+        (1, 3, "/9", at(0)),
+        (1, 12, "/15", at(10)),
+    ]
+    assert list(both.rows()[0]) == ["user", "window_start", "window_end", "views", "who", "clicks"]
+    found = [(row["user"], row["who"], row["window_start"], row["views"], row["clicks"]) for row in both.rows()]
+    assert sorted(found, key=lambda row: (*row[2:3], row[0] or 9)) == [
+        (1, 1, at(0), 1, 1),
+        (2, None, at(0), 1, None),
+        (1, 1, at(10), 1, 1),
+        (None, 2, at(10), None, 1),
+    ]
+
+
+def test_late_rows_of_joins_are_counted_and_put_aside_by_choice(tmp_path) -> None:
+    for late, dropped in (("drop", 0), ("dead_letter", 2)):
+        sink = hf.MemorySink()
+        job = new_job(bad_records="dead_letter", dead_letters=f"file://{tmp_path}/letters")
+        left = [shown((1, 40)), shown((1, 45)), shown((1, 46)), shown((1, 6), (1, 47)), shown((2, 7))]
+        right = [clicked((1, 41)), clicked((1, 45)), clicked((1, 46)), clicked((1, 47)), clicked((1, 48))]
+        streams = [
+            job.read(script(*left, schema=SHOWN)).with_watermark("shown", "5s").key_by("user"),
+            job.read(script(*right, schema=CLICKED)).with_watermark("at", "5s").key_by("who"),
+        ]
+        streams[0].join(streams[1], (0, 0), late=late).write(sink)
+        query = run(job)
+        assert sorted(row["ad"] for row in sink.rows()) == [45, 46, 47]
+        assert query.lastProgress["metrics"]["numLateRecordsDropped"] == 2
+        assert query.totals.bad_rows == dropped
+
+
+def test_a_row_without_an_event_time_is_a_bad_record() -> None:
+    job = new_job()
+    left = job.read(script([{"user": 1, "shown": None, "ad": 1}], schema=SHOWN)).with_watermark("shown", 0)
+    right = job.read(script(clicked((1, 1)), schema=CLICKED)).with_watermark("at", 0)
+    left.key_by("user").join(right.key_by("who"), (0, 1)).write(hf.NoopSink())
+    with pytest.raises(hf.QueryFailed, match=r"null in a key column \(user, shown\) of operator 'join-1'"):
+        run(job)
+
+
+def test_start_warns_once_of_a_join_that_keeps_its_rows_for_ever(caplog) -> None:
+    sink, job = hf.MemorySink(), new_job()
+    left, right = job.read(script(shown((1, 1)), schema=SHOWN)), job.read(script(clicked((1, 900)), schema=CLICKED))
+    left.key_by("user").join(right.key_by("who"), name="visits").write(sink)
+    with caplog.at_level(logging.WARNING):
+        run(job)
+    assert [row["link"] for row in sink.rows()] == ["/900"]
+    (said,) = [record.getMessage() for record in caplog.records if "for ever" in record.getMessage()]
+    assert "operator 'visits': the join keeps every row of both sides for ever: give it a bound" in said
+
+
+def test_another_kind_of_join_does_not_meet_the_old_ones_state() -> None:
+    storage = new_storage()
+
+    def job(how: str, latest: int):
+        made = new_job(storage)
+        left = made.read(script(shown((1, 1)), schema=SHOWN, name="ads")).with_watermark("shown", 0)
+        right = made.read(script(clicked((1, 1)), schema=CLICKED, name="clicks")).with_watermark("at", 0)
+        joined = left.key_by("user").join(right.key_by("who"), (0, latest), how=how, name="joined")  # type: ignore[arg-type]
+        joined.write(hf.NoopSink(name="out"))
+        return made
+
+    run(job("inner", 5))
+    with pytest.raises(hf.JobRefused, match=r"keyed by \(user, inner join of who within 0 to 5s\), the job declares"):
+        run(job("inner", 6))
+    with pytest.raises(hf.JobRefused, match=r"declares key_by\(user, left join of who"):
+        run(job("left", 5))
+
+
+def test_joins_refuse_what_they_cannot_bound() -> None:
+    job = new_job()
+    left = job.read(script(shown((1, 1)), schema=SHOWN)).with_watermark("shown", 0)
+    right = job.read(script(clicked((1, 1)), schema=CLICKED)).with_watermark("at", 0)
+    with pytest.raises(hf.SettingsError, match="expected a keyed stream"):
+        left.key_by("user").join(right)  # type: ignore[arg-type]
+    with pytest.raises(hf.JobRefused, match="different jobs"):
+        left.key_by("user").join(new_job().read(script(clicked((1, 1)), schema=CLICKED)).key_by("who"))
+    for other, match in [
+        (right.key_by("who", hf.window("at", "20s")), "they have window.shown, 10s. and window.at, 20s."),
+        (right.key_by("who"), "one of them has no window"),
+        (right.key_by("who", hf.session_window("at", "20s")), "one of them has session_window"),
+    ]:
+        job.declared.operators.clear()
+        job.declared.sinks.clear()
+        left.key_by("user", hf.window("shown", "10s")).join(other).write(hf.NoopSink())
+        with pytest.raises(hf.JobRefused, match=match):
+            run(job)
