@@ -86,7 +86,18 @@ LEAVES = {
 }
 
 PURE = {"checkpoint", "execution", "graph"}
-PURE_IMPORTS = {"collections", "cronsim", "dataclasses", "datetime", "enum", "functools", "itertools", "math", "typing"}
+PURE_IMPORTS = {
+    "collections",
+    "cronsim",
+    "dataclasses",
+    "datetime",
+    "enum",
+    "functools",
+    "itertools",
+    "math",
+    "typing",
+    "zoneinfo",
+}
 PURE_IMPORTS |= {"holdfast", "msgspec", "pyarrow"}
 PURE_LEAVES = LEAVES - {"clock", "equality", "failpoints", "metrics"}
 """What the pure rooms may import: nothing that reads a clock, a file or a socket, or starts a thread."""

@@ -134,9 +134,19 @@ class Query:
             reason = f"; it waits: {listed(refused_by)}" if refused_by else ""
             raise TimeoutError(f"the checkpoint did not complete within {timeout} s{reason}") from error
 
-    def update(self, *, checkpoint: CheckpointConfig) -> None:
-        """Change checkpoint settings, the trigger included, while the query runs."""
-        self._master.update(checkpoint)
+    def update(self, *, checkpoint: CheckpointConfig | None = None, **settings: object) -> None:
+        """Change checkpoint settings while the query runs: all of them, or single ones by the names of their fields.
+
+            query.update(trigger=hf.every("1min"), timeout="5min")
+
+        The others stay as they are. They hold at once, for this query: a later start goes by its own `checkpoint`.
+
+        Raises
+        ------
+        SettingsError
+            A name or a value is not allowed, or the setting cannot be changed while a query runs; nothing changes then.
+        """
+        self._master.update(checkpoint, settings)
 
     def exception(self) -> QueryFailed | None:
         """The error the query ended with."""

@@ -1,6 +1,8 @@
 """Trigger policies: pure answers to "when is the next checkpoint due?"."""
 
 from datetime import UTC, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -53,3 +55,25 @@ def test_an_expression_that_never_comes_due_is_refused(expression: str) -> None:
 def test_an_interval_of_nothing_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"every\(interval\)=0.*allowed"):
         every(0)
+
+
+def test_cron_goes_by_its_time_zone_also_where_clocks_are_changed() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    daily = cron("30 2 * * *", timezone="Europe/Berlin")
+
+    def after(*day: int) -> datetime:
+        last_s = datetime(*day, 12, tzinfo=berlin).timestamp()  # type: ignore[misc]
+        due_s = daily.next_due(last_s, last_s)
+        assert due_s is not None
+        return datetime.fromtimestamp(due_s, berlin)
+
+    assert after(2025, 1, 7) == datetime(2025, 1, 8, 2, 30, tzinfo=berlin)
+    assert after(2025, 3, 29) == datetime(2025, 3, 30, 3, 0, tzinfo=berlin), "02:30 does not exist"
+    assert after(2025, 10, 25) == datetime(2025, 10, 26, 2, 30, tzinfo=berlin)
+    assert after(2025, 10, 26) == datetime(2025, 10, 27, 2, 30, tzinfo=berlin), "the second 02:30 is not another one"
+
+
+@pytest.mark.parametrize("zone", ["Europe/Atlantis", "", 1, None])
+def test_an_unknown_time_zone_is_refused(zone: Any) -> None:
+    with pytest.raises(SettingsError, match=r"cron\(timezone\)=.*allowed"):
+        cron("0 * * * *", timezone=zone)

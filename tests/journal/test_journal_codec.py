@@ -34,12 +34,13 @@ CHECKPOINT = CheckpointRecord(
         "flights/at": SourceTime(-1, 9, 7, -3, True, {"0": SplitTime(5, 7), "1": SplitTime(None, 7)}),
         "empty/at": SourceTime(),
     },
+    settings={"trigger": "Every(interval='10s')", "timeout": "'10min'"},
 )
 STORED = {
     "job-1.bin": (codec.encode_job(codec.StoredJob("0123456789abcdef" * 2, 1, 128)), codec.decode_job),
     "begun-1.bin": (codec.encode_begun(codec.StoredBegun(2)), codec.decode_begun),
-    "takeover-3.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
-    "checkpoint-3.bin": (codec.encode_record(CHECKPOINT), codec.decode_record),
+    "takeover-4.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
+    "checkpoint-4.bin": (codec.encode_record(CHECKPOINT), codec.decode_record),
     "committables-2.bin": (
         codec.encode_committables("delta-1", [b"", b"\x80", b"one"], b"how"),
         codec.decode_committables,
@@ -48,8 +49,8 @@ STORED = {
 ENCODED = {
     "job-1.bin": codec.StoredJob("0123456789abcdef" * 2, 1, 128),
     "begun-1.bin": codec.StoredBegun(2),
-    "takeover-3.bin": TAKEOVER,
-    "checkpoint-3.bin": CHECKPOINT,
+    "takeover-4.bin": TAKEOVER,
+    "checkpoint-4.bin": CHECKPOINT,
     "committables-2.bin": codec.StoredCommittables("delta-1", [b"", b"\x80", b"one"], b"how"),
 }
 

@@ -135,7 +135,7 @@ def test_an_abandoned_takeover_that_lands_before_the_next_record_fences() -> Non
     assert take_over(inner, wait=no_wait).epoch == 3
 
 
-@pytest.mark.parametrize("stored", [b"", b"hello", frame(b"HFJR", 3, b"?"), frame(b"HFJR", 1, b"?")])
+@pytest.mark.parametrize("stored", [b"", b"hello", frame(b"HFJR", 4, b"?"), frame(b"HFJR", 1, b"?")])
 def test_a_journal_that_cannot_be_read_is_named_and_left_as_it_is(stored: bytes) -> None:
     store = fresh_store()
     store.put(names.journal(1), stored)

@@ -494,5 +494,6 @@ class Coordinator:
             [pending.manifests[task_manager] for task_manager in sorted(pending.manifests)],
             self._publication.unpublished(),
             self._ledger.committables(pending.batch),
+            self._config,
         )
         self._commands.append(self._sent)

@@ -412,7 +412,8 @@ class Cut:
 class StoreAndRecord:
     """Store `committables` (one object a sink), then append the record, which completes the checkpoint.
 
-    The record's groups, per sink: `carried`, in order, then the new one, under the record's own number.
+    The record's groups, per sink: `carried`, in order, then the new one, under the record's own number. `config`: the
+    settings that hold now.
     """
 
     checkpoint_id: CheckpointId
@@ -422,6 +423,7 @@ class StoreAndRecord:
     manifests: list[str]
     carried: dict[str, list[Group]]
     committables: dict[str, list[bytes]]
+    config: CheckpointConfig
 
 
 @dataclass(frozen=True, slots=True)

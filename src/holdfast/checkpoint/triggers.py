@@ -6,8 +6,9 @@ coordinator keeps a due trigger due until a cut can be taken.
 
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Protocol, runtime_checkable
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
@@ -62,13 +63,25 @@ class Manual:
 
 @dataclass(frozen=True)
 class Cron:
-    """Due when a cron expression says so, in UTC; what was missed is taken once."""
+    """Due when a cron expression says so in a time zone; what was missed is taken once.
+
+    Where clocks are set forward, a time that is skipped is due right after; where they are set back, a time that comes
+    twice is due once.
+    """
 
     expression: str
+    timezone: str = "UTC"
 
     def __post_init__(self) -> None:
         try:
-            next(CronSim(self.expression, datetime(2000, 1, 1, tzinfo=UTC)))
+            zone = ZoneInfo(self.timezone)
+        except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
+            raise SettingsError(
+                f"cron(timezone)={self.timezone!r} is not known here ({error}); allowed: a name of the time zone "
+                "database, such as 'UTC' or 'Europe/Berlin'"
+            ) from error
+        try:
+            next(CronSim(self.expression, datetime(2000, 1, 1, tzinfo=zone)))
         except (CronSimError, StopIteration, TypeError, AttributeError) as error:
             raise SettingsError(
                 f"cron(expression)={self.expression!r} is no cron expression that ever comes due ({error}); "
@@ -77,7 +90,7 @@ class Cron:
 
     def next_due(self, now_s: float, last_s: float) -> float | None:
         last_s = min(last_s, now_s)
-        due: datetime = next(CronSim(self.expression, datetime.fromtimestamp(last_s, tz=UTC)))
+        due: datetime = next(CronSim(self.expression, datetime.fromtimestamp(last_s, tz=ZoneInfo(self.timezone))))
         return max(due.timestamp(), now_s)
 
 
@@ -91,9 +104,9 @@ def manual() -> Manual:
     return Manual()
 
 
-def cron(expression: str) -> Cron:
-    """A checkpoint whenever the cron expression (five fields, UTC) comes due."""
-    return Cron(expression)
+def cron(expression: str, timezone: str = "UTC") -> Cron:
+    """A checkpoint whenever the cron expression (five fields) comes due in that time zone."""
+    return Cron(expression, timezone)
 
 
 class Schedule:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from holdfast.checkpoint.events import StoreAndRecord
+from holdfast.checkpoint.updates import in_words
 from holdfast.ids import CheckpointId, JournalNumber
 from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity
 
@@ -41,6 +42,7 @@ class JobFacts:
             parallelism=self.parallelism,
             max_parallelism=self.max_parallelism,
             watermarks=dict(command.position.watermarks),
+            settings=in_words(command.config),
         )
 
     def again(self, record: CheckpointRecord, checkpoint_id: CheckpointId) -> CheckpointRecord:

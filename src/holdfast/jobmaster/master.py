@@ -12,7 +12,7 @@ the other.
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from typing import Any
@@ -22,6 +22,7 @@ from holdfast.availability import Refusal
 from holdfast.checkpoint import events
 from holdfast.checkpoint.events import Position
 from holdfast.checkpoint.outstanding import Outstanding
+from holdfast.checkpoint.updates import differences, in_words, updated
 from holdfast.clock import Clock
 from holdfast.execution import events as ev
 from holdfast.execution.machine import Machine
@@ -33,7 +34,15 @@ from holdfast.jobmaster.control import Base, Control, Listeners
 from holdfast.jobmaster.deployer import Deployer, StartedJob, base_objects
 from holdfast.jobmaster.news import SourceNews
 from holdfast.jobmaster.outages import Outages
-from holdfast.jobmaster.parts import control_of, log_restored, planner_of, position_of, publishers_of, sweeper_of
+from holdfast.jobmaster.parts import (
+    control_of,
+    log_restored,
+    log_settings,
+    planner_of,
+    position_of,
+    publishers_of,
+    sweeper_of,
+)
 from holdfast.jobmaster.processes import Processes
 from holdfast.jobmaster.progress import Progress
 from holdfast.jobmaster.senders import Senders
@@ -62,8 +71,9 @@ class JobMaster:
         self.metrics_url: str | None = None
         """Where this start serves metrics."""
         self._settings = job.settings
-        self._limit = job.settings.checkpoint.outage_limit
-        self.outages = Outages(job.settings.name, job.store.url, clock, lambda: self._limit)
+        self._updating = threading.Lock()
+        self._checkpoint = job.settings.checkpoint
+        self.outages = Outages(job.settings.name, job.store.url, clock, lambda: self._checkpoint.outage_limit)
         self.progress = Progress(
             job.settings.name, job.program, clock, lambda: self._control.unpublished, lambda: self.outages.waited_s
         )
@@ -120,6 +130,7 @@ class JobMaster:
             self._ended.wait()
             raise
         log_restored(self._settings.name, base.record)
+        log_settings(self._settings.name, base.record, self._settings.checkpoint)
 
     def on_close(self, call: Callable[[], None]) -> None:
         """Called last when everything of this start ends."""
@@ -287,15 +298,13 @@ class JobMaster:
         """Have the job restart from its newest checkpoint."""
         self._tell(ev.FailoverAsked(reason, is_outage=self.outages.message is not None))
 
-    def update(self, checkpoint: CheckpointConfig) -> None:
-        found = self._settings.checkpoint.changelog
-        if checkpoint.changelog != found:
-            raise errors.SettingsError(
-                f"changelog={checkpoint.changelog}: this query runs with changelog={found}, and it can be switched "
-                "only between two starts"
-            )
-        self._limit = checkpoint.outage_limit
-        self._control.post(events.ConfigChanged(checkpoint))
+    def update(self, checkpoint: CheckpointConfig | None, changes: Mapping[str, object]) -> None:
+        """Change checkpoint settings; they hold until the query ends, over restarts within it, too."""
+        with self._updating:
+            before, self._checkpoint = self._checkpoint, updated(self._checkpoint, checkpoint, changes)
+            self._control.post(events.ConfigChanged(self._checkpoint))
+        changed = ", ".join(differences(in_words(before), self._checkpoint)) or "nothing"
+        log.info("%s: checkpoint settings changed: %s", self._settings.name, changed)
 
     # --- what the coordinator's loop tells ----------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.events import Event, Position
+from holdfast.checkpoint.updates import differences
 from holdfast.clock import Clock
 from holdfast.graph.program import DEAD_LETTERS
 from holdfast.jobmaster.control import Control, Listeners
@@ -21,6 +22,7 @@ from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.journal.fence import TakenOver
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
+from holdfast.settings import CheckpointConfig
 from holdfast.sinks.base import PublishContext, Sink
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sources.base import EnumeratorContext
@@ -70,6 +72,13 @@ def log_restored(job: str, base: CheckpointRecord | None) -> None:
         log.info("%s: there is no checkpoint yet: begins with empty state", job)
     else:
         log.info("%s: goes on from checkpoint %d, which was taken after batch %d", job, base.checkpoint_id, base.batch)
+
+
+def log_settings(job: str, base: CheckpointRecord | None, config: CheckpointConfig) -> None:
+    """Say which checkpoint settings differ from those that the base was written under: those of this start count."""
+    found = [] if base is None else differences(base.settings, config)
+    if found:
+        log.info("%s: checkpoint settings differ from those of the last checkpoint: %s", job, ", ".join(found))
 
 
 def sweeper_of(

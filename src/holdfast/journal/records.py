@@ -52,6 +52,8 @@ class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", tag_field=
     nonce: str = ""
     watermarks: dict[str, SourceTime] = {}
     """How far event time had come, by source and column."""
+    settings: dict[str, str] = {}
+    """Checkpoint settings that may change while a query runs, in words: what held when the record was written."""
 
     def objects(self) -> list[str]:
         """Names of all objects that this record names itself, without doubles, in order."""

@@ -1,0 +1,67 @@
+"""Checkpoint settings that change while a query runs: which of them may, and how a record and a person see them."""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+
+from holdfast.errors import SettingsError
+from holdfast.settings import CheckpointConfig
+
+CHANGEABLE = (
+    "trigger",
+    "timeout",
+    "min_pause",
+    "max_concurrent",
+    "tolerable_failed_checkpoints",
+    "tolerable_failure_timeout",
+    "outage_timeout",
+    "unpublished_max",
+)
+"""Settings of the JobMaster's own. The others are part of what TaskManagers were deployed with."""
+
+
+def updated(
+    config: CheckpointConfig, checkpoint: CheckpointConfig | None, changes: Mapping[str, object]
+) -> CheckpointConfig:
+    """Return the settings after an update: those of `checkpoint`, if given, and single ones; the others stay.
+
+    Raises
+    ------
+    SettingsError
+        A name is no setting, a value is not allowed, or a setting would change that cannot while a query runs.
+    """
+    known = [each.name for each in fields(CheckpointConfig)]
+    unknown = sorted(changes.keys() - set(known))
+    if unknown:
+        raise SettingsError(
+            f"update() got {', '.join(unknown)}, which CheckpointConfig does not have; it has {', '.join(known)}"
+        )
+    changed = replace(config if checkpoint is None else checkpoint, **changes)  # type: ignore[arg-type]
+    for name in known:
+        now, wanted = getattr(config, name), getattr(changed, name)
+        if name not in CHANGEABLE and now != wanted:
+            raise SettingsError(
+                f"{name}={wanted!r}: this query runs with {name}={now!r}, and it can be changed only between two "
+                f"starts; while a query runs, update() changes {', '.join(CHANGEABLE)}"
+            )
+    return changed
+
+
+def in_words(config: CheckpointConfig) -> dict[str, str]:
+    """The settings that may change, by name, as a record keeps them: for people and comparisons, never read back."""
+    return {name: _shown(getattr(config, name)) for name in CHANGEABLE}
+
+
+def differences(recorded: Mapping[str, str], config: CheckpointConfig) -> list[str]:
+    """The settings that differ from recorded ones, each in words."""
+    now = in_words(config)
+    return [
+        f"{name}={now[name]} (was {recorded[name]})"
+        for name in CHANGEABLE
+        if recorded.get(name, now[name]) != now[name]
+    ]
+
+
+def _shown(value: object) -> str:
+    """Without an address in memory, which differs from start to start: a trigger of a user's own by its type."""
+    is_own = not isinstance(value, int | float | str | None) and not is_dataclass(value)
+    return type(value).__qualname__ if is_own else repr(value)
