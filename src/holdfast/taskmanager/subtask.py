@@ -31,6 +31,7 @@ class Subtask:
         self.rows_in = 0
         self.rows_out = 0
         self.late_rows = 0
+        self._late_in_flight = 0
         self._operator = operator
         self._states = states
         self._in_batch = False
@@ -94,7 +95,7 @@ class Subtask:
         except BaseException:
             self.undo()
             raise
-        self.late_rows += result.late
+        self._late_in_flight = result.late
         self.rows_in += sum(rows.num_rows for _, rows in inputs)
         return result
 
@@ -120,6 +121,8 @@ class Subtask:
             state.commit(batch)
         self._in_batch = False
         self._committed = batch
+        self.late_rows += self._late_in_flight
+        self._late_in_flight = 0
 
     def refusal(self) -> Refusal | None:
         """The operator's answer whether a cut may be taken after the last committed batch; None: it may."""
@@ -129,6 +132,7 @@ class Subtask:
         """Undo the batch in flight, if any. Raises `TaskManagerLost` as `commit` does."""
         if not self._in_batch:
             return
+        self._late_in_flight = 0
         try:
             for table in self._operator.tables.values():
                 table.undo()
