@@ -32,6 +32,7 @@ from holdfast.functions.operator import OperatorInput
 from holdfast.graph.keygroups import default_max_parallelism, key_group_range
 from holdfast.graph.program import OperatorTarget, Program
 from holdfast.ids import ProcessId, Role
+from holdfast.protocol.streams import SentUnit, by_task_manager
 from holdfast.protocol.taskmanager import (
     Acknowledgement,
     Decline,
@@ -40,7 +41,6 @@ from holdfast.protocol.taskmanager import (
     ExchangeRoutes,
     ProcessRequest,
     Registration,
-    SentStream,
     SubtaskDeployment,
 )
 from holdfast.storage.store import open_store
@@ -102,13 +102,13 @@ def work(orders: Connection, secret: str, number: int, rows: int, keys: int, spe
         orders.send(_push(links, batch, number, rows, keys, spec) if push else _pull(links, batch, number, routes))
 
 
-def _push(links: FlightLinks, batch: int, number: int, rows: int, keys: int, spec: AggregateSpec) -> list[SentStream]:
+def _push(links: FlightLinks, batch: int, number: int, rows: int, keys: int, spec: AggregateSpec) -> SentUnit:
     plain = links.open_sender(UnitAttempt(1, batch, 0, number, f"{batch}-{number}"))
     sender = CombiningSender(plain, TARGET, spec.combiner())
     for start in range(0, rows, ROWS_PER_READ):
         made = np.arange(start, min(start + ROWS_PER_READ, rows), dtype=np.int64)
         sender.send(pa.RecordBatch.from_arrays([pa.array(made % keys)], schema=INPUT))
-    return sender.finish()
+    return SentUnit(number, plain.unit.attempt, sender.finish())
 
 
 def _pull(links: FlightLinks, batch: int, number: int, routes: ExchangeRoutes) -> int:
@@ -141,7 +141,7 @@ class Bench:
 
     def batch(self, batch: int) -> int:
         """One batch through all phases; the rows pulled."""
-        streams = [stream for sent in self._timed("push", lambda: self._all(("push", batch))) for stream in sent]
+        streams = by_task_manager(self._timed("push", lambda: self._all(("push", batch))))[0]
         self._timed("process", lambda: self.client.process(ProcessRequest(1, batch, 0, 1, streams)))
         pulled = self._timed("pull", lambda: self._all(("pull", batch)))
         self._timed("commit", lambda: self._commit(batch))

@@ -32,15 +32,14 @@ from holdfast.jobmaster.cluster import LevelRun, StartProcess
 from holdfast.jobmaster.identity import identities
 from holdfast.jobmaster.known_metrics import OF_TASK_MANAGERS
 from holdfast.jobmaster.start import Gateway, Place
+from holdfast.protocol.streams import Sent
 from holdfast.protocol.taskmanager import (
     Acknowledgement,
     Deployment,
     ExchangeRoute,
-    ExchangeTotals,
     ProcessRequest,
     ProcessResult,
     Registration,
-    SentStream,
     SubtaskDeployment,
     SubtaskResult,
 )
@@ -345,15 +344,9 @@ class StandInSender:
         rows = sum(read.rows for read in unit.reads)
         if not isinstance(leg.target, OperatorTarget):
             return UnitResult(unit.unit, leg.index, attempt, rows, committables=[COMMITTABLE], event_times=times)
-        sent = self._sent(unit, attempt, leg.target, order)
+        claims = [(route.task_manager, ROWS_PER_SECTION, 0xDEADBEEF) for route in order.routes.routes]
+        sent = Sent.of(claims)
         return UnitResult(unit.unit, leg.index, attempt, rows, sent, event_times=times)
-
-    def _sent(self, unit: Unit, attempt: str, target: OperatorTarget, order: Order) -> list[SentStream]:
-        by_task_manager: dict[int, list[ExchangeTotals]] = {}
-        for subtask, owner in enumerate(order.routes.owners):
-            totals = ExchangeTotals(target.operator, target.input, subtask, ROWS_PER_SECTION, 0xDEADBEEF - subtask)
-            by_task_manager.setdefault(owner, []).append(totals)
-        return [SentStream(owner, unit.unit, attempt, totals) for owner, totals in by_task_manager.items()]
 
 
 @dataclass

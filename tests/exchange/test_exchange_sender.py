@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from holdfast.exchange import sender as module
 from holdfast.exchange.sender import Sender, UnitAttempt
 from holdfast.graph.program import OperatorTarget
-from holdfast.protocol.taskmanager import ExchangeRoute, ExchangeRoutes, ExchangeTotals, SectionRows, StreamTag
-from holdfast.taskmanager.digest import fold
+from holdfast.protocol.streams import SentStream
+from holdfast.protocol.taskmanager import ExchangeRoute, ExchangeRoutes, SectionRows, StreamTag
+from holdfast.taskmanager.digest import Section, fold, of_sections
 
 TARGET = OperatorTarget("op", 0, ("k",))
 SCHEMA = pa.schema([("k", pa.int64()), ("i", pa.int64())])
@@ -66,16 +67,14 @@ def test_each_subtask_gets_its_rows_in_order_from_its_own_task_manager_and_the_t
             sent.append(rows(keys, first))
             first += len(keys)
             assert len(sender.send(TARGET, sent[-1])) == 0
-        streams = sender.finish()
+        sent_streams = sender.finish().streams(2, "attempt")
     whole = pa.concat_batches(sent) if sent else rows([])
     expected = {(owners[subtask], subtask): part for subtask, part in divided(whole, ["k"], len(owners), 128)}
     assert {key: pa.concat_batches(pieces) for key, pieces in sender.arrived.items()} == expected
-    claimed = {(stream.task_manager, total.subtask): total for stream in streams for total in stream.totals}
-    assert claimed == {
-        (index, subtask): ExchangeTotals("op", 0, subtask, sum(p.num_rows for p in pieces), digest(pieces))
-        for (index, subtask), pieces in sender.arrived.items()
-    }
-    assert all((stream.unit, stream.attempt) == (2, "attempt") for stream in streams)
+    sections: dict[int, dict[Section, tuple[int, int]]] = {}
+    for (index, subtask), pieces in sender.arrived.items():
+        sections.setdefault(index, {})["op", 0, subtask] = sum(p.num_rows for p in pieces), digest(pieces)
+    assert sent_streams == {index: SentStream(2, "attempt", *of_sections(each)) for index, each in sections.items()}
 
 
 def digest(pieces: list[pa.RecordBatch]) -> int:
@@ -126,4 +125,4 @@ def test_only_rows_with_null_keys_are_left_out_and_named():
 def test_without_rows_there_are_no_streams():
     sender = NotingSender([0])
     sender.send(TARGET, rows([]))
-    assert sender.finish() == []
+    assert len(sender.finish()) == 0

@@ -9,7 +9,7 @@ import cloudpickle
 import pyarrow as pa
 
 from holdfast.exchange.local import LocalSender
-from holdfast.exchange.sender import UnitAttempt
+from holdfast.exchange.sender import Sender, UnitAttempt
 from holdfast.formats.handles import TableHandle
 from holdfast.formats.manifests import load_manifests
 from holdfast.functions.aggregates.declared import AggregateSpec, count
@@ -25,6 +25,7 @@ from holdfast.functions.operator import (
 from holdfast.graph.keygroups import key_group_range
 from holdfast.graph.program import OperatorTarget, Program
 from holdfast.ids import ProcessId, Role
+from holdfast.protocol.streams import SentStream, SentUnit, Streams, by_task_manager
 from holdfast.protocol.taskmanager import (
     Acknowledgement,
     ChangelogSettings,
@@ -35,7 +36,6 @@ from holdfast.protocol.taskmanager import (
     ProcessRequest,
     ProcessResult,
     Registration,
-    SentStream,
     SubtaskDeployment,
 )
 from holdfast.recovery.restore import select
@@ -153,6 +153,11 @@ def counting(name: str = "count") -> OperatorSpec:
     return HookedSpec(AggregateSpec(name, OperatorInput(INPUT, ("k",)), {"n": count()}), name)
 
 
+def streams_of(sender: Sender) -> Streams:
+    """What a sender claims to have sent to TaskManager 0."""
+    return by_task_manager([SentUnit(sender.unit.unit, sender.unit.attempt, sender.finish())])[0]
+
+
 def program(*specs: OperatorSpec, state: StateBackend = IN_MEMORY) -> bytes:
     operators = {spec.name: spec for spec in specs or (counting(),)}
     levels = {name: 1 + index for index, name in enumerate(operators)}
@@ -228,10 +233,10 @@ class World:
     def send(self, batch: int, *keys: int, unit: int = 0, operator: str = "count") -> list[SentStream]:
         sender = LocalSender(self.routes(), {0: self.task_manager}, self.unit(batch, unit))
         sender.send(OperatorTarget(operator, 0, ("k",)), rows(*keys))
-        return sender.finish()
+        return list(streams_of(sender))
 
     def process(self, batch: int, streams: list[SentStream], level: int = 1) -> ProcessResult:
-        return self.task_manager.process(ProcessRequest(self.run, batch, 0, level, streams))
+        return self.task_manager.process(ProcessRequest(self.run, batch, 0, level, Streams.of(streams)))
 
     def batch(self, batch: int, *keys: int) -> None:
         """Send, process and commit one batch."""

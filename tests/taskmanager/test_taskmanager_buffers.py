@@ -3,9 +3,10 @@ import pytest
 
 from holdfast.errors import HoldfastError, StaleCall, StorageError
 from holdfast.functions.operator import COMBINED_INPUT
-from holdfast.protocol.taskmanager import ExchangeTag, ExchangeTotals, ProcessRequest, SentStream
+from holdfast.protocol.streams import SentStream, Streams
+from holdfast.protocol.taskmanager import ExchangeTag, ProcessRequest
 from holdfast.taskmanager.buffers import KeptRows, SpillArea
-from holdfast.taskmanager.digest import fold
+from holdfast.taskmanager.digest import Section, fold, of_sections
 from holdfast.taskmanager.inputs import Inputs
 from holdfast.taskmanager.outputs import Outputs
 
@@ -18,16 +19,19 @@ def tag(attempt: str, unit: int = 0, run: int = 1, batch: int = 5) -> ExchangeTa
     return ExchangeTag("job", run, batch, 1, 0, unit, attempt)
 
 
-def claim(attempt: str, batches: list[pa.RecordBatch], unit: int = 0, subtask: int = 0, number: int = 0) -> SentStream:
+def section(batches: list[pa.RecordBatch], subtask: int = 0, number: int = 0) -> dict[Section, tuple[int, int]]:
     digest = 0
     for batch in batches:
         digest = fold(digest, batch)
-    total = ExchangeTotals("op", number, subtask, sum(batch.num_rows for batch in batches), digest)
-    return SentStream(0, unit, attempt, [total])
+    return {("op", number, subtask): (sum(batch.num_rows for batch in batches), digest)}
+
+
+def claim(attempt: str, batches: list[pa.RecordBatch], unit: int = 0, subtask: int = 0, number: int = 0) -> SentStream:
+    return SentStream(unit, attempt, *of_sections(section(batches, subtask, number)))
 
 
 def request(*streams: SentStream, run: int = 1, batch: int = 5) -> ProcessRequest:
-    return ProcessRequest(run, batch, 0, 1, list(streams))
+    return ProcessRequest(run, batch, 0, 1, Streams.of(streams))
 
 
 def test_rows_past_the_memory_bound_go_to_local_files_and_come_back_in_order(tmp_path):
@@ -76,7 +80,7 @@ def test_only_the_named_attempt_of_a_unit_counts_and_units_come_in_the_order_nam
     inputs.attempt(tag("failed", unit=0)).append(("op", 0, 0), rows(0, 40))
     inputs.attempt(tag("good", unit=0)).append(("op", 0, 0), rows(0))
     inputs.attempt(tag("next", unit=1)).append(("op", 0, 0), rows(100))
-    taken = inputs.take(request(claim("next", [rows(100)], unit=1), claim("good", [rows(0)])), 0)
+    taken = inputs.take(request(claim("next", [rows(100)], unit=1), claim("good", [rows(0)])))
     assert taken == {("op", 0): [(0, rows(100)), (0, rows(0))]}
 
 
@@ -85,10 +89,10 @@ def test_combined_rows_of_a_unit_come_right_before_its_other_rows(tmp_path):
     inputs.attempt(tag("a", unit=0)).append(("op", 0, 1), rows(0))
     inputs.attempt(tag("a", unit=0)).append(("op", COMBINED_INPUT, 1), rows(10))
     inputs.attempt(tag("b", unit=1)).append(("op", COMBINED_INPUT, 1), rows(20))
-    first, second = claim("a", [rows(10)], subtask=1, number=COMBINED_INPUT), claim("a", [rows(0)], subtask=1)
-    claims = [SentStream(0, 0, "a", [*first.totals, *second.totals])]
+    both = section([rows(10)], 1, COMBINED_INPUT) | section([rows(0)], 1)
+    claims = [SentStream(0, "a", *of_sections(both))]
     claims.append(claim("b", [rows(20)], unit=1, subtask=1, number=COMBINED_INPUT))
-    taken = inputs.take(request(*claims), 0)
+    taken = inputs.take(request(*claims))
     assert taken == {("op", 1): [(COMBINED_INPUT, rows(10)), (0, rows(0)), (COMBINED_INPUT, rows(20))]}
 
 
@@ -99,20 +103,15 @@ def test_combined_rows_of_a_unit_come_right_before_its_other_rows(tmp_path):
         claim("a", [rows(1)]),
         claim("a", [rows(0)], subtask=1),
         claim("unknown", [rows(0)]),
-        SentStream(0, 0, "a", []),
+        SentStream(0, "a", 0, 0),
     ],
     ids=["more rows", "other rows", "another subtask", "an attempt that never came", "nothing"],
 )
 def test_a_claim_that_differs_from_what_arrived_is_refused_with_both_named(claimed, tmp_path):
     inputs = Inputs(SpillArea(10**6, str(tmp_path)))
     inputs.attempt(tag("a")).append(("op", 0, 0), rows(0))
-    with pytest.raises(HoldfastError, match=r"batch 5: operator 'op'.*claims.*arrived"):
-        inputs.take(request(claimed), 0)
-
-
-def test_streams_to_other_task_managers_are_not_looked_for(tmp_path):
-    inputs = Inputs(SpillArea(10**6, str(tmp_path)))
-    assert inputs.take(request(SentStream(1, 0, "elsewhere", [])), 0) == {}
+    with pytest.raises(HoldfastError, match=r"batch 5: attempt .* claims .* arrived"):
+        inputs.take(request(claimed))
 
 
 def test_released_batches_give_all_memory_back_named_or_not(tmp_path):

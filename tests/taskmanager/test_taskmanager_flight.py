@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from taskmanager_world import COUNT, HOOKS, INPUT, SECRET, NotingJobMaster, World, program, rows, until
+from taskmanager_world import COUNT, HOOKS, INPUT, SECRET, NotingJobMaster, World, program, rows, streams_of, until
 
 from holdfast.errors import HoldfastError, StaleCall, TaskManagerLost
 from holdfast.exchange.connections import Connections
@@ -23,14 +23,9 @@ from holdfast.functions.operator import OperatorInput
 from holdfast.graph.program import OperatorTarget
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.server import JobMasterServer
-from holdfast.protocol.taskmanager import (
-    Acknowledgement,
-    Decline,
-    ExchangeRoute,
-    OutputTicket,
-    ProcessRequest,
-    Registration,
-)
+from holdfast.protocol import taskmanager as said
+from holdfast.protocol.streams import Streams
+from holdfast.protocol.taskmanager import ExchangeRoute, OutputTicket, ProcessRequest
 from holdfast.taskmanager import remote
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.jobmaster_client import JobMasterClient
@@ -72,7 +67,7 @@ def served(tmp_path):
 def push(served: Served, batch: int, *keys: int):
     sender = served.sender(batch)
     assert len(sender.send(COUNT, rows(*keys))) == 0
-    return sender.finish()
+    return streams_of(sender)
 
 
 def test_a_batch_goes_through_push_process_pull_commit_and_cut_over_flight(served):
@@ -93,12 +88,12 @@ def test_a_batch_goes_through_push_process_pull_commit_and_cut_over_flight(serve
 
 
 def test_an_empty_output_is_pulled_as_no_rows(served):
-    served.client.process(ProcessRequest(1, 0, 0, 1, []))
+    served.client.process(ProcessRequest(1, 0, 0, 1, Streams()))
     assert sum(piece.num_rows for piece in served.client.output(1, 0, "count", 0)) == 0
 
 
 def test_a_sender_without_rows_opens_no_stream(served):
-    assert served.sender(0).finish() == []
+    assert len(served.sender(0).finish()) == 0
 
 
 def test_rows_of_two_inputs_with_different_schemas_travel_in_one_attempt(served):
@@ -106,16 +101,18 @@ def test_rows_of_two_inputs_with_different_schemas_travel_in_one_attempt(served)
     sender = served.sender(0)
     sender.send(COUNT, rows(1, 2))
     sender.send(other, pa.record_batch({"key": [1, 2], "text": ["a", None]}).slice(0, 1))
-    [stream] = sender.finish()
-    assert sorted({(total.operator, total.input) for total in stream.totals}) == [("count", 0), ("count", 1)]
+    [stream] = streams_of(sender)
+    assert stream.rows == 3
+    [attempt] = served.task_manager._inputs._attempts.values()
+    assert {section[:2] for section in attempt.sections} == {("count", 0), ("count", 1)}
 
 
 def test_rows_with_null_keys_are_named_and_not_sent(served):
     sender = served.sender(0)
     batch = pa.record_batch([pa.array([None, 5, None], pa.int64())], schema=INPUT)
     assert sender.send(COUNT, batch).tolist() == [0, 2]
-    [stream] = sender.finish()
-    assert [total.rows for total in stream.totals] == [1]
+    [stream] = streams_of(sender)
+    assert stream.rows == 1
 
 
 def test_errors_come_back_as_the_class_and_words_they_were_raised_with(served):
@@ -126,7 +123,7 @@ def test_errors_come_back_as_the_class_and_words_they_were_raised_with(served):
         served.client.commit(2, 0)
     with pytest.raises(HoldfastError, match="KeyError: 'anything'"):
         HOOKS.before = lambda context: {}["anything"]
-        served.client.process(ProcessRequest(3, 0, 0, 1, []))
+        served.client.process(ProcessRequest(3, 0, 0, 1, Streams()))
 
 
 def test_rows_that_an_operator_sets_aside_come_back_with_the_result(tmp_path):
@@ -146,7 +143,7 @@ def test_very_long_errors_keep_beginning_and_end(served):
 
     HOOKS.before = before
     with pytest.raises(HoldfastError, match=r"(?s)^begin .* \[…\] .* end$"):
-        served.client.process(ProcessRequest(1, 0, 0, 1, []))
+        served.client.process(ProcessRequest(1, 0, 0, 1, Streams()))
 
 
 def test_calls_and_streams_for_another_incarnation_are_refused(served):
@@ -176,7 +173,7 @@ def test_a_sender_that_gives_up_counts_for_nothing(served):
     with served.sender(0) as sender:
         sender.send(COUNT, rows(*range(100_000)))
     streams = push(served, 0, 1)
-    assert served.client.process(ProcessRequest(1, 0, 0, 1, [])).subtasks[0].rows_in == 0
+    assert served.client.process(ProcessRequest(1, 0, 0, 1, Streams())).subtasks[0].rows_in == 0
     assert streams != []
 
 
@@ -356,13 +353,13 @@ def test_the_job_master_is_called_over_flight():
     job_master = NotingJobMaster()
     server = JobMasterServer(job_master, SECRET, "127.0.0.1")
     client = JobMasterClient(server.address, SECRET)
-    assert client.register(Registration(ME, "grpc://here:1", "this")) is True
+    assert client.register(said.Registration(ME, "grpc://here:1", "this")) is True
     assert client.heartbeat(ME) is True
-    acknowledgement = Acknowledgement(1, 0, 1, 5, "manifest", ["manifest"], ["manifest"])
+    acknowledgement = said.Acknowledgement(1, 0, 1, 5, "manifest", ["manifest"], ["manifest"])
     assert client.acknowledge(acknowledgement) is True
-    assert client.decline(Decline(2, 0, 1, "because")) is True
-    assert job_master.registered == [Registration(ME, "grpc://here:1", "this")]
-    assert (job_master.acknowledgements, job_master.declines) == ([acknowledgement], [Decline(2, 0, 1, "because")])
+    assert client.decline(said.Decline(2, 0, 1, "because")) is True
+    assert job_master.registered == [said.Registration(ME, "grpc://here:1", "this")]
+    assert (job_master.acknowledgements, job_master.declines) == ([acknowledgement], [said.Decline(2, 0, 1, "because")])
     job_master.wanted = False
     assert client.heartbeat(ME) is False
     server.close()
@@ -462,7 +459,7 @@ def test_closing_a_server_does_not_wait_for_ever_for_a_call_that_hangs(tmp_path,
 
     HOOKS.before = before
     with ThreadPoolExecutor(1) as pool:
-        hanging = pool.submit(served.client.process, ProcessRequest(1, 0, 0, 1, []))
+        hanging = pool.submit(served.client.process, ProcessRequest(1, 0, 0, 1, Streams()))
         assert begun.wait(20)
         served.server.close()
         assert not hanging.done()
@@ -480,7 +477,7 @@ def test_a_task_manager_killed_while_its_output_is_pulled_is_lost_at_once(proces
     sender = ExchangeSender(world.routes(at), Connections(SECRET), UnitAttempt(1, 0, 0, 0, "a"))
     sender.send(COUNT, rows(*range(2_000_000)))
     with TaskManagerClient(ExchangeRoute(0, 1, at), SECRET) as client:
-        client.process(ProcessRequest(1, 0, 0, 1, sender.finish()))
+        client.process(ProcessRequest(1, 0, 0, 1, streams_of(sender)))
         output = client.output(1, 0, "count", 0)
         assert next(output).num_rows > 0
         process.send_signal(signal.SIGKILL)

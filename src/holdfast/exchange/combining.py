@@ -14,7 +14,7 @@ from holdfast.exchange import partition
 from holdfast.exchange.sender import Sender
 from holdfast.functions.operator import Combiner
 from holdfast.graph.program import OperatorTarget
-from holdfast.protocol.taskmanager import SentStream
+from holdfast.protocol.streams import Sent
 
 
 class CombiningSender:
@@ -37,7 +37,7 @@ class CombiningSender:
             self._sender.send(self._target, rows)
         return nulls
 
-    def finish(self) -> list[SentStream]:
+    def finish(self) -> Sent:
         """As `Sender.finish`."""
         if self._combiner is not None:
             self._pass_on(self._combiner.finish())

@@ -20,15 +20,14 @@ from holdfast.exchange import partition
 from holdfast.exchange.connections import Connections
 from holdfast.exchange.link import Link
 from holdfast.graph.program import OperatorTarget
+from holdfast.protocol.streams import Sent
 from holdfast.protocol.taskmanager import (
     ExchangeRoutes,
     ExchangeTag,
-    ExchangeTotals,
     SectionRows,
-    SentStream,
     StreamTag,
 )
-from holdfast.taskmanager.digest import fold
+from holdfast.taskmanager.digest import Section, fold, of_sections
 
 ROWS_PER_MESSAGE_MIN = 64 * 1024
 """Fewer rows wait for more (until `finish`): a message costs some 50 µs whatever its size."""
@@ -64,14 +63,14 @@ class Sender(ABC):
 
     def __init__(self, routes: ExchangeRoutes, unit: UnitAttempt) -> None:
         self._routes = routes
-        self._unit = unit
+        self.unit = unit
         self._incarnations = {each.task_manager: each.incarnation for each in routes.routes}
         self._subtasks = sorted(range(routes.parallelism), key=lambda subtask: (routes.owners[subtask], subtask))
         place_of_subtask = np.empty(routes.parallelism, np.int64)
         place_of_subtask[self._subtasks] = np.arange(routes.parallelism)
         self._place_of_group = partition.places_of_groups(place_of_subtask.tolist(), routes.max_parallelism)
         self._pending: dict[OperatorTarget, _Pending] = {}
-        self._totals: dict[int, dict[tuple[str, int, int], list[int]]] = {}
+        self._totals: dict[int, dict[Section, tuple[int, int]]] = {}
 
     def send(self, target: OperatorTarget, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
         """Send `rows` to the subtasks of `target` that own their keys; possibly later, in order.
@@ -97,7 +96,7 @@ class Sender(ABC):
                 self._divide(target, pending.take())
         return null_rows
 
-    def finish(self) -> list[SentStream]:
+    def finish(self) -> Sent:
         """Send what is pending, and wait until every TaskManager has everything.
 
         Returns
@@ -108,15 +107,7 @@ class Sender(ABC):
             if pending.rows:
                 self._divide(target, pending.take())
         self._close()
-        return [
-            SentStream(
-                task_manager,
-                self._unit.unit,
-                self._unit.attempt,
-                [ExchangeTotals(*section, *totals) for section, totals in sections.items()],
-            )
-            for task_manager, sections in sorted(self._totals.items())
-        ]
+        return Sent.of([(number, *of_sections(sections)) for number, sections in sorted(self._totals.items())])
 
     @abstractmethod
     def abort(self) -> None:
@@ -159,13 +150,13 @@ class Sender(ABC):
         totals_of_sections = self._totals.setdefault(task_manager, {})
         start = 0
         for section in sections:
-            totals = totals_of_sections.setdefault((target.operator, target.input, section.subtask), [0, 0])
-            totals[0] += section.rows
-            totals[1] = fold(totals[1], rows.slice(start, section.rows))
+            key = (target.operator, target.input, section.subtask)
+            before, digest = totals_of_sections.get(key, (0, 0))
+            totals_of_sections[key] = before + section.rows, fold(digest, rows.slice(start, section.rows))
             start += section.rows
 
     def _tag(self, task_manager: int, target: OperatorTarget) -> StreamTag:
-        unit = self._unit
+        unit = self.unit
         tag = ExchangeTag(
             job_id=self._routes.job_id,
             run=unit.run,

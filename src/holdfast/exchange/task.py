@@ -35,7 +35,7 @@ from holdfast.graph.program import (
     SinkTarget,
     SourceOrigin,
 )
-from holdfast.protocol.taskmanager import SentStream
+from holdfast.protocol.streams import Sent
 from holdfast.sinks.base import StageContext
 from holdfast.sinks.dead_letters import bad_rows_to_batch
 from holdfast.sources.base import BadRow, Position
@@ -86,7 +86,7 @@ class UnitResult(msgspec.Struct, frozen=True):
     leg: int
     attempt: str
     rows: int = 0
-    sent: list[SentStream] = []
+    sent: Sent = Sent()
     committables: list[bytes] = []
     dead_letters: list[bytes] = []
     bad_rows: int = 0
@@ -261,7 +261,7 @@ def deliver(rows: Iterator[pa.RecordBatch], work: Work, origin: UnitRows | None 
     """Take the rows of a unit to its leg's target. `origin` is known where the rows did not pass through Spark."""
     target = work.leg.target
     bad: list[BadRow] = origin.bad if origin else []
-    sent: list[SentStream] = []
+    sent = Sent()
     committables: list[bytes] = []
     if isinstance(target, SinkTarget):
         context = _stage_context(target.sink, work.request, work.unit.unit, work.attempt, work.store)
@@ -300,7 +300,7 @@ def _stage_context(sink: str, request: LevelRequest, unit: int, attempt: str, st
 
 def _send(
     rows: Iterator[pa.RecordBatch], work: Work, target: OperatorTarget, origin: UnitRows | None, bad: list[BadRow]
-) -> list[SentStream]:
+) -> Sent:
     request = work.request
     combiner = work.program.operators[target.operator].combiner(request.combine, request.closed.get(target.operator))
     attempt = UnitAttempt(request.run, request.batch, request.level, work.unit.unit, work.attempt)

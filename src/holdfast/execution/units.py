@@ -346,10 +346,12 @@ class Units:
                 yield LevelDone()
             return
         free = sorted(process for process, sender in self._senders.items() if sender.free)
+        if not free:
+            return
         units = sorted(level.waiting)
+        level.waiting.clear()
         for index, process in enumerate(free[: len(units)]):
             self._attempts += 1
             given = tuple(units[index :: min(len(free), len(units))])
             self._senders[process] = _Sender(self._attempts, deque(given))
-            level.waiting = deque(unit for unit in level.waiting if unit not in given)
             yield Give(process, self._attempts, given)

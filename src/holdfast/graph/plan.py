@@ -1,9 +1,20 @@
 """The plan: what fixes a batch before it runs; and the units of work that tasks take from it."""
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import msgspec
 
 from holdfast.availability import Refusal
 from holdfast.sources.base import Offsets, SplitRead
+
+ROWS_PER_UNIT_MIN = 256
+"""Rows that are worth a unit of their own. More saves calls where batches are small, and lets fewer processes share the
+work of a function that takes long for each row."""
+
+PIECES_PER_UNIT_MAX = 16
+"""Reads, or outputs of subtasks, that make a unit however few rows they have. More saves units, which then take longer
+where each piece is slow to begin."""
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -44,13 +55,25 @@ class Plan(msgspec.Struct, frozen=True):
 
 def group_reads(reads: list[SplitRead], senders: int) -> list[list[SplitRead]]:
     """Divide reads among at most `senders` senders: contiguous, in order, of about equal expected rows."""
-    total = sum(read.rows for read in reads)
-    groups: list[list[SplitRead]] = []
+    rows = [read.rows or ROWS_PER_UNIT_MIN for read in reads]
+    return [reads[part.start : part.stop] for part in divide(rows, senders)]
+
+
+def divide(rows: Sequence[int], units_max: int) -> list[range]:
+    """Divide pieces of work with so many rows each among at most `units_max` units, of about equal rows.
+
+    Few rows make few units, since a unit costs the driver and each process that it sends to some time by itself. But
+    a piece costs time as well (a file to open, a call to a TaskManager), so that a unit has few of small ones.
+    """
+    if not rows:
+        return []
+    total = sum(rows)
+    units = max(total // ROWS_PER_UNIT_MIN, -(-len(rows) // PIECES_PER_UNIT_MAX), 1)
+    units = min(units, units_max, len(rows))
+    starts: list[int] = []
     done = 0
-    for read in reads:
-        sender = min(len(reads), senders) * done // max(total, 1)
-        if not groups or sender >= len(groups):
-            groups.append([])
-        groups[-1].append(read)
-        done += read.rows
-    return groups
+    for place, count in enumerate(rows):
+        if min(units * done // max(total, 1), units - 1) >= len(starts):
+            starts.append(place)
+        done += count
+    return [range(start, stop) for start, stop in pairwise([*starts, len(rows)])]

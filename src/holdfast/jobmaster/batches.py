@@ -16,7 +16,7 @@ from holdfast.availability import Refusal
 from holdfast.exchange.task import LevelRequest, UnitResult, stage_dead_letters
 from holdfast.execution.calls import Step
 from holdfast.functions.operator import Timers
-from holdfast.graph.plan import Plan, Unit
+from holdfast.graph.plan import Plan, Unit, divide
 from holdfast.graph.program import (
     DEAD_LETTERS,
     LATE,
@@ -30,7 +30,8 @@ from holdfast.graph.program import (
 from holdfast.jobmaster.cluster import LevelRun
 from holdfast.jobmaster.senders import Senders
 from holdfast.jobmaster.taskmanagers import TaskManagers
-from holdfast.protocol.taskmanager import ExchangeRoutes, ProcessRequest, SentStream
+from holdfast.protocol.streams import SentUnit, Streams, by_task_manager
+from holdfast.protocol.taskmanager import ExchangeRoutes, ProcessRequest, SubtaskResult
 from holdfast.sources.base import BadRow
 from holdfast.storage.store import ObjectStore
 
@@ -95,7 +96,7 @@ class BatchRunner:
 
     def execute(self, plan: Plan, outcome: BatchOutcome) -> None:
         """Process and stage everything. `outcome` is filled as it goes, so that a failed batch's files are known."""
-        arrived: dict[int, list[SentStream]] = {}
+        arrived: dict[int, list[SentUnit]] = {}
         started_s = time.monotonic()
         self._run_level(plan, 0, self._source_units(plan), arrived, outcome)
         outcome.time("push", started_s)
@@ -135,7 +136,7 @@ class BatchRunner:
         return units
 
     def _run_level(
-        self, plan: Plan, level: int, units: list[Unit], arrived: dict[int, list[SentStream]], outcome: BatchOutcome
+        self, plan: Plan, level: int, units: list[Unit], arrived: dict[int, list[SentUnit]], outcome: BatchOutcome
     ) -> None:
         """Run the units; what they sent waits in `arrived` for the level of the operator it was sent to."""
         if not units:
@@ -154,7 +155,8 @@ class BatchRunner:
                 raise result.failure.error()
             target = self.program.legs[result.leg].target
             if isinstance(target, OperatorTarget):
-                arrived.setdefault(self.program.operator_levels[target.operator], []).extend(result.sent)
+                sent = SentUnit(result.unit, result.attempt, result.sent)
+                arrived.setdefault(self.program.operator_levels[target.operator], []).append(sent)
 
     def _collect(self, result: UnitResult, outcome: BatchOutcome) -> None:
         leg = self.program.legs[result.leg]
@@ -176,11 +178,13 @@ class BatchRunner:
             outcome.rows_in += rows
             outcome.rows_by_source[source] = outcome.rows_by_source.get(source, 0) + rows
 
-    def _process(self, plan: Plan, level: int, streams: list[SentStream], outcome: BatchOutcome) -> list[Unit]:
+    def _process(self, plan: Plan, level: int, sent: list[SentUnit], outcome: BatchOutcome) -> list[Unit]:
         """Have every TaskManager process a level; returns the units that pull what came out."""
 
+        streams = by_task_manager(sent)
+
         def request(task_manager: int) -> ProcessRequest:
-            own = [stream for stream in streams if stream.task_manager == task_manager]
+            own = streams.get(task_manager, Streams())
             return ProcessRequest(self.run, plan.batch, plan.batch_time_us, level, own, plan.watermarks, plan.closed)
 
         about = f"batch {plan.batch}, level {level}"
@@ -196,10 +200,9 @@ class BatchRunner:
         units: list[Unit] = []
         for leg in self.program.legs:
             if isinstance(leg.origin, OperatorOrigin):
-                for subtask in subtasks:
-                    rows_out = subtask.late_out if leg.origin.output == LATE else subtask.rows_out
-                    if subtask.operator == leg.origin.operator and rows_out:
-                        units.append(Unit(len(units), leg.index, subtasks=[subtask.subtask]))
+                outputs = _outputs(leg.origin, subtasks)
+                for part in divide([rows for _, rows in outputs], len(outputs)):
+                    units.append(Unit(len(units), leg.index, subtasks=[outputs[place][0] for place in part]))
         return units
 
     def _stage_bad(self, plan: Plan, level: int, bad: list[BadRow], outcome: BatchOutcome) -> None:
@@ -209,3 +212,13 @@ class BatchRunner:
         letters = stage_dead_letters(bad, self.program, request, OPERATOR_UNIT, "jobmaster", self.store)
         outcome.add(DEAD_LETTERS, letters)
         outcome.bad_rows += len(bad)
+
+
+def _outputs(origin: OperatorOrigin, results: list[SubtaskResult]) -> list[tuple[int, int]]:
+    """The subtasks that put rows out for an origin, and how many."""
+    found = [
+        (result.subtask, result.late_out if origin.output == LATE else result.rows_out)
+        for result in results
+        if result.operator == origin.operator
+    ]
+    return [(subtask, rows) for subtask, rows in found if rows]

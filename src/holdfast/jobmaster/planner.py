@@ -296,7 +296,7 @@ def _refusals(plans: Mapping[str, SourcePlan]) -> list[Refusal]:
 
 
 def _rows(plan: SourcePlan) -> int:
-    return sum(read.rows for read in plan.reads)
+    return sum(max(1, read.rows) for read in plan.reads)
 
 
 def _time_or_least(time_us: int | None) -> float:

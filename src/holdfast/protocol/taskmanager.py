@@ -15,6 +15,7 @@ from holdfast.availability import Refusal
 from holdfast.formats.handles import TableHandle
 from holdfast.functions.operator import Timers
 from holdfast.ids import ProcessId
+from holdfast.protocol.streams import Streams
 from holdfast.sources.base import BadRow
 
 
@@ -132,25 +133,6 @@ class OutputTicket(msgspec.Struct, frozen=True):
     subtask: int
 
 
-class ExchangeTotals(msgspec.Struct, frozen=True):
-    """What a sender attempt claims to have sent to one (operator, input, subtask): rows, and a digest of them."""
-
-    operator: str
-    input: int
-    subtask: int
-    rows: int
-    digest: int
-
-
-class SentStream(msgspec.Struct, frozen=True):
-    """The totals of one attempt's stream to one TaskManager; only non-empty streams exist."""
-
-    task_manager: int
-    unit: int
-    attempt: str
-    totals: list[ExchangeTotals]
-
-
 class ProcessRequest(msgspec.Struct, frozen=True):
     """Process one level of a batch: the operators of that level, from the attempts that count, in unit order.
 
@@ -161,7 +143,7 @@ class ProcessRequest(msgspec.Struct, frozen=True):
     batch: int
     batch_time_us: int
     level: int
-    streams: list[SentStream]
+    streams: Streams
     watermarks: dict[str, int] = {}
     """Of operators, in microseconds."""
     closed: dict[str, int] = {}

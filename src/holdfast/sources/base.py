@@ -23,14 +23,14 @@ Offsets = dict[str, Position]
 class SplitRead(msgspec.Struct, frozen=True):
     """A contiguous piece `[start, stop)` of a split, read by a single task.
 
-    `rows` is the expected number of rows, or an estimate of it, at least 1. `detail` holds further facts that only
-    the source understands (a file's size, say); it is never stored.
+    `rows` is the expected number of rows, or an estimate of it; 0 where nothing is known of it. `detail` holds further
+    facts that only the source understands (a file's size, say); it is never stored.
     """
 
     split: str
     start: Position
     stop: Position
-    rows: int = 1
+    rows: int = 0
     detail: bytes = b""
 
 

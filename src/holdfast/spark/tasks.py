@@ -136,7 +136,14 @@ class ReadUnit:
             failure = failure_of(error)
         letters = work.stage_dead_letters(rows.bad)
         note = UnitResult(
-            unit.unit, unit.leg, "", rows.count, [], [], letters, len(rows.bad), failure, rows.event_times
+            unit.unit,
+            unit.leg,
+            "",
+            rows.count,
+            dead_letters=letters,
+            bad_rows=len(rows.bad),
+            failure=failure,
+            event_times=rows.event_times,
         )
         worker.store.put(_note_name(worker, run, unit.unit), msgspec.msgpack.encode(note))
 

@@ -8,6 +8,7 @@ the rows: a few microseconds a column. Batches arrive as they were sent, so both
 
 import struct
 import zlib
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,10 @@ import pyarrow as pa
 
 SAMPLES = 64
 _ROWS = struct.Struct("<qq")
+_SECTION = struct.Struct("<qqqI")
+
+Section = tuple[str, int, int]
+"""Operator, input number, subtask: rows for one of them have one digest of their own."""
 
 
 def fold(digest: int, rows: pa.RecordBatch) -> int:
@@ -26,6 +31,14 @@ def fold(digest: int, rows: pa.RecordBatch) -> int:
         if sample is not None:
             digest = zlib.crc32(sample.tobytes(), digest)
     return digest
+
+
+def of_sections(sections: Mapping[Section, tuple[int, int]]) -> tuple[int, int]:
+    """Rows and digest of a whole stream, from those of each of its sections."""
+    digest = 0
+    for (operator, number, subtask), (rows, value) in sorted(sections.items()):
+        digest = zlib.crc32(_SECTION.pack(number, subtask, rows, value), zlib.crc32(operator.encode(), digest))
+    return sum(rows for rows, _ in sections.values()), digest
 
 
 def _sample(column: pa.Array, step: int) -> npt.NDArray[np.generic] | None:

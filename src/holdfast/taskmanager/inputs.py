@@ -14,15 +14,17 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, StaleCall
-from holdfast.protocol.taskmanager import ExchangeTag, ExchangeTotals, ProcessRequest, SentStream
+from holdfast.protocol.streams import SentStream
+from holdfast.protocol.taskmanager import ExchangeTag, ProcessRequest
 from holdfast.taskmanager.buffers import KeptRows, SpillArea
-from holdfast.taskmanager.digest import fold
-
-Section = tuple[str, int, int]
-"""Operator, input number, subtask."""
+from holdfast.taskmanager.digest import Section, fold, of_sections
 
 Taken = dict[tuple[str, int], list[tuple[int, pa.RecordBatch]]]
 """For each operator and subtask: (input number, rows), in order."""
+
+
+SECTIONS_SHOWN_MAX = 8
+"""Operators, inputs and subtasks that the error names; more make it longer than a connection carries."""
 
 
 class _AttemptKey(NamedTuple):
@@ -86,7 +88,7 @@ class Inputs:
                 found = self._attempts[key] = Attempt(tag, self._area)
             return found
 
-    def take(self, request: ProcessRequest, task_manager: int) -> Taken:
+    def take(self, request: ProcessRequest) -> Taken:
         """The rows of the attempts that count, in the order of `request.streams`; those of one by input number.
 
         Raises
@@ -96,8 +98,6 @@ class Inputs:
         """
         taken: Taken = {}
         for stream in request.streams:
-            if stream.task_manager != task_manager:
-                continue
             key = _AttemptKey(request.run, request.batch, stream.unit, stream.attempt)
             with self._lock:
                 attempt = self._attempts.get(key)
@@ -131,20 +131,16 @@ class Inputs:
 
 
 def _compare(request: ProcessRequest, stream: SentStream, sections: dict[Section, _Received]) -> None:
-    arrived = {
-        section: ExchangeTotals(*section, received.rows.rows, received.digest) for section, received in sections.items()
-    }
-    claimed = {(total.operator, total.input, total.subtask): total for total in stream.totals}
-    if arrived == claimed:
+    arrived = {section: (received.rows.rows, received.digest) for section, received in sections.items()}
+    rows, digest = of_sections(arrived)
+    if (rows, digest) == (stream.rows, stream.digest):
         return
-    section = next(s for s in [*claimed, *arrived] if claimed.get(s) != arrived.get(s))
-    operator, number, subtask = section
-    raise HoldfastError(
-        f"batch {request.batch}: operator {operator!r}, input {number}, subtask {subtask}: attempt {stream.attempt} of "
-        f"unit {stream.unit} claims {_words(claimed.get(section))}, but {_words(arrived.get(section))} arrived; "
-        "nothing of it was processed; the batch has to be run again"
+    by_section = ", ".join(
+        f"{count} for operator {operator!r}, input {number}, subtask {subtask}"
+        for (operator, number, subtask), (count, _) in sorted(arrived.items())[:SECTIONS_SHOWN_MAX]
     )
-
-
-def _words(totals: ExchangeTotals | None) -> str:
-    return "nothing" if totals is None else f"{totals.rows} rows (digest {totals.digest:08x})"
+    raise HoldfastError(
+        f"batch {request.batch}: attempt {stream.attempt} of unit {stream.unit} claims {stream.rows} rows (digest "
+        f"{stream.digest:08x}), but {rows} (digest {digest:08x}) arrived ({by_section or 'none'}); nothing of it was "
+        "processed; the batch has to be run again"
+    )

@@ -159,7 +159,7 @@ class TaskManager:
             hosted = self._deployed()
             levels = self._begin(request)
             hit("taskmanager.process.before")
-            taken = self._inputs.take(request, self.index)
+            taken = self._inputs.take(request)
             subtasks = hosted.of_level(request.level)
             _check_hosted(set(taken), subtasks)
             self._in_flight = _InFlight(request.run, request.batch, (*levels, request.level))
