@@ -17,6 +17,7 @@ UNPICKLERS = {
     "spark/tasks.py": "the program and its steps, sent by Spark with the task",
     "spark/probe.py": "the program, sent by Spark with the probe",
     "sources/pyspark_reader.py": "a partition, planned by the JobMaster and sent with the task",
+    "functions/windows/process.py": "the same, of a function behind a window",
     "functions/process/declared.py": "a round trip in one process: each subtask's own copy of a function",
 }
 """The only modules that unpickle, and what: all of it comes from the running driver."""
