@@ -65,6 +65,7 @@ SUBROOMS: dict[str, str] = {
     "functions.aggregates": "functions",
     "functions.joins": "functions functions.aggregates functions.timing functions.windows",
     "functions.process": "functions functions.timing",
+    "functions.selecting": "functions functions.timing functions.windows",
     "functions.timing": "functions",
     "functions.windows": "functions functions.aggregates functions.process functions.timing",
     "functions": "",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import pyarrow as pa
 
@@ -12,6 +12,8 @@ from holdfast.functions.joins.declared import How
 from holdfast.functions.joins.declaring import JoinSettings
 from holdfast.functions.operator import OperatorInput, OperatorSpec
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction, ProcessSpec
+from holdfast.functions.selecting.duplicates import DuplicatesSpec
+from holdfast.functions.selecting.last import LastSpec
 from holdfast.functions.windows.aggregate import WindowSpec
 from holdfast.functions.windows.declared import WINDOW_START, AnyWindow, SessionWindow
 from holdfast.functions.windows.process import WindowProcessSpec
@@ -109,6 +111,25 @@ class Stream:
         `fn` is never called with an empty batch.
         """
         return self._then(MapBatches(fn, to_arrow_schema(schema)))
+
+    def drop_duplicates(
+        self, *columns: str, within: Duration | None = None, late: LatePolicy = "drop", name: str | None = None
+    ) -> "Stream":
+        """Give the first row of each key; the columns stay as they are.
+
+        Parameters
+        ----------
+        columns
+            The columns of the key.
+        within
+            By event time: a row is a duplicate up to so long after the row that was given, and whenever it is before
+            it. A later one is given again. None: a key is remembered for ever, of which `start()` warns.
+        late
+            With `within`: what becomes of rows that come after the watermark, as in `aggregate`.
+        """
+        within_us = None if within is None else duration_us(within, "within")
+        keyed = self.key_by(*columns)
+        return keyed._drop_duplicates(within_us, late, name)
 
     def union(self, other: "Stream") -> "Stream":
         """Rows of both, which must have the same schema; in no particular order."""
@@ -295,6 +316,36 @@ class KeyedStream:
         self._refuse_dead_letters(late)
         inputs = tuple(replace(side._declared, timed=settings.timed) for side in (self, other))
         return self._declare(name, "join", settings.spec, inputs)
+
+    def last(self, *, by: str, name: str | None = None) -> Stream:
+        """Give the row of each key with the greatest value of a column, in each batch that brought a greater one.
+
+        Of equal ones the last that came wins; null is below every value, NaN above every number. The columns stay as
+        they are. Behind windows take `top(1, by=…)`.
+        """
+        check_top(1, by)
+        if self._declared.window is not None:
+            raise SettingsError("last() is not for windows, which end: take .top(1, by=…), which gives one row of each")
+
+        def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> LastSpec:
+            return LastSpec(operator, inputs[0], by)
+
+        return self._declare(name, "last", specify, (replace(self._declared, plain=True),))
+
+    def _drop_duplicates(self, within_us: int | None, late: LatePolicy, name: str | None) -> Stream:
+        if self._declared.window is not None:
+            raise SettingsError("drop_duplicates() is not for windows: name columns, and give within= for the time")
+        if late not in get_args(LatePolicy) or (within_us is None and late != "drop"):
+            raise SettingsError(
+                f"drop_duplicates(late={late!r}): allowed are 'drop', 'dead_letter' and 'stream', with within="
+            )
+        self._refuse_dead_letters(late)
+
+        def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> DuplicatesSpec:
+            return DuplicatesSpec(operator, inputs[0], within_us, late)
+
+        declared = replace(self._declared, timed=within_us is not None, plain=True)
+        return self._declare(name, "drop_duplicates", specify, (declared,))
 
     def top(
         self,

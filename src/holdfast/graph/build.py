@@ -73,6 +73,8 @@ class InputDeclaration:
     window_place: int = 0
     timed: bool = False
     """Whether each row needs an event time."""
+    plain: bool = False
+    """Whether `window_start` among the keys is a column like any other, and not the window before."""
 
     @property
     def shown_keys(self) -> tuple[str, ...]:
@@ -234,7 +236,7 @@ class _Builder:
 
     def _with_given_window(self, declared: InputDeclaration) -> InputDeclaration:
         """The input, keyed by the window of the operators before it where `window_start` is among its keys."""
-        if declared.window is not None or WINDOW_START not in declared.key_columns:
+        if declared.window is not None or declared.plain or WINDOW_START not in declared.key_columns:
             return declared
         windows = {
             self._specs[path.origin.operator].output_window

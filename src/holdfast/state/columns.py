@@ -113,9 +113,10 @@ class Column:
         """Gathered values as an Arrow array of the field's type; the array may share their memory."""
         if self.fixed_width:
             return fixed_array(values, valid, self.field.type)
-        objects = values.tolist()
         if not valid.all():
-            objects = [value if ok else None for value, ok in zip(objects, valid.tolist(), strict=True)]
+            values = values.copy()
+            values[~valid] = None
+        objects = values.tolist()
         try:
             if self._msgpack:
                 encode = msgspec.msgpack.Encoder().encode
