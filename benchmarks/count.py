@@ -80,6 +80,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--backend", choices=["hashmap"], default="hashmap")
     parser.add_argument("--parallelism", type=int, default=2)
     parser.add_argument("--task-managers", type=int, default=1)
+    parser.add_argument("--senders", type=int, help="that stay; 0: short Spark jobs; by default as many as fit")
     parser.add_argument("--master", default="local[4]")
     parser.add_argument("--rows-per-batch", type=int, default=5_000_000)
     parser.add_argument("--against-flink", action="store_true")
@@ -116,6 +117,7 @@ def run(options: argparse.Namespace, combine: bool) -> dict[str, Any]:
             storage=f"file://{folder}/storage",
             parallelism=options.parallelism,
             task_managers=options.task_managers,
+            senders=options.senders,
             checkpoint=hf.CheckpointConfig(trigger=hf.every(options.interval)),
             task_manager=hf.TaskManagerConfig(memory="4GB"),
             max_rows_per_batch=options.rows_per_batch,

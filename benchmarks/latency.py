@@ -52,6 +52,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--keys", type=int, default=100)
     parser.add_argument("--checkpoint-interval", "--interval", dest="interval", default="500ms")
+    parser.add_argument("--senders", type=int, help="that stay; 0: short Spark jobs; by default as many as fit")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     return parser.parse_args(argv)
 
@@ -88,6 +89,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             name="latency",
             storage=f"file://{folder}/storage",
             parallelism=2,
+            senders=options.senders,
             checkpoint=hf.CheckpointConfig(trigger=hf.every(options.interval)),
         )
         counts = job.read(hf.FileSource(f"{files.folder}/*.parquet")).key_by("k")
