@@ -2,6 +2,18 @@
 
 import pytest
 
+from holdfast.jobmaster import program_end
+
+STOP_S_MAX = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _queries_end_with_their_test():
+    """A test that fails must not leave a query behind, whose processes would hold the slots of the next tests."""
+    yield
+    for master in [each for each in program_end._started if each.active]:
+        master.stop(STOP_S_MAX)
+
 
 def pytest_collection_modifyitems(items):
     for item in items:
