@@ -79,10 +79,12 @@ def test_the_death_of_a_sender_costs_its_units_only(spark, tmp_path):
     job, held = held_job(spark, tmp_path, sink, senders=2)
     query = job.start()
     pid = held.process()
+    until(lambda: len(serving(query)) == 2)
+    before = serving(query)
     os.kill(pid, signal.SIGKILL)
     held.go()
     query.processAllAvailable()
-    until(lambda: serving(query) != [1, 2] and len(serving(query)) == 2)
+    until(lambda: len(serving(query)) == 2 and len({*serving(query), *before}) == 3)
     assert newest(sink) == sums(800)
     assert query.restarts == []
     assert len(query.recentProgress) == 2, "the batch was run once"
@@ -126,11 +128,13 @@ def test_a_task_manager_is_replaced_though_senders_have_all_the_other_slots(spar
     held.go()
     query = job.start()
     query.processAllAvailable()
+    until(lambda: len(serving(query)) == 2)
+    before = serving(query)
     kill_task_manager(query, 1)
     until(lambda: len(query.restarts) == 1)
     query.processAllAvailable()
     assert newest(sink) == sums(800)
-    assert serving(query) == [1, 2], "the same senders go on"
+    assert serving(query) == before, "the same senders go on"
     query.stop()
 
 
@@ -198,6 +202,7 @@ def test_a_sender_that_idles_takes_no_processor_time(spark, tmp_path):
     job.read(hf.FileSource(f"{tmp_path}/in/*.parquet")).write(sink)
     query = job.start()
     query.processAllAvailable()
+    until(lambda: len(serving(query)) == 2)
     before = {pid: _processor_s(pid) for pid in (each.pid for each in senders(query).values())}
     began_s = time.monotonic()
     until(lambda: time.monotonic() - began_s > IDLE_S)
