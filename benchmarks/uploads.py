@@ -22,11 +22,11 @@ import pyarrow as pa
 from obstore.store import MemoryStore
 
 from holdfast.changelog.writer import ChangelogWriter
+from holdfast.changelog_config import RetryPolicy
 from holdfast.formats.log_objects import LogId
 from holdfast.state.table import merge_changes, stored_schema
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.scheduler import ManualScheduler
-from holdfast.uploads.retries import RetryPolicy
 from holdfast.uploads.uploader import LOGS, Uploader
 
 LEAST_MS = 200.0

@@ -9,13 +9,13 @@ from obstore.store import MemoryStore
 
 from changelog_world import LOG
 from holdfast.changelog.writer import ChangelogWriter
+from holdfast.changelog_config import RetryPolicy
 from holdfast.formats.handles import LogPiece
 from holdfast.formats.log_objects import read_piece
 from holdfast.state.table import merge_changes
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.storage.store import ObjectStore
 from holdfast.testing.stores import Fault, FaultyStore
-from holdfast.uploads.retries import RetryPolicy
 from holdfast.uploads.uploader import Uploader
 
 RETRIES = RetryPolicy.fixed(3, timeout=None, next_attempt_delay=0)

@@ -7,6 +7,7 @@ import pyarrow as pa
 from obstore.store import MemoryStore
 
 from holdfast.changelog.writer import ChangelogWriter
+from holdfast.changelog_config import RetryPolicy
 from holdfast.formats.handles import LogPiece
 from holdfast.formats.log_objects import LogId, read_piece
 from holdfast.state.table import merge_changes, stored_schema
@@ -14,7 +15,6 @@ from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.storage.store import ObjectStore
 from holdfast.testing.scheduler import ManualScheduler
 from holdfast.testing.stores import Fault, FaultyStore
-from holdfast.uploads.retries import RetryPolicy
 from holdfast.uploads.uploader import LOGS, Uploader
 
 SCHEMA = stored_schema(pa.schema([("k", pa.string())]), pa.schema([("n", pa.int64())]))

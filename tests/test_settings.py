@@ -7,8 +7,10 @@ import pytest
 
 from holdfast.errors import SettingsError
 from holdfast.settings import (
+    ChangelogConfig,
     CheckpointConfig,
     HashMapState,
+    RetryPolicy,
     RocksDBState,
     TaskManagerConfig,
     available_now,
@@ -71,9 +73,23 @@ def test_defaults_are_flinks_where_the_meaning_is_the_same() -> None:
     assert config.trigger == every("10s")
     assert (config.timeout_s, config.min_pause_s, config.max_concurrent) == (600, 0, 1)
     assert (config.tolerable_failed_checkpoints, config.tolerable_failure_timeout_s) == (0, None)
-    assert (config.persist_delay_s, config.persist_size_threshold_bytes) == (0.01, 10 << 20)
-    assert (config.in_flight_max_bytes, config.object_size_max_bytes) == (100 << 20, 8 << 20)
-    assert config.materialization_interval_s == 600
+    changelog = config.changelog_settings
+    assert changelog.enabled
+    assert (changelog.persist_delay_s, changelog.persist_bytes_max) == (0.01, 10 << 20)
+    assert (changelog.in_flight_bytes_max, changelog.object_bytes_max) == (100 << 20, 8 << 20)
+    assert changelog.preempt_bytes_max == 5 << 20
+    assert changelog.materialization_interval_s == 600
+    retries = (changelog.upload_attempts_max, changelog.attempt_timeout_s, changelog.next_attempt_delay_s)
+    assert retries == (3, 1.0, 0.5)
+
+
+def test_switching_the_changelog_off_is_short_for_a_config_without_one() -> None:
+    assert CheckpointConfig(changelog=False).changelog_settings == ChangelogConfig(enabled=False).settings()
+    assert CheckpointConfig(changelog=True).changelog_settings == ChangelogConfig().settings()
+
+
+def test_a_retry_policy_takes_its_arguments_in_one_order_however_it_is_made() -> None:
+    assert RetryPolicy(5, "2s", "3ms") == RetryPolicy.fixed(5, "2s", "3ms")
 
 
 @pytest.mark.parametrize(
@@ -90,6 +106,21 @@ def test_defaults_are_flinks_where_the_meaning_is_the_same() -> None:
         {"tolerable_failed_checkpoints": True},
         {"tolerable_failure_timeout": 0},
         {"unpublished_max": 0},
+        {"changelog": "off"},
+    ],
+    ids=lambda wrong: "-".join(wrong),
+)
+def test_a_checkpoint_setting_that_is_not_allowed_is_named(wrong: dict[str, Any]) -> None:
+    ((name, value),) = wrong.items()
+    with pytest.raises(SettingsError, match=f"{name}=.*allowed") as refusal:
+        CheckpointConfig(**wrong)
+    assert repr(value) in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"enabled": "off"},
         {"log_handles_max": 0},
         {"log_ratio_max": 0},
         {"log_ratio_max": "2"},
@@ -103,10 +134,10 @@ def test_defaults_are_flinks_where_the_meaning_is_the_same() -> None:
     ],
     ids=lambda wrong: "-".join(wrong),
 )
-def test_a_checkpoint_setting_that_is_not_allowed_is_named(wrong: dict[str, Any]) -> None:
+def test_a_changelog_setting_that_is_not_allowed_is_named(wrong: dict[str, Any]) -> None:
     ((name, value),) = wrong.items()
     with pytest.raises(SettingsError, match=f"{name}=.*allowed") as refusal:
-        CheckpointConfig(**wrong)
+        ChangelogConfig(**wrong)
     assert repr(value) in str(refusal.value)
 
 

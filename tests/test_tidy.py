@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, str] = {
     # Control: the JobMaster executes what the pure rules decide, and the journal remembers.
     "jobmaster": "checkpoint exchange execution formats functions graph journal maintenance protocol recovery "
     "settings sinks sources state storage taskmanager",
-    "settings": "checkpoint.triggers uploads.retries",
+    "settings": "checkpoint.triggers",
     "checkpoint": "settings",
     "execution": "settings",
     "journal": "storage",
@@ -47,6 +47,7 @@ MAY_IMPORT: dict[str, str] = {
     "formats": "storage",
     "storage": "",
     # Leaves, which every room may import.
+    "changelog_config": "",
     "availability": "",
     "clock": "",
     "equality": "",
@@ -74,6 +75,7 @@ SUBROOMS: dict[str, str] = {
 modules that lie in no folder."""
 
 LEAVES = {
+    "changelog_config",
     "availability",
     "clock",
     "equality",

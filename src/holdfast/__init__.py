@@ -43,6 +43,7 @@ from holdfast.functions.windows.declared import session_window, window
 from holdfast.job import Job
 from holdfast.query import Query
 from holdfast.settings import (
+    ChangelogConfig,
     CheckpointConfig,
     FailoverConfig,
     HashMapState,
@@ -73,6 +74,7 @@ __all__ = [
     "BadRecord",
     "BatchFunction",
     "CallbackSink",
+    "ChangelogConfig",
     "CheckpointConfig",
     "CheckpointFailed",
     "CorruptObject",

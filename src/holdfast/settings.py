@@ -6,14 +6,16 @@ user wrote; properties with the unit in their name (`timeout_s`, `memory_bytes`)
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from holdfast.changelog_config import ChangelogConfig, ChangelogSettings, RetryPolicy
 from holdfast.checkpoint.triggers import CheckpointTrigger, Cron, Every, Manual, cron, every, manual
 from holdfast.errors import SettingsError
-from holdfast.units import Duration, Size, duration_s, size_bytes
-from holdfast.uploads.retries import RetryPolicy
+from holdfast.units import Duration, Size, above_zero, duration_s, size_bytes, whole_number
 
 __all__ = [
     "AvailableNow",
+    "ChangelogConfig",
     "CheckpointConfig",
     "CheckpointTrigger",
     "Cron",
@@ -40,7 +42,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """When checkpoints are taken, what of them may fail, and how the changelog is written.
+    """When checkpoints are taken, what of them may fail, and how state is logged.
 
     Parameters
     ----------
@@ -63,25 +65,8 @@ class CheckpointConfig:
     unpublished_max
         Recorded groups of output that a sink may lag behind; at that number planning of batches stops.
     changelog
-        Whether changes of state are logged, so that a checkpoint stores only those. False: a checkpoint stores the
-        tables themselves (of RocksDB, files that are new), and a batch waits with its commit until they are captured.
-        It can be switched at each start.
-    log_handles_max, log_ratio_max, materialization_interval
-        With a changelog: a table is materialized when its log has that many pieces, or will be larger than so many
-        times the stored table once that is done (None: 0.09 in RocksDB, of which only new files are stored, 1 in
-        memory), or when the interval is over; but, unless the log grows fast, not before a fifth of the time has
-        passed that the one before took.
-    persist_delay, persist_size_threshold
-        How long, and up to what size, requests to persist wait for others to share an object with.
-    preemptive_persist_threshold
-        What a table's log may have pending before it is uploaded without waiting for a checkpoint; a quarter of it
-        shortly before the next one is expected.
-    object_size_max
-        A changelog object is split at this size.
-    in_flight_max
-        Bytes a TaskManager may have in upload; past it, batches wait.
-    retries
-        How uploads are retried: `RetryPolicy.none()` or `RetryPolicy.fixed(max_attempts, timeout, next_attempt_delay)`.
+        A `ChangelogConfig`: how changes of state are logged, materialized and uploaded. True is `ChangelogConfig()`,
+        False is `ChangelogConfig(enabled=False)`: a checkpoint stores the tables themselves.
     """
 
     trigger: CheckpointTrigger = field(default_factory=lambda: every("10s"))
@@ -92,16 +77,7 @@ class CheckpointConfig:
     tolerable_failure_timeout: Duration | None = None
     outage_timeout: Duration | None = "10min"
     unpublished_max: int = 100
-    changelog: bool = True
-    log_handles_max: int = 64
-    log_ratio_max: float | None = None
-    materialization_interval: Duration = "10min"
-    persist_delay: Duration = "10ms"
-    persist_size_threshold: Size = "10MB"
-    preemptive_persist_threshold: Size = "5MB"
-    object_size_max: Size = "8MB"
-    in_flight_max: Size = "100MB"
-    retries: RetryPolicy = field(default_factory=RetryPolicy.fixed)
+    changelog: ChangelogConfig | bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.trigger, CheckpointTrigger):
@@ -109,38 +85,18 @@ class CheckpointConfig:
                 f"trigger={self.trigger!r} is not allowed: use every('10s'), cron('0 * * * *'), manual(), "
                 "or an object with next_due(now_s, last_s)"
             )
-        _above_zero(self.timeout_s, "timeout", self.timeout)
-        _above_zero(self.materialization_interval_s, "materialization_interval", self.materialization_interval)
+        above_zero(self.timeout_s, "timeout", self.timeout)
         duration_s(self.min_pause, "min_pause")
-        duration_s(self.persist_delay, "persist_delay")
         if self.tolerable_failure_timeout is not None:
             limit_s = duration_s(self.tolerable_failure_timeout, "tolerable_failure_timeout")
-            _above_zero(limit_s, "tolerable_failure_timeout", self.tolerable_failure_timeout)
+            above_zero(limit_s, "tolerable_failure_timeout", self.tolerable_failure_timeout)
         if self.outage_timeout is not None:
-            _above_zero(self.outage_limit[0], "outage_timeout", self.outage_timeout)
-        _whole(self.max_concurrent, "max_concurrent", 1)
-        _whole(self.tolerable_failed_checkpoints, "tolerable_failed_checkpoints", 0)
-        _whole(self.unpublished_max, "unpublished_max", 1)
-        if not isinstance(self.changelog, bool):
-            raise SettingsError(f"changelog={self.changelog!r}: allowed is True or False")
-        _whole(self.log_handles_max, "log_handles_max", 1)
-        ratio = self.log_ratio_max
-        if ratio is not None and (not isinstance(ratio, (int, float)) or not ratio > 0):
-            raise SettingsError(f"log_ratio_max={ratio!r}: allowed is a number above zero, or None")
-        _above_zero(self.object_size_max_bytes, "object_size_max", self.object_size_max)
-        _above_zero(self.in_flight_max_bytes, "in_flight_max", self.in_flight_max)
-        _above_zero(
-            self.preemptive_persist_threshold_bytes, "preemptive_persist_threshold", self.preemptive_persist_threshold
-        )
-        if not isinstance(self.retries, RetryPolicy):
-            raise SettingsError(
-                f"retries={self.retries!r} is not allowed: use RetryPolicy.none() or RetryPolicy.fixed(max_attempts=3)"
-            )
-        if self.persist_size_threshold_bytes > self.in_flight_max_bytes:
-            raise SettingsError(
-                f"persist_size_threshold={self.persist_size_threshold!r} is above in_flight_max="
-                f"{self.in_flight_max!r}: it would never be reached; allowed is at most in_flight_max"
-            )
+            above_zero(self.outage_limit[0], "outage_timeout", self.outage_timeout)
+        whole_number(self.max_concurrent, "max_concurrent", 1)
+        whole_number(self.tolerable_failed_checkpoints, "tolerable_failed_checkpoints", 0)
+        whole_number(self.unpublished_max, "unpublished_max", 1)
+        if not isinstance(self.changelog, (ChangelogConfig, bool)):
+            raise SettingsError(f"changelog={self.changelog!r}: allowed is a ChangelogConfig(…), True or False")
 
     @property
     def timeout_s(self) -> float:
@@ -161,29 +117,15 @@ class CheckpointConfig:
         limit = self.outage_timeout
         return (math.inf if limit is None else duration_s(limit, "outage_timeout")), limit
 
-    @property
-    def materialization_interval_s(self) -> float:
-        return duration_s(self.materialization_interval, "materialization_interval")
+    @cached_property
+    def changelog_settings(self) -> ChangelogSettings:
+        """The numbers of `changelog`."""
+        return self.changelog_config.settings()
 
     @property
-    def persist_delay_s(self) -> float:
-        return duration_s(self.persist_delay, "persist_delay")
-
-    @property
-    def persist_size_threshold_bytes(self) -> int:
-        return size_bytes(self.persist_size_threshold, "persist_size_threshold")
-
-    @property
-    def preemptive_persist_threshold_bytes(self) -> int:
-        return size_bytes(self.preemptive_persist_threshold, "preemptive_persist_threshold")
-
-    @property
-    def object_size_max_bytes(self) -> int:
-        return size_bytes(self.object_size_max, "object_size_max")
-
-    @property
-    def in_flight_max_bytes(self) -> int:
-        return size_bytes(self.in_flight_max, "in_flight_max")
+    def changelog_config(self) -> ChangelogConfig:
+        """The value of `changelog`, of which a bool is a short form."""
+        return ChangelogConfig(enabled=self.changelog) if isinstance(self.changelog, bool) else self.changelog
 
 
 MEMORY_BYTES_MIN = 16 << 20
@@ -231,7 +173,7 @@ class TaskManagerConfig:
             raise SettingsError(f"heartbeat_timeout={self.heartbeat_timeout!r} is not allowed: at least '2s'")
         if not isinstance(self.local_recovery, bool):
             raise SettingsError(f"local_recovery={self.local_recovery!r}: allowed is True or False")
-        _above_zero(
+        above_zero(
             size_bytes(self.local_recovery_max, "local_recovery_max"), "local_recovery_max", self.local_recovery_max
         )
         allowed = "two whole numbers, first <= last, from 1 to 65535, or (0, 0) for any free port"
@@ -295,16 +237,16 @@ class FailoverConfig:
     commit_timeout: Duration | None = "5min"
 
     def __post_init__(self) -> None:
-        _whole(self.batch_attempts, "batch_attempts", 1)
-        _whole(self.restarts_max, "restarts_max", 0)
-        _whole(self.losses_max, "losses_max", 0)
+        whole_number(self.batch_attempts, "batch_attempts", 1)
+        whole_number(self.restarts_max, "restarts_max", 0)
+        whole_number(self.losses_max, "losses_max", 0)
         for name in ("losses_window", "backoff_first", "backoff_max", "start_timeout"):
             value = getattr(self, name)
-            _above_zero(duration_s(value, name), name, value)
+            above_zero(duration_s(value, name), name, value)
         for name in ("deploy_timeout", "process_timeout", "commit_timeout"):
             limit_s = self.limit_s(name)
             if limit_s is not None:
-                _above_zero(limit_s, name, getattr(self, name))
+                above_zero(limit_s, name, getattr(self, name))
         if self.backoff_first_s > self.backoff_max_s:
             raise SettingsError(
                 f"backoff_first={self.backoff_first!r} is above backoff_max={self.backoff_max!r}; allowed is at most "
@@ -353,7 +295,7 @@ class RocksDBState:
     cache_max_entries: int = 0
 
     def __post_init__(self) -> None:
-        _whole(self.cache_max_entries, "cache_max_entries", 0)
+        whole_number(self.cache_max_entries, "cache_max_entries", 0)
 
 
 StateBackend = HashMapState | RocksDBState
@@ -408,13 +350,3 @@ def processing_time(interval: Duration = "0s") -> ProcessingTime:
 def available_now(timeout: Duration | None = None, drain: bool = False) -> AvailableNow:
     """All that is there now, then end; see `AvailableNow`."""
     return AvailableNow(timeout, drain)
-
-
-def _above_zero(number: float, name: str, value: object) -> None:
-    if not number > 0:
-        raise SettingsError(f"{name}={value!r}: allowed is anything above zero")
-
-
-def _whole(value: object, name: str, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise SettingsError(f"{name}={value!r}: allowed is a whole number of at least {least}")

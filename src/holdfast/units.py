@@ -63,6 +63,18 @@ def size_bytes(value: Size, field: str) -> int:
     return int(size)
 
 
+def above_zero(number: float, field: str, value: object) -> None:
+    """Refuse a `number` that is not above zero; `value` is what the user gave for the setting `field`."""
+    if not number > 0:
+        raise SettingsError(f"{field}={value!r}: allowed is anything above zero")
+
+
+def whole_number(value: object, field: str, least: int) -> None:
+    """Refuse a `value` of the setting `field` that is not a whole number of at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise SettingsError(f"{field}={value!r}: allowed is a whole number of at least {least}")
+
+
 def _quantity(value: object, units: dict[str, float] | dict[str, int], field: str, allowed: str) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value

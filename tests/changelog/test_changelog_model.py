@@ -14,11 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from changelog_world import Waiting, World, change
 from holdfast.changelog.writer import NeededLog
+from holdfast.changelog_config import RetryPolicy
 from holdfast.errors import StorageError
 from holdfast.formats.handles import LogPiece
 from holdfast.testing.stores import Fault
 from holdfast.uploads.janitor import AGAIN_S
-from holdfast.uploads.retries import RetryPolicy
 from holdfast.uploads.uploader import LOGS
 
 KEYS = ("a", "b", "c")

@@ -8,11 +8,11 @@ import pytest
 from changelog_harness import RETRIES, Harness, wait_until
 from changelog_world import LOG, SCHEMA, change, spans
 from holdfast.changelog.writer import ChangelogWriter
+from holdfast.changelog_config import RetryPolicy
 from holdfast.errors import CheckpointFailed, SettingsError, StorageError
 from holdfast.formats.log_objects import LogId
 from holdfast.state.table import merge_changes
 from holdfast.testing.stores import Fault
-from holdfast.uploads.retries import RetryPolicy
 from holdfast.uploads.uploader import Uploader
 
 

@@ -140,6 +140,6 @@ def test_a_running_query_refuses_to_switch():
     query.stop()
 
 
-def test_the_setting_is_a_bool():
-    with pytest.raises(hf.SettingsError, match="changelog='off': allowed is True or False"):
+def test_the_setting_is_a_changelog_config_or_a_bool():
+    with pytest.raises(hf.SettingsError, match="changelog='off': allowed is a ChangelogConfig"):
         hf.CheckpointConfig(changelog="off")  # type: ignore[arg-type]

@@ -81,7 +81,7 @@ def test_ten_checkpoints_a_second_for_ten_minutes_leave_small_records_and_a_shor
     for kind in ("JournalName", "ManifestName", "CommittablesName"):
         assert max(early.by_kind[kind], late.by_kind[kind]) < METADATA_BYTES_MAX, kind
     # Of each subtask, the log since its last materialization, and the one before while no checkpoint has used that.
-    objects_max = SUBTASKS * 2 * config.log_handles_max + 60
+    objects_max = SUBTASKS * 2 * config.changelog_settings.log_handles_max + 60
     assert max(early.objects, late.objects) <= objects_max < CHECKPOINTS / 10
     assert late.stored_bytes <= 2 * early.stored_bytes
 

@@ -51,7 +51,9 @@ class Job:
             state=self.state,
             parallelism=parallelism,
             task_managers=min(2, parallelism),
-            checkpoint=hf.CheckpointConfig(trigger=hf.manual(), log_handles_max=self.log_handles_max),
+            checkpoint=hf.CheckpointConfig(
+                trigger=hf.manual(), changelog=hf.ChangelogConfig(log_handles_max=self.log_handles_max)
+            ),
             task_manager=hf.TaskManagerConfig(local_dir=str(self.tmp_path), local_recovery=local_recovery),
         )
         job.read(self.feed).key_by("k").aggregate(n=hf.count(), total=hf.sum("v"), name="sums").write(self.sink)

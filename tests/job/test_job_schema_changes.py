@@ -53,7 +53,11 @@ class Say(hf.ProcessFunction):
 
 
 def job(storage, state, states, *batches, sink=None):
-    made = new_job(storage, state=state, checkpoint=hf.CheckpointConfig(trigger=hf.manual(), log_handles_max=1))
+    made = new_job(
+        storage,
+        state=state,
+        checkpoint=hf.CheckpointConfig(trigger=hf.manual(), changelog=hf.ChangelogConfig(log_handles_max=1)),
+    )
     function = type("Declared", (Say,), dict(states))()
     stream = made.read(script(*batches, name="script")).key_by("k").process(function, OUT, name="f")
     stream.write(sink or hf.MemorySink(name="out"))
@@ -173,7 +177,11 @@ def test_aggregates_come_and_go_and_their_results_stay(state):
     storage, sink = new_storage(), hf.MemorySink(name="out")
 
     def counted(*batches, **aggregates):
-        made = new_job(storage, state=state, checkpoint=hf.CheckpointConfig(trigger=hf.manual(), log_handles_max=1))
+        made = new_job(
+            storage,
+            state=state,
+            checkpoint=hf.CheckpointConfig(trigger=hf.manual(), changelog=hf.ChangelogConfig(log_handles_max=1)),
+        )
         keyed = made.read(script(*batches, name="script")).key_by("k")
         keyed.aggregate(**aggregates, name="per-key").map_batches(as_text, "k BIGINT, seen STRING").write(sink)
         return made

@@ -42,7 +42,7 @@ def stored_by_a_job_of_every_kind(tmp_path) -> dict[str, bytes]:
     job = new_job(
         bad_records="dead_letter",
         dead_letters=f"file://{tmp_path}",
-        checkpoint=hf.CheckpointConfig(trigger=hf.manual(), log_handles_max=1),
+        checkpoint=hf.CheckpointConfig(trigger=hf.manual(), changelog=hf.ChangelogConfig(log_handles_max=1)),
     )
     feed = Feed()
     keyed = job.read(feed).key_by("k")

@@ -68,12 +68,21 @@ def test_what_changed_survives_a_failover_and_the_next_start_goes_by_its_code(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"changelog": False}, "changelog=False: this query runs with changelog=True, and it can be changed only"),
-        ({"persist_delay": "1s"}, "persist_delay='1s': this query runs with persist_delay='10ms'"),
-        ({"checkpoint": hf.CheckpointConfig(log_handles_max=2)}, "log_handles_max=2: this query runs with"),
+        ({"changelog": False}, "changelog.enabled=False: this query runs with changelog.enabled=True, and it can be"),
+        (
+            {"changelog": hf.ChangelogConfig(persist_delay="1s")},
+            "changelog.persist_delay='1s': this query runs with changelog.persist_delay='10ms'",
+        ),
+        (
+            {"checkpoint": hf.CheckpointConfig(changelog=hf.ChangelogConfig(log_handles_max=2))},
+            "changelog.log_handles_max=2: this query runs with",
+        ),
         ({"interval": "1s"}, "update() got interval, which CheckpointConfig does not have"),
         ({"timeout": 0}, "timeout=0: allowed is anything above zero"),
-        ({"timeout": "1s", "retries": hf.RetryPolicy.none()}, "retries="),
+        (
+            {"timeout": "1s", "changelog": hf.ChangelogConfig(retries=hf.RetryPolicy.none())},
+            "changelog.retries=RetryPolicy.none()",
+        ),
     ],
     ids=["changelog", "uploads", "as a whole", "unknown", "value", "among others"],
 )

@@ -87,9 +87,9 @@ def build(shape: Shape, folder: Path, spark: Any = None, storage: str | None = N
         max_rows_per_batch=shape.rows_per_batch,
         checkpoint=hf.CheckpointConfig(
             trigger=hf.every(shape.interval_s),
-            log_handles_max=shape.log_handles_max,
             max_concurrent=shape.max_concurrent,
             tolerable_failed_checkpoints=1000,
+            changelog=hf.ChangelogConfig(log_handles_max=shape.log_handles_max),
         ),
         failover=KILLED_OFTEN,
         **more,

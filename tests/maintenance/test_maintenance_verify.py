@@ -77,7 +77,9 @@ def test_a_whole_storage_is_well_and_is_left_as_it_is(storage: Path) -> None:
 def test_what_every_backend_stores_is_read(
     state: hf.HashMapState | hf.RocksDBState, changelog: bool, tmp_path: Path
 ) -> None:
-    config = hf.CheckpointConfig(trigger=hf.manual(), log_handles_max=2, changelog=changelog)
+    config = hf.CheckpointConfig(
+        trigger=hf.manual(), changelog=hf.ChangelogConfig(log_handles_max=2, enabled=changelog)
+    )
     wanted = "dstl" if changelog else "shared"
     run_every_kind(
         tmp_path, 3, lambda storage: wanted in {area(name) for name in needed(storage)}, state=state, checkpoint=config
@@ -184,7 +186,7 @@ class Overtaken(SlowStore):
 
 def test_a_running_job_that_subsumes_what_is_being_verified_has_lost_nothing(tmp_path: Path) -> None:
     write_files(tmp_path / "in", 1)
-    config = hf.CheckpointConfig(trigger=hf.manual(), log_handles_max=1)
+    config = hf.CheckpointConfig(trigger=hf.manual(), changelog=hf.ChangelogConfig(log_handles_max=1))
     job = job_of_every_kind(tmp_path, checkpoint=config)
     query = start(job, hf.processing_time())
     try:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from obstore.store import MemoryStore
 
+from holdfast.changelog_config import RetryPolicy
 from holdfast.formats.handles import TableHandle
 from holdfast.formats.log_objects import LogId
 from holdfast.materialize.policy import AWAITED
@@ -21,7 +22,6 @@ from holdfast.state.backends import new_table
 from holdfast.state.table import StateTable
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.stores import Fault, FaultyStore
-from holdfast.uploads.retries import RetryPolicy
 from holdfast.uploads.uploader import Uploader
 
 KEYS, VALUES, GROUPS = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())]), 16

@@ -35,7 +35,7 @@ class Subtask:
         self.shared_open = threading.Event()
         self.shared_open.set()
         self.clock = ManualClock()
-        self.uploader = Uploader(FaultyStore(self.inner, self._fault), 1, 1, retries=RetryPolicy(1, 0.0))
+        self.uploader = Uploader(FaultyStore(self.inner, self._fault), 1, 1, retries=RetryPolicy.none())
         self.table = StateTable(KEYS, VALUES, 16)
         self.keyed = LoggedTable(LogId("count", "state", 0, 16), self.table, self.uploader, policy, self.clock)
         self.batch = -1
@@ -240,6 +240,7 @@ def test_aborted_checkpoints_let_go_of_the_log_that_a_newer_base_replaces_and_a_
     for number in range(2, 12):
         subtask.run(number)
         subtask.keyed.checkpoint(number, subtask.batch).result(30)
+        subtask.uploader.in_background(lambda: None).result(30)  # after the materialization, if one runs
         subtask.keyed.aborted(number)
     wait_until(lambda: len(subtask.names()) <= 6)
     assert set(completed.objects()) <= set(subtask.names())

@@ -34,7 +34,7 @@ class Subtask:
     def __init__(self, folder: Path, limit: int) -> None:
         self.inner = ObstoreStore("memory://", MemoryStore())
         self.clock = ManualClock()
-        self.uploader = Uploader(self.inner, 1, 1, retries=RetryPolicy(1, 0.0))
+        self.uploader = Uploader(self.inner, 1, 1, retries=RetryPolicy.none())
         self.table = new_table(RocksDBState(cache_max_entries=limit), str(folder), KEYS, VALUES, GROUPS)
         policy = MaterializationPolicy(interval_s=1.0, log_handles_max=1000)
         self.keyed = LoggedTable(LogId("count", "state", 0, GROUPS), self.table, self.uploader, policy, self.clock)

@@ -84,7 +84,9 @@ class Job:
         self.stop()
         self.epoch += 1
         self.changelog = changelog
-        self.uploader = Uploader(self.store, self.epoch, 1, retries=RetryPolicy(self.attempts_max, 0.0))
+        self.uploader = Uploader(
+            self.store, self.epoch, 1, retries=RetryPolicy(self.attempts_max, next_attempt_delay=0.0)
+        )
         self.models = {self.batch: Counter(self.recorded_model)}
         self.cuts, self.last_cut = [], self.batch
         edges = [-(-GROUPS * index // parallelism) for index in range(parallelism + 1)]

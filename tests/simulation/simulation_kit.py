@@ -8,7 +8,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.uploads.retries import RetryPolicy
+from holdfast.changelog_config import RetryPolicy
 
 MAX_PARALLELISM = 8
 SPEED = 25.0
@@ -34,8 +34,8 @@ class HastyClock:
 def short_waits() -> Iterator[None]:
     """What waits for a store that fails waits milliseconds, in this process."""
 
-    def hasty(attempts: int, delay_s: float, timeout_s: float | None) -> RetryPolicy:
-        return RetryPolicy(attempts, min(delay_s, 0.004), timeout_s)
+    def hasty(max_attempts: int, timeout: float | None, next_attempt_delay: float) -> RetryPolicy:
+        return RetryPolicy(max_attempts, timeout, min(next_attempt_delay, 0.004))
 
     with (
         mock.patch("holdfast.journal.patience.DELAY_S_MAX", 0.004),

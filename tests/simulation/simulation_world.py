@@ -29,6 +29,7 @@ from simulation_windows import TimedSource, check_panes, write_windows
 
 import holdfast as hf
 from holdfast import errors, failpoints
+from holdfast.changelog_config import RetryPolicy
 from holdfast.graph.build import build_program
 from holdfast.graph.program import Program
 from holdfast.journal.cleanup import carry_out
@@ -42,7 +43,6 @@ from holdfast.sinks.base import Sink
 from holdfast.storage import names
 from holdfast.storage.retrying import RetryingStore
 from holdfast.testing.run import start_on
-from holdfast.uploads.retries import RetryPolicy
 
 Condition = Callable[[], object]
 LIFE_S_MAX = 3_000.0
@@ -150,13 +150,15 @@ class World:
                 timeout=life.checkpoint_timeout_s,
                 max_concurrent=life.max_concurrent,
                 tolerable_failed_checkpoints=2,
-                log_handles_max=life.log_handles_max,
-                materialization_interval=life.materialization_interval_s,
-                object_size_max=life.object_bytes_max,
-                preemptive_persist_threshold=life.preempt_bytes_max,
-                retries=RetryPolicy.fixed(life.upload_attempts_max, life.upload_timeout_s, "100ms"),
-                changelog=life.changelog,
                 outage_timeout=life.outage_timeout_s,
+                changelog=hf.ChangelogConfig(
+                    log_handles_max=life.log_handles_max,
+                    materialization_interval=life.materialization_interval_s,
+                    object_size_max=life.object_bytes_max,
+                    preemptive_persist_threshold=life.preempt_bytes_max,
+                    retries=RetryPolicy.fixed(life.upload_attempts_max, life.upload_timeout_s, "100ms"),
+                    enabled=life.changelog,
+                ),
             ),
         )
         source = TimedSource if settings.windowed else FedSource

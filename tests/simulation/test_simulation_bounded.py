@@ -101,7 +101,9 @@ def _no_manifest_of_the_first(operation: str, name: str) -> Fault | None:
 @pytest.mark.timeout(300)
 def test_checkpoints_that_fail_one_after_the_other_store_and_copy_no_more_and_more(tmp_path: Path) -> None:
     clock, store = ManualClock(), open_store("memory://bounded/incomplete")
-    config = hf.CheckpointConfig(trigger=hf.manual(), log_handles_max=8, tolerable_failed_checkpoints=1_000_000)
+    config = hf.CheckpointConfig(
+        trigger=hf.manual(), tolerable_failed_checkpoints=1_000_000, changelog=hf.ChangelogConfig(log_handles_max=8)
+    )
     job = hf.Job(
         None,
         name="bounded",
@@ -145,7 +147,7 @@ def test_checkpoints_that_fail_one_after_the_other_store_and_copy_no_more_and_mo
 def test_many_thousand_checkpoints_store_no_more_than_one_thousand_did(late: int) -> None:
     clock, storage = ManualClock(), f"memory://bounded/{late}"
     store = open_store(storage)
-    config = hf.CheckpointConfig(trigger=hf.manual(), log_handles_max=16)
+    config = hf.CheckpointConfig(trigger=hf.manual(), changelog=hf.ChangelogConfig(log_handles_max=16))
     job = hf.Job(
         None,
         name="bounded",

@@ -50,7 +50,9 @@ def _keyed(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def counting(folder: Path, storage: str, sink: hf.CallbackSink, **config: object) -> hf.Job:
     trigger = hf.every("1s")
-    checkpoint = hf.CheckpointConfig(trigger=trigger, retries=hf.RetryPolicy.none(), **config)  # type: ignore[arg-type]
+    checkpoint = hf.CheckpointConfig(
+        trigger=trigger, changelog=hf.ChangelogConfig(retries=hf.RetryPolicy.none()), **config
+    )  # type: ignore[arg-type]
     job = hf.Job(None, name="waiting", storage=storage, parallelism=2, max_rows_per_batch=9, checkpoint=checkpoint)
     rows = job.read(hf.FileSource(f"{folder}/*.csv", schema="n BIGINT", name="files"))
     rows.map_batches(_keyed, "k BIGINT").key_by("k").aggregate(n=hf.count(), name="counts").write(sink)

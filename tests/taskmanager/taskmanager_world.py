@@ -8,6 +8,7 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
+from holdfast.changelog_config import ChangelogConfig
 from holdfast.exchange.local import LocalSender
 from holdfast.exchange.sender import Sender, UnitAttempt
 from holdfast.formats.handles import TableHandle
@@ -28,7 +29,6 @@ from holdfast.ids import ProcessId, Role
 from holdfast.protocol.streams import SentStream, SentUnit, Streams, by_task_manager
 from holdfast.protocol.taskmanager import (
     Acknowledgement,
-    ChangelogSettings,
     Decline,
     Deployment,
     ExchangeRoute,
@@ -205,7 +205,7 @@ class World:
             program=shipped or program(),
             max_parallelism=MAX_PARALLELISM,
             subtasks=more.pop("subtasks", None) or self.subtasks(more.pop("restore", [])),
-            changelog=ChangelogSettings(persist_delay_s=0.0),
+            changelog=ChangelogConfig(persist_delay=0).settings(),
             **more,
         )
 

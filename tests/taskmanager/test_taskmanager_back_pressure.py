@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from taskmanager_world import HOOKS, World, until
 
+from holdfast.changelog_config import ChangelogConfig, RetryPolicy
 from holdfast.errors import StaleCall
-from holdfast.protocol.taskmanager import ChangelogSettings
 from holdfast.storage.store import open_store
 from holdfast.testing.stores import Fault, FaultyStore
 
@@ -39,7 +39,8 @@ def held():
 def world(tmp_path, held):
     store = FaultyStore(open_store(f"file://{tmp_path}/store"), held)
     world = World(tmp_path, parallelism=1, store=store)
-    small = ChangelogSettings(persist_delay_s=0.0, in_flight_bytes_max=1, attempt_timeout_s=None)
+    patient = RetryPolicy(timeout=None)
+    small = ChangelogConfig(persist_delay=0, persist_size_threshold=1, in_flight_max=1, retries=patient).settings()
     world.task_manager.deploy(msgspec.structs.replace(world.deployment(), changelog=small))
     yield world
     held.opened.set()

@@ -8,6 +8,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from changelog_world import World, change
+from holdfast.changelog_config import RetryPolicy
 from holdfast.errors import SettingsError, StorageError
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.scheduler import ManualScheduler
@@ -16,7 +17,6 @@ from holdfast.uploads.attempts import Upload
 from holdfast.uploads.hedging import EXTRA_REQUESTS_RATIO_MAX, TIMEOUT_S_MIN, Hedging
 from holdfast.uploads.janitor import AGAIN_S, FAILED_AGAIN_S, Janitor
 from holdfast.uploads.puts import Puts
-from holdfast.uploads.retries import RetryPolicy
 from holdfast.uploads.uploader import LOGS, SHARED
 
 HEDGING = RetryPolicy.fixed(3, timeout="1s", next_attempt_delay="500ms")

@@ -13,7 +13,7 @@ from changelog_world import LOG, SCHEMA, World, change
 from holdfast.changelog.writer import ChangelogWriter
 from holdfast.errors import CheckpointFailed
 from holdfast.formats.log_objects import LogId
-from holdfast.settings import CheckpointConfig, SettingsError
+from holdfast.settings import ChangelogConfig, SettingsError
 from holdfast.state.table import merge_changes
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.stores import Fault, SlowStore
@@ -150,7 +150,7 @@ def random_text(like: str) -> str:
 
 def test_a_threshold_above_the_bound_in_flight_is_refused():
     with pytest.raises(SettingsError, match="persist_size_threshold='200MB' is above in_flight_max='100MB'"):
-        CheckpointConfig(persist_size_threshold="200MB")
+        ChangelogConfig(persist_size_threshold="200MB")
 
 
 def test_a_batch_that_waits_for_room_goes_on_when_the_task_manager_closes():

@@ -8,10 +8,10 @@ import pytest
 
 from changelog_world import LOG, change
 from holdfast.changelog.writer import ChangelogWriter
+from holdfast.changelog_config import RetryPolicy
 from holdfast.errors import StorageError
 from holdfast.state.table import merge_changes
 from holdfast.storage.store import ObjectStore, open_store
-from holdfast.uploads.retries import RetryPolicy
 from holdfast.uploads.uploader import Uploader
 
 

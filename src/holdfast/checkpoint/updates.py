@@ -36,12 +36,12 @@ def updated(
             f"update() got {', '.join(unknown)}, which CheckpointConfig does not have; it has {', '.join(known)}"
         )
     changed = replace(config if checkpoint is None else checkpoint, **changes)  # type: ignore[arg-type]
-    for name in known:
-        now, wanted = getattr(config, name), getattr(changed, name)
-        if name not in CHANGEABLE and now != wanted:
+    running, wanted = _fixed(config), _fixed(changed)
+    for name, now in running.items():
+        if now != wanted[name]:
             raise SettingsError(
-                f"{name}={wanted!r}: this query runs with {name}={now!r}, and it can be changed only between two "
-                f"starts; while a query runs, update() changes {', '.join(CHANGEABLE)}"
+                f"{name}={wanted[name]!r}: this query runs with {name}={now!r}, and it can be changed only between "
+                f"two starts; while a query runs, update() changes {', '.join(CHANGEABLE)}"
             )
     return changed
 
@@ -59,6 +59,14 @@ def differences(recorded: Mapping[str, str], config: CheckpointConfig) -> list[s
         for name in CHANGEABLE
         if recorded.get(name, now[name]) != now[name]
     ]
+
+
+def _fixed(config: CheckpointConfig) -> dict[str, object]:
+    """The settings that may not change while a query runs, by name; those of the changelog each by itself."""
+    own = {each.name: getattr(config, each.name) for each in fields(config) if each.name not in CHANGEABLE}
+    del own["changelog"]
+    changelog = config.changelog_config
+    return own | {f"changelog.{each.name}": getattr(changelog, each.name) for each in fields(changelog)}
 
 
 def _shown(value: object) -> str:

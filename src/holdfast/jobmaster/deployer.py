@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from holdfast import failpoints
+from holdfast.changelog_config import ChangelogSettings
 from holdfast.execution.calls import Step
 from holdfast.formats.handles import TableHandle
 from holdfast.formats.manifests import load_manifests
@@ -21,7 +22,7 @@ from holdfast.jobmaster.senders import Senders
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.journal.codec import StoredJob
 from holdfast.journal.records import CheckpointRecord
-from holdfast.protocol.taskmanager import BaseCheckpoint, ChangelogSettings, Deployment, ExchangeRoutes
+from holdfast.protocol.taskmanager import BaseCheckpoint, Deployment, ExchangeRoutes
 from holdfast.settings import CheckpointConfig, FailoverConfig, QueryTrigger
 from holdfast.storage.store import ObjectStore
 
@@ -42,21 +43,7 @@ class MasterSettings:
 
     @property
     def changelog(self) -> ChangelogSettings:
-        config = self.checkpoint
-        return ChangelogSettings(
-            config.log_handles_max,
-            config.log_ratio_max,
-            config.materialization_interval_s,
-            config.persist_delay_s,
-            config.persist_size_threshold_bytes,
-            config.object_size_max_bytes,
-            config.in_flight_max_bytes,
-            config.preemptive_persist_threshold_bytes,
-            config.retries.max_attempts,
-            config.retries.next_attempt_delay_s,
-            config.retries.timeout_s,
-            config.changelog,
-        )
+        return self.checkpoint.changelog_settings
 
 
 @dataclass(frozen=True)

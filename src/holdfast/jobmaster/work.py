@@ -199,7 +199,7 @@ class Work:
 
     def before_commit(self) -> None:
         """Without a changelog a cut is of the tables as they are: it is done everywhere before the next commit."""
-        if self._settings.checkpoint.changelog:
+        if self._settings.changelog.enabled:
             return
         cut = self._control.begin_commit()
         cut.add_done_callback(lambda _: self._interruption.wake())

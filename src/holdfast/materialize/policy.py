@@ -13,6 +13,7 @@ import zlib
 from dataclasses import dataclass
 
 from holdfast.changelog.writer import LogSize
+from holdfast.changelog_config import DEFAULTS
 from holdfast.formats.log_objects import LogId
 
 LOG_RATIO_INCREMENTAL = 0.09
@@ -73,10 +74,10 @@ class MaterializationPolicy:
         From a failure to the next one.
     """
 
-    log_handles_max: int = 64
-    log_ratio_max: float | None = None
+    log_handles_max: int = DEFAULTS.log_handles_max
+    log_ratio_max: float | None = DEFAULTS.log_ratio_max
     log_bytes_min: int = 8 * 1024 * 1024
-    interval_s: float = 600.0
+    interval_s: float = DEFAULTS.materialization_interval_s
     failures_max: int = 3
     retry_delay_s: float = 1.0
 

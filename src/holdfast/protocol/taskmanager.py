@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.availability import Refusal
+from holdfast.changelog_config import DEFAULTS, ChangelogSettings
 from holdfast.formats.handles import TableHandle
 from holdfast.functions.operator import Timers
 from holdfast.ids import ProcessId
@@ -27,24 +28,6 @@ class SubtaskDeployment(msgspec.Struct, frozen=True):
     key_group_start: int
     key_group_stop: int
     restore: list[TableHandle] = []
-
-
-class ChangelogSettings(msgspec.Struct, frozen=True):
-    """How the tables of a deployment are kept durable: numbers only; what they mean is `CheckpointConfig`'s to say."""
-
-    log_handles_max: int = 64
-    log_ratio_max: float | None = None
-    materialization_interval_s: float = 600.0
-    persist_delay_s: float = 0.01
-    persist_bytes_max: int = 10_000_000
-    object_bytes_max: int = 8 * 1024 * 1024
-    in_flight_bytes_max: int = 100_000_000
-    preempt_bytes_max: int = 5_000_000
-    upload_attempts_max: int = 3
-    next_attempt_delay_s: float = 0.5
-    attempt_timeout_s: float | None = 1.0
-    enabled: bool = True
-    """False: checkpoints store the tables themselves."""
 
 
 class BaseCheckpoint(msgspec.Struct, frozen=True):
@@ -71,7 +54,7 @@ class Deployment(msgspec.Struct, frozen=True):
     """Batches below it belong to an earlier deployment."""
     base: BaseCheckpoint | None = None
     """None: from the beginning."""
-    changelog: ChangelogSettings = ChangelogSettings()
+    changelog: ChangelogSettings = DEFAULTS
 
 
 class ExchangeTag(msgspec.Struct, frozen=True):

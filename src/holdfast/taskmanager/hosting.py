@@ -16,6 +16,7 @@ import cloudpickle
 import msgspec
 import pyarrow as pa
 
+from holdfast.changelog_config import RetryPolicy
 from holdfast.clock import Clock
 from holdfast.errors import CorruptObject, HoldfastError, ObjectNotFound
 from holdfast.failpoints import hit
@@ -36,7 +37,6 @@ from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.checkpoints import Answers, CheckpointWork
 from holdfast.taskmanager.subtask import Subtask
 from holdfast.uploads.janitor import Janitor
-from holdfast.uploads.retries import RetryPolicy
 from holdfast.uploads.uploader import Uploader
 
 _log = logging.getLogger(__name__)
@@ -238,7 +238,11 @@ def _uploader(deployment: Deployment, store: ObjectStore, janitor: Janitor, copi
         object_bytes_max=settings.object_bytes_max,
         in_flight_bytes_max=settings.in_flight_bytes_max,
         preempt_bytes_max=settings.preempt_bytes_max,
-        retries=RetryPolicy(settings.upload_attempts_max, settings.next_attempt_delay_s, settings.attempt_timeout_s),
+        retries=RetryPolicy(
+            max_attempts=settings.upload_attempts_max,
+            timeout=settings.attempt_timeout_s,
+            next_attempt_delay=settings.next_attempt_delay_s,
+        ),
         materializations_max=(HURRIED if settings.enabled else AWAITED).lanes,
         janitor=janitor,
         copies=copies,

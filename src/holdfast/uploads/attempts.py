@@ -15,9 +15,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
+from holdfast.changelog_config import RetryPolicy
 from holdfast.errors import StorageError
 from holdfast.uploads.hedging import Hedging
-from holdfast.uploads.retries import RetryPolicy
 from holdfast.uploads.scheduling import Scheduler
 
 

@@ -9,11 +9,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
+from holdfast.changelog_config import RetryPolicy
 from holdfast.metrics import Histogram
 from holdfast.uploads.attempts import Answer, Losers, Upload
 from holdfast.uploads.hedging import Hedging
 from holdfast.uploads.janitor import Janitor
-from holdfast.uploads.retries import RetryPolicy
 from holdfast.uploads.scheduling import Scheduler, report_failure
 
 DELETES = "delete"

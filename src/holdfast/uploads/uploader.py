@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from holdfast import failpoints
+from holdfast.changelog_config import DEFAULTS, RetryPolicy
 from holdfast.errors import CheckpointFailed
-from holdfast.formats.log_objects import OBJECT_BYTES_MAX, LogId
+from holdfast.formats.log_objects import LogId
 from holdfast.metrics import Histogram
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
@@ -31,7 +32,6 @@ from holdfast.uploads.ownership import Ownership
 from holdfast.uploads.packing import PackedObject, PersistRequest, pack
 from holdfast.uploads.precedence import Precedence
 from holdfast.uploads.puts import DELETES, Puts
-from holdfast.uploads.retries import RetryPolicy
 from holdfast.uploads.scheduling import Scheduler, ThreadScheduler, report_failure
 
 T = TypeVar("T")
@@ -88,11 +88,11 @@ class Uploader:
         epoch: int,
         incarnation: int,
         *,
-        persist_delay_s: float = 0.01,
-        persist_bytes_max: int = 10 * 1000 * 1000,
-        object_bytes_max: int = OBJECT_BYTES_MAX,
-        in_flight_bytes_max: int = 100 * 1000 * 1000,
-        preempt_bytes_max: int = 5 * 1000 * 1000,
+        persist_delay_s: float = DEFAULTS.persist_delay_s,
+        persist_bytes_max: int = DEFAULTS.persist_bytes_max,
+        object_bytes_max: int = DEFAULTS.object_bytes_max,
+        in_flight_bytes_max: int = DEFAULTS.in_flight_bytes_max,
+        preempt_bytes_max: int = DEFAULTS.preempt_bytes_max,
         uploads_max: int = UPLOADS_MAX,
         materializations_max: int = 1,
         retries: RetryPolicy | None = None,
