@@ -1,17 +1,18 @@
-"""Clean-up after a takeover: what older epochs left, that the base checkpoint does not need.
+"""Clean-up after a takeover: deletes objects of older epochs that the base checkpoint does not need.
 
     needed_objects (I/O) ──► survey (I/O) ──► plan_cleanup (pure) ──► carry_out (I/O)
                                                      │ print it: a dry run
 
 Invariants
-- Only objects of epochs below one's own are ever deleted, and only checkpoint records of those, below the base.
-- Records before objects; oldest first. What `names.parse` does not know is left alone and reported, as are
-  savepoints and everything outside the folders of `names.EPOCH_FOLDERS`.
+- Only objects of epochs below the JobMaster's own are deleted, and only checkpoint records of those epochs below the
+  base.
+- Records are deleted before objects, and older ones first. Names that `names.parse` does not know are left alone and
+  reported, as are savepoints and everything outside the folders of `names.EPOCH_FOLDERS`.
 - If anything that the base needs cannot be read, nothing is deleted.
 
-The base is the newest checkpoint, at the takeover or at any time later: what a later record names of epochs before
-one's own, an earlier one names too. So it is safe while the job runs, and also in a JobMaster that was fenced
-meanwhile without knowing. Does not own objects of living epochs (the registry does).
+The base is the newest checkpoint, at the takeover or at any time later: objects of older epochs that a later record
+names are named by an earlier record too. Clean-up is therefore safe while the job runs, and also in a JobMaster that
+was fenced without knowing it. Objects of living epochs belong to the registry.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,16 +31,17 @@ DELETE_BATCH = 500
 READS_MAX = 8
 
 StagedFiles = Callable[[str, Sequence[bytes]], Iterable[str]]
-"""(sink, committables) → names of the staged files in the job's storage that they refer to."""
+"""Function from a sink's name and committables to the names of the staged files, in the job's storage, that they refer
+to."""
 
 ManifestObjects = Callable[[str, bytes], Iterable[str]]
-"""(name, data) of a manifest → names of the objects it refers to. Raises `CorruptObject`."""
+"""Function from a manifest's name and data to the names of the objects it refers to. Raises `CorruptObject`."""
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What was observed. `older_records` are below the base (below the epoch where there is none); a value of None
-    is a record that cannot be read."""
+    """Observed facts that a plan is made from. `older_records` lie below the base (below the epoch if there is no
+    base); the value None is a record that cannot be read."""
 
     epoch: int
     needed: frozenset[str]
@@ -49,7 +51,7 @@ class Survey:
 
 @dataclass(frozen=True)
 class CleanupPlan:
-    """What would be deleted, in that order, and what is left alone for want of understanding."""
+    """Objects and records to delete, in that order, and unknown names that are left alone."""
 
     expired: list[JournalNumber] = field(default_factory=list)
     deleted: list[ObjectInfo] = field(default_factory=list)
@@ -57,7 +59,7 @@ class CleanupPlan:
     unknown: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """For people: one line an object, then the sums."""
+        """Lines for people: a line for each object, then the sums."""
         lines = [f"delete {names.journal(number)}" for number in self.expired]
         lines += [f"delete {info.name} ({info.size} bytes)" for info in self.deleted]
         lines += [f"leave  {name} (unknown name)" for name in self.unknown]
@@ -70,7 +72,7 @@ class CleanupPlan:
 
 
 def plan_cleanup(survey: Survey) -> CleanupPlan:
-    """Classify everything; pure."""
+    """Divide all objects and records into kept, deleted and unknown; pure."""
     expired: list[JournalNumber] = []
     unknown: list[str] = []
     for number, record in sorted(survey.older_records.items()):
@@ -93,7 +95,7 @@ def plan_cleanup(survey: Survey) -> CleanupPlan:
 
 
 def survey(store: ObjectStore, taken: TakenOver, needed: Iterable[str]) -> Survey:
-    """List what there is. `needed` is what `needed_objects` returned for the base. Writes nothing."""
+    """List records and objects; write nothing. `needed`: the names that `needed_objects` returned for the base."""
     below = taken.epoch if taken.base_number is None else taken.base_number
     listing = [info for folder in names.EPOCH_FOLDERS for info in store.list(folder)]
     return Survey(taken.epoch, frozenset(needed), _older_records(store, below), listing)
@@ -102,10 +104,11 @@ def survey(store: ObjectStore, taken: TakenOver, needed: Iterable[str]) -> Surve
 def needed_objects(
     store: ObjectStore, base: CheckpointRecord | None, manifest_objects: ManifestObjects, staged_files: StagedFiles
 ) -> set[str]:
-    """Everything that a restart from `base` reads: what it names, what its manifests name, what is to be published.
+    """Collect the names of all objects that a restart from `base` reads: those in the record, in its manifests, and in
+    its groups still to be published.
 
-    Once a later checkpoint is recorded, what only this one needs may be gone (`ObjectNotFound`).
-    Raises `StorageError` or `CorruptObject` where something of it cannot be read.
+    Once a later checkpoint is recorded, objects that only `base` needs may be gone (`ObjectNotFound`). Raises
+    `StorageError` or `CorruptObject` if an object cannot be read.
     """
     if base is None:
         return set()
@@ -127,11 +130,11 @@ def carry_out(
     stopped: Callable[[], bool] = lambda: False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> int:
-    """Delete what the plan says, in its order, until `stopped`; returns how many objects and records were deleted.
+    """Delete the plan's records and objects, in its order, until `stopped`; return how many were deleted.
 
-    `progress` is told how many of how many are gone.
+    `progress` is called with the number deleted so far and the number planned.
 
-    Raises `StorageError`; what is left is found again by the next takeover.
+    Raises `StorageError`; the next takeover finds the remaining objects again.
     """
     wanted = [names.journal(number) for number in plan.expired] + [info.name for info in plan.deleted]
     for start in range(0, len(wanted), DELETE_BATCH):
@@ -151,5 +154,5 @@ def _older_records(store: ObjectStore, below: int) -> dict[int, Record | None]:
             except CorruptObject:
                 records[number] = None
             except ObjectNotFound:
-                continue  # expired meanwhile, by the JobMaster before this one
+                continue  # expired meanwhile, by the previous JobMaster
     return records

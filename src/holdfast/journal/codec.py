@@ -6,8 +6,8 @@
     HFJM   journal/begun                         StoredBegun
     HFCM   manifests/<epoch>/<checkpoint>/sink-… StoredCommittables
 
-A reader refuses an unknown version, a field it does not know, and a damaged object: `CorruptObject` names it.
-Nothing here is ever unpickled.
+A reader refuses an unknown version, an unknown field and a damaged object with `CorruptObject`, which names the object.
+Stored data is never unpickled.
 """
 
 from typing import TypeVar
@@ -27,27 +27,28 @@ T = TypeVar("T")
 
 
 class StoredJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What is fixed for the life of a job's storage. `layout_version` is that of the storage as a whole."""
+    """Values fixed for the life of a job's storage. `layout_version` is the version of the storage as a whole."""
 
     job_id: str
     layout_version: int
     max_parallelism: int
     name: str = ""
-    """The user's name for the job: keeps another job, with another one, from taking the storage over."""
+    """The user's name for the job. A job with a different name is refused, so that it cannot take the storage over."""
 
 
 class StoredBegun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A checkpoint was recorded here: from then on a journal without one has lost it.
+    """Mark that a checkpoint was recorded: a journal that has the mark but no checkpoint record has lost it.
 
-    `record` is the number of a checkpoint record that was in the journal then; for people, since that it is there says
-    all that is asked for.
+    `record` is the number of a checkpoint record that was in the journal then. It is for people: readers look only at
+    the mark's presence.
     """
 
     record: int
 
 
 class StoredCommittables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One group of one sink, in the order of batches and units. Each committable is the sink's own encoding.
+    """A group of a sink's committables, in the order of batches and units. Each committable has the sink's own
+    encoding.
 
     `layout`: the settings by which the group is to be published, in the sink's own encoding.
     """

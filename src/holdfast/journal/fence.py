@@ -1,10 +1,10 @@
-"""Taking over a job's storage: from then on every older JobMaster finds its next number taken.
+"""Takeover of a job's storage: every older JobMaster then finds its next number taken.
 
     list ──► read the base ──► put own takeover at highest + 1 ──► list again ──► base there, nothing above: it counts
       ▲            │ gone            │ taken                          │ else
       └────────────┴─────────────────┴────────────────────────────────┘  start over, having done nothing else
 
-Owns nothing after it returns: the records that follow are `journal.Journal`'s.
+`journal.Journal` owns the records that follow.
 """
 
 import itertools
@@ -23,11 +23,12 @@ from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
 LOST_SEEN = 3
-"""So many listings in a row must show that a record is lost: a few tenths of a second, once, where one is."""
+"""Number of consecutive listings that must show a lost record before it is reported. Higher values wait longer (a few
+tenths of a second at 3) and mistake a change during a listing for a loss less often."""
 
 
 class TakenOver(NamedTuple):
-    """The new epoch, and the newest checkpoint before it (None where there is none)."""
+    """The new epoch, and the newest checkpoint before it (None if there is none)."""
 
     epoch: Epoch
     base_number: JournalNumber | None
@@ -35,18 +36,18 @@ class TakenOver(NamedTuple):
 
 
 def take_over(store: ObjectStore, *, attempts_max: int = ATTEMPTS_MAX, wait: rules.Wait = back_off) -> TakenOver:
-    """Fence every JobMaster before this one.
+    """Fence every earlier JobMaster.
 
-    All that exists in the journal is read before anything is written, so that a journal this version cannot
-    read stays as it is.
+    The whole journal is read before anything is written, so that a journal which this version cannot read stays
+    unchanged.
 
     Raises
     ------
     CorruptObject
-        A record cannot be read, or the newest one is lost; nothing was written.
+        A record cannot be read, or the newest is lost; nothing was written.
     StorageError
-        The store did not answer, or others kept taking over, `attempts_max` times. A takeover that was
-        sent may still land: that stops the JobMaster before it, and the next one starts as usual.
+        The store did not answer, or others kept taking over, `attempts_max` times. A takeover that was sent may still
+        be written: it stops the JobMaster before it, and the next JobMaster starts as usual.
     """
     patience = Patience(attempts_max, wait)
     while True:
@@ -61,26 +62,26 @@ def take_over(store: ObjectStore, *, attempts_max: int = ATTEMPTS_MAX, wait: rul
 
 
 class Listed(NamedTuple):
-    """What a listing of the journal shows: the records' numbers, and whether a checkpoint was ever recorded."""
+    """The records' numbers in a listing of the journal, and whether a checkpoint was ever recorded."""
 
     numbers: list[int]
     begun: bool
 
 
 def list_journal(store: ObjectStore) -> Listed:
-    """Unknown names in the folder are passed over."""
+    """List the journal's records; unknown names in the folder are passed over."""
     parsed = [names.parse(info.name) for info in store.list(names.JOURNAL)]
     numbers = [name.number for name in parsed if isinstance(name, names.JournalName)]
     return Listed(numbers, any(isinstance(name, names.BegunName) for name in parsed))
 
 
 def journal_numbers(store: ObjectStore) -> list[int]:
-    """The numbers that a listing shows."""
+    """Numbers of the records in a listing of the journal."""
     return list_journal(store).numbers
 
 
 def read_record(store: ObjectStore, number: int) -> Record:
-    """Raises `ObjectNotFound`, `CorruptObject`."""
+    """Read the record with that number. Raises `ObjectNotFound`, `CorruptObject`."""
     name = names.journal(number)
     return decode_record(name, store.get(name))
 
@@ -88,7 +89,7 @@ def read_record(store: ObjectStore, number: int) -> Record:
 def newest_checkpoint(
     numbers: Collection[int], read: Callable[[int], Record | None]
 ) -> tuple[JournalNumber, CheckpointRecord] | tuple[None, None]:
-    """The newest record of these that is a checkpoint's; `read` says None of one that is gone, where that may be."""
+    """The newest checkpoint record among these numbers. `read` may return None for a record that is gone."""
     for number in rules.base_search_order(numbers, rules.number_for_put(numbers)):
         record = read(number)
         if isinstance(record, CheckpointRecord):
@@ -99,10 +100,10 @@ def newest_checkpoint(
 def find_base(
     list_: Callable[[], Listed], read: Callable[[int], Record | None], url: str, wait: rules.Wait = back_off
 ) -> tuple[Listed, JournalNumber | None, CheckpointRecord | None]:
-    """A listing, and the newest checkpoint in it.
+    """List the journal and find the newest checkpoint in it.
 
-    A JobMaster that appends and expires during a listing may make a record seem lost: so that is believed only when
-    `LOST_SEEN` listings in a row say so.
+    A JobMaster that appends and expires records during a listing can make a record seem lost. A loss is therefore
+    reported only after `LOST_SEEN` listings in a row show it.
 
     Raises
     ------
@@ -122,7 +123,7 @@ def find_base(
 
 
 def lost(missing: int, listed: Listed, newest: int | None) -> str:
-    """What is known of a lost record, and what to do about it."""
+    """Describe a lost record and say how to recover from the loss."""
     above = [number for number in listed.numbers if number > missing]
     which = names.journal(missing) if above or newest is not None else f"{names.journal(missing)}, or a later one,"
     return (
@@ -135,9 +136,9 @@ def lost(missing: int, listed: Listed, newest: int | None) -> str:
 
 
 def mark_begun(store: ObjectStore, number: int, patience: Patience) -> None:
-    """A checkpoint record is in the journal: from now on its loss can be told from a job that has none yet.
+    """Write the mark that a checkpoint was recorded, so that a lost record can be told from a job without checkpoints.
 
-    Raises `StorageError` while it is not known whether the mark is there; calling again is fine.
+    Raises `StorageError` if the outcome is not known; the caller may try again.
     """
     name, data = names.begun(), encode_begun(StoredBegun(number))
     while True:
@@ -156,9 +157,9 @@ def mark_begun(store: ObjectStore, number: int, patience: Patience) -> None:
 
 
 def settle(store: ObjectStore, number: int, own: Record, patience: Patience) -> rules.Outcome:
-    """Put a record at a number, and find out what became of it: `WRITTEN` or `TAKEN`.
+    """Put a record at a number and find out its outcome: `WRITTEN` or `TAKEN`.
 
-    Raises `StorageError` while it is not known; calling again goes on with the same record.
+    Raises `StorageError` if the outcome is not known; the caller may try again with the same record.
     """
     name, data = names.journal(number), encode_record(own)
     while True:
@@ -183,7 +184,8 @@ def _read_back(store: ObjectStore, number: int, own: Record) -> rules.Outcome:
     except ObjectNotFound:
         return rules.outcome(own, None)
     except CorruptObject:
-        # Whole-object writes are atomic, so what cannot be read is not one's own: a newer version's, or foreign.
+        # Whole-object writes are atomic, so a record that cannot be read is not the caller's: a newer version or a
+        # foreign program wrote it.
         return rules.Outcome.TAKEN
 
 

@@ -1,4 +1,4 @@
-"""`<storage>/job`: created once by put-if-absent, read by every start. Owns nothing else."""
+"""The object `<storage>/job`: created once by put-if-absent, read by every start."""
 
 from uuid import uuid4
 
@@ -22,10 +22,11 @@ def open_job(
     attempts_max: int = ATTEMPTS_MAX,
     wait: Wait = back_off,
 ) -> StoredJob:
-    """The job that this storage belongs to; made with `max_parallelism` where the storage is new.
+    """Read the job that the storage belongs to, or create it with `max_parallelism` in a new storage.
 
-    Of several that start at once, one creates it and all return the same. A stored `max_parallelism` stays;
-    with `explicit` (the user has set it) another one is refused. So is another `name`, where there is one.
+    If several JobMasters start at once, exactly one creates the job and all return the same. A stored `max_parallelism`
+    stays; with `explicit` (the user has set it) a different value is refused. A different `name` is refused too, if
+    both are set.
 
     Raises
     ------
@@ -45,12 +46,12 @@ def open_job(
 
 
 def read_job(store: ObjectStore) -> StoredJob:
-    """The job as stored. Raises `ObjectNotFound` where there is none, `CorruptObject`, `StorageError`."""
+    """Read the stored job. Raises `ObjectNotFound` if there is none, `CorruptObject`, `StorageError`."""
     return decode_job(names.job(), store.get(names.job()))
 
 
 def is_job(store: ObjectStore) -> bool:
-    """Whether anything of a job is there, damaged or not: its own object, or a journal."""
+    """True if the storage holds a job's own object or a journal, damaged or not."""
     if journal_numbers(store):
         return True
     try:

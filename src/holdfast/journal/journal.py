@@ -1,11 +1,11 @@
-"""The journal as its one writer sees it: append and expire.
+"""The journal's writer: appends and expires records.
 
 Invariants
-- A record that was sent is resolved before anything else is appended or deleted; the first one only once the mark is
-  there that tells its loss from a beginning.
+- A record that was sent is resolved before anything else is appended or deleted. The first record counts as resolved
+  only once the mark `journal/begun` is written, by which its loss can be told from a new journal.
 - `Fenced` is for good: every later call raises it, and nothing is deleted.
 
-Not thread-safe: one thread of the JobMaster calls it. Does not own what records refer to.
+Not thread-safe: a single thread of the JobMaster calls it. The objects that records refer to belong to others.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ from holdfast.storage.store import ObjectStore
 
 
 class Journal:
-    """Appends the records of one epoch.
+    """Appends the records of an epoch.
 
     Parameters
     ----------
@@ -50,13 +50,14 @@ class Journal:
         self._next = int(epoch) + 1
         self._checkpoints: set[int] = set() if base_number is None else {int(base_number)}
         self._begun = base_number is not None
-        """Whether the mark is there; the takeover sees to it where there was a checkpoint."""
+        """True once the mark `journal/begun` is known to be written. The takeover writes it if the journal has a
+        checkpoint."""
         self._sent: CheckpointRecord | None = None
         self._fenced: str | None = None
 
     @property
     def next_number(self) -> JournalNumber:
-        """The number of the record that is appended next, or whose outcome is not known yet."""
+        """Number of the next record, or of the record whose outcome is not known yet."""
         return JournalNumber(self._next)
 
     @property
@@ -66,21 +67,21 @@ class Journal:
 
     @property
     def unresolved(self) -> bool:
-        """Whether a record was sent whose outcome is not known: only `resolve` may be called then."""
+        """True while the outcome of a sent record is not known: only `resolve` may be called then."""
         return self._sent is not None
 
     def append(self, record: CheckpointRecord) -> JournalNumber:
-        """Put a record at `next_number`; returns that number once it is known to be written.
+        """Put a record at `next_number`; return that number once the record is known to be written.
 
-        The record's nonce is filled in where it is empty.
+        An empty nonce is filled in.
 
         Raises
         ------
         Fenced
             Another JobMaster's record is there.
         StorageError
-            Its outcome is not known (`unresolved`): the record may or may not complete the checkpoint.
-            Call `resolve` until it is; nothing may be deleted and the checkpoint not aborted meanwhile.
+            Its outcome is not known (`unresolved`): the record may or may not complete the checkpoint. Call `resolve`
+            until it is known; until then nothing may be deleted and the checkpoint may not be aborted.
         """
         self._check_not_fenced()
         if self._sent is not None:
@@ -111,7 +112,7 @@ class Journal:
         return written
 
     def expire(self, numbers: Iterable[JournalNumber]) -> None:
-        """Delete subsumed checkpoint records, oldest first. Call it again where it failed.
+        """Delete subsumed checkpoint records, oldest first. After a failure it may be called again.
 
         Raises
         ------
@@ -133,12 +134,13 @@ class Journal:
         self._checkpoints.difference_update(wanted)
 
     def check(self) -> None:
-        """Look whether another JobMaster has taken over, before relying on what only this one was to delete.
+        """Check that no other JobMaster has taken over; call it before relying on objects that only this JobMaster may
+        delete.
 
         Raises
         ------
         Fenced
-            It has.
+            Another JobMaster has taken over.
         StorageError
             The journal could not be listed.
         """

@@ -1,4 +1,4 @@
-"""How long the journal keeps asking a store that does not answer."""
+"""Limits on how long the journal keeps asking a store that does not answer."""
 
 import random
 import time
@@ -16,7 +16,7 @@ def back_off(attempts: int) -> None:
 
 
 class Patience:
-    """Counts attempts at one thing, and waits between them; gives up after `attempts_max`."""
+    """Counts attempts at an operation and waits between them; gives up after `attempts_max`."""
 
     def __init__(self, attempts_max: int, wait: Wait) -> None:
         self._attempts_max = attempts_max
@@ -24,7 +24,7 @@ class Patience:
         self._attempts = 0
 
     def spend(self, what: str, cause: Exception | None) -> None:
-        """An attempt did not settle it: wait for the next one.
+        """Count a failed attempt and wait before the next.
 
         Raises `StorageError` with `what` and the last cause after the last attempt.
         """

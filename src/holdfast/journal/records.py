@@ -1,4 +1,4 @@
-"""What the journal's records say. Data only; the bytes are `codec`'s, the order is `fence`'s and `journal`'s."""
+"""Data of the journal's records. `codec` turns them into bytes; `fence` and `journal` order them."""
 
 import msgspec
 
@@ -6,17 +6,18 @@ from holdfast.watermarks import SourceTime
 
 
 class Takeover(msgspec.Struct, frozen=True, tag="takeover", tag_field="kind", forbid_unknown_fields=True):
-    """A JobMaster took over. `epoch` is the record's own number; `nonce` tells it from any other JobMaster's."""
+    """Record of a takeover by a JobMaster. `epoch` is the record's own number; `nonce` tells it from any other
+    JobMaster's."""
 
     epoch: int
     nonce: str
 
 
 class GroupRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A group of committables of one sink that is not known to be published.
+    """A group of a sink's committables that is not known to be published.
 
-    `number` is that of the record that first held it, and the one it is published under however often later
-    records carry it; `object` names the stored committables.
+    `number` is the number of the first record that held the group. The group is published under it, however many later
+    records carry the group. `object` names the stored committables.
     """
 
     number: int
@@ -24,17 +25,17 @@ class GroupRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OperatorIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What new code is compared with at a restart: key columns, and each table's Arrow schema (IPC bytes)."""
+    """Operator's key columns and each table's Arrow schema (IPC bytes); a restart compares new code with them."""
 
     key_columns: tuple[str, ...]
     tables: dict[str, bytes]
 
 
 class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", tag_field="kind", forbid_unknown_fields=True):
-    """A completed checkpoint: where every source stands, and what a restart reads.
+    """A completed checkpoint: the position of every source, and the objects that a restart reads.
 
-    `nonce` is left empty by whoever makes the record; the journal fills it in.
-    `offsets` and `source_objects` by source, `groups` by sink in the order of their numbers.
+    The journal fills in `nonce`. `offsets` and `source_objects` are by source; `groups` are by sink, in the order of
+    their numbers.
     """
 
     epoch: int
@@ -51,12 +52,12 @@ class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", tag_field=
     max_parallelism: int
     nonce: str = ""
     watermarks: dict[str, SourceTime] = {}
-    """How far event time had come, by source and column."""
+    """Progress of event time, by source and column."""
     settings: dict[str, str] = {}
-    """Checkpoint settings that may change while a query runs, in words: what held when the record was written."""
+    """Checkpoint settings that may change while a query runs, as text; values at the time of the record."""
 
     def objects(self) -> list[str]:
-        """Names of all objects that this record names itself, without doubles, in order."""
+        """Names of all objects in this record, without doubles, in order."""
         found = list(self.manifests)
         for chunks in self.source_objects.values():
             found += chunks

@@ -13,10 +13,10 @@ Invariants
 - Only the highest number counts; it is never deleted, and a takeover record never is.
 - A takeover counts only if a listing begun after its put shows nothing above it, and its base: a number that was
   freed can be created again by a candidate that was paused between its listing and its put.
-- What was asked of the store is known only by reading the number back.
-- Above the newest checkpoint there are takeovers alone, without a gap: each was put at the highest number + 1, and
-  nothing above it is ever deleted. Once a checkpoint was recorded (the mark `journal/begun` says so),
-  there always is one. Where either does not hold, the newest record was lost.
+- The outcome of a put is known only by reading the number back.
+- Above the newest checkpoint there are only takeovers, without a gap: each was put at the highest number + 1, and
+  nothing above the newest checkpoint is ever deleted. Once a checkpoint was recorded (the mark `journal/begun` says
+  so), a checkpoint record always exists. If either does not hold, the newest record was lost.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -26,22 +26,23 @@ from holdfast.journal.records import Record
 
 
 class Outcome(Enum):
-    """What became of a put."""
+    """Outcome of a put, as a later read shows it."""
 
     WRITTEN = auto()
     TAKEN = auto()
-    """Another record is there: for a JobMaster this means fenced; a candidate starts over."""
+    """Another record has the number: a JobMaster is fenced, a candidate starts over."""
     ABSENT = auto()
-    """Not there yet. It may still land: put the same bytes again, and do nothing else meanwhile."""
+    """No record has the number yet. The put may still take effect: put the same bytes again, and do nothing else
+    meanwhile."""
 
 
 def number_for_put(numbers: Iterable[int]) -> int:
-    """Where a record goes, by a listing."""
+    """Number for the next record, by a listing."""
     return max(numbers, default=0) + 1
 
 
 def outcome(own: Record, found: Record | None) -> Outcome:
-    """What reading a number back says about one's own put there; `found` is None where there is nothing.
+    """Outcome of the put of `own`, given the record `found` at its number (None: no record).
 
     The nonce decides, not equality: a position may be NaN.
     """
@@ -51,26 +52,26 @@ def outcome(own: Record, found: Record | None) -> Outcome:
 
 
 def takeover_counts(number: int, base: int | None, listed: Collection[int], begun: bool) -> bool:
-    """Whether a takeover at `number` counts, by a listing begun after its put: what it shows, and the mark.
+    """Decide if a takeover at `number` counts, by a listing begun after its put and the mark in it.
 
-    Nothing may be above it, and its base must still be the newest checkpoint: one that was recorded since the first
-    listing lies above, unless it is lost, and then the base has expired, or the mark has come.
+    No record may lie above the takeover, and its base must still be the newest checkpoint. A checkpoint recorded since
+    the first listing lies above, unless it was lost; then the base has expired or the mark has appeared.
     """
     base_stays = not begun if base is None else base in listed
     return max(listed, default=number) <= number and base_stays
 
 
 def base_search_order(numbers: Iterable[int], below: int) -> list[int]:
-    """Where to look for the base: the first checkpoint record in this order is the newest one."""
+    """Order in which to search for the base: the first checkpoint record in it is the newest."""
     return sorted((number for number in numbers if number < below), reverse=True)
 
 
 def missing_record(numbers: Collection[int], begun: bool, newest: int | None) -> int | None:
-    """The number of a record that was in the journal and is lost, by a complete listing; None: none is known.
+    """Number of a record that was lost from the journal, by a complete listing; None if no loss is known.
 
-    `newest` is the newest checkpoint among `numbers`, `begun` whether a checkpoint was ever recorded. Where all
-    checkpoints are lost and nothing lies above, the lost one has the number returned, or a higher one.
-    A record that was lost while the one before it was not expired yet, with nothing above, cannot be told.
+    `newest` is the newest checkpoint among `numbers`; `begun` is true if a checkpoint was ever recorded. If all
+    checkpoints are lost and nothing lies above, the lost record has the number returned or a higher number. The loss of
+    a record cannot be seen if the checkpoint before it has not expired and nothing lies above.
     """
     lowest = 1 if newest is None else newest + 1
     highest = max(numbers, default=0)
@@ -83,7 +84,7 @@ def missing_record(numbers: Collection[int], begun: bool, newest: int | None) ->
 def refused_expiry(
     wanted: Iterable[int], checkpoints: Collection[int], newest: int | None, resolved: bool
 ) -> str | None:
-    """Why these records must not be deleted now; None if they may.
+    """Reason not to delete these records now; None if they may be deleted.
 
     `checkpoints` are the numbers known to be checkpoint records; `newest` is the highest of them.
     """
@@ -98,4 +99,4 @@ def refused_expiry(
 
 
 Wait = Callable[[int], None]
-"""Called between two attempts with the number of attempts made so far, from 1."""
+"""Function called between two attempts with the number of attempts made so far, from 1."""

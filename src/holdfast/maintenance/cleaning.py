@@ -1,12 +1,12 @@
-"""Clean-up of older epochs: the same whether a JobMaster has just taken over or a person asks (`holdfast gc`).
+"""Clean-up of older epochs, both after a takeover by a JobMaster and by `holdfast gc`.
 
     observe (I/O: journal, newest checkpoint, all it names) ──► plan (lists) ──► journal.cleanup.carry_out
 
-What is kept is what the newest checkpoint of the journal needs: later ones name nothing else of older epochs, since
-a job only ever lets go of what it restored from; and what earlier ones of the living epoch need, as long as they are
-there: records go before what they name, and those are its JobMaster's to delete.
-Invariants: nothing of the living epoch is touched, nothing at all where something that the newest checkpoint names
-cannot be read.
+Two kinds of objects are kept. The first are the objects that the journal's newest checkpoint needs; later checkpoints
+name no other objects of older epochs, since a job only gives up objects that it restored from. The second are the
+objects that earlier checkpoints of the living epoch need, while their records exist; only the living JobMaster deletes
+those. Invariants: no object of the living epoch is deleted, and no object at all if something that the newest
+checkpoint names cannot be read.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -26,11 +26,11 @@ from holdfast.sinks.gathered import Named
 from holdfast.storage.store import ObjectStore
 
 OBSERVATIONS_MAX = 20
-"""Attempts at reading a journal that a running job keeps changing."""
+"""Bound on attempts to read a journal that a running job keeps changing."""
 
 
 class Observed(NamedTuple):
-    """The living epoch with the newest checkpoint, the objects that this one needs, and its sinks' committables."""
+    """The living epoch with its newest checkpoint, the objects that must be kept, and the committables of sinks."""
 
     taken: TakenOver
     needed: frozenset[str]
@@ -38,14 +38,14 @@ class Observed(NamedTuple):
 
 
 def observe(store: ObjectStore, epoch: int | None = None, sinks: Collection[str] | None = None) -> Observed | None:
-    """What must be kept; None where the journal is empty.
+    """Find the objects that must be kept; None if the journal is empty.
 
     Parameters
     ----------
     epoch
-        One's own; without it that of the highest record.
+        The caller's own epoch. Default: the epoch of the highest record.
     sinks
-        Those of the job: what is still to be published for others was given up. Without it all are kept.
+        The job's sinks: unpublished output of other sinks was given up. Default: output of all sinks is kept.
 
     Raises
     ------
@@ -65,12 +65,12 @@ def observe(store: ObjectStore, epoch: int | None = None, sinks: Collection[str]
 
 
 def plan(store: ObjectStore, observed: Observed) -> CleanupPlan:
-    """What would be deleted. Lists; writes nothing."""
+    """Plan the deletions. Lists the storage; writes nothing."""
     return plan_cleanup(survey(store, observed.taken, observed.needed))
 
 
 def manifest_objects(name: str, data: bytes) -> list[str]:
-    """What a manifest refers to. Raises `CorruptObject`."""
+    """Names of the objects that a manifest refers to. Raises `CorruptObject`."""
     return [obj for table in decode_manifest(name, data).tables for obj in table.objects()]
 
 
@@ -88,13 +88,13 @@ def _observe(store: ObjectStore, listed: Listed, epoch: int | None, sinks: Colle
     named = Named(store)
     needed = needed_objects(store, base, manifest_objects, named.add)
     for record in _expiring(store, [each for each in numbers if number is not None and each < number], living):
-        with suppress(ObjectNotFound):  # it is gone meanwhile, and now what it names goes
+        with suppress(ObjectNotFound):  # expired meanwhile: its objects may go too
             needed |= needed_objects(store, record, manifest_objects, named.add)
     return Observed(TakenOver(Epoch(living), number, base), frozenset(needed), named.at_targets)
 
 
 def _expiring(store: ObjectStore, numbers: Sequence[int], living: int) -> Iterator[CheckpointRecord]:
-    """Checkpoints of the living epoch that a newer one replaced and that are not deleted yet."""
+    """Checkpoints of the living epoch that a newer checkpoint replaced and that are not deleted yet."""
     for number in numbers:
         with suppress(ObjectNotFound, CorruptObject):
             record = read_record(store, number)

@@ -1,6 +1,6 @@
-"""Reads stored data as a restart would, block by block, and says what is wrong with it. Keeps nothing.
+"""Checks of stored data, read block by block as a restart would; nothing is kept.
 
-Each check takes the bytes of an object and raises `Wrong` where they are not what a checkpoint says they are.
+Each check takes the bytes of an object and raises `Wrong` if they differ from the checkpoint's description.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Key = tuple[object, ...]
 
 
 class Wrong(Exception):
-    """What was found, and what was expected."""
+    """Difference between an object and its description: the finding, and the expectation."""
 
     def __init__(self, found: str, expected: str) -> None:
         super().__init__(f"found {found}, expected {expected}")
@@ -32,21 +32,21 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that a checkpoint says about an object. Equal ones say the same."""
+    """Description of an object by a checkpoint. Equal checks describe the same thing."""
 
     kind: str
     name: str
-    """Of the object."""
+    """Name of the object."""
     what: str
-    """What is there, and for whom, in words."""
+    """Content of the object and the checkpoint that needs it, in words."""
     length: int
     key: Key
-    """Tells this check from others of the same object."""
+    """Distinguishes this check from others of the same object."""
     run: Callable[[memoryview], None]
 
 
 def piece_check(kind: str, handle: TableHandle, piece: LogPiece, referrer: str) -> Check:
-    """A piece of a log: its checksums, its key groups and SQNs, the schema of its rows."""
+    """Check a piece of a log: its checksums, its key groups and SQNs, the schema of its rows."""
     what = f"SQNs {piece.sqn_start} to {piece.sqn_stop} of the log of {_table(handle)}, named by {referrer}"
 
     def run(data: memoryview) -> None:
@@ -59,7 +59,7 @@ def piece_check(kind: str, handle: TableHandle, piece: LogPiece, referrer: str) 
 
 
 def part_check(kind: str, handle: TableHandle, part: MaterializedPart, referrer: str) -> Check:
-    """A part of a materialized table: its checksums, and the schema of its rows."""
+    """Check a part of a materialized table: its checksums, and the schema of its rows."""
     what = f"a part ({part.kind}) of the table {_table(handle)}, named by {referrer}"
 
     def run(data: memoryview) -> None:
@@ -79,7 +79,7 @@ def part_check(kind: str, handle: TableHandle, part: MaterializedPart, referrer:
 
 
 def staged_check(kind: str, staged: StagedRows, name: str, referrer: str) -> Check:
-    """Rows that wait for their publication: size, checksum, number of rows."""
+    """Check rows that wait for their publication: size, checksum, number of rows."""
     what = f"{staged.rows} staged rows, named by {referrer}"
 
     def run(data: memoryview) -> None:
@@ -94,7 +94,7 @@ def staged_check(kind: str, staged: StagedRows, name: str, referrer: str) -> Che
 
 
 def _guarded(run: Callable[[memoryview], None], what: str) -> Callable[[memoryview], None]:
-    """Whatever a reader raises about the bytes is a finding."""
+    """Turn every error that a reader raises about the bytes into a finding."""
 
     def guarded(data: memoryview) -> None:
         try:
@@ -117,7 +117,8 @@ def _check_rows(rows: pa.RecordBatch, handle: TableHandle) -> None:
 
 
 def _check_schema(found: pa.Schema, handle: TableHandle) -> None:
-    """Rows may be older than the job's last change: their columns then have types with less room."""
+    """Compare the schema of stored rows with the declared one. Rows older than the job's last change may have columns
+    of narrower types."""
     declared = pa.ipc.read_schema(pa.py_buffer(handle.schema))
     if not found.equals(declared):
         check_schema(found, declared, handle.operator, handle.table)

@@ -1,4 +1,4 @@
-"""What `verify` found: counts by kind of object, and what is wrong. Data only."""
+"""Findings of `verify`: counts by kind of object, and problems. Data only."""
 
 from collections.abc import Callable
 
@@ -10,11 +10,11 @@ SOURCES, COMMITTABLES, STAGED = "source chunks", "committables", "staged files"
 KINDS = (JOB, RECORDS, MANIFESTS, CHANGELOG, MATERIALIZED, SOURCES, COMMITTABLES, STAGED)
 
 Progress = Callable[[int, int], None]
-"""Told of bytes that were read, and of all that are to be read as far as is known."""
+"""Function called with the bytes read so far and the bytes to read, as far as known."""
 
 
 class Problem(msgspec.Struct, frozen=True, order=True):
-    """One thing that is wrong: which object, what was found there, what was expected and who names it."""
+    """A problem in an object: its name, the finding, and the expectation with the checkpoint that needs it."""
 
     object: str
     found: str
@@ -22,7 +22,7 @@ class Problem(msgspec.Struct, frozen=True, order=True):
 
 
 class Count(msgspec.Struct):
-    """What was read of one kind."""
+    """Number of objects and bytes read of a kind."""
 
     objects: int = 0
     bytes: int = 0
@@ -30,7 +30,7 @@ class Count(msgspec.Struct):
 
 
 class CheckpointSummary(msgspec.Struct, frozen=True):
-    """A checkpoint that the journal retains. `state_bytes`: what a restart from it reads."""
+    """A checkpoint that the journal retains. `state_bytes`: size of the state that a restart reads."""
 
     number: int
     epoch: int
@@ -42,7 +42,7 @@ class CheckpointSummary(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """Everything that one verification found. `notes`: what could not be checked, or is not Holdfast's."""
+    """Findings of a verification. `notes`: objects that were not checked or do not belong to Holdfast."""
 
     storage: str
     job: str = ""
@@ -58,12 +58,12 @@ class Report(msgspec.Struct):
         return not self.problems
 
     def count(self, kind: str, size_bytes: int) -> None:
-        """An object of that kind was read."""
+        """Count an object of that kind as read."""
         self.read[kind].objects += 1
         self.read[kind].bytes += size_bytes
 
     def wrong(self, kind: str, name: str, found: str, expected: str) -> None:
-        """Something about an object of that kind is wrong; the same is noted once."""
+        """Note a problem of an object of that kind; an equal problem is noted once."""
         problem = Problem(name, found, expected)
         if problem not in self.problems:
             self.problems.append(problem)

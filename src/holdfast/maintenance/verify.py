@@ -1,11 +1,11 @@
-"""`verify`: reads everything that the retained checkpoints refer to, and says what is wrong. Writes nothing.
+"""`verify`: reads every object that the retained checkpoints refer to and reports problems. Writes nothing.
 
     job, journal ──► records ──► manifests, committables, source chunks ──► log pieces, parts, staged files
                                                                                  each object once
 
-Invariants: what is read is let go of at once, so that terabytes fit; an object that was found to be as a checkpoint
-says is not read again. A running job subsumes checkpoints meanwhile: what is missing then is looked at again with
-what the journal says by now, so that only a loss is reported as one. What lies at sinks' own targets is not read.
+Invariants: bytes are released at once, so that terabytes fit; an object without a problem is not read again. A running
+job subsumes checkpoints meanwhile: after a problem the journal is read again, so that only real losses are reported.
+Files at sinks' own targets are not read.
 """
 
 import itertools
@@ -36,7 +36,8 @@ ROUNDS_MAX = 20
 
 
 def verify(store: ObjectStore, progress: Progress = lambda done, total: None) -> Report:
-    """Everything that the checkpoints in the journal refer to. Raises `StorageError` where it cannot even be listed."""
+    """Check everything that the checkpoints in the journal refer to. Raises `StorageError` if the storage cannot be
+    listed."""
     verified: set[Key] = set()
     for attempt in itertools.count(1):
         listed = list_journal(store)
@@ -47,7 +48,7 @@ def verify(store: ObjectStore, progress: Progress = lambda done, total: None) ->
 
 
 class _Verification:
-    """One round. `verified`: checks of earlier rounds that found nothing wrong."""
+    """A round of verification. `verified`: checks of earlier rounds that found nothing wrong."""
 
     def __init__(self, store: ObjectStore, verified: set[Key], progress: Progress) -> None:
         self._store = store
@@ -68,7 +69,7 @@ class _Verification:
         self._report.problems.sort()
         return self._report
 
-    # --- what is small ------------------------------------------------------------------------------------------------
+    # --- small objects ------------------------------------------------------------------------------------------------
 
     def _read_job(self) -> None:
         name, report = names.job(), self._report
@@ -86,7 +87,7 @@ class _Verification:
             report.wrong(kinds.JOB, name, f"layout version {job.layout_version}", f"{LAYOUT_VERSION}, this version's")
 
     def _read_records(self, numbers: Sequence[int]) -> dict[int, Record]:
-        """Those that can be read. One that is gone by now has expired, unless it is a takeover or the newest."""
+        """Read all readable records. A missing record has expired, unless it is a takeover or the newest record."""
         found: dict[int, Record] = {}
         for number in numbers:
             name = names.journal(number)
@@ -173,7 +174,7 @@ class _Verification:
         return manifest
 
     def _check_tables(self, record: CheckpointRecord, handles: Sequence[TableHandle], referrer: str) -> None:
-        """Every table of every operator has all of its key groups, once."""
+        """Check that every table of every operator has each of its key groups exactly once."""
         for operator, identity in record.operators.items():
             for table in identity.tables:
                 expected = f"the state of {operator}.{table}, key groups 0 to {record.max_parallelism}, in {referrer}"
@@ -227,7 +228,7 @@ class _Verification:
         if elsewhere:
             self._report.notes.append(f"{name}: {elsewhere} files at the target of sink {sink!r} were not read")
 
-    # --- what is large ------------------------------------------------------------------------------------------------
+    # --- large objects ------------------------------------------------------------------------------------------------
 
     def _wanted(self, checks: Iterable[Check]) -> None:
         for check in checks:

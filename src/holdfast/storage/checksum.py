@@ -1,7 +1,7 @@
-"""The checksum of what is stored: CRC-32, as zlib has it, by a library that takes a tenth of zlib's time.
+"""The checksum of stored objects: zlib's CRC-32, computed by a library in a tenth of zlib's time.
 
-State goes through it several times, in its log, its materialized parts and their local copies: with zlib it was a
-fifteenth of all that a job with large values does.
+State is checksummed several times: in its log, its materialized parts and their local copies. With zlib that took a
+fifteenth of the time of a job with large values.
 """
 
 from isal.isal_zlib import crc32

@@ -8,8 +8,8 @@
     12      4      length of the payload, little-endian
     16      n      payload
 
-A reader refuses what it does not know, and what is not exactly as it was written, with a
-`CorruptObject` that names the object. What the payload means is the caller's.
+A reader refuses an unknown or altered object with a `CorruptObject` that names it. The caller knows the meaning of the
+payload.
 """
 
 import struct
@@ -23,7 +23,7 @@ PAYLOAD_BYTES_MAX = 2**32 - 1
 
 
 def frame(magic: bytes, version: int, payload: bytes) -> bytes:
-    """The bytes to store."""
+    """Build the bytes to store."""
     if len(magic) != 4 or len(payload) > PAYLOAD_BYTES_MAX:
         raise ValueError(
             f"magic has 4 bytes and a payload at most {PAYLOAD_BYTES_MAX}, not {len(magic)}, {len(payload)}"
@@ -38,7 +38,7 @@ def unframe(name: str, data: bytes, magic: bytes, version: int) -> bytes:
     Raises
     ------
     CorruptObject
-        It is something else, of another format version, truncated, longer, or altered.
+        The object is of another kind or format version, truncated, longer, or altered.
     """
     if len(data) < HEADER_BYTES:
         raise CorruptObject(f"{name}: damaged: expected at least {HEADER_BYTES} bytes, found {len(data)}")

@@ -1,4 +1,4 @@
-"""Every name of a stored object, built and parsed here and nowhere else.
+"""Names of stored objects, built and parsed in this module only.
 
     job                                              created once
     journal/<n>                                      takeover | checkpoint records
@@ -12,9 +12,9 @@
     probes/<epoch>/<uuid>                            written and read back at start()
     savepoints/…                                     never touched by clean-up
 
-Numbers are padded to `DIGITS`, so that names sort as numbers do. Names given by users (sinks) are escaped:
-every byte outside `A-Z a-z 0-9 - _ .` becomes `=xx`. `parse` is strict: what it does not know is None, and
-whoever sees None leaves the object alone.
+Numbers are padded to `DIGITS`, so that names sort as numbers do. Names given by users (sinks) are escaped: every byte
+outside `A-Z a-z 0-9 - _ .` becomes `=xx`. `parse` is strict: it returns None for an unknown name, and callers leave
+that object alone.
 """
 
 import re
@@ -34,7 +34,7 @@ SOURCES = "sources/"
 STAGING = "staging/"
 PROBES = "probes/"
 EPOCH_FOLDERS = (MANIFESTS, CHANGELOG, SHARED, SOURCES, STAGING, PROBES)
-"""What holds objects that belong to an epoch."""
+"""Folders of objects that belong to an epoch."""
 
 _SAFE = frozenset((string.ascii_letters + string.digits + "-_.").encode())
 
@@ -155,7 +155,7 @@ def staging_folder(job_id: str, epoch: int, run: int) -> str:
 
 
 def staging_epoch_folder(job_id: str, epoch: int) -> str:
-    """The folder of what all runs of an epoch staged, for `list`."""
+    """The folder of everything staged by all runs of an epoch, for `list`."""
     return f"{staging_folder(job_id, epoch, 0).rpartition('/')[0]}/"
 
 
@@ -165,7 +165,7 @@ def probe(epoch: int) -> str:
 
 
 def incarnation_folders(epoch: int, incarnation: int) -> tuple[str, str]:
-    """The folders that one start of a TaskManager writes to, for `list`."""
+    """The folders that a TaskManager writes to between its start and its end, for `list`."""
     path = f"{_number(epoch)}/{_number(incarnation)}/"
     return CHANGELOG + path, SHARED + path
 
@@ -186,9 +186,9 @@ def manifests_folder(epoch: int) -> str:
 
 
 def escape(name: str) -> str:
-    """A user's name as one path segment; `unescape` gives it back.
+    """Escape a user's name into a single path segment; `unescape` gives it back.
 
-    Raises `SettingsError` for an empty name and for one longer than `NAME_BYTES_MAX` when escaped.
+    Raises `SettingsError` for an empty name and for a name longer than `NAME_BYTES_MAX` when escaped.
     """
     dots_only = not name.strip(".")
     escaped = "".join(
@@ -201,7 +201,7 @@ def escape(name: str) -> str:
 
 
 def unescape(escaped: str) -> str | None:
-    """The name that `escape` made this from; None where it did not."""
+    """Restore the name from its escaped form; None if `escape` cannot have made it."""
     try:
         raw = re.sub(r"=([0-9a-f]{2})", lambda match: chr(int(match[1], 16)), escaped).encode("latin-1")
         name = raw.decode("utf-8", "surrogatepass")
@@ -211,7 +211,7 @@ def unescape(escaped: str) -> str | None:
 
 
 def parse(name: str) -> Name | None:
-    """What a name says, or None where this module cannot have built it."""
+    """Parse a name; None if this module cannot have built it."""
     if name == "job":
         return JobName()
     if name == begun():

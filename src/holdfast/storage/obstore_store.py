@@ -50,7 +50,7 @@ PUBLIC_OPTION = re.compile(r"region|endpoint|bucket|timeout|allow|virtual|accoun
 SIGNATURE = re.compile(r"((?:sig|signature|X-Amz-[A-Za-z-]+|token)=)[^&\s\"')]+", re.IGNORECASE)
 
 CONNECT_TIMEOUT = "3s"
-"""Unless the options say otherwise: a store in reach answers in a fraction of it."""
+"""Connection time-out unless the options set another; a store in reach answers in a fraction of it."""
 
 CONNECTION_REASONS = {
     r"dns error": "the host's name is not known",
@@ -58,8 +58,8 @@ CONNECTION_REASONS = {
     r"ConnectError|Connect,\s*TimedOut": "no connection in time",
     r"kind: Timeout": "no answer in time",
 }
-"""What the HTTP client's own account of an error says, in words; its text says nothing of it. In order. Two of its
-timers watch a connection, and either may be first."""
+"""Plain reasons for a failed connection, by patterns in the debug output of obstore's errors (their text lacks the
+reason). Patterns are tried in order. Two timers of the HTTP client watch a connection, and either may fire first."""
 
 T = TypeVar("T")
 _shared: dict[str, "ObstoreStore"] = {}
@@ -116,7 +116,7 @@ class ObstoreStore:
         try:
             self._do("delete", names[0], lambda: obstore.delete(self._store, list(names)))
         except ObjectNotFound:
-            # Some stores stop at a missing name, so the rest is deleted one by one.
+            # Some stores stop at a missing name, so the rest is deleted name by name.
             self._delete_each(names)
 
     def _delete_each(self, names: Sequence[str]) -> None:
@@ -146,9 +146,9 @@ class ObstoreStore:
 
 
 class FileStore(ObstoreStore):
-    """Files below a folder. Emptied folders are removed, which a concurrent put may run into; it then tries again.
+    """Files below a folder. Emptied folders are removed; a concurrent put that fails because of that tries again.
 
-    Neither parts of a large file are written nor files deleted side by side: ten threads would do that, and leave no
+    Large files are written, and files deleted, without parallelism: obstore would use ten threads and leave no
     processor to others.
     """
 
@@ -180,7 +180,8 @@ class FileStore(ObstoreStore):
 class PublicFileStore(FileStore):
     """A folder that others read as a table: they skip names that begin with `_`.
 
-    obstore writes to `<name>#1` before it renames that, which a process that dies meanwhile would leave for them.
+    obstore writes to `<name>#1` and then renames it. A process that dies in between would leave that file for readers
+    of the table, so the file is first written under a name that they skip.
     """
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
@@ -191,7 +192,8 @@ class PublicFileStore(FileStore):
 
 
 def file_store(url: str, path: str, *, make: bool = True, public: bool = False) -> ObjectStore:
-    """A store in a folder, which is made, or must be there; `public`: others read it as a table."""
+    """Open a store in a folder. `make`: create the folder, which must exist otherwise; `public`: others read it as a
+    table."""
     if not make and not Path(path).is_dir():
         raise StorageError(f"storage {url}: there is no such folder")
     kind = PublicFileStore if public else FileStore
@@ -211,7 +213,7 @@ def memory_store(url: str) -> ObjectStore:
 
 
 def cloud_store(url: str, storage_options: Mapping[str, str]) -> ObjectStore:
-    """A store at a cloud provider, or at something that speaks its protocol."""
+    """Open a store at a cloud provider, or at a service with the same protocol."""
     config, client = _split_options(storage_options)
     client.setdefault("connect_timeout", CONNECT_TIMEOUT)
     secrets = [str(value) for key, value in config.items() if not PUBLIC_OPTION.search(key)]
@@ -227,7 +229,7 @@ def cloud_store(url: str, storage_options: Mapping[str, str]) -> ObjectStore:
 
 
 def _split_options(storage_options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """obstore takes options of the HTTP client apart from those of the provider."""
+    """Divide options into the provider's and the HTTP client's, as obstore expects them."""
     config: dict[str, Any] = {}
     client: dict[str, Any] = {}
     for key, value in storage_options.items():

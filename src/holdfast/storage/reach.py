@@ -1,4 +1,4 @@
-"""Whether a store can be reached at all: asked once, quickly, before anything relies on the patience of retries."""
+"""Quick check that a store can be reached at all, before anything relies on the patience of retries."""
 
 import re
 from collections.abc import Mapping
@@ -9,21 +9,21 @@ from holdfast.storage.store import open_store
 
 ATTEMPTS_MAX = 2
 QUICK = {"timeout": "5s", "connect_timeout": "2s"}
-"""Of one attempt; the user's own time-outs hold where there are any."""
+"""Time-outs of an attempt; the user's own time-outs take precedence."""
 
 NO_CREDENTIALS = re.compile(r"169\.254\.169\.254|metadata\.google\.internal|169\.254\.170\.2")
-"""Where a cloud's machines ask who they are: nobody asks there who was given credentials."""
+"""Addresses that cloud machines ask for their identity; a request there means that no credentials were given."""
 
 LOCAL = ("file:", "memory:")
 
 
 def check_reachable(url: str, storage_options: Mapping[str, str] | None = None) -> None:
-    """Ask the store of a job for its journal. Within about ten seconds it answers, or is given up.
+    """Ask the store of a job for its journal; give up after about ten seconds.
 
     Raises
     ------
     StorageError
-        It did not answer, or refused: a wrong endpoint, credentials that are not accepted, no such bucket.
+        The store did not answer, or refused: a wrong endpoint, refused credentials, a missing bucket.
     SettingsError
         As `open_store`.
     """
@@ -32,7 +32,7 @@ def check_reachable(url: str, storage_options: Mapping[str, str] | None = None) 
     store = open_store(url, {**QUICK, **(storage_options or {})})
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
-            store.list(JOURNAL, after=f"{JOURNAL}~")  # begins after all there is: one empty page
+            store.list(JOURNAL, after=f"{JOURNAL}~")  # begins after all names: an empty page
             return
         except StorageError as error:
             if NO_CREDENTIALS.search(str(error)):

@@ -1,8 +1,8 @@
-"""The one layer that retries requests to the store.
+"""Retries of requests to the store; no other layer retries.
 
-It retries what can be repeated without harm: reads, listings, deletes, and puts, whose names are used
-once with one content. Never `create`: its answer is resolved by whoever asked (`journal/`). The changelog's
-uploader has a retry policy of its own and takes the store without this.
+Only requests that can be repeated without harm are retried: reads, listings, deletes, and puts, whose names are never
+used for two contents. `create` is never retried: its caller (`journal/`) finds out the outcome. The changelog's
+uploader has its own retry policy and uses the store without this layer.
 """
 
 import random
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class RetryingStore:
-    """Repeats what failed with an I/O error, at most `attempts_max` times in all.
+    """Repeats requests that failed with an I/O error, up to `attempts_max` attempts in all.
 
     Waits `first_delay_s` after the first failure, then twice as long each time, less up to a half at random.
     The last error is raised as it came. `ObjectNotFound` is an answer, not a failure.

@@ -1,4 +1,4 @@
-"""What Holdfast asks of an object store, and the one place that opens one.
+"""Interface of an object store, and the function that opens a store.
 
 Names are relative to the store's URL and come from `storage.names` alone. Every failure is a
 `StorageError` that names object and store; credentials never appear in a message.
@@ -15,12 +15,12 @@ SCHEMES = ("file", "memory", "s3", "s3a", "gs", "az", "abfs", "abfss")
 
 
 class ObjectInfo(NamedTuple):
-    """One object in a listing."""
+    """An object in a listing."""
 
     name: str
     size: int
     modified_s: float
-    """Seconds since the Unix epoch by the store's clock; for reports and for order, never to decide what may go."""
+    """Seconds since the Unix epoch by the store's clock; for reports and order, never to decide a deletion."""
 
 
 class ObjectStore(Protocol):
@@ -29,14 +29,15 @@ class ObjectStore(Protocol):
     url: str
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
-        """Write a whole object, replacing one of that name. Atomic: readers see the old or the new, never a part."""
+        """Write a whole object, replacing an object of that name. Atomic: readers see the old or the new, never a
+        part."""
         ...
 
     def create(self, name: str, data: bytes) -> None:
         """Put-if-absent, atomic. Never retried by anything below the caller.
 
-        Raises `ObjectExists` where the store says so. Neither that nor any other error says that nothing was
-        written, or that it will not still be written: the caller reads the object back.
+        Raises `ObjectExists` if the store reports that the object exists. After this or any other error the object may
+        have been written, or may be written later: the caller reads it back.
         """
         ...
 
@@ -45,7 +46,7 @@ class ObjectStore(Protocol):
         ...
 
     def get_range(self, name: str, offset: int, length: int) -> bytes:
-        """Exactly `length` bytes from `offset`. Raises `ObjectNotFound`; `StorageError` where it is shorter."""
+        """Exactly `length` bytes from `offset`. Raises `ObjectNotFound`; `StorageError` if the object is shorter."""
         ...
 
     def list(self, prefix: str, *, after: str | None = None) -> list[ObjectInfo]:
@@ -57,7 +58,7 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete objects, in the order given where the store deletes one by one; missing ones are fine."""
+        """Delete objects, in the given order if the store deletes them singly; missing objects are no error."""
         ...
 
 
@@ -66,17 +67,17 @@ def open_store(
 ) -> ObjectStore:
     """Open `file:///…`, `memory://…`, `s3://…`, `gs://…` or `az://…`.
 
-    A `memory://` URL names one store shared within the process. `storage_options` are obstore's
-    (`aws_access_key_id`, `aws_endpoint`, `allow_http`, `timeout`, …), never stored or logged.
-    Does no I/O but making the folder of a `file://` URL; without `make` a folder that is not there is an error.
-    `public`: others read it as a table; a process that dies in a put leaves nothing that they would take for rows.
+    A `memory://` URL names a store shared within the process. `storage_options` are obstore's (`aws_access_key_id`,
+    `aws_endpoint`, `allow_http`, `timeout`, …), never stored or logged. Does no I/O except creating the folder of a
+    `file://` URL; without `make` a missing folder is an error. `public`: others read the folder as a table; a process
+    that dies in a put leaves no file that they would read as rows.
 
     Raises
     ------
     SettingsError
         The URL or an option is not understood.
     StorageError
-        The folder cannot be made, or is not there.
+        The folder cannot be made, or is missing.
     """
     from holdfast.storage.obstore_store import cloud_store, file_store, memory_store
 
