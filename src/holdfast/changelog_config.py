@@ -1,8 +1,9 @@
-"""How state is kept durable: settings of the log, of materializations and of uploads, stated once with their defaults.
+"""Settings of the state's log, of materializations and of uploads, stated once with their defaults.
 
     ChangelogConfig (as the user wrote it) ──settings()──► ChangelogSettings (numbers; travel to the TaskManagers)
 
-A leaf: every room may import it. A wrong value raises `SettingsError` that names field, value and what is allowed.
+A leaf: every room may import it. A wrong value raises a `SettingsError` that names the field, the value and the allowed
+values.
 """
 
 from dataclasses import dataclass, field
@@ -15,17 +16,17 @@ from holdfast.units import Duration, Size, above_zero, duration_s, size_bytes, w
 
 @dataclass(frozen=True, repr=False)
 class RetryPolicy:
-    """How often an upload is tried. Made by `RetryPolicy.none()` or `RetryPolicy.fixed()`; only I/O errors are retried.
+    """Attempts at an upload. Made by `RetryPolicy.none()` or `RetryPolicy.fixed()`; only I/O errors are retried.
 
     Parameters
     ----------
     max_attempts
         Requests to the store in all; 1: no retries.
     timeout
-        An attempt that takes longer than this plus its size over the measured rate is left alone, and the next one
-        starts at once beside it; the first to succeed wins. None: never.
+        An attempt that takes longer than this plus its size over the measured rate goes on, and the next starts at once
+        beside it; the first to succeed wins. None: no second attempt starts beside another.
     next_attempt_delay
-        The time from a failed attempt to the next one.
+        Time from a failed attempt to the next.
     """
 
     max_attempts: int = 3
@@ -68,7 +69,7 @@ class RetryPolicy:
 
 
 class ChangelogSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of a `ChangelogConfig`, which says what they mean."""
+    """The numbers of a `ChangelogConfig`, which explains them."""
 
     enabled: bool
     log_handles_max: int
@@ -100,7 +101,8 @@ class ChangelogConfig:
         interval is over; but, unless the log grows fast, not before a fifth of the time has passed that the last
         materialization took.
     persist_delay, persist_size_threshold
-        How long, and up to what size, requests to persist wait for others to share an object with.
+        Longest time and largest size for which a request to persist waits for others, to share an object with them.
+        Higher values: fewer objects, later acknowledgements.
     preemptive_persist_threshold
         The size of a table's pending log from which it is uploaded without waiting for a checkpoint; a quarter of it
         shortly before the next checkpoint is expected.
@@ -164,4 +166,4 @@ class ChangelogConfig:
 
 
 DEFAULTS = ChangelogConfig().settings()
-"""The numbers that hold where nothing was set."""
+"""The default numbers."""

@@ -1,11 +1,11 @@
-"""The `holdfast` command: looks after a job's storage from outside, whether the job runs or not.
+"""The `holdfast` command: looks after a job's storage from outside, while the job runs and when it does not.
 
     holdfast verify <storage>            reads all that the retained checkpoints refer to; writes nothing
     holdfast gc <storage> [--dry-run]    deletes what epochs before the newest takeover left
     holdfast --version                   prints the version
 
-Exit code 0: all is well; 1: something is wrong, and said; 2: the command itself was not understood. What a script
-reads goes to stdout (`--json`: one document), progress to stderr. Owns no rules: they are `maintenance/`'s.
+Exit code 0: all is well; 1: a problem was found and printed; 2: the command line was not understood. Output for scripts
+goes to stdout (`--json`: a single document), progress to stderr. The rules are in `maintenance/`.
 """
 
 import sys
@@ -78,7 +78,7 @@ def options(
 
 @app.command()
 def verify(storage: Storage, option: Options = None, json: Json = False) -> None:
-    """Read everything that the retained checkpoints refer to, and say what is wrong. Writes nothing."""
+    """Read everything that the retained checkpoints refer to and report problems. Writes nothing."""
     with _told():
         store = _open(storage, option)
         with _progress(DownloadColumn(), TransferSpeedColumn()) as bar:
@@ -98,7 +98,7 @@ def gc(
     option: Options = None,
     json: Json = False,
 ) -> None:
-    """Delete what epochs before the newest takeover left and the newest checkpoint does not need.
+    """Delete objects of epochs before the newest takeover that the newest checkpoint does not need.
 
     Safe while the job runs. Unknown names are left alone and reported.
     """
@@ -126,13 +126,13 @@ def gc(
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     app()
 
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """An error of Holdfast's is its message and exit code 1, without a traceback."""
+    """Print an error of Holdfast as its message and end with exit code 1, without a traceback."""
     try:
         yield
     except HoldfastError as error:

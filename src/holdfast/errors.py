@@ -1,4 +1,4 @@
-"""Every error that Holdfast raises, one class for each reaction that a caller can have.
+"""Every error that Holdfast raises, a class for each reaction that a caller can have.
 
     HoldfastError
     ├── SettingsError        change the setting (also a ValueError)
@@ -6,22 +6,22 @@
     ├── BadRecord            change the data, or use bad_records="dead_letter"
     ├── UserFunctionError    change the function: operator, key, batch and row are named
     ├── StateTooLarge        give the table more memory or another backend
-    ├── StorageError         look at the storage; retried where the retry policy says so
+    ├── StorageError         look at the storage; retried if the retry policy says so
     │   ├── ObjectNotFound
-    │   └── ObjectExists     put-if-absent found something
+    │   └── ObjectExists     put-if-absent found an object
     ├── CorruptObject        a stored object cannot be read; it is named; nothing of it was used
     ├── Fenced               another JobMaster has taken over: stop, delete nothing
     ├── StaleCall            a call from an older run or incarnation: the caller gives up
     ├── RowsNeeded           combined rows do not tell enough: run the batch again without combining
     ├── SenderLost           senders ended while they worked on a unit: the batch is run again
     ├── TaskManagerLost      a TaskManager ended: failover
-    ├── SessionStopped       the Spark session under a query was stopped: make a new one and start again
+    ├── SessionStopped       the Spark session under a query was stopped: make a new session and start again
     ├── RestartsExhausted    restarts did not help: look at the cause, which is named with its count
     ├── CheckpointFailed     a checkpoint that somebody waits for did not complete
-    ├── PublishFailed        a sink cannot take what was staged, and trying again will not help
+    ├── PublishFailed        a sink cannot take staged output, and trying again will not help
     └── QueryFailed          the query has ended; the cause is chained
 
-A message names the thing, what was found, what was expected and what to do.
+A message names the thing, the finding, the expectation and the remedy.
 """
 
 import traceback
@@ -35,7 +35,7 @@ class HoldfastError(Exception):
 
 
 class SettingsError(HoldfastError, ValueError):
-    """A setting has a value that is not allowed; names field, value and what is allowed."""
+    """A setting has a value that is not allowed; names the field, the value and the allowed values."""
 
 
 class JobRefused(HoldfastError):
@@ -55,7 +55,7 @@ class StateTooLarge(HoldfastError):
 
 
 class StorageError(HoldfastError):
-    """The object store did not do what was asked: an I/O error, possibly passing."""
+    """The object store could not carry out a request: an I/O error, possibly temporary."""
 
 
 class ObjectNotFound(StorageError):
@@ -63,7 +63,7 @@ class ObjectNotFound(StorageError):
 
 
 class ObjectExists(StorageError):
-    """Put-if-absent found an object of that name (possibly one's own earlier put)."""
+    """Put-if-absent found an object of that name (possibly from an earlier put by the same caller)."""
 
 
 class CorruptObject(HoldfastError):
@@ -71,15 +71,15 @@ class CorruptObject(HoldfastError):
 
 
 class Fenced(HoldfastError):
-    """Another JobMaster has taken over the storage; this one may complete nothing any more."""
+    """Another JobMaster has taken over the storage; the one that gets this error may complete nothing any more."""
 
 
 class StaleCall(HoldfastError):
-    """A call carries an older run or incarnation than the last one seen."""
+    """A call carries an older run or incarnation than the last call did."""
 
 
 class RowsNeeded(HoldfastError):
-    """An operator cannot say what combined rows do to it; the batch is run again with the rows themselves."""
+    """An operator cannot compute its result from combined rows; the batch runs again with uncombined rows."""
 
 
 class SenderLost(HoldfastError):
@@ -107,7 +107,7 @@ class CheckpointFailed(HoldfastError):
 
 
 class PublishFailed(HoldfastError):
-    """A sink refuses what was staged for it, for good."""
+    """A sink permanently refuses output that was staged for it."""
 
 
 class QueryFailed(HoldfastError):
@@ -117,7 +117,7 @@ class QueryFailed(HoldfastError):
 def in_user_code(error: BaseException) -> str:
     """Name an error that a user's function raised, with its line: `ValueError: no such carrier (job.py, line 12)`.
 
-    The line is the innermost one outside of Holdfast; an error that crosses processes has no other trace of it.
+    The line is the innermost outside of Holdfast. An error that crosses processes carries no other trace.
     """
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     outside = [(file, line) for file, line in frames if not file.startswith(_OWN_FOLDER)]

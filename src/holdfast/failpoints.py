@@ -4,10 +4,10 @@ Armed by the environment, which reaches the processes that Spark starts, or by `
 
     HOLDFAST_FAILPOINTS="taskmanager.commit.before=kill:/tmp/once@3,jobmaster.record.sent=pause:/tmp/held"
 
-    kill[:marker]      SIGKILL to this process; with a marker file, once: by the one process that creates it
-    raise[:ErrorName]  an error of `holdfast.errors` (`HoldfastError` where none is named)
+    kill[:marker]      SIGKILL to this process; with a marker file, once: only in the process that creates it
+    raise[:ErrorName]  an error of `holdfast.errors` (`HoldfastError` if none is named)
     pause:file         creates the file, and goes on when somebody has removed it
-    …@count            acts at that hit only, counted from 1 in each process; without it, at every hit
+    …@count            acts at that hit only, counted from 1 in each process; without a count, at every hit
 
 The environment is read at the first hit in a process. `KNOWN` lists all places; a test compares it with the code.
 """
@@ -96,7 +96,7 @@ KNOWN: Mapping[str, str] = {
     "jobmaster.publish.after": "the group is published; the coordinator does not know",
     "jobmaster.discard.before": "its staged files are about to be deleted",
 }
-"""Every failpoint, and what has happened there."""
+"""Every failpoint, with the state of the program there."""
 
 Call = Callable[[], None]
 
@@ -135,12 +135,12 @@ def hit(name: str) -> None:
 
 
 def arm(name: str, action: str | Call) -> None:
-    """Arm one failpoint in this process; `action` as in the environment variable, without the name, or a function.
+    """Arm a failpoint in this process. `action`: a function, or text as in the environment variable, without the name.
 
     Raises
     ------
     SettingsError
-        If the action is none of kill, raise and pause, or lacks what it needs.
+        If the action is none of kill, raise and pause, or lacks its argument.
     """
     point = _parse(name, action) if isinstance(action, str) else _Armed(action, "", None)
     with _lock:

@@ -1,13 +1,13 @@
-"""The identifiers of the project, as types of their own so that they cannot be mixed up.
+"""Identifiers of the project, as separate types so that they cannot be mixed up.
 
-Most are plain integers at run time. None is ever used twice within the scope named beside it.
+Most are plain integers at run time. An identifier is never used twice within the scope named beside it.
 """
 
 from enum import Enum
 from typing import NamedTuple, NewType
 
 Epoch = NewType("Epoch", int)
-"""Number of the takeover record of the JobMaster that lives now; scope: a job's storage."""
+"""Number of the living JobMaster's takeover record; scope: a job's storage."""
 
 JournalNumber = NewType("JournalNumber", int)
 """Place of a record in the journal, gapless; scope: a job's storage."""
@@ -19,21 +19,21 @@ BatchNumber = NewType("BatchNumber", int)
 """A planned batch; scope: an epoch."""
 
 RunNumber = NewType("RunNumber", int)
-"""One attempt at processing; grows with every retry, restart and cancellation; scope: an epoch."""
+"""An attempt at processing; grows with every retry, restart and cancellation; scope: an epoch."""
 
 Incarnation = NewType("Incarnation", int)
-"""One start of a process, given by the JobMaster; scope: an epoch and a role."""
+"""A start of a process, numbered by the JobMaster; scope: an epoch and a role."""
 
 
 class Role(Enum):
-    """What a process that the JobMaster started does for the job. The value is its name in messages."""
+    """Purpose of a process that the JobMaster started. The value is its name in messages."""
 
     TASK_MANAGER = "TaskManager"
     SENDER = "sender"
 
 
 class ProcessId(NamedTuple):
-    """One start of one of the processes that stay: `ProcessId(Role.SENDER, 2, 7)` is the seventh start of a sender."""
+    """A start of a long-running process: `ProcessId(Role.SENDER, 2, 7)` is the seventh start of sender 2."""
 
     role: Role
     number: int
@@ -41,7 +41,7 @@ class ProcessId(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Without the incarnation, as messages call it."""
+        """Name in messages, without the incarnation."""
         return f"{self.role.value} {self.number}"
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class ProcessId(NamedTuple):
 
 
 Sqn = NewType("Sqn", int)
-"""Sequence number of a change set in the log of one table of one subtask; scope: an epoch."""
+"""Sequence number of a change set in the log of a subtask's table; scope: an epoch."""
 
 KeyGroup = NewType("KeyGroup", int)
-"""`hash(key) mod max_parallelism`."""
+"""Number of a key group: `hash(key) mod max_parallelism`."""

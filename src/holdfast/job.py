@@ -1,4 +1,4 @@
-"""What a user builds: a `Job`, its sources, and `start()`; what is done with their rows is in `streams`.
+"""A `Job`, its sources, and `start()`; methods that work on rows are in `streams`.
 
 Declarations only, checked as far as they can be without data; nothing runs before `start()`.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Job:
-    """One pipeline with a name and a storage URL.
+    """A pipeline with a name and a storage URL.
 
     Parameters
     ----------
@@ -49,21 +49,23 @@ class Job:
     storage_options
         For obstore (credentials, endpoints); never stored or logged.
     parallelism
-        Subtasks of each keyed operator. Default: one for each slot that TaskManagers leave.
+        Subtasks of each keyed operator. Default: the number of Spark's slots that TaskManagers leave free.
     max_parallelism
         The number of key groups, fixed for the life of the storage. Default: by Flink's formula, at least 128.
     task_managers
         Processes that hold state; each takes one of Spark's slots for as long as the query runs.
     senders
-        Processes that read, run Python steps and write, and stay in a slot of Spark's each for as long as the query
-        runs. Default: as many as the slots that TaskManagers leave, less one for Spark jobs: of legs with a `transform`
-        or a `DataFrameSource`, and of the program itself. 0, or more than fit: every batch starts short Spark jobs.
+        Processes that read, run Python steps and write; each takes a slot of Spark's for as long as the query runs.
+        Default: the number of slots that TaskManagers leave free, minus 1 for Spark jobs, which legs with a `transform`
+        or a `DataFrameSource` and the user's program need. With 0, or with more than fit, every batch starts short
+        Spark jobs.
     state
         The backend: `HashMapState()` or `RocksDBState()`.
     checkpoint, task_manager, failover
         See `CheckpointConfig`, `TaskManagerConfig` and `FailoverConfig`.
     max_rows_per_batch, max_bytes_per_batch
-        Bounds of one batch, over all sources.
+        Bounds of a batch, over all sources, in rows and bytes. Higher values: fewer, longer batches that take more
+        memory.
     max_event_time_skew
         A source with a watermark is not read while its event time is further ahead of the slowest other source that
         has rows. A higher value lets sources drift apart, and joins and windows hold more state. None: no limit.
@@ -77,7 +79,7 @@ class Job:
     ship_modules
         Modules to send by value, because executors do not have them.
     metrics_port
-        Where the driver serves metrics to Prometheus while the query runs; 0: any free port; None: nowhere.
+        Port on which the driver serves metrics to Prometheus while the query runs; 0: any free port; None: no metrics.
 
     Raises
     ------
@@ -137,7 +139,7 @@ class Job:
         self.metrics_port = metrics_port
         self.declared = Declarations()
         self.query: Query | None = None
-        """That of the last start."""
+        """The query of the last start."""
         self._check()
 
     def _check(self) -> None:
@@ -182,7 +184,7 @@ class Job:
         return f"<Job {self.name!r} on {self.storage}: {'; '.join([*said, state])}>"
 
     def read(self, source: "Source | DataFrame") -> "Stream":
-        """A stream of a source's rows. A source instance is read once per branch, from the same plan."""
+        """Make a stream of a source's rows. A source instance is read once per branch, from the same plan."""
         if not isinstance(source, Source):
             raise JobRefused(_no_source(source))
         name = self.declared.name_for(source.name, source.kind)
@@ -190,7 +192,7 @@ class Job:
         return Stream(self, (Path(SourceOrigin(name)),))
 
     def start(self, trigger: QueryTrigger | None = None) -> "Query":
-        """Check everything that can be known, deploy, and run in the background.
+        """Check the job, deploy it, and run it in the background.
 
         Raises
         ------
@@ -199,7 +201,7 @@ class Job:
         StorageError
             The storage cannot be reached.
         CorruptObject
-            Something stored cannot be read by this version.
+            A stored object cannot be read by this version.
         """
         from holdfast.spark.start import start_on_spark
 
@@ -207,7 +209,7 @@ class Job:
         return self.query
 
     def checked(self, trigger: QueryTrigger) -> QueryTrigger:
-        """The trigger, if the job can be started with it now. Raises `JobRefused`."""
+        """Return the trigger if the job can be started with it now. Raises `JobRefused`."""
         if self.query is not None and self.query.isActive:
             raise JobRefused(
                 f"job {self.name!r} runs already (runId {self.query.runId}): a second start on its storage would end "
@@ -225,7 +227,7 @@ class Job:
 
 
 def _no_source(found: Any) -> str:
-    """What to read instead of something that is no source."""
+    """Explain how to read an object that is not a source."""
     if getattr(found, "isStreaming", False):
         execution = found._jdf.queryExecution()
         return explain_streaming_dataframe(f"{execution.logical()}\n{execution.analyzed()}")

@@ -1,4 +1,4 @@
-"""Measured values: how they are kept where they arise, and how they travel to the JobMaster.
+"""Measured values: how processes keep them and how they travel to the JobMaster.
 
 They travel as one flat map from name to number (`dict[str, float]`), in which
 
@@ -6,8 +6,8 @@ They travel as one flat map from name to number (`dict[str, float]`), in which
     name.<operator>.<subtask>   a gauge of one subtask
     name#count, #sum, #max      a histogram; name#le<exponent> counts its values in (2^(exponent-1), 2^exponent]
 
-so that counters and histograms can be added up over TaskManagers and incarnations. Names are the known ones of this
-field, camel case; what they mean is `jobmaster.known_metrics`' to say. Owns no thread and sends nothing.
+so that counters and histograms can be added up over TaskManagers and incarnations. Names are camel case, as usual for
+stream processors; `jobmaster.known_metrics` explains them. This module starts no thread and sends nothing.
 """
 
 import math
@@ -31,7 +31,7 @@ class Histogram:
         self._buckets: dict[int, int] = {}
 
     def add(self, value: float) -> None:
-        """Count one value, in the unit that the metric's name says."""
+        """Count a value, in the unit of the metric's name."""
         bucket = exponent_of(value)
         with self._lock:
             self._count += 1
@@ -40,7 +40,7 @@ class Histogram:
             self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
 
     def values(self, name: str) -> dict[str, float]:
-        """Its entries in the flat map; none before the first value."""
+        """Entries of the histogram in the flat map; none before the first value."""
         with self._lock:
             if not self._count:
                 return {}
@@ -59,9 +59,9 @@ def exponent_of(value: float) -> int:
 
 
 def quantile(buckets: Mapping[int, float], share: float, largest: float) -> float:
-    """An upper bound of the value below which a `share` of the values lie, no more than twice too high.
+    """Upper bound of the value below which a `share` of the values lie, at most twice too high.
 
-    `buckets`: values by exponent; `largest`: the highest value there was. 0 where there are none.
+    `buckets`: values by exponent; `largest`: the highest value seen. Returns 0 if there are no values.
     """
     wanted = share * sum(buckets.values())
     counted = 0.0

@@ -1,4 +1,4 @@
-"""What a user holds: a running query, with PySpark's `StreamingQuery` names."""
+"""Handle of a running query, with the names of PySpark's `StreamingQuery`."""
 
 import uuid
 from collections.abc import Callable
@@ -25,12 +25,12 @@ class Query:
 
     @property
     def id(self) -> str:
-        """The job's id: the same over restarts on the same storage."""
+        """Id of the job: the same over restarts on the same storage."""
         return self._master.job.stored.job_id
 
     @property
     def runId(self) -> str:
-        """New for every start."""
+        """Id of this start: new for every start."""
         return self._run_id
 
     @property
@@ -50,7 +50,7 @@ class Query:
 
     @property
     def status(self) -> dict[str, Any]:
-        """PySpark's keys; `message` names a sink that planning waits for, or what waits for a store that is away."""
+        """Status with PySpark's keys. `message` names a sink or an unreachable store that the query waits for."""
         last = self.lastProgress
         return {
             "message": self._message(),
@@ -81,7 +81,7 @@ class Query:
 
     @property
     def metricsUrl(self) -> str | None:
-        """Where Prometheus finds the metrics of this query while it runs; None without `Job(metrics_port=…)`."""
+        """URL at which Prometheus finds the metrics of this query while it runs; None without `Job(metrics_port=…)`."""
         return self._master.metrics_url
 
     @property
@@ -96,7 +96,7 @@ class Query:
 
     @property
     def taskManagers(self) -> list[dict[str, Any]]:
-        """Those that serve now: `task_manager`, `incarnation`, `address`."""
+        """TaskManagers that serve now: `task_manager`, `incarnation`, `address`."""
         return [msgspec.structs.asdict(route) for route in self._master.routes()]
 
     @property
@@ -105,7 +105,8 @@ class Query:
         return self._master.progress.restarts()
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
-        """Wait for the end, at most `timeout` seconds; whether it has ended. Raises `QueryFailed` if with an error."""
+        """Wait at most `timeout` seconds for the end; True if the query has ended. Raises `QueryFailed` if it ended
+        with an error."""
         ended = self._master.wait(timeout)
         if ended:
             self._on_end()
@@ -114,18 +115,18 @@ class Query:
         return ended
 
     def processAllAvailable(self) -> None:
-        """Block until everything available now is processed, checkpointed and published. Raises `QueryFailed`."""
+        """Block until all input available now is processed, checkpointed and published. Raises `QueryFailed`."""
         try:
             self._master.process_all_available().result()
         except Exception as error:
             raise self._failed() from error
 
     def trigger_checkpoint(self, timeout: float | None = None) -> int | None:
-        """Take a checkpoint of everything committed so far, whatever the policy.
+        """Take a checkpoint of everything committed so far, independent of the trigger.
 
-        Where somebody refuses the boundary, the checkpoint waits for a later one. Returns the number of the newest
-        record then (None: nothing was ever to record).
-        Raises `CheckpointFailed`, or `TimeoutError` after `timeout` seconds.
+        If a source or sink refuses the current batch boundary, the checkpoint waits for a later boundary. Returns the
+        number of the newest record afterwards (None: nothing has been recorded yet). Raises `CheckpointFailed`, or
+        `TimeoutError` after `timeout` seconds.
         """
         try:
             return self._master.trigger_checkpoint().result(timeout)
@@ -149,7 +150,7 @@ class Query:
         self._master.update(checkpoint, settings)
 
     def exception(self) -> QueryFailed | None:
-        """The error the query ended with."""
+        """The error that ended the query; None if there is none."""
         return None if self._master.error is None else self._failed()
 
     def stop(self) -> None:
@@ -160,7 +161,7 @@ class Query:
     def _failed(self) -> QueryFailed:
         error = self._master.error
         if isinstance(error, HoldfastError):
-            # Its message says all; the way that it took through Holdfast's own threads is in the log, at DEBUG.
+            # The message is complete; the traceback through Holdfast's own threads is in the log, at DEBUG.
             error = error.with_traceback(None)
         failed = QueryFailed(f"query {self.name!r} ended: {type(error).__name__}: {error}" if error else "stopped")
         failed.__cause__ = error

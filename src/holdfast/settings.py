@@ -1,7 +1,7 @@
 """Settings: frozen values, checked when made. No component, clock or store lives here.
 
-A wrong value raises `SettingsError` that names field, value and what is allowed. Fields hold what the
-user wrote; properties with the unit in their name (`timeout_s`, `memory_bytes`) give the number.
+A wrong value raises a `SettingsError` that names the field, the value and the allowed values. Fields hold values as the
+user wrote them; properties with the unit in their name (`timeout_s`, `memory_bytes`) give numbers.
 """
 
 import math
@@ -42,31 +42,33 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """When checkpoints are taken, what of them may fail, and how state is logged.
+    """Settings of checkpoints, of their failures, and of the log of state.
 
     Parameters
     ----------
     trigger
-        `every("10s")`, `cron("0 * * * *")`, `manual()` or one's own `CheckpointTrigger`.
+        `every("10s")`, `cron("0 * * * *")`, `manual()` or a `CheckpointTrigger` of the user's own.
     timeout
-        A checkpoint that is not acknowledged by then is aborted and counts as failed.
+        Time after which a checkpoint that is not acknowledged is aborted and counts as failed.
     min_pause
-        From the end of a checkpoint (completed or aborted) to the next one the policy triggers.
+        Least time from the end of a checkpoint (completed or aborted) to the next that the trigger starts.
     max_concurrent
-        How many checkpoints may be pending at once.
+        Most checkpoints that may be pending at once.
     tolerable_failed_checkpoints
-        How many may fail in a row; one more, and the job restarts from the last completed one. 0, as in Flink.
+        Checkpoints that may fail in a row; at the next failure the job restarts from the last completed checkpoint.
+        Default: 0, as in Flink.
     tolerable_failure_timeout
-        The job also restarts when none has completed for so long since one was triggered, whatever the reason.
-        None: no limit.
+        Time after which the job also restarts if a checkpoint was triggered and none has completed since, whatever the
+        reason. None: no limit.
     outage_timeout
-        For how long a running query waits for its store, a sink's target or a local disk that fails or is full, before
-        it ends; any step alone: planning, batches, restores, checkpoints, publication. None: for ever.
+        Time for which a running query waits for its store, a sink's target or a local disk that fails or is full,
+        before it ends. The time counts for each step alone: planning, batches, restores, checkpoints, publication.
+        None: for ever.
     unpublished_max
-        Recorded groups of output that a sink may lag behind; at that number planning of batches stops.
+        Most recorded groups of output by which a sink may lag behind; at that number the job plans no further batches.
     changelog
-        A `ChangelogConfig`: how changes of state are logged, materialized and uploaded. True is `ChangelogConfig()`,
-        False is `ChangelogConfig(enabled=False)`: a checkpoint stores the tables themselves.
+        Settings for logging, materializing and uploading changes of state. True is `ChangelogConfig()`, False is
+        `ChangelogConfig(enabled=False)`: a checkpoint stores the tables themselves.
     """
 
     trigger: CheckpointTrigger = field(default_factory=lambda: every("10s"))
@@ -113,7 +115,7 @@ class CheckpointConfig:
 
     @property
     def outage_limit(self) -> tuple[float, object]:
-        """In seconds, and as the user wrote it."""
+        """Limit in seconds, and as the user wrote it."""
         limit = self.outage_timeout
         return (math.inf if limit is None else duration_s(limit, "outage_timeout")), limit
 
@@ -124,35 +126,36 @@ class CheckpointConfig:
 
     @property
     def changelog_config(self) -> ChangelogConfig:
-        """The value of `changelog`, of which a bool is a short form."""
+        """The value of `changelog`, with a bool replaced by the config that it stands for."""
         return ChangelogConfig(enabled=self.changelog) if isinstance(self.changelog, bool) else self.changelog
 
 
 MEMORY_BYTES_MIN = 16 << 20
-"""The least memory of a TaskManager: the empty tables of 64 subtasks with a map each take 2 MB, and tables double."""
+"""Least memory of a TaskManager in bytes: the empty tables of 64 subtasks with a map each take 2 MB, and tables
+double."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskManagerConfig:
-    """What one TaskManager may use.
+    """Resources of a TaskManager.
 
     Parameters
     ----------
     memory
         Bound of its tables, caches and exchange buffers together, outside the JVM heap; at least 16 MB.
     local_dir
-        Where exchange data spills to, and copies of `local_recovery` lie; None: the executor's own temporary folder.
+        Folder for spilled exchange data and for the copies of `local_recovery`; None: the executor's temporary folder.
     port_range
-        First and last port it may listen on; `(0, 0)`: any free one.
+        First and last port that it may listen on; `(0, 0)`: any free port.
     advertised_host
-        The address others reach it under; None: the one Spark uses.
+        Address at which others reach it; None: the address that Spark uses.
     local_recovery, local_recovery_max
-        Whether copies of what is stored are kept below `local_dir`, up to so many bytes, so that a replacement on the
-        same machine restores from there.
+        True: copies of stored state are kept below `local_dir`, up to `local_recovery_max` bytes, and a replacement on
+        the same machine restores from them.
     heartbeat_timeout
-        How long it may be silent before it is taken for dead and ended; at least `"2s"`, since a sign of life comes
-        every second. Shorter notices a machine that hangs sooner, longer spares a function that holds the interpreter
-        in one long call. A sender that is silent for so long is given up, and its work goes to another one.
+        Silence after which it is taken for dead and ended; at least `"2s"`, since a heartbeat comes every second. A
+        lower value notices a hanging machine sooner; a higher value spares a function that holds the interpreter in a
+        long call. A sender that is silent for that time is given up, and its work goes to another sender.
     """
 
     memory: Size = "1GB"
@@ -198,31 +201,31 @@ class TaskManagerConfig:
 
     @property
     def local_copies_bytes_max(self) -> int:
-        """0 where no copies are kept."""
+        """Bound on local copies in bytes; 0 if none are kept."""
         return size_bytes(self.local_recovery_max, "local_recovery_max") if self.local_recovery else 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailoverConfig:
-    """When the job starts again after a failure, how often, and how long a call to a process may take.
+    """Restarts after a failure: their number, their pauses, and the time that a call to a process may take.
 
     Parameters
     ----------
     batch_attempts
-        So often a batch is tried before its error ends the query, where no process was lost.
+        Attempts at a batch before its error ends the query, if no process was lost.
     restarts_max
-        So many restarts without a completed checkpoint in between; one more ends the query with the last cause.
+        Most restarts without a completed checkpoint in between; the next ends the query with the last cause.
     losses_max, losses_window
-        So many losses of one process within that time; one more ends the query with the last cause.
+        Most losses of the same process within that time; the next ends the query with the last cause.
     backoff_first, backoff_max
-        The first loss of a process is answered at once. Before each further start without a completed checkpoint in
-        between the job waits: `backoff_first`, doubling up to `backoff_max`.
+        Pause before each further start without a completed checkpoint in between: `backoff_first`, doubling up to
+        `backoff_max`. After the first loss of a process the job starts at once.
     start_timeout
-        A TaskManager that has not registered by then ends the query.
+        Time after which a TaskManager that has not registered ends the query.
     deploy_timeout, process_timeout, commit_timeout
-        How long a call to a process may take, although its heartbeats go on: a deployment (which restores state), a
-        batch at one level of operators, a commit. Past it the process is ended, and the job restarts. The log names
-        the process before that. None: no limit.
+        Longest time of a call to a process whose heartbeats go on: a deployment (which restores state), a batch at one
+        level of operators, a commit. After it the process is ended, and the job restarts. The log names the process
+        before that. None: no limit.
     """
 
     batch_attempts: int = 3
@@ -270,7 +273,7 @@ class FailoverConfig:
         return duration_s(self.start_timeout, "start_timeout")
 
     def limit_s(self, name: str) -> float | None:
-        """The limit that a field sets; None where it sets none."""
+        """Limit of a field in seconds; None if the field sets none."""
         limit = getattr(self, name)
         return None if limit is None else duration_s(limit, name)
 
@@ -287,9 +290,9 @@ class RocksDBState:
     Parameters
     ----------
     cache_max_entries
-        So many rows of each state table of a subtask stay in memory between batches, the most recently used; a
-        changed row reaches RocksDB when it leaves memory. 0: none. Rows that a batch touches come on top of it
-        while the batch runs.
+        Most rows of each state table of a subtask that stay in memory between batches, the most recently used. A
+        changed row reaches RocksDB when it leaves memory. A higher value takes more memory and reads RocksDB less
+        often. Rows that a running batch touches are not counted.
     """
 
     cache_max_entries: int = 0
@@ -304,7 +307,8 @@ IN_MEMORY = HashMapState()
 
 @dataclass(frozen=True)
 class ProcessingTime:
-    """A batch starts `interval` after the one before it did; at once where that is over, or is 0."""
+    """A batch starts `interval` after the start of the previous batch, or at once if that time is over or `interval` is
+    0."""
 
     interval: Duration = "0s"
 
@@ -318,11 +322,11 @@ class ProcessingTime:
 
 @dataclass(frozen=True)
 class AvailableNow:
-    """Process what is there at the start, take a final checkpoint, publish, end.
+    """Process the input available at the start, take a final checkpoint, publish, end.
 
-    `timeout`: how long a final checkpoint that is softly declined is tried again; None: without limit.
-    `drain`: the input is complete. After its last row every window closes and every event-time timer fires; that is
-    recorded, so that rows that come later are refused. Without it open windows and timers wait for the next start.
+    `timeout`: longest time for which a softly declined final checkpoint is tried again; None: no limit. `drain`:
+    declares the input complete. After its last row every window closes and every event-time timer fires. The completion
+    is recorded, and later rows are refused. Without `drain`, open windows and timers wait for the next start.
     """
 
     timeout: Duration | None = None
@@ -343,10 +347,10 @@ QueryTrigger = ProcessingTime | AvailableNow
 
 
 def processing_time(interval: Duration = "0s") -> ProcessingTime:
-    """Batches one after the other, their starts at least `interval` apart."""
+    """Run a batch as soon as the last has ended, but leave at least `interval` between their starts."""
     return ProcessingTime(interval)
 
 
 def available_now(timeout: Duration | None = None, drain: bool = False) -> AvailableNow:
-    """All that is there now, then end; see `AvailableNow`."""
+    """Process all available input, then end; see `AvailableNow`."""
     return AvailableNow(timeout, drain)

@@ -1,4 +1,4 @@
-"""What a user does with rows: streams, keyed streams, and what each method declares. Nothing runs before `start()`."""
+"""Streams and keyed streams: methods that declare the work on rows. Nothing runs before `start()`."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -51,7 +51,7 @@ class Stream:
 
     @property
     def late(self) -> "Stream":
-        """The rows that came too late for the windows that this stream is of; it needs `late="stream"` there."""
+        """Rows that came too late for the windows of this stream; requires `late="stream"` in their declaration."""
         paths = []
         for path in self._paths:
             if not isinstance(path.origin, OperatorOrigin) or path.steps or path.origin.output:
@@ -66,7 +66,8 @@ class Stream:
         return Stream(self._job, tuple(replace(path, steps=(*path.steps, step)) for path in self._paths))
 
     def with_watermark(self, column: str, delay: Duration, idle_timeout: Duration | None = None) -> "Stream":
-        """Say how far event time has come: `column`'s newest value per split, less `delay`; the least over all splits.
+        """Declare the progress of event time: `column`'s newest value per split, minus `delay`; the least over all
+        splits.
 
         The watermark of a batch comes from rows of earlier batches and never goes back. A split holds it back from
         its assignment on, also before its first row, until it is read to its end (as files are). Windows close by the
@@ -76,7 +77,7 @@ class Stream:
         Parameters
         ----------
         idle_timeout
-            A split without rows for so long (by the batches' time) does not hold the others back. None: it does.
+            Time (by the batches' clock) after which a split without rows no longer holds the others back. None: never.
         """
         delay_us = duration_us(delay, "delay")
         idle_us = None if idle_timeout is None else duration_us(idle_timeout, "idle_timeout")
@@ -98,15 +99,15 @@ class Stream:
     def transform(self, fn: "Callable[[DataFrame], DataFrame]") -> "Stream":
         """Apply `DataFrame -> DataFrame` by Spark SQL, batch by batch.
 
-        Analysed once at `start()`, and refused there if it needs a shuffle, changes the number of partitions, or is
-        nondeterministic: a batch that is repeated must give the same rows.
+        `fn` is analysed once at `start()`. It is refused there if it needs a shuffle, changes the number of partitions,
+        or is nondeterministic: a repeated batch must give the same rows.
         """
         return self._then(TransformDeclaration(fn))
 
     def map_batches(
         self, fn: Callable[[pa.RecordBatch], pa.RecordBatch | Iterator[pa.RecordBatch]], schema: Any
     ) -> "Stream":
-        """Apply `fn` to Arrow record batches, in Python, without the JVM. `schema`: of what it returns.
+        """Apply `fn` to Arrow record batches, in Python, without the JVM. `schema`: schema of the returned batches.
 
         `fn` is never called with an empty batch.
         """
@@ -125,23 +126,24 @@ class Stream:
             By event time: a row is a duplicate up to so long after the row that was given, and whenever it is before
             it. A later one is given again. None: a key is remembered for ever, of which `start()` warns.
         late
-            With `within`: what becomes of rows that come after the watermark, as in `aggregate`.
+            With `within`: treatment of rows that come after the watermark, as in `aggregate`.
         """
         within_us = None if within is None else duration_us(within, "within")
         keyed = self.key_by(*columns)
         return keyed._drop_duplicates(within_us, late, name)
 
     def union(self, other: "Stream") -> "Stream":
-        """Rows of both, which must have the same schema; in no particular order."""
+        """Unite the rows of two streams with the same schema, in no particular order."""
         if other._job is not self._job:
             raise JobRefused("union of streams of different jobs: read both sources in one job")
         return Stream(self._job, (*self._paths, *other._paths))
 
     def union_by_name(self, other: "Stream", *, tag: str | None = None) -> "Stream":
-        """Rows of both, with the columns of both: null where a stream lacks one; in no particular order.
+        """Unite the rows and columns of two streams; a column that a stream lacks is null. Rows are in no particular
+        order.
 
-        `tag`: the name of a string column that says of each row whether it is of this stream (`"left"`) or of the other
-        (`"right"`).
+        `tag`: the name of a string column that names each row's stream: `"left"` for this stream, `"right"` for the
+        other.
         """
         if other._job is not self._job:
             raise JobRefused("union of streams of different jobs: read both sources in one job")
@@ -152,7 +154,7 @@ class Stream:
         return Stream(self._job, (*left._paths, *other._then(UnionDeclaration(members, tag, "right"))._paths))
 
     def key_by(self, *keys: str | AnyWindow) -> "KeyedStream":
-        """Group by the values of columns, and by a window of event time if one of the keys is one.
+        """Group by the values of columns, and by a window of event time if the keys contain a window.
 
         `key_by("user", hf.window("at", "10min"))` has the output columns `user`, `window_start`, `window_end`. Rows
         with a null among the columns, or without a time for the window, are bad records.
@@ -179,7 +181,7 @@ class Stream:
 
 
 class KeyedStream:
-    """Rows grouped by key: what keyed operators are applied to."""
+    """Rows grouped by key, the input of keyed operators."""
 
     def __init__(self, job: "Job", declared: InputDeclaration) -> None:
         self._job = job
@@ -205,15 +207,15 @@ class KeyedStream:
         Parameters
         ----------
         emit
-            `"changes"` (default): one row per key touched in a batch, at its end; `"every"`: one row per input row,
-            with the running values. Behind a window: `"final"` (default): one row per key and window, once the
-            watermark has passed its end; `"changes"`: one in each batch that changed it.
+            `"changes"` (default): a row per key touched in a batch, at its end; `"every"`: a row per input row, with
+            the running values. Behind a window: `"final"` (default): a single row per key and window, once the
+            watermark has passed the window's end; `"changes"`: a row in each batch that changed the window.
         allowed_lateness
-            Behind a window: for so much longer than its end it takes rows, and stays in the state.
+            Behind a window: time after the window's end for which it still takes rows and stays in the state.
         late
-            Behind a window: what becomes of a row whose windows are closed. `"drop"` counts it
-            (`numLateRecordsDropped`), `"dead_letter"` also writes it to the job's dead letters, `"stream"` gives it as
-            `.late` of the returned stream.
+            Behind a window: treatment of a row whose windows are closed. `"drop"` counts it (`numLateRecordsDropped`),
+            `"dead_letter"` also writes it to the job's dead letters, `"stream"` gives it as `.late` of the returned
+            stream.
         """
         check_aggregates(aggregates, "changes")
         lateness_us = duration_us(allowed_lateness, "allowed_lateness")
@@ -250,11 +252,12 @@ class KeyedStream:
         late: LatePolicy = "drop",
         name: str | None = None,
     ) -> Stream:
-        """Apply a user's function with state per key. `schema`: of the rows it yields.
+        """Apply a user's function with state per key. `schema`: schema of the rows it yields.
 
-        Behind a window the function gets the rows of whole windows, once, when they close: `process(rows, ctx)` of a
-        `ProcessFunction` a list of them, with the window's bounds in `ctx.key`; a `BatchFunction` as ever, with the
-        bounds in `keys`. It then has neither states nor timers. `allowed_lateness` and `late` as in `aggregate`.
+        Behind a window the function gets the rows of a whole window, once, when the window closes, and has neither
+        states nor timers. `process(rows, ctx)` of a `ProcessFunction` gets them as a list, with the window's bounds in
+        `ctx.key`. A `BatchFunction` gets them as batches, with the bounds in `keys`. `allowed_lateness` and `late` are
+        as in `aggregate`.
         """
         output = to_arrow_schema(schema)
         lateness_us = duration_us(allowed_lateness, "allowed_lateness")
@@ -282,10 +285,10 @@ class KeyedStream:
         late: LatePolicy = "drop",
         name: str | None = None,
     ) -> Stream:
-        """Give rows of both streams that have the same key and meet in time, as one row.
+        """Join rows of both streams that have the same key and meet in time.
 
-        Output: the columns of this stream, then those of the other one. Key columns that have the same name on both
-        sides are one column. Behind windows, rows meet in the same window, whose bounds are the last columns.
+        Output: the columns of this stream, then the columns of the other. Key columns with the same name on both sides
+        become a single column. Behind windows, rows meet in the same window, whose bounds are the last columns.
 
         Parameters
         ----------
@@ -303,10 +306,10 @@ class KeyedStream:
         ttl
             Instead of a bound of event time: rows are kept for so long after they came.
         suffix
-            What the names of the other stream's columns end with where this one has a column of that name.
+            Suffix of the other stream's columns whose names this stream has too.
         late
-            What becomes of rows that come after the watermark: `"drop"` counts them, `"dead_letter"` also writes them
-            to the job's dead letters.
+            Treatment of rows that come after the watermark: `"drop"` counts them, `"dead_letter"` also writes them to
+            the job's dead letters.
         """
         if not isinstance(other, KeyedStream):
             raise SettingsError(f"join({other!r}): expected a keyed stream; add .key_by(…) to it")
@@ -318,7 +321,7 @@ class KeyedStream:
         return self._declare(name, "join", settings.spec, inputs)
 
     def last(self, *, by: str, name: str | None = None) -> Stream:
-        """Give the row of each key with the greatest value of a column, in each batch that brought a greater one.
+        """Give the row of each key with the greatest value of a column, in each batch that brought a greater value.
 
         Of equal ones the last that came wins; null is below every value, NaN above every number. The columns stay as
         they are. Behind windows take `top(1, by=…)`.
@@ -358,7 +361,7 @@ class KeyedStream:
         late: LatePolicy = "drop",
         name: str | None = None,
     ) -> Stream:
-        """Behind a window: the rows of each window with the greatest values of a column, when it closes.
+        """Emit the rows with the greatest values of a column, for each window when it closes. Requires a window.
 
         Output: the key columns with the window's bounds, then the other columns of the input.
 
@@ -367,10 +370,10 @@ class KeyedStream:
         by
             A column with an order; nulls come last, NaN is above every number.
         ties
-            Rows that are equal to the last one come as well, as `RANK() <= n` has them; else exactly `n`, of equal
-            ones those that came first.
+            True: rows equal to the last of the `n` come as well, as with `RANK() <= n`. False: at most `n` rows; among
+            equal rows the earliest.
         least
-            The least values instead.
+            True: the least values instead of the greatest.
         allowed_lateness, late
             As in `aggregate`.
         """
@@ -424,7 +427,7 @@ class KeyedStream:
 
 
 def _described(paths: tuple[Path, ...]) -> str:
-    """The ways into a stream, each from its source or operator over its steps."""
+    """Describe the paths into a stream, each from its source or operator over its steps."""
     ways = []
     for path in paths:
         origin = path.origin.source if isinstance(path.origin, SourceOrigin) else path.origin.operator

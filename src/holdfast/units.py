@@ -35,7 +35,7 @@ def duration_s(value: Duration, field: str) -> float:
 
 
 def duration_us(value: Duration, field: str) -> int:
-    """The same in microseconds, rounded."""
+    """Microseconds of a duration, rounded; otherwise as `duration_s`."""
     return round(duration_s(value, field) * 1_000_000)
 
 
@@ -64,7 +64,7 @@ def size_bytes(value: Size, field: str) -> int:
 
 
 def above_zero(number: float, field: str, value: object) -> None:
-    """Refuse a `number` that is not above zero; `value` is what the user gave for the setting `field`."""
+    """Refuse a `number` that is not above zero; `value` is the user's value of the setting `field`."""
     if not number > 0:
         raise SettingsError(f"{field}={value!r}: allowed is anything above zero")
 
