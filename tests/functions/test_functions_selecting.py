@@ -53,6 +53,11 @@ def shown(result: OperatorResult) -> list[tuple[Any, ...]]:
     return [(row["k"], round(row["at"].timestamp()), row["v"]) for batch in result.output for row in batch.to_pylist()]
 
 
+def rank(row: Row) -> int:
+    """The place of a row's value, of which null is the least."""
+    return -1 if row[2] is None else row[2]
+
+
 def some_rows(chance: random.Random, now: int) -> list[Row]:
     count = chance.choice([0, 1, 3, 12])
     return [
@@ -107,9 +112,7 @@ def test_last_is_what_a_recomputation_gives(tables: NewTable) -> None:
             undo(operator)
         rows, before = some_rows(chance, number), dict(last)
         for row in rows:
-            if row[0] not in last or (-1 if row[2] is None else row[2]) >= (
-                last[row[0]][2] or -1 + (last[row[0]][2] == 0)
-            ):
+            if row[0] not in last or rank(row) >= rank(last[row[0]]):
                 last[row[0]] = row
         changed = {key: row for key, row in last.items() if row is not before.get(key)}
         result = run_batch(operator, spec, number, rows)
