@@ -1,6 +1,6 @@
-"""From what a user declared to a `Program`: names, schemas, legs, levels. Pure; refuses what cannot run.
+"""Builder of a `Program` from a user's declarations: names, schemas, legs, levels. Pure; refuses jobs that cannot run.
 
-Declarations form a DAG by construction: a stream only exists after what it comes from.
+Declarations form a DAG by construction: a stream only exists after its origin.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +41,8 @@ class TransformDeclaration:
 
 @dataclass(frozen=True)
 class UnionDeclaration:
-    """A stream takes the columns of all `members`, by their names; `value` is that of its rows in the column `tag`."""
+    """Step that gives a stream the columns of all `members`, by name; `value` is the value of its rows in the column
+    `tag`."""
 
     members: "tuple[Path, ...]"
     tag: str | None
@@ -53,7 +54,7 @@ StepDeclaration = MapBatches | TransformDeclaration | UnionDeclaration
 
 @dataclass(frozen=True)
 class Path:
-    """One way into a stream: an origin's name and the steps since."""
+    """A path into a stream: an origin's name and the steps since."""
 
     origin: SourceOrigin | OperatorOrigin
     steps: tuple[StepDeclaration, ...] = ()
@@ -62,9 +63,9 @@ class Path:
 
 @dataclass(frozen=True)
 class InputDeclaration:
-    """A keyed stream that an operator takes: its ways in, which it unites, its key columns and perhaps a window.
+    """A keyed stream as an operator's input: its paths, which are united, its key columns and perhaps a window.
 
-    `window_place`: how many key columns come before the window.
+    `window_place`: number of key columns before the window.
     """
 
     paths: tuple[Path, ...]
@@ -72,9 +73,9 @@ class InputDeclaration:
     window: AnyWindow | None = None
     window_place: int = 0
     timed: bool = False
-    """Whether each row needs an event time."""
+    """True if each row needs an event time."""
     plain: bool = False
-    """Whether `window_start` among the keys is a column like any other, and not the window before."""
+    """True if `window_start` among the keys is a column like any other, and not the previous window."""
 
     @property
     def shown_keys(self) -> tuple[str, ...]:
@@ -94,7 +95,7 @@ class OperatorDeclaration:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The ways into all inputs."""
+        """The paths into all inputs."""
         return tuple(path for each in self.inputs for path in each.paths)
 
 
@@ -114,7 +115,8 @@ class Declarations:
     sinks: dict[str, SinkDeclaration] = field(default_factory=dict)
 
     def name_for(self, given: str | None, kind: str) -> str:
-        """The given name, or kind plus declaration order; refused where it is taken or cannot be part of a path."""
+        """Return the given name, or kind plus declaration order; refuse a name that is taken or cannot be part of a
+        path."""
         taken = {*self.sources, *self.operators, *self.sinks}
         if given is None:
             number = 1
@@ -221,7 +223,7 @@ class _Builder:
             self._legs[place] = replace(leg, target=replace(leg.target, needed=(*leg.target.needed, column)))
 
     def _behind_windows(self, operator: str, declared: InputDeclaration) -> InputDeclaration:
-        """The input, whose window stays open for longer where its times are starts of other windows."""
+        """Extend the time that the input's window stays open if its times are starts of other windows."""
         if declared.window is None or declared.window.column != WINDOW_START:
             return declared
         before = [path.origin for path in declared.paths if isinstance(path.origin, OperatorOrigin)]
@@ -235,7 +237,7 @@ class _Builder:
         return replace(declared, window=replace(declared.window, behind_us=max(known, default=0)))
 
     def _with_given_window(self, declared: InputDeclaration) -> InputDeclaration:
-        """The input, keyed by the window of the operators before it where `window_start` is among its keys."""
+        """Key the input by the window of the operators before it if `window_start` is among its keys."""
         if declared.window is not None or declared.plain or WINDOW_START not in declared.key_columns:
             return declared
         windows = {
@@ -269,7 +271,7 @@ class _Builder:
         return first
 
     def _note_watermarks(self, declared: OperatorDeclaration) -> None:
-        """Take down the watermarks over all of the operator's inputs."""
+        """Note the watermarks over all of the operator's inputs."""
         inputs = [self._path_watermarks(path) for path in declared.paths]
         if any(inputs) and not all(inputs):
             raise JobRefused(
@@ -339,7 +341,7 @@ class _Builder:
         return self._levels[path.origin.operator] if isinstance(path.origin, OperatorOrigin) else 0
 
     def _sink_keys(self, declared: SinkDeclaration) -> tuple[str, ...]:
-        """The key columns of the operator right before, where all paths agree."""
+        """Key columns of the last operator before the sink; empty if paths disagree."""
         keys = {
             self._specs[path.origin.operator].key_columns if isinstance(path.origin, OperatorOrigin) else ()
             for path in declared.paths

@@ -1,4 +1,5 @@
-"""Key groups: which subtask owns which keys. Pure arithmetic, stored with every job, never to change.
+"""Key groups: the assignment of keys to subtasks. Pure arithmetic, which must never change, since stored state depends
+on it.
 
 A key belongs to key group `hash(key) mod max_parallelism` (the hash: `state.keys`); a subtask owns a
 contiguous range of key groups. Both are Flink's rules, so that state can move to any other parallelism

@@ -1,4 +1,4 @@
-"""The plan: what fixes a batch before it runs; and the units of work that tasks take from it."""
+"""The plan of a batch, made before it runs, and the units of work that tasks take from it."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,8 +9,8 @@ from holdfast.availability import Refusal
 from holdfast.sources.base import Offsets, SplitRead
 
 ROWS_PER_UNIT_MIN = 256
-"""Rows that are worth a unit of their own. More saves calls where batches are small, and lets fewer processes share the
-work of a function that takes long for each row."""
+"""Number of rows that are worth a unit of their own. More saves calls where batches are small, and lets fewer processes
+share the work of a function that takes long for each row."""
 
 PIECES_PER_UNIT_MAX = 16
 """Reads, or outputs of subtasks, that make a unit however few rows they have. More saves units, which then take longer
@@ -18,9 +18,9 @@ where each piece is slow to begin."""
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """What one sender does for one leg: reads, or the output of subtasks, in that order.
+    """Work of a sender for a leg: reads, or the output of subtasks, in that order.
 
-    Numbered within (batch, level); TaskManagers process input in the order of these numbers.
+    Units are numbered within (batch, level); TaskManagers process input in the order of these numbers.
     """
 
     unit: int
@@ -37,19 +37,19 @@ class Plan(msgspec.Struct, frozen=True):
     start: dict[str, Offsets]
     to: dict[str, Offsets]
     reads: dict[str, list[list[SplitRead]]]
-    """Per source: the reads of each sender."""
+    """The reads of each sender, by source."""
     watermarks: dict[str, int] = {}
-    """Of operators that have one, in microseconds."""
+    """Watermarks in microseconds, by operator; only operators that have a watermark."""
     closed: dict[str, int] = {}
-    """The watermark that each operator had in the batch before, in microseconds: windows up to it are closed."""
+    """Watermark of each operator in the previous batch, in microseconds: windows up to it are closed."""
     drained: bool = False
-    """Whether all input was declared complete before this batch."""
+    """True if all input was declared complete before this batch."""
     refusals: list[Refusal] = []
-    """The sources that refuse a cut after this batch."""
+    """Sources that refuse a cut after this batch."""
 
     @property
     def progress(self) -> bool:
-        """Whether the batch moves any source, or says that the input is complete."""
+        """True if the batch moves any source, or declares the input complete."""
         return self.drained or self.start != self.to
 
 

@@ -1,11 +1,11 @@
-"""The job as it runs: sources, legs, operators, sinks. Pure data; shipped to executors with cloudpickle.
+"""Description of a running job: sources, legs, operators, sinks. Pure data; shipped to executors with cloudpickle.
 
     level 0: read splits ──leg──► operators of level 1, sinks
     level 1: pull from operators of level 1 ──leg──► operators of level 2, sinks
     …
 
-A *leg* is one path without state: an origin (a source, or an operator's output), steps, a target.
-An operator's level is one more than the highest level among the origins of the legs that feed it.
+A *leg* is a path without state: an origin (a source, or an operator's output), steps, a target. An operator's level is
+1 more than the highest level among the origins of the legs that feed it.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ from holdfast.sources.dataframe import DataFrameSource
 from holdfast.watermarks import WatermarkSpec
 
 DEAD_LETTERS = "dead-letters"
-"""The name of the sink that takes bad rows; no other may have it."""
+"""Name of the sink for bad rows; no other sink may have it."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class MapBatches:
 
 @dataclass(frozen=True)
 class Transform:
-    """`fn(DataFrame) -> DataFrame`, run by Spark SQL; `schema` is what the analysis at `start()` found.
+    """`fn(DataFrame) -> DataFrame`, run by Spark SQL; `schema` is the result of the analysis at `start()`.
 
     Tasks get it without `fn`, which is called on the driver and may hold DataFrames and the session.
     """
@@ -60,35 +60,35 @@ class SourceOrigin:
 
 
 LATE = "late"
-"""The output of an operator that has the rows that came too late."""
+"""Name of an operator's output with rows that came too late."""
 
 
 @dataclass(frozen=True)
 class OperatorOrigin:
-    """The output of an operator, or another one of its outputs by name (`LATE`)."""
+    """The main output of an operator, or another of its outputs by name (`LATE`)."""
 
     operator: str
     output: str = ""
 
     @property
     def kept_as(self) -> str:
-        """The name by which TaskManagers keep the rows; no operator's name has a slash."""
+        """Name by which TaskManagers keep the rows; no operator's name has a slash."""
         return f"{self.operator}/{self.output}" if self.output else self.operator
 
 
 @dataclass(frozen=True)
 class OperatorTarget:
-    """Rows go to `operator`'s input number `input` (0 unless it joins), divided by `key_columns`."""
+    """Target of a leg: `operator`'s input number `input` (0 unless it joins); rows are divided by `key_columns`."""
 
     operator: str
     input: int
     key_columns: tuple[str, ...]
     needed: tuple[str, ...] = ()
-    """Columns besides those of the key that may not be null; with them the operator makes more key columns."""
+    """Columns besides the key that may not be null; from them the operator computes further key columns."""
 
     @property
     def not_null(self) -> tuple[str, ...]:
-        """The columns whose nulls make a row bad."""
+        """Columns whose nulls make a row bad."""
         return (*(column for column in self.key_columns if not column.startswith("__")), *self.needed)
 
 
@@ -99,7 +99,8 @@ class SinkTarget:
 
 @dataclass(frozen=True)
 class Leg:
-    """`level` is its origin's: 0 for sources. `schema` is that of the rows at the target."""
+    """Path of rows from an origin to a target. `level` is the origin's level (0 for sources); `schema` is the rows'
+    schema at the target."""
 
     index: int
     level: int
@@ -108,17 +109,17 @@ class Leg:
     target: OperatorTarget | SinkTarget
     schema: pa.Schema
     watermark: WatermarkSpec | None = None
-    """Of its source's rows, before any step."""
+    """Watermark of the source's rows, before any step."""
 
     @property
     def in_python(self) -> bool:
-        """Whether the rows never enter the JVM because of this leg's steps."""
+        """True if no step of this leg takes the rows into the JVM."""
         return not any(isinstance(step, Transform) for step in self.steps)
 
 
 @dataclass(frozen=True)
 class Program:
-    """Everything of a job that tasks need. `sources` and `sinks` by their names."""
+    """Everything of a job that tasks need. `sources` and `sinks` are by name."""
 
     sources: dict[str, Source]
     legs: tuple[Leg, ...]
@@ -129,21 +130,21 @@ class Program:
     sink_keys: dict[str, tuple[str, ...]]
     dead_letters: Sink | None = None
     watermarks: dict[str, WatermarkSpec] = field(default_factory=dict)
-    """By their keys."""
+    """Watermarks by their keys."""
     operator_watermarks: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of each operator under any: the keys of the watermarks of all its inputs."""
+    """Keys of the watermarks of all inputs, by operator; only operators with a watermark."""
     operator_delays: dict[str, int] = field(default_factory=dict)
-    """By how many microseconds the watermark of an operator is behind those of its sources."""
+    """Microseconds by which an operator's watermark is behind its sources' watermarks."""
     state: StateBackend = IN_MEMORY
 
     def runs_in_python(self, leg: Leg) -> bool:
-        """Whether the rows of a leg never enter the JVM: it has no Spark step, and Spark does not read its source."""
+        """True if a leg's rows never enter the JVM: the leg has no Spark step, and Spark does not read its source."""
         origin = leg.origin
         by_spark = isinstance(origin, SourceOrigin) and isinstance(self.sources[origin.source], DataFrameSource)
         return leg.in_python and not by_spark
 
     def output_schema(self, kept_as: str) -> pa.Schema | None:
-        """The schema of an output by the name by which it is kept; None where there is no such output."""
+        """The schema of an output, by the name under which it is kept; None if the output does not exist."""
         operator, _, output = kept_as.partition("/")
         spec = self.operators.get(operator)
         if spec is None:
@@ -152,5 +153,5 @@ class Program:
 
     @property
     def levels(self) -> int:
-        """The number of operator levels; 0 for a job without state."""
+        """Number of operator levels; 0 for a job without state."""
         return max(self.operator_levels.values(), default=0)

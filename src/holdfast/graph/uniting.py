@@ -1,4 +1,4 @@
-"""Streams of different columns as one stream: by the columns' names, with null where a stream has none. Pure."""
+"""Union of streams with different columns, by the columns' names; a column that a stream lacks is null. Pure."""
 
 from collections.abc import Sequence
 
@@ -8,12 +8,12 @@ from holdfast.errors import JobRefused
 
 
 def united_schema(schemas: Sequence[pa.Schema], tag: str | None) -> pa.Schema:
-    """All columns in the order in which they first come; the tag, if any, is the last one.
+    """All columns in order of their first appearance, then the tag, if any.
 
     Raises
     ------
     JobRefused
-        A column has two types, or the name of the tag.
+        A column has two types, or has the name of the tag.
     """
     fields: dict[str, pa.Field] = {}
     for schema in schemas:
@@ -33,7 +33,7 @@ def united_schema(schemas: Sequence[pa.Schema], tag: str | None) -> pa.Schema:
 
 
 def conform(schema: pa.Schema, tag: str | None, value: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows of one stream as rows of the united schema; `value` is that of the tag."""
+    """Convert rows of a stream to the united schema; `value` is the value of the tag."""
     columns = []
     for field in schema:
         if field.name == tag:

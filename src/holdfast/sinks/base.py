@@ -1,11 +1,10 @@
-"""What a sink is: it stages in tasks, and publishes in the JobMaster after a checkpoint completed.
+"""Interface of sinks: a sink stages in tasks, and publishes in the JobMaster after a checkpoint completed.
 
-Staged output is invisible. `stage` returns *committables* (msgspec structs, encoded), which the
-checkpoint's record holds until they are published. `publish` is idempotent per number and called in
-order of numbers, possibly again after a crash, possibly by a JobMaster that has been replaced. A start may declare the
-sink with other settings than the start that staged a group; so each group is stored with its *layout*, the settings
-that decide how it is published, and is published by those.
-A sink does not own the lifetime of staged files: the JobMaster says when they may go (`discard`).
+Staged output is invisible. `stage` returns *committables* (msgspec structs, encoded), which the checkpoint's record
+holds until they are published. `publish` is idempotent per number and called in order of numbers, possibly again after
+a crash, possibly by a JobMaster that has been replaced. A start may declare the sink with other settings than the start
+that staged a group. Each group is therefore stored and published with its *layout*, the settings that decide how it is
+published. A sink does not own the lifetime of staged files: the JobMaster decides when they are deleted (`discard`).
 """
 
 from abc import ABC, abstractmethod
@@ -20,12 +19,12 @@ from holdfast.storage.names import StagedName
 from holdfast.storage.store import ObjectStore
 
 Gone = Callable[[StagedName], bool]
-"""Whether nobody can come to name what is staged under that name, who does not name it already."""
+"""Function that is true if nobody can still name the staged object with that name, except those who name it already."""
 
 
 @dataclass(frozen=True)
 class SinkContext:
-    """What `prepare` is told at `start()`, on the driver."""
+    """Facts for `prepare`, which runs on the driver at `start()`."""
 
     job_id: str
     sink: str
@@ -35,7 +34,7 @@ class SinkContext:
 
 @dataclass(frozen=True)
 class StageContext:
-    """Where and under which names a task stages. `attempt` is new for every attempt at a task."""
+    """Place and names for a task's staged files. `attempt` is new for every attempt at a task."""
 
     job_id: str
     sink: str
@@ -54,7 +53,7 @@ class StageContext:
 
 @dataclass(frozen=True)
 class PublishContext:
-    """What `publish` and `discard` may use."""
+    """Facts for `publish` and `discard`."""
 
     job_id: str
     sink: str
@@ -62,7 +61,7 @@ class PublishContext:
     schema: pa.Schema
     key_columns: tuple[str, ...] = ()
     layout: bytes = b""
-    """What `Sink.layout` gave when the group was stored."""
+    """Result of `Sink.layout` at the time when the group was stored."""
 
 
 @dataclass
@@ -78,47 +77,50 @@ class Sink(ABC):
 
     @property
     def target(self) -> tuple[str, Mapping[str, str]] | None:
-        """The URL of the folder that the sink writes to, and its storage options; None where it has no folder."""
+        """URL of the folder that the sink writes to, and its storage options; None if it has no folder."""
         return None
 
     def prepare(self, schema: pa.Schema, context: SinkContext) -> None:
-        """Check or make the target at `start()`. Raises `JobRefused` naming every difference."""
+        """Check or create the target at `start()`. Raises `JobRefused` naming every difference."""
         return
 
     def refused(self, rows: pa.RecordBatch) -> Mapping[int, str]:
-        """The numbers of rows that the sink could never show, each with the reason: bad records, staged nowhere."""
+        """Numbers of rows that the sink could never show, each with the reason; they are bad records and are not
+        staged."""
         return {}
 
     @abstractmethod
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
-        """Take all the rows of one unit; invisible until published. Runs in a task. No rows: no committables."""
+        """Stage all rows of a unit; invisible until published. Runs in a task. Without rows there are no
+        committables."""
 
     def is_snapshot_available(self) -> SnapshotAvailability:
-        """Say whether a checkpoint may be cut now; called in the JobMaster after each batch was committed.
+        """Decide if a checkpoint may be cut now; called in the JobMaster after each committed batch.
 
         It must answer at once. `SOFT_FAILURE.because(reason)` puts a checkpoint that is due off to a later batch.
         """
         return SnapshotAvailability.AVAILABLE
 
     def layout(self, context: PublishContext) -> bytes:
-        """The settings by which groups of this start are to be published, whatever later starts declare."""
+        """Settings by which groups of this start are published, whatever later starts declare."""
         return b""
 
     @abstractmethod
     def publish(self, number: int, committables: Iterable[bytes], context: PublishContext) -> None:
-        """Make one group visible; nothing happens for a number already published, or for a group without committables.
+        """Make a group visible; a number already published and a group without committables change nothing.
 
-        `committables` may be more than fit into memory: each iteration reads them anew, a portion at a time.
-        Runs in a thread of its own beside the stream, never twice at once for one sink in one JobMaster; but an
-        older JobMaster may run it at the same time. Raises `PublishFailed` or `CorruptObject` where trying again
-        cannot help, `StorageError` or another `OSError` where it can.
+        `committables` may be more than fit into memory: each iteration reads them anew, a portion at a time. Runs in a
+        thread of its own beside the stream, never twice at once for the same sink in a JobMaster. An older JobMaster
+        may run it at the same time. Raises `PublishFailed` or `CorruptObject` if trying again cannot help,
+        `StorageError` or another `OSError` if it can.
         """
 
     def sweep(self, gone: Gone, named: Collection[bytes], context: PublishContext) -> None:
-        """Delete what this job staged at the sink's own target, where it is `gone`, but for what `named` needs.
+        """Delete this job's staged files at the sink's own target that are `gone` and that no committable in `named`
+        needs.
 
-        Called after a takeover, and now and then while the job runs, with every committable that somebody may still
-        publish. What was staged in the job's storage is the JobMaster's to clean up, not this call's.
+        Called after a takeover, and now and then while the job runs, with every committable that may still be
+        published. Files staged in the job's storage are cleaned up by the JobMaster, not here.
         """
         return
 

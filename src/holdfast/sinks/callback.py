@@ -1,8 +1,8 @@
 """A sink that calls a function in the driver with the rows of each completed checkpoint.
 
-The contract is that of Structured Streaming's `foreachBatch`: the same rows come again under the same number
-after a crash in between, possibly late and from a driver that was replaced. Whoever wants exactly once keeps
-the highest number it has seen beside its data, and ignores numbers up to it.
+The contract is the same as of Structured Streaming's `foreachBatch`: the same rows come again under the same number
+after a crash in between, possibly late and from a driver that was replaced. For exactly-once output, the function
+stores the highest number seen together with its data, and ignores numbers up to it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,10 +19,10 @@ from holdfast.sinks.staging import decode_rows, discard_rows, pieces, read_rows,
 
 @dataclass
 class CallbackSink(Sink):
-    """Calls `fn(table, number)` once a checkpoint has completed; numbers grow, and one comes again only as a whole.
+    """Calls `fn(table, number)` once a checkpoint has completed. Numbers grow; a repeated number has the same rows.
 
-    An `OSError` that `fn` raises (connection errors are such) is an I/O error: the call is repeated later.
-    Any other exception fails the query. `fn` stays in the driver and is not sent to tasks.
+    An `OSError` from `fn`, for example a connection error, is an I/O error: the call is repeated later. Any other
+    exception fails the query. `fn` stays in the driver and is not sent to tasks.
     """
 
     fn: Callable[[pa.Table, int], Any] = field(repr=False, compare=False)

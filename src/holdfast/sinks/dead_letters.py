@@ -1,4 +1,4 @@
-"""Where bad rows go: a folder of Parquet files, staged and published like any other output."""
+"""Sink for bad rows: a folder of Parquet files, staged and published like any other output."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class DeadLetterSink(ParquetSink):
 
 
 def bad_rows_to_batch(bad: Sequence[BadRow]) -> pa.RecordBatch:
-    """The rows in order. What is no valid Unicode in them is written as escapes."""
+    """Convert bad rows to a record batch, in order. Invalid Unicode in them is written as escapes."""
     columns = [pa.array([_text(getattr(row, name)) for row in bad], pa.string()) for name in DEAD_LETTER_COLUMNS]
     return pa.RecordBatch.from_arrays(columns, schema=DEAD_LETTER_SCHEMA)
 

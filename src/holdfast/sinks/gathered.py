@@ -1,9 +1,9 @@
-"""Committables that were stored between two checkpoints, so that the driver need not keep them.
+"""Storage of committables between two checkpoints, so that the driver need not keep them in memory.
 
     many committables ──gather──► one object in the job's storage, and one committable that names it
     a group of both   ──expanded──► the committables again, in their order, an object at a time
 
-No sink sees a committable that stands for others: whoever hands committables to a sink expands them first.
+No sink sees a committable that stands for others: callers expand committables before they pass them to a sink.
 Invariants: the object's name has the number of the gathering, which is never used twice in an epoch; an object is
 deleted after the staged files that the committables in it name, so that a deletion can be repeated.
 """
@@ -24,34 +24,34 @@ _decoder = msgspec.msgpack.Decoder(list[bytes])
 
 
 def gathered_name(folder: str, sink: str, gathering: int) -> str:
-    """The name of the object, below the staging folder of a run."""
+    """Name of the object, below the staging folder of a run."""
     return f"{folder}/{names.escape(sink)}/gathered-{gathering:0{names.DIGITS}d}"
 
 
 def gathering_of(name: names.StagedName) -> int | None:
-    """The number of the gathering that a name of `gathered_name` says; None for another's."""
+    """Number of the gathering in a name made by `gathered_name`; None for other names."""
     match = _NAME.fullmatch(name.rest)
     return None if match is None else int(match[1])
 
 
 def gather(committables: Sequence[bytes], name: str, store: ObjectStore) -> bytes:
-    """Store committables as the object `name`; returns the committable that stands for them."""
+    """Store committables as the object `name`; return the committable that stands for them."""
     data = msgspec.msgpack.encode(committables)
     store.put(name, data)
     return encode(StagedCommittables(len(committables), len(data), checksum.crc32(data), name))
 
 
 def gathered_names(committables: Iterable[bytes], sink: str) -> list[str]:
-    """Names of the objects that some of these committables stand for."""
+    """Names of the objects of gathered committables among these."""
     found = (decode_one(each, sink) for each in committables)
     return [each.name for each in found if isinstance(each, StagedCommittables)]
 
 
 @dataclass(frozen=True)
 class Expanded(Iterable[bytes]):
-    """Committables of one sink, those from gathered objects in their places. Each iteration reads the objects anew.
+    """Committables of a sink, with gathered objects replaced by their contents. Each iteration reads the objects anew.
 
-    Iterating raises `ObjectNotFound` where an object is gone, `CorruptObject` where it is not as it was written.
+    Iterating raises `ObjectNotFound` if an object is gone, `CorruptObject` if it was altered.
     """
 
     committables: Sequence[bytes]
@@ -77,17 +77,18 @@ def _read(gathered: StagedCommittables, store: ObjectStore) -> list[bytes]:
 
 
 class Named:
-    """What committables name, without the rows inside them: little memory, however many there are."""
+    """Names in committables, without the rows inside them: they take little memory, however many there are."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.stored: set[str] = set()
-        """Objects of the job's storage."""
+        """Names of objects in the job's storage."""
         self.at_targets: dict[str, list[bytes]] = {}
-        """By sink: the committables that name files at the sink's own target."""
+        """Committables that name files at the sink's own target, by sink."""
         self._store = store
 
     def add(self, sink: str, committables: Sequence[bytes]) -> list[str]:
-        """Note what these committables name; returns the objects of the job's storage. Raises as `Expanded` does."""
+        """Note the names in these committables; return those of objects in the job's storage. Raises as `Expanded`
+        does."""
         found = gathered_names(committables, sink)
         self.stored.update(found)
         for each in Expanded(committables, self._store, sink):

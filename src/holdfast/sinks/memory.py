@@ -17,7 +17,7 @@ from holdfast.sinks.staging import decode_rows, discard_rows, pieces, read_rows,
 
 @dataclass
 class _Published:
-    """What one driver's sink holds."""
+    """Published rows of a sink in the driver."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     schema: pa.Schema | None = None
@@ -71,6 +71,6 @@ class MemorySink(Sink):
         return (schema or pa.schema([])).empty_table()
 
     def rows(self) -> list[dict[str, Any]]:
-        """The same as Python dictionaries."""
+        """Everything published so far as Python dictionaries, in order."""
         rows: list[dict[str, Any]] = self.table().to_pylist()
         return rows

@@ -1,4 +1,4 @@
-"""A sink that takes every row and keeps none: for measurements, and for jobs whose work is a side effect."""
+"""Sink that takes every row and keeps none: for measurements, and for jobs whose work is a side effect."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from holdfast.sinks.base import PublishContext, Sink, StageContext
 
 @dataclass
 class NoopSink(Sink):
-    """Rows reach the task that pulls them and end there."""
+    """Discards rows in the task that pulls them."""
 
     @property
     def kind(self) -> str:

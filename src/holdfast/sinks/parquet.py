@@ -1,14 +1,14 @@
-"""A sink into a folder of Parquet files.
+"""Sink into a folder of Parquet files.
 
     <url>/_staging/<job id>/<epoch>/<run>/<sink>/…         staged; readers of the folder skip it
     <url>/<column=value>/…/part-<sink digest>-<number>-<index>.parquet
     <url>/<column=value>/…/part-<sink digest>-<number>-rows-<portion>.parquet   small pieces, gathered
 
-Small pieces are staged as rows in the job's storage instead, and gathered into one file a partition and portion.
-Invariants: a published name follows from job id, sink, number and place in the group alone, and its content from what
-was staged and the layout that is stored with the group, so publishing again changes nothing. A file becomes visible as
-a whole; a checkpoint's files become visible one after the other. No `_SUCCESS` is written: without watermarks nobody
-knows when a partition is complete.
+Small pieces are staged as rows in the job's storage instead, and gathered into a file for each partition and portion.
+Invariants: a published name depends only on job id, sink, number and place in the group, and the file's content only on
+the staged rows and the group's layout, so publishing again changes nothing. A file becomes visible as a whole; a
+checkpoint's files become visible in turn. No `_SUCCESS` is written, since the sink does not know when a partition is
+complete.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ from holdfast.storage.store import ObjectStore, open_store
 
 
 class ParquetLayout(msgspec.Struct, frozen=True):
-    """What decides into which files a group's small pieces go."""
+    """Settings that decide into which files a group's small pieces go."""
 
     partition_by: tuple[str, ...]
     portion_bytes_max: int
@@ -146,7 +146,7 @@ def _published_prefix(context: PublishContext, number: int) -> str:
 def _copy_all(
     files: Sequence[StagedParquet], store: ObjectStore, prefix: str, first: int, context: PublishContext
 ) -> None:
-    """Copy staged files to their places, several at a time; `first` is the number of the first one in its group."""
+    """Copy staged files to their places, several at a time; `first` is the number of the first file in its group."""
 
     def copy(index: int) -> None:
         one = files[index]
@@ -157,7 +157,7 @@ def _copy_all(
 
 
 def _copy(store: ObjectStore, staged: StagedParquet, name: str, context: PublishContext) -> None:
-    """Copy one staged file to its place, unless it is gone because somebody has done so before."""
+    """Copy a staged file to its place, unless the file is gone because it was copied before."""
     try:
         data = fetch(store, staged.name, staged.size_bytes, staged.crc32, context.sink)
     except PublishFailed as gone:

@@ -1,9 +1,9 @@
 """Rows divided by partition columns, and the Parquet bytes of each part.
 
-Invariants: partition columns are in folder names (or add actions), never in the files; the division is
-stable, so the same rows give the same files in the same order. Folders are named as Spark names them, so that Spark,
-Arrow, DuckDB and delta-rs read every value back: an empty string is null, as it is for Spark and in Delta's protocol;
-a value that cannot be told from null, or is too long for a name, is refused before it is staged (`unwritable`).
+Invariants: partition columns are in folder names (or add actions), never in the files; the division is stable, so that
+the same rows give the same files in the same order. Folders are named as Spark names them, so that Spark, Arrow, DuckDB
+and delta-rs read every value back: an empty string is null, as it is for Spark and in Delta's protocol; a value that
+cannot be told from null, or is too long for a name, is refused before it is staged (`unwritable`).
 """
 
 import re
@@ -17,22 +17,23 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-"""What Hive, Spark and all others take for null."""
+"""Folder value that Hive, Spark and other readers take for null."""
 
 SEGMENT_BYTES_MAX = 255
-"""A folder's name on the file systems in use."""
+"""Bound on a folder's name in bytes, from the file systems in use."""
 
 FOLDERS_BYTES_MAX = 700
-"""All folders of a file together: an object's key has 1,024 bytes at most, with the paths of table and file."""
+"""Bound on all folders of a file together in bytes: an object's key, with the paths of table and file, has at most
+1,024."""
 
 _ESCAPED = re.compile(r"(?![A-Za-z0-9_.-])[\x00-\x7F]")
 _PLAIN_RE2 = r"[A-Za-z0-9_.-]"
 _ESCAPED_RE2 = r"[\x00-,/:-@\[-^`{-\x7F]"
-"""Characters that are written as they are, and the ASCII ones that are not, for Arrow's kernels."""
+"""Characters that are written as they are, and ASCII characters that are escaped, as patterns for Arrow's kernels."""
 
 _ROW = "__holdfast_row"
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""The years 1 to 9999, in days since 1970: other dates are read back by no reader."""
+"""Days since 1970 of the years 1 to 9999; no reader reads other dates back."""
 
 
 class Part(NamedTuple):
@@ -43,7 +44,7 @@ class Part(NamedTuple):
 
 
 def partition_differences(schema: pa.Schema, partition_by: Sequence[str]) -> list[str]:
-    """What speaks against partitioning by these columns; empty where nothing does."""
+    """Reasons against partitioning by these columns; empty if there are none."""
     found = [f"partition column {name!r} is not in the stream" for name in partition_by if name not in schema.names]
     for name in partition_by:
         if name in schema.names and not _partitionable(schema.field(name).type):
@@ -63,7 +64,7 @@ def _partitionable(kind: pa.DataType) -> bool:
 
 
 def divide(rows: pa.Table, partition_by: Sequence[str]) -> Iterator[Part]:
-    """The parts in order of their first row; the order of rows within a part is kept."""
+    """Divide rows by partition. Parts come in order of their first row; the order of rows within a part is kept."""
     if not partition_by:
         yield Part({}, rows)
         return
@@ -84,7 +85,7 @@ def _as_text(column: pa.ChunkedArray) -> list[str | None]:
 
 
 def empty_partitions_to_null(rows: pa.Table, partition_by: Sequence[str]) -> pa.Table:
-    """Rows with null in place of the empty strings of partition columns: no folder's name tells one from the other."""
+    """Replace the empty strings of partition columns with null: a folder's name cannot distinguish the two."""
     for name in partition_by:
         index = rows.schema.get_field_index(name)
         kind = rows.schema.field(index).type
@@ -96,7 +97,7 @@ def empty_partitions_to_null(rows: pa.Table, partition_by: Sequence[str]) -> pa.
 
 
 def unwritable(rows: pa.RecordBatch, partition_by: Sequence[str], *, escapes_unicode: bool = False) -> dict[int, str]:
-    """The numbers of rows whose partition values no reader could read back, each with the reason.
+    """Numbers of rows whose partition values no reader could read back, each with the reason.
 
     `escapes_unicode`: another writer may name the folders, and write every byte outside of ASCII as `%xx`.
     """
@@ -121,7 +122,7 @@ def unwritable(rows: pa.RecordBatch, partition_by: Sequence[str], *, escapes_uni
 
 
 def _escaped_bytes(column: pa.Array, escapes_unicode: bool) -> npt.NDArray[np.int64]:
-    """How long each text is in a folder's name; nulls and empty texts are shorter than any bound."""
+    """Bytes of each text in a folder's name; nulls and empty texts are shorter than any bound."""
     length = pc.binary_length(column)
     if escapes_unicode:
         escaped = pc.subtract(length, pc.count_substring_regex(column, _PLAIN_RE2))
@@ -141,18 +142,19 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def folder(values: dict[str, str | None]) -> str:
-    """The folders as Hive names them, with a slash at the end; empty for a table without partitions."""
+    """Path of folders as Hive names them, with a slash at the end; empty for a table without partitions."""
     named = ((_escape(name), NULL_PARTITION if value is None else _escape(value)) for name, value in values.items())
     return "".join(f"{name}={value}/" for name, value in named)
 
 
 def _escape(text: str) -> str:
-    """Spark reads `%xx` back as the character of that number, so only ASCII may be written so."""
+    """Escape ASCII characters as `%xx`. Spark reads `%xx` back as the character of that number, so other characters
+    stay."""
     return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def parquet_bytes(rows: pa.Table) -> bytes:
-    """The rows as a Parquet file."""
+    """Encode the rows as a Parquet file."""
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="snappy")
     data: bytes = sink.getvalue().to_pybytes()
@@ -160,7 +162,7 @@ def parquet_bytes(rows: pa.Table) -> bytes:
 
 
 def parquet_refusal(schema: pa.Schema) -> str | None:
-    """Why Parquet cannot hold such rows; None where it can."""
+    """Reason why Parquet cannot hold rows of the schema; None if it can."""
     try:
         pq.write_table(schema.empty_table(), pa.BufferOutputStream())
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:

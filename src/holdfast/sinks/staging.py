@@ -1,9 +1,9 @@
 """Committables, and rows staged as Arrow in the job's own storage.
 
-Invariants: a staged object's name is new for every attempt, so nothing is overwritten; a committable says
-size and checksum of what it names, and a reader checks both. Small outputs travel inside the committable
-itself (it is stored with the checkpoint), so that they cost no object of their own.
-Owns neither when staged objects are deleted (the JobMaster asks for it) nor what a sink makes of the rows.
+Invariants: a staged object's name is new for every attempt, so nothing is overwritten; a committable holds the size and
+checksum of the object that it names, and a reader checks both. Small outputs travel inside the committable, which is
+stored with the checkpoint, and so need no object of their own. The JobMaster decides when staged objects are deleted;
+the sink decides how the rows are published.
 """
 
 import re
@@ -24,16 +24,19 @@ from holdfast.storage import checksum, names
 from holdfast.storage.store import ObjectStore
 
 INLINE_BYTES_MAX = 8 * 1024
-"""Arrow data up to this size is kept inside the committable."""
+"""Bytes of Arrow data up to which rows are kept inside the committable. A higher value makes fewer objects and larger
+records."""
 
 STAGED_BYTES_MAX = 64 * 1024 * 1024
-"""Rows are written to a staged file once this much of them is in memory."""
+"""Bytes of rows in memory at which they are written to a staged file. A higher value makes fewer, larger files."""
 
 SMALL_BYTES_MAX = 256 * 1024
-"""A sink of files gathers pieces up to this size into one file per checkpoint, instead of a file each."""
+"""Bytes of a piece up to which a sink of files gathers it with others into a file per checkpoint, instead of its own
+file."""
 
 PORTION_BYTES_MAX = 64 * 1024 * 1024
-"""Rows and files that a publication has in the driver's memory at once; a single committable may be larger."""
+"""Bytes of rows and files that a publication holds in the driver's memory at once; a single committable may be
+larger."""
 
 TRANSFER_THREADS_MAX = 8
 
@@ -48,7 +51,7 @@ class StagedRows(msgspec.Struct, frozen=True, tag="rows-1", tag_field="kind"):
     size_bytes: int
     crc32: int
     memory_bytes: int
-    """What the rows take once they are read."""
+    """Bytes that the rows take in memory once they are read."""
     name: str | None = None
     data: bytes = b""
 
@@ -91,23 +94,23 @@ _decoder = msgspec.msgpack.Decoder(Committable)
 
 
 def encode(committable: Committable) -> bytes:
-    """As the checkpoint's record holds it. The tag carries the version."""
+    """Encode a committable for the checkpoint's record. The tag carries the version."""
     return _encoder.encode(committable)
 
 
 def decode_rows(encoded: Iterable[bytes], sink: str) -> list[StagedRows]:
-    """The committables of a sink that stages rows alone, in order. Raises `CorruptObject`, see `decode_one`."""
+    """Decode the committables of a sink that stages only rows, in order. Raises `CorruptObject`, see `decode_one`."""
     found = [decode_one(data, sink, StagedRows) for data in encoded]
     return [one for one in found if isinstance(one, StagedRows)]
 
 
 @dataclass
 class Portion(Generic[F]):
-    """Neighbours in a group of a sink of files: small pieces as rows, and files of its own kind, both in order."""
+    """Neighbours in the group of a sink of files: small pieces as rows, and the sink's own files, both in order."""
 
     number: int
     start: int
-    """How many committables of the group come before it."""
+    """Number of the group's committables before this portion."""
     rows: list[StagedRows] = field(default_factory=list)
     files: list[F] = field(default_factory=list)
     memory_bytes: int = 0
@@ -120,10 +123,10 @@ class Portion(Generic[F]):
 def portions(
     encoded: Iterable[bytes], kind: type[F], sink: str, bytes_max: int | None = None, start: int = 0
 ) -> Iterator[Portion[F]]:
-    """A group, from its `start`th committable on, cut so that the rows and files of a portion take some `bytes_max`.
+    """Cut a group, from its `start`th committable on, into portions whose rows and files take about `bytes_max`.
 
-    Each portion has at least one committable. The cuts follow from the group, `start` and `bytes_max` alone.
-    Raises `CorruptObject`, see `decode_one`.
+    No portion is empty. The cuts depend only on the group, `start` and `bytes_max`. Raises `CorruptObject`, see
+    `decode_one`.
     """
     bytes_max = PORTION_BYTES_MAX if bytes_max is None else bytes_max
     portion: Portion[F] = Portion(0, start)
@@ -143,12 +146,12 @@ def portions(
 
 
 def decode_one(data: bytes, sink: str, *kinds: type[Committable]) -> Committable:
-    """A committable, of one of these kinds if there are any.
+    """Decode a committable. If `kinds` are given, it must be of these.
 
     Raises
     ------
     CorruptObject
-        It cannot be read, has a version this release does not know, or was made by another kind of sink.
+        The committable cannot be read, has a version unknown to this release, or was made by another kind of sink.
     """
     try:
         committable: Committable = _decoder.decode(data)
@@ -172,7 +175,7 @@ def staged_name(context: StageContext, index: int, suffix: str) -> str:
 
 
 def batch_of(name: names.StagedName) -> int | None:
-    """The batch that a name of `staged_name` says; None for another's."""
+    """Batch number in a name made by `staged_name`; None for other names."""
     match = _STAGED_BATCH.match(name.rest)
     return None if match is None else int(match[1])
 
@@ -181,7 +184,7 @@ _STAGED_BATCH = re.compile(rf"[^/]+/(\d{{{names.DIGITS}}})-", re.ASCII)
 
 
 def pieces(batches: Iterator[pa.RecordBatch], bytes_max: int = STAGED_BYTES_MAX) -> Iterator[pa.Table]:
-    """The rows in order as tables of about `bytes_max` bytes, none of them empty."""
+    """Yield the rows in order as tables of about `bytes_max` bytes, none of them empty."""
     held: list[Any] = []
     held_bytes = 0
     for batch in batches:
@@ -202,7 +205,7 @@ def stage_rows(tables: Iterator[pa.Table], context: StageContext) -> list[bytes]
 
 
 def stage_table(table: pa.Table, context: StageContext, index: int) -> StagedRows:
-    """Stage one piece; `index` tells it from the others of the same attempt."""
+    """Stage a single piece; `index` distinguishes it from others of the same attempt."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_table(table.combine_chunks())
@@ -217,14 +220,14 @@ def stage_table(table: pa.Table, context: StageContext, index: int) -> StagedRow
 
 
 def read_rows(staged: Sequence[StagedRows], context: PublishContext) -> pa.Table:
-    """All the rows of a group, in order; a column that only some files have is null in the others' rows.
+    """Read all rows of a group, in order; a column that only some files have is null in the others' rows.
 
     Raises
     ------
     PublishFailed
-        A staged object is gone, or two of them have one column with different types.
+        A staged object is gone, or two of them have the same column with different types.
     CorruptObject
-        A staged object is not what was written.
+        A staged object was altered.
     """
     tables = transfer(lambda one: _read_table(one, context), staged)
     if not tables:
@@ -245,7 +248,7 @@ def _read_table(staged: StagedRows, context: PublishContext) -> pa.Table:
 
 
 def open_rows(data: bytes, staged: StagedRows, where: str) -> pa.Table:
-    """The table in an Arrow stream that `stage_rows` wrote."""
+    """Open the table in an Arrow stream that `stage_rows` wrote."""
     check(data, staged.size_bytes, staged.crc32, where)
     table = pa.ipc.open_stream(data).read_all()
     if table.num_rows != staged.rows:
@@ -254,7 +257,8 @@ def open_rows(data: bytes, staged: StagedRows, where: str) -> pa.Table:
 
 
 def fetch(store: ObjectStore, name: str, size_bytes: int, crc32: int, sink: str) -> bytes:
-    """A staged object, checked. Raises `PublishFailed` where it is gone: trying again cannot bring it back."""
+    """Read and check a staged object. Raises `PublishFailed` if the object is gone: trying again cannot bring it
+    back."""
     try:
         data = store.get(name)
     except ObjectNotFound as error:
@@ -267,7 +271,7 @@ def fetch(store: ObjectStore, name: str, size_bytes: int, crc32: int, sink: str)
 
 
 def check(data: bytes, size_bytes: int, crc32: int, where: str) -> None:
-    """Compare with what the committable says."""
+    """Compare the data with the committable's size and checksum."""
     if len(data) != size_bytes or checksum.crc32(data) != crc32:
         raise CorruptObject(
             f"{where}: {len(data)} bytes with checksum {checksum.crc32(data):#010x}, expected {size_bytes} bytes with "
@@ -276,19 +280,20 @@ def check(data: bytes, size_bytes: int, crc32: int, where: str) -> None:
 
 
 def discard_rows(staged: Sequence[StagedRows], context: PublishContext) -> None:
-    """Delete the staged objects; those that are gone already are fine."""
+    """Delete the staged objects; missing objects are no error."""
     context.store.delete([one.name for one in staged if one.name is not None])
 
 
 def probe(store: ObjectStore, folder: str) -> None:
-    """Write and delete an empty object: whether a target can be written to. Raises `StorageError`."""
+    """Check that a target can be written to: write and delete an empty object. Raises `StorageError`."""
     name = f"{folder}/probe-{uuid4().hex}"
     store.put(name, b"")
     store.delete([name])
 
 
 def transfer(call: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Do one call each, several at a time; results in order. The first error is raised after all have ended."""
+    """Call `call` for each item, several at a time; results are in order. The first error is raised after all calls
+    have ended."""
     if len(items) <= 1:
         return [call(item) for item in items]
     with ThreadPoolExecutor(min(TRANSFER_THREADS_MAX, len(items)), thread_name_prefix="sink-transfer") as pool:

@@ -1,8 +1,8 @@
-"""Where sinks write, compared with each other and with the job's storage: no two of them may share a folder.
+"""Check that no two sinks, and no sink and the job's storage, share a folder.
 
-The clean-up of a job deletes what it does not know in its storage, and a reader of a folder takes every file below it
-for rows. So a folder inside another one is refused like the same folder, whatever the spelling of the two URLs. Pure
-but for symbolic links, which are followed.
+The clean-up of a job deletes unneeded objects in its storage, and a reader of a folder takes every file below it for
+rows. A folder inside another is therefore refused like the same folder, whatever the spelling of the two URLs. Pure,
+except that symbolic links are followed.
 """
 
 import os
@@ -20,7 +20,7 @@ from holdfast.sinks.base import Sink
 _PROVIDERS = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
 _PREFIX = re.compile("^(aws|azure|google)_(storage_)?")
 _PLACES = ("endpoint", "endpoint_url", "account_name")
-"""Options, without the provider's prefix, that say whose bucket of a name is meant."""
+"""Options, without the provider's prefix, that tell apart buckets of the same name."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Place:
     whose: Mapping[str, str]
 
     def shares(self, other: "Place") -> bool:
-        """Whether one is the other, or inside it. Where it is not said whose a bucket is, it may be the same."""
+        """True if the two folders are the same or nested. Buckets of the same name count as the same if their owners
+        are not stated."""
         if (self.provider, self.bucket) != (other.provider, other.bucket):
             return False
         if any(other.whose.get(option, value) != value for option, value in self.whose.items()):
@@ -45,7 +46,7 @@ class Place:
 
 
 def place_of(url: str, storage_options: Mapping[str, str]) -> Place | None:
-    """What a URL names; None for a scheme that no store is opened for."""
+    """Parse a URL into the folder that it names; None for a scheme that no store is opened for."""
     parts = urlsplit(url)
     if parts.scheme == "memory":
         return Place("memory", parts.netloc, (parts.path,), {})
@@ -64,7 +65,7 @@ def place_of(url: str, storage_options: Mapping[str, str]) -> Place | None:
 
 
 def refuse_shared_targets(storage: str, storage_options: Mapping[str, str], sinks: Mapping[str, Sink]) -> None:
-    """Raise `JobRefused` where two sinks, or a sink and the job's storage, share a folder; both are named."""
+    """Raise `JobRefused` if two sinks, or a sink and the job's storage, share a folder; both are named."""
     used = [("the job's storage", storage, place_of(storage, storage_options))]
     for name, sink in sinks.items():
         if sink.target is not None:

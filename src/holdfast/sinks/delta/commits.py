@@ -1,12 +1,12 @@
-"""One group of committables as Delta commits: one commit where it is appended, or where its changes fit into memory.
+"""Delta commits of a group of committables: a single commit for an append, and for an upsert that fits into memory.
 
     append   small pieces become files, a portion at a time; one commit names all files
-    upsert   portions are folded to the last row per key; past a bound, what is folded is merged as a step of its own
+    upsert   portions are folded to the last row per key; past a bound, folded rows are merged as a step of their own
 
-Invariants: the commit that completes a group carries the app transaction of the group's number, also where it changes
-no row. A merge that is a step on the way there carries a second app transaction: number and place, from which whoever
-publishes the group goes on. So a step is applied once, in order, wherever its JobMaster cut it off. A try that meets
-a conflict leaves the table as it was. Owns neither loading the table nor checking the number.
+Invariants: the commit that completes a group carries the app transaction of the group's number, even if it changes no
+row. A merge that is only a step carries a second app transaction with number and place; a later publication goes on
+from that place. Each step is thus applied once and in order, even if its JobMaster ends in between. An attempt that
+meets a conflict leaves the table unchanged. The caller loads the table and checks the number.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,12 +25,12 @@ from holdfast.sinks.staging import StagedDeltaFile, StagedRows, portions, read_r
 from holdfast.storage.store import ObjectStore
 
 STEPS_MAX = 1 << 32
-"""Committables that a group can have, in the version of the app transaction of steps."""
+"""Bound on the committables of a group: the place in it is part of the version of the steps' app transaction."""
 
 
 @dataclass(frozen=True)
 class Applications:
-    """The ids and versions of the app transactions that say how far a group is published."""
+    """Ids and versions of the app transactions that record the progress of a group's publication."""
 
     app: str
     number: int
@@ -40,7 +40,7 @@ class Applications:
         return Transaction(self.app, self.number)
 
     def step(self, place: int) -> Transaction:
-        """The committables of the group before `place` are in the table."""
+        """App transaction which says that the group's committables before `place` are in the table."""
         return Transaction(f"{self.app}/steps", self.number * STEPS_MAX + place)
 
     def is_published(self, table: DeltaTable) -> bool:
@@ -48,21 +48,21 @@ class Applications:
         return version is not None and version >= self.number
 
     def place(self, table: DeltaTable) -> int:
-        """How many of the group's committables are in the table already."""
+        """Number of the group's committables that are in the table already."""
         number, place = divmod(table.transaction_version(f"{self.app}/steps") or 0, STEPS_MAX)
         return place if number == self.number else 0
 
 
 class Group(Protocol):
-    """What is to be published under a number."""
+    """Output to be published under a number."""
 
     def commit(self, table: DeltaTable, applications: Applications) -> CommitFailedError | None:
-        """Make the next commit; the conflict where there was one."""
+        """Make the next commit; return the conflict if there was one."""
 
 
 @dataclass
 class Append:
-    """Data files to be named; small pieces become files first, which a failed try leaves to VACUUM."""
+    """Data files to be named in a commit. Small pieces become files first; a failed attempt leaves those to VACUUM."""
 
     context: PublishContext
     partition_by: tuple[str, ...]
@@ -71,7 +71,7 @@ class Append:
     files: list[StagedDeltaFile] | None = None
 
     def commit(self, table: DeltaTable, applications: Applications) -> CommitFailedError | None:
-        """delta-rs itself goes past appends of others."""
+        """Commit all files; delta-rs itself resolves conflicts with appends of others."""
         if self.files is None:
             self.files = list(self._written())
         require_files(self.files, self.store, self.context.sink)
@@ -87,7 +87,7 @@ class Append:
 
 @dataclass(frozen=True)
 class _Step:
-    """Changes of the committables from `start` to `stop`, at most one for each key."""
+    """Changes of the committables from `start` to `stop`, at most a single change for each key."""
 
     start: int
     stop: int
@@ -107,7 +107,7 @@ class Upsert:
     _step: _Step | None = field(default=None, init=False)
 
     def commit(self, table: DeltaTable, applications: Applications) -> CommitFailedError | None:
-        """Any other commit since the table was loaded is a conflict."""
+        """Merge the next step; any other commit since the table was loaded is a conflict."""
         step = self._next(applications.place(table))
         done = [applications.completed] if step.is_last else [applications.step(step.stop)]
         commit = CommitProperties(app_transactions=done, max_commit_retries=0)
@@ -123,7 +123,7 @@ class Upsert:
         return _commit_files(table, [], self.partition_by, commit)
 
     def _next(self, place: int) -> _Step:
-        """The step that begins at `place`; read already where a conflict has kept it from being committed."""
+        """The step that begins at `place`; it is in memory already if a conflict has kept it from being committed."""
         if self._step is not None and self._step.stop == place:
             self._step = next(self._steps)
         elif self._step is None or self._step.start != place:

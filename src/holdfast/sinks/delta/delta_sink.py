@@ -1,15 +1,15 @@
-"""A sink into a Delta table, exactly once: each published group is one Delta commit with an app transaction.
+"""Sink into a Delta table, exactly once: the Delta commit that completes a group carries an app transaction.
 
     append   tasks write Parquet into the table's folder ──► publish names the files in one commit,
              or stage small pieces as Arrow              ──► publish gathers them into a file first
     upsert   tasks stage Arrow in the job's storage ──► publish merges the last row per key in one commit, or in
                                                         several where they do not fit into memory together
 
-Invariants: the app transaction's id is job id + sink, its version the group's number. The check (is the
-number already there?) and the commit use one table handle, because delta-rs refuses a repeated transaction
-only to a handle that has not seen it. On a conflict the table is loaded and checked again. A group is published by
-the mode, keys and partition columns that were declared when it was staged.
-Owns no deletion in the table's folder: appended files that are never committed are left to VACUUM.
+Invariants: the app transaction's id is job id + sink, its version the group's number. The check (is the number already
+there?) and the commit use one table handle, because delta-rs refuses a repeated transaction only to a handle that has
+not seen it. On a conflict the table is loaded and checked again. A group is published with the mode, keys and partition
+columns that were declared when it was staged. The sink deletes nothing in the table's folder: appended files that are
+never committed are left to VACUUM.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,14 +46,15 @@ from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 
 CONFLICTS_MAX = 20
-"""Foreign commits that one call of `publish` works around before it gives up, to be called again."""
+"""Bound on consecutive commits of other writers that a call of `publish` works around before it gives up, to be called
+again."""
 
 Mode = Literal["append", "upsert"]
 SchemaMode = Literal["fail", "merge"]
 
 
 class DeltaLayout(msgspec.Struct, frozen=True):
-    """What decides how a group is published."""
+    """Settings that decide how a group is published."""
 
     mode: Mode
     keys: tuple[str, ...]
@@ -67,7 +68,7 @@ class DeltaSink(Sink):
     Parameters
     ----------
     mode
-        `"append"` adds every row; `"upsert"` keeps one row per key and applies `_change_type`.
+        `"append"` adds every row; `"upsert"` keeps a single row per key and applies `_change_type`.
     keys
         The key columns of an upsert; by default the `key_by` columns of the stream.
     partition_by
@@ -250,7 +251,8 @@ def _key_differences(columns: pa.Schema, schema: pa.Schema, keys: Sequence[str])
 
 
 def _translated(error: DeltaError, sink: str, url: str) -> Exception:
-    """delta-rs reports some I/O errors of a merge as errors of the table; the text alone tells them apart."""
+    """Translate an error of delta-rs, which reports some I/O errors of a merge as errors of the table; only the text
+    differs."""
     text = str(error).strip()
     if "Object Store error" in text or "Generic S3 error" in text:
         return StorageError(f"sink {sink!r}: {url}: {text}")

@@ -1,7 +1,7 @@
-"""A group of changes as one Delta merge: the last row per key counts.
+"""Delta merge of a group of changes: the last row per key counts.
 
-Invariants: one merge is one commit, with the app transaction in it, also where it changes nothing. It is
-computed from the very version that the check was made on: another writer's commit in between refuses it.
+Invariants: a merge is a single commit with the app transaction in it, even if it changes nothing. The merge is computed
+from the version that was checked: another writer's commit in between makes it fail.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ _ROW = "__holdfast_row"
 
 
 def data_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of the table: `_change_type` is none."""
+    """The columns of the table, without `_change_type`."""
     index = schema.get_field_index(CHANGE_TYPE)
     return schema if index < 0 else schema.remove(index)
 
 
 def check_changes(rows: pa.Table, sink: str) -> None:
-    """Refuse unknown change types before anything of them is staged. Raises `BadRecord`."""
+    """Refuse unknown change types before any of the rows is staged. Raises `BadRecord`."""
     if CHANGE_TYPE not in rows.schema.names:
         return
     allowed = (*UPSERTS, DELETE, IGNORED)
@@ -43,7 +43,8 @@ def check_changes(rows: pa.Table, sink: str) -> None:
 
 
 def changes_of(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Staged rows with normalised keys and a column that says which rows are deletes; without rows before an update."""
+    """Prepare staged rows for a merge: normalised keys, a column that marks deletes, no rows of the state before an
+    update."""
     rows = normalised_keys(rows, keys)
     if CHANGE_TYPE not in rows.schema.names:
         return rows.append_column(_DELETED, pa.array(np.zeros(rows.num_rows, np.bool_)))
@@ -53,7 +54,7 @@ def changes_of(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def last_per_key(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """The last one of the changes of each key, in order of those rows. Null is a key like any other."""
+    """The last change of each key, in the order of those rows. Null is a key like any other."""
     numbered = rows.select(list(keys)).append_column(_ROW, pa.array(np.arange(rows.num_rows)))
     last = numbered.group_by(list(keys), use_threads=False).aggregate([(_ROW, "max")]).column(f"{_ROW}_max")
     if len(last) == rows.num_rows:
@@ -62,7 +63,7 @@ def last_per_key(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def merge(table: DeltaTable, changes: pa.Table, keys: Sequence[str], commit: CommitProperties) -> None:
-    """Merge what `last_per_key` gave, as one commit. Raises what delta-rs raises."""
+    """Merge the changes from `last_per_key` as a single commit. Raises the errors of delta-rs."""
     columns = [name for name in changes.schema.names if name != _DELETED]
     deletes = bool(pc.any(changes.column(_DELETED)).as_py())
     if not deletes:
@@ -89,8 +90,8 @@ def merge(table: DeltaTable, changes: pa.Table, keys: Sequence[str], commit: Com
 def _equal(key: str, changed: pa.ChunkedArray) -> str:
     """The null-safe comparison of a key column.
 
-    Where no change has a null it is plain equality, the only form by which delta-rs skips files. Not so for types
-    whose statistics are not exact in every writer's files.
+    If no change has a null, plain equality is used, since delta-rs skips files only by that form. Types whose
+    statistics are not exact in every writer's files are excluded.
     """
     kind = changed.type
     exact = pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date32(kind)
@@ -99,7 +100,8 @@ def _equal(key: str, changed: pa.ChunkedArray) -> str:
 
 
 def _normalised(column: str, kind: pa.DataType) -> str:
-    """The table's value as `equality.normalised` has it: other writers may have written -0.0 and any NaN."""
+    """SQL for the table's value, normalised like `equality.normalised`: other writers may have written -0.0 and any
+    NaN."""
     if not pa.types.is_floating(kind):
         return column
     name = "REAL" if pa.types.is_float32(kind) else "DOUBLE"

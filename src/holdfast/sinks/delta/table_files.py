@@ -1,7 +1,7 @@
 """Data files in a Delta table's folder, with the statistics that let readers skip them.
 
-Invariants: a file no commit names is invisible, and left to the table's VACUUM: nothing here deletes. A
-statistic is left out wherever it might be wrong or could not be written exactly.
+Invariants: a file that no commit names is invisible and left to the table's VACUUM; this module deletes nothing. A
+statistic is left out if it might be wrong or could not be written exactly.
 """
 
 import datetime
@@ -23,21 +23,22 @@ from holdfast.sinks.staging import StagedDeltaFile, transfer
 from holdfast.storage.store import ObjectStore
 
 INDEXED_COLUMNS_MAX = 32
-"""Delta's own default: statistics are kept for the first columns only."""
+"""Bound on columns with statistics, as in Delta's default: only the first columns have them."""
 
 STRING_CHARACTERS_MAX = 32
 
 DECIMAL_DIGITS_MAX = 15
-"""Readers take the JSON number for a double, which holds no more digits exactly."""
+"""Bound on a decimal's precision for statistics: readers parse the JSON number as a double, which holds no more digits
+exactly."""
 
 UNCHECKED_AGE_S = 3600.0
-"""A younger file cannot have fallen to a VACUUM, so only older ones are looked for before they are committed."""
+"""Age in seconds above which a file is looked for before its commit; VACUUM cannot have deleted a younger file."""
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
 def write_files(rows: pa.Table, partition_by: Sequence[str], store: ObjectStore) -> list[StagedDeltaFile]:
-    """Write rows, already of the stored schema, as one file a partition."""
+    """Write rows of the stored schema, a file per partition."""
     staged = []
     for part in divide(rows, partition_by):
         data = parquet_bytes(part.rows)
@@ -52,7 +53,7 @@ def write_files(rows: pa.Table, partition_by: Sequence[str], store: ObjectStore)
 
 
 def add_action(staged: StagedDeltaFile) -> AddAction:
-    """What the commit says about a file. delta-rs escapes the path itself."""
+    """Build the commit's entry for a file. delta-rs escapes the path itself."""
     return AddAction(
         path=staged.path,
         size=staged.size_bytes,
@@ -69,7 +70,7 @@ def require_files(staged: Sequence[StagedDeltaFile], store: ObjectStore, sink: s
     Raises
     ------
     PublishFailed
-        One is gone.
+        A file is gone.
     """
     oldest_ms = (time.time() - UNCHECKED_AGE_S) * 1000
     transfer(lambda one: _require(one, store, sink), [one for one in staged if one.modification_time_ms < oldest_ms])
@@ -125,7 +126,7 @@ def _bounds(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[Any, Any] | Non
 
 
 def _zero(value: float, sign: float) -> float:
-    """The two zeros are equal, so a bound has to take in both."""
+    """Return a zero with the given sign: the two zeros are equal, so a bound has to include both."""
     return value if value else math.copysign(0.0, sign)
 
 

@@ -1,7 +1,8 @@
-"""What Delta can hold, and whether an existing table fits a stream. Pure: looks at a loaded table, does no I/O.
+"""Types that Delta can hold, and differences between an existing table and a stream. Pure: reads a loaded table, does
+no I/O.
 
-Every difference is named, so that a user corrects them all at once. What a writer of plain data files cannot
-honour is refused, not ignored: constraints, invariants, generated columns, column mapping, unknown features.
+Every difference is named, so that a user corrects them all at once. Table features that a writer of plain data files
+cannot honour are refused, not ignored: constraints, invariants, generated columns, column mapping, unknown features.
 """
 
 import json
@@ -32,7 +33,7 @@ HARMLESS_FEATURES = frozenset(
         "variantType",
     }
 )
-"""Writer features that mean nothing for added files, or whose use by this very table is looked at below."""
+"""Writer features that do not matter for added files, or whose use by the table is checked below."""
 
 CHANGE_FEED_COLUMNS = (CHANGE_TYPE, "_commit_version", "_commit_timestamp")
 
@@ -72,16 +73,16 @@ class DeltaType(NamedTuple):
 
 
 class Unsupported(ValueError):
-    """Delta has no type that holds all values of an Arrow type."""
+    """Raised for an Arrow type whose values do not all fit a type of Delta."""
 
 
 def delta_type(kind: pa.DataType) -> DeltaType:
-    """Delta's type for an Arrow type: one that holds every value of it, exactly.
+    """Delta's type that holds every value of an Arrow type exactly.
 
     Raises
     ------
     Unsupported
-        There is none; the message says what to do.
+        There is none; the message names the remedy.
     """
     if pa.types.is_dictionary(kind):
         return delta_type(kind.value_type)
@@ -166,7 +167,7 @@ def missing_columns(table: DeltaTable, schema: pa.Schema) -> list[pa.Field]:
 def differences(
     table: DeltaTable, schema: pa.Schema, partition_by: Sequence[str], *, upsert: bool, may_add: bool
 ) -> list[str]:
-    """Everything that keeps rows of `schema` from going into this table; empty where it fits."""
+    """Everything that keeps rows of `schema` from going into this table; empty if the table fits."""
     return [
         *_table_differences(table, partition_by, upsert),
         *_column_differences(table, schema),
