@@ -21,10 +21,10 @@ from holdfast.formats.log_objects import ChangeSet
 
 
 class DeferredChanges(Protocol):
-    """Where net changes of committed batches wait until they are wanted (`state.table.StateTable`)."""
+    """A holder of the net changes of committed batches until they are wanted (`state.table.StateTable`)."""
 
     def collect(self, up_to_batch: int) -> list[pa.RecordBatch]:
-        """Takes out those of batches up to that one, in order of replay: one change set or more, maybe without rows.
+        """Take out the changes of batches up to that batch, in order of replay: one change set or more, maybe empty.
 
         Raises
         ------
@@ -36,7 +36,7 @@ class DeferredChanges(Protocol):
 
 @dataclass(frozen=True)
 class Deferred:
-    """In a log's place of a change set: its rows are still to be collected."""
+    """A change set in a log whose rows are still to be collected."""
 
     sqn_start: int
     sqn_stop: int
@@ -45,11 +45,11 @@ class Deferred:
     source: DeferredChanges
 
     def to(self, last: "Deferred") -> "Deferred":
-        """From this one up to `last`, of the same source."""
+        """The change sets from this one up to `last`, of the same source, as one."""
         return Deferred(self.sqn_start, last.sqn_stop, self.batch_start, last.batch_stop, self.source)
 
     def collected(self, merge: Merge) -> ChangeSet:
-        """With what the source still has of earlier batches too; those then come without rows."""
+        """Collect the rows, with those of earlier batches that the source still has: these batches then have none."""
         found = self.source.collect(self.batch_stop - 1)
         rows = merge(found) if len(found) > 1 else found[0]
         return ChangeSet(self.sqn_start, self.sqn_stop, self.batch_start, self.batch_stop, rows)
@@ -79,14 +79,14 @@ class Range:
     change_sets: list[Pending]
     extents: list[Extent]
     pieces: list[LogPiece] | None = None
-    """As stored: they may reach beyond the range, where it was narrowed."""
+    """The pieces as they are stored. They may reach beyond the range if it was narrowed."""
     asked: bool = False
-    """A cut needs it."""
+    """True if a cut needs the range."""
     error: BaseException | None = None
     dropped: bool = False
-    """The log is done with it: once stored, its objects are let go."""
+    """True if the log is done with the range: once stored, its objects are let go."""
     undone: bool = False
-    """It was dropped because its batches never were."""
+    """True if the range was dropped because a rewind undid its batches."""
     done: Future[list[LogPiece]] = field(default_factory=Future)
 
     @classmethod
@@ -110,7 +110,7 @@ class Range:
         return self.extents[-1].batch_stop
 
     def extend(self, change_set: Pending) -> None:
-        """With the neighbour that follows."""
+        """Add the neighbour that follows."""
         if self.merged:
             self.extents = [Extent.of(self.change_sets[0], change_set)]
         else:
@@ -128,7 +128,7 @@ class Range:
         return collected
 
     def sqn_stop_at(self, batch: int) -> int:
-        """The end of what it holds of batches up to that one; its start where that is nothing."""
+        """The end of its changes of batches up to that batch; its start if it has none of them."""
         if self.batch_stop <= batch + 1:
             return self.sqn_stop
         return max((each.sqn_stop for each in self.extents if each.batch_stop <= batch + 1), default=self.sqn_start)
@@ -157,7 +157,7 @@ Entry = Pending | Range | Skipped
 
 
 def divides(batch: int, entry: Entry) -> bool:
-    """Whether a cut at that batch would have to divide what cannot be."""
+    """Return whether a cut at that batch would have to divide an entry that is indivisible."""
     if not entry.batch_start <= batch < entry.batch_stop - 1:
         return False
     if not isinstance(entry, Range):
@@ -167,7 +167,7 @@ def divides(batch: int, entry: Entry) -> bool:
 
 
 class Wanted(NamedTuple):
-    """What a cut needs of one range."""
+    """The part of a range that a cut needs."""
 
     range: Range
     sqn_start: int
@@ -175,7 +175,7 @@ class Wanted(NamedTuple):
 
     @property
     def stored(self) -> bool:
-        """Nothing is to be waited for."""
+        """True if the range is stored, so that nothing has to be waited for."""
         return self.range.done.done() and self.range.done.exception() is None
 
     @property
@@ -184,7 +184,7 @@ class Wanted(NamedTuple):
         return self.range.undone or self.sqn_stop > self.range.sqn_stop
 
     def pieces(self) -> Iterator[LogPiece]:
-        """Of a range that is stored: narrowed to what is wanted."""
+        """The pieces of the range, which is stored, narrowed to the wanted part."""
         for piece in self.range.done.result():
             start, stop = max(piece.sqn_start, self.sqn_start), min(piece.sqn_stop, self.sqn_stop)
             as_it_is = (start, stop) == (piece.sqn_start, piece.sqn_stop)
@@ -192,6 +192,6 @@ class Wanted(NamedTuple):
 
 
 def wanted(ranges: Sequence[Range], from_sqn: int, up_to_batch: int) -> list[Wanted]:
-    """What of these ranges a cut at that batch needs, from that SQN on."""
+    """List the parts of these ranges that a cut at that batch needs, from that SQN on."""
     found = [Wanted(each, max(each.sqn_start, from_sqn), each.sqn_stop_at(up_to_batch)) for each in ranges]
     return [each for each in found if each.sqn_start < each.sqn_stop]

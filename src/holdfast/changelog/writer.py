@@ -32,7 +32,7 @@ __all__ = ["ChangelogWriter", "DeferredChanges", "LogSize", "NeededLog"]
 
 
 class LogSize(NamedTuple):
-    """What a handle from some SQN on would name, and what is still pending there."""
+    """The size of a log from some SQN on: the pieces that a handle would name, and the change sets that are pending."""
 
     pieces: int
     stored_bytes: int
@@ -67,7 +67,7 @@ class ChangelogWriter:
         """Held while changes are collected, taken before `_lock`."""
         self._entries: list[Entry] = []
         self._opened: list[Range] = []
-        """By cuts, and not yet collected."""
+        """Ranges that cuts have made and that are not collected yet."""
         self._pending_bytes = 0
         self._next_sqn = 0
         self._truncated_to = 0
@@ -136,7 +136,7 @@ class ChangelogWriter:
         return self.store(self.cut(up_to_batch, from_sqn))
 
     def cut(self, up_to_batch: int, from_sqn: int | None = None) -> Sequence[Wanted]:
-        """The first half of `persist`, at once: what it needs is settled, whatever comes after."""
+        """Do the first half of `persist`, at once: fix the ranges that the cut needs, whatever comes after."""
         with self._lock:
             start = self._check(up_to_batch, from_sqn)
             if not any(each.range.error for each in wanted(self._ranges(), start, up_to_batch)):
@@ -150,7 +150,7 @@ class ChangelogWriter:
             return needed
 
     def store(self, cut: Sequence[Wanted]) -> Future[list[LogPiece]]:
-        """The second half: collects what waits elsewhere, while batches are appended."""
+        """Do the second half: collect the changes that wait elsewhere, while batches are appended, and upload them."""
         collected = self._collect()
         for each in collected:
             self._upload(each)
@@ -159,14 +159,14 @@ class ChangelogWriter:
         return _combined(self._log, cut)
 
     def reset(self) -> None:
-        """A checkpoint ended otherwise: what failed to be stored is pending again. What is stored stays."""
+        """Make change sets whose upload failed pending again, as a checkpoint did not complete. Stored ones stay."""
         with self._lock:
             self._reset(lambda each: each.error is not None)
 
     def rewind(self, to_batch: int) -> None:
-        """The batches after `to_batch` never were: their changes go, wherever they are.
+        """Drop the changes of the batches after `to_batch`, wherever they are.
 
-        What is pending is dropped. Ranges are dropped, or narrowed where they hold earlier batches too; those still
+        Pending changes are dropped. Ranges are dropped, or narrowed where they hold earlier batches too; those still
         uploading once they are stored. Objects that nothing uses any more are deleted, unless an acknowledgement
         named them.
 
@@ -217,7 +217,7 @@ class ChangelogWriter:
         self._release(dropped)
 
     def size(self, from_sqn: int) -> LogSize:
-        """What a checkpoint that starts at `from_sqn` would name."""
+        """The size of the log that a checkpoint from `from_sqn` on would name."""
         with self._lock:
             pieces = [p for each in self._ranges() if each.sqn_stop > from_sqn for p in each.pieces or ()]
             pending = sum(
@@ -231,7 +231,7 @@ class ChangelogWriter:
             return list(dict.fromkeys(p.object for each in self._ranges() for p in each.pieces or ()))
 
     def close(self) -> None:
-        """No more appends. What is pending is lost; what was uploaded and never acknowledged is deleted."""
+        """End the log. Pending changes are lost; objects that were uploaded and never acknowledged are deleted."""
         with self._lock:
             if self._closed:
                 return
@@ -279,7 +279,7 @@ class ChangelogWriter:
         return [entry for entry in self._entries if isinstance(entry, Range)]
 
     def _open(self, which: Callable[[ChangeSet | Deferred], bool], *, merged: bool) -> list[Range]:
-        """Make ranges of what is pending there, one for each run of neighbours."""
+        """Make ranges of the pending entries that `which` selects, one for each run of neighbours."""
         opened: list[Range] = []
         entries: list[Entry] = []
         for entry in self._entries:
@@ -340,7 +340,7 @@ class ChangelogWriter:
         each.done.set_exception(error)
 
     def _reset(self, which: Callable[[Range], bool]) -> None:
-        """What these ranges were to hold is pending again."""
+        """Make the change sets of these ranges pending again."""
         entries: list[Entry] = []
         for entry in self._entries:
             entries.extend(entry.change_sets if isinstance(entry, Range) and which(entry) else [entry])

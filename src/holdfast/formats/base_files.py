@@ -1,4 +1,4 @@
-"""Files of a base store as stored objects: what an incremental materialization consists of.
+"""Files of a base store as stored objects: the parts of an incremental materialization.
 
     object := frame("HFBF", version, directory), file, file, …
     directory := msgpack: table, schema, of each file its name, length, CRC-32; key groups, rows
@@ -35,7 +35,7 @@ class FileEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FilesDirectory(msgspec.Struct, frozen=True, array_like=True):
-    """What an object holds, and the key groups that the files cover.
+    """The contents of an object, and the key groups that its files cover.
 
     A heading also has the stored schema of the table (Arrow IPC bytes), and how many rows the table has, with those
     that come as rows on top of the files; otherwise nothing and 0.
@@ -69,7 +69,7 @@ def encode_lasting(log: LogId, file: Path) -> tuple[memoryview, MaterializedPart
 def read_files(
     data: memoryview, part: MaterializedPart, operator: str, table: str
 ) -> tuple[FilesDirectory, Iterator[tuple[str, memoryview]]]:
-    """What the object says of itself, and the files by name.
+    """Read an object: its directory, and its files by name.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def read_files(
 
 
 def read_files_head(part: MaterializedPart, head: bytes, operator: str, table: str) -> FilesDirectory:
-    """What an object says of itself, of which `head` is the frame before the files.
+    """Read the directory of an object, of which `head` is the frame before the files.
 
     Raises
     ------

@@ -2,7 +2,7 @@
 
     block := Arrow IPC stream: schema, one record batch for each change set, end of stream; compressed or not
 
-What logs and materialized tables have in common. Blocks of one log cover contiguous, disjoint ranges of key
+Logs and materialized tables both consist of blocks. Blocks of one log cover contiguous, disjoint ranges of key
 groups, so that a reader of few key groups decompresses few blocks; within a block, rows of a change set are
 sorted by key group. Lengths and checksums of
 blocks stand in a directory in front of them, which is framed (`storage.framing`); what else it says is the caller's.
@@ -54,7 +54,7 @@ class HasLength(Protocol):
 
 
 class HasBlocks(Protocol):
-    """A directory, of whatever kind, of what follows it."""
+    """A directory of any kind, which lists the blocks that follow it."""
 
     @property
     def blocks(self) -> Sequence[HasLength]: ...
@@ -189,7 +189,7 @@ def _edges(
 
 
 def _shrinks(change_sets: Sequence[pa.RecordBatch], codec: Codec) -> bool:
-    """Whether it is worth while to compress these rows, by some of them."""
+    """Return whether compressing these rows is worth while, judged by a sample."""
     rows = max(change_sets, key=lambda each: each.num_rows)
     count = rows.num_rows * SAMPLE_BYTES // max(1, rows.nbytes)
     if count >= rows.num_rows or not count:

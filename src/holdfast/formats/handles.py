@@ -45,7 +45,7 @@ class MaterializedPart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TableHandle(msgspec.Struct, frozen=True):
-    """One table of one subtask at a cut: the materialized parts, then the log pieces, in replay order.
+    """The handle of a subtask's table at a cut: the materialized parts, then the log pieces, in replay order.
 
     `schema` is the table's Arrow schema (IPC bytes): keys and values, to find changes between restarts.
     `rows` is how many rows the table has, where that is known: None once the handle was narrowed.
@@ -61,7 +61,7 @@ class TableHandle(msgspec.Struct, frozen=True):
     rows: int | None = None
 
     def ranges(self) -> list[MaterializedPart | LogPiece]:
-        """The ranges of objects that this handle refers to: what a restore reads."""
+        """The ranges of objects that this handle refers to, which a restore reads."""
         return [*self.materialized, *self.log]
 
     def objects(self) -> list[str]:
@@ -88,7 +88,7 @@ class TableHandle(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """One TaskManager's part of a checkpoint."""
+    """The part of a checkpoint that belongs to one TaskManager."""
 
     epoch: int
     checkpoint_id: int

@@ -1,4 +1,4 @@
-"""The changelog object: what the DSTL stores. Drawn in docs/format/changelog.md.
+"""The changelog object, which the DSTL stores. Drawn in docs/format/changelog.md.
 
     object := frame("HFDS", version, empty), piece, piece, …
     piece  := frame("HFLP", version, directory), block, block, …          one log; self-contained
@@ -42,7 +42,7 @@ OBJECT_BYTES_MAX = 8 * 1024 * 1024
 
 @dataclass(frozen=True)
 class LogId:
-    """One log: a table of an operator, in the subtask that owns key groups `[key_group_start, key_group_stop)`."""
+    """The identity of a log: a table of an operator, in the subtask that owns `[key_group_start, key_group_stop)`."""
 
     operator: str
     table: str
@@ -74,7 +74,7 @@ class ChangeSetEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Directory(msgspec.Struct, frozen=True, array_like=True):
-    """What a piece holds; its blocks follow in this order, back to back."""
+    """The contents of a piece; its blocks follow in this order, back to back."""
 
     operator: str
     table: str
@@ -86,7 +86,7 @@ class Directory(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class EncodedPiece:
-    """A piece without a place yet: its bytes, and what its handle will say."""
+    """A piece without a place yet: its bytes, and the values of its future handle."""
 
     buffers: list[bytes | pa.Buffer]
     length: int

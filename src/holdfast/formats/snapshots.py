@@ -34,7 +34,7 @@ PART_BYTES = 16 * 1024 * 1024
 
 
 class PartDirectory(msgspec.Struct, frozen=True, array_like=True):
-    """What a part holds: rows as they were after `batch`; its blocks follow in this order."""
+    """The contents of a part: rows as they were after `batch`; its blocks follow in this order."""
 
     operator: str
     table: str

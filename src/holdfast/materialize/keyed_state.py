@@ -70,7 +70,7 @@ class KeyedState(ABC):
         self._running: Materialization | None = None
         """The newest materialization that did not fail."""
         self._changed = False
-        """Whether the table was changed since the newest materialization began."""
+        """True if the table was changed since the newest materialization began."""
         self._last_batch = BEFORE_ALL_BATCHES
         self._undone: tuple[int, int] = (0, 0)
         self._rows_after: deque[tuple[int, int]] = deque(maxlen=ROW_COUNTS_MAX)
@@ -255,7 +255,7 @@ class KeyedState(ABC):
         return made
 
     def _materialized(self, began_s: float, made: Materialization) -> None:
-        """One ended; before the next one of this table begins."""
+        """Note the end of a materialization, before the next one of this table begins."""
         error = made.base.exception()
         if error is not None:
             self._not_materialized(began_s, made, error)

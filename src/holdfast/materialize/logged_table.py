@@ -115,7 +115,7 @@ class LoggedTable(KeyedState):
         self._log.skip(needed, self._bases.newest_at(self._last_cut).sqn)
 
     def _used_bases(self) -> Collection[Base | None]:
-        """Those of pending checkpoints, and the base that the next cut may start from."""
+        """The bases of pending checkpoints, and the base that the next cut may start from."""
         return [*super()._used_bases(), self._bases.newest_at(self._last_cut)]
 
     def _rewound(self, to_batch: int) -> None:

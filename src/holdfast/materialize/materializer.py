@@ -33,7 +33,7 @@ Known = Mapping[str, MaterializedPart]
 Store = Callable[[], MaterializedPart]
 """Stores one part."""
 Encode = Callable[[], tuple[bytes | memoryview, MaterializedPart]]
-"""Reads or makes what is to be stored of one."""
+"""Reads or makes the bytes of one part."""
 
 
 class Materializer:
@@ -80,7 +80,7 @@ class Materializer:
         return made
 
     def cancel(self, after_batch: int) -> None:
-        """Those of later boundaries are not wanted any more; their futures fail, once nothing of them is under way."""
+        """Cancel the materializations of later boundaries; their futures fail once nothing of them is under way."""
         with self._lock:
             unwanted = [each for each in self._waiting if each.batch > after_batch]
         for each in unwanted:
@@ -95,7 +95,7 @@ class Materializer:
 
 
 class Materialization:
-    """One of them; `base` fails with the error of a part, or with `CheckpointFailed` where it was cancelled."""
+    """A materialization; `base` fails with the error of a part, or with `CheckpointFailed` if it was cancelled."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class Materialization:
             return next(self._turns, None)
 
     def _stores(self) -> Iterator[Store]:
-        """One for each part, made when it is wanted: the heading first, then files, then rows on top of them."""
+        """Yield a call for each part, made when it is wanted: the heading, then files, then rows on top of them."""
         files = self._captured.files
         if files is not None:
             yield partial(self._heading, files)
@@ -186,7 +186,7 @@ class Materialization:
         return msgspec.structs.replace(part, object=self._uploader.put_shared(data, file))
 
     def _ended(self, error: BaseException | None) -> None:
-        """One of those that work on it has nothing more to do."""
+        """Note that a worker has nothing more to do; the last one completes `base`."""
         with self._lock:
             self._error = self._error or error
             self._working -= 1

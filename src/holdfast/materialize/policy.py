@@ -1,4 +1,4 @@
-"""When a table is materialized: the rule alone, over observed sizes and times.
+"""The rule by which tables are materialized, over observed sizes and times.
 
     log ─► due by its pieces, by its size beside the table's, or by time ─► at what pace ─► then a pause
 
@@ -20,12 +20,12 @@ LOG_RATIO_INCREMENTAL = 0.09
 LOG_RATIO_WHOLE = 1.0
 """`log_ratio_max` where nothing else was set: for tables of which only new files are stored, and for others."""
 SETTLED_RATIO = 0.75
-"""Of `log_ratio_max`: from there on a table is materialized as soon as its base store has merged its files. Right
-before that they hold the most rows that were overwritten, which would be stored, and restored, as well."""
+"""The share of `log_ratio_max` from which on a table is materialized as soon as its base store has merged its files.
+Right before a merge the files hold the most overwritten rows, which would be stored, and restored, as well."""
 FAST_GROWTH = 0.5
-"""Of a log while its table is materialized, by its size: beyond it materializations begin to hurry."""
+"""The growth of a log during a materialization, by its size, beyond which materializations begin to hurry."""
 SLOW_GROWTH = 0.2
-"""Up to it they no longer do. It is far below the other, since hurrying alone halves the growth."""
+"""The growth up to which they no longer hurry: far below `FAST_GROWTH`, since hurrying alone halves the growth."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Pace:
     Parameters
     ----------
     lanes
-        Parts at a time.
+        Parts that are stored at a time.
     patient
-        They let checkpoints go first.
+        Whether parts let checkpoints go first.
     pause_ratio
-        Afterwards so many times as long as it took passes before the next one begins.
+        The pause until the next materialization, as a multiple of the time that this one took.
     """
 
     lanes: int
@@ -48,11 +48,11 @@ class Pace:
 
 
 PATIENT = Pace(lanes=1, patient=True, pause_ratio=0.2)
-"""Leaves checkpoints beside it their processor."""
+"""The usual pace: it leaves a processor to the checkpoints beside it."""
 HURRIED = Pace(lanes=2, patient=False, pause_ratio=0.0)
-"""Where the log grows fast: what has to be replayed is as long as materializations take."""
+"""The pace while the log grows fast: the log to replay is as long as materializations take."""
 AWAITED = Pace(lanes=4, patient=False, pause_ratio=0.0)
-"""Where it is the checkpoint."""
+"""The pace without a log, when the materialization is the checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class MaterializationPolicy:
         growth: float,
         settled: bool,
     ) -> bool:
-        """Whether to materialize at this boundary, the pause being over.
+        """Return whether to materialize at this boundary, the pause being over.
 
         `log` is what came since the last boundary, `table_bytes` what the last materialization takes in the store,
         `incremental` whether only what is new in it is stored, `settled` whether its files have just been merged. The
@@ -120,9 +120,9 @@ class MaterializationPolicy:
         return HURRIED if growth > (FAST_GROWTH if last == PATIENT else SLOW_GROWTH) else PATIENT
 
     def pause_s(self, took_s: float, pace: Pace) -> float:
-        """From the end of a materialization to the next one, at least."""
+        """The least time from the end of a materialization to the begin of the next one."""
         return min(pace.pause_ratio * took_s, self.interval_s)
 
     def first_s(self, log: LogId, now_s: float) -> float:
-        """When a subtask's first one is due: spread over the interval, the same for the same log each time."""
+        """The time at which a log's first materialization is due: spread over the interval, the same at each start."""
         return now_s + self.interval_s * (zlib.crc32(str(log).encode()) % 1024 + 1) / 1024

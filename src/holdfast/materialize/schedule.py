@@ -13,7 +13,7 @@ from holdfast.materialize.policy import MaterializationPolicy, Pace
 
 
 class Schedule:
-    """One table's; `now_s` is a monotonic clock's reading in seconds everywhere."""
+    """The schedule of one table. `now_s` is a monotonic clock's reading in seconds everywhere."""
 
     def __init__(self, policy: MaterializationPolicy, log: LogId, now_s: float) -> None:
         self._policy = policy
@@ -27,7 +27,7 @@ class Schedule:
         self._failures = 0
 
     def due(self, log: LogSize, base: Base, settled: bool, now_s: float) -> bool:
-        """Whether a materialization is to begin at this boundary.
+        """Return whether a materialization is to begin at this boundary.
 
         `log` is the size of the log since `base`, the newest; `settled` says that the table's files were just merged.
         """

@@ -1,4 +1,4 @@
-"""What the durable side of one table says of itself, under the known names. Owns no policy."""
+"""The gauges of one table's durable side, under their known names. Owns no policy."""
 
 import threading
 from collections.abc import Sequence
@@ -31,6 +31,6 @@ class Sizes:
             self._gauges["lastIncSizeOfNonMaterialization"] = float(new)
 
     def gauges(self) -> dict[str, float]:
-        """By name; bytes and milliseconds. Empty before there was anything."""
+        """The gauges by name, in bytes and milliseconds; empty before anything was stored."""
         with self._lock:
             return dict(self._gauges)

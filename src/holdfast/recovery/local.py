@@ -38,14 +38,14 @@ LEFTOVER_S_MAX = 24 * 3600.0
 """A folder of copies that no process uses is deleted when nothing was written to it for so long."""
 READ_BYTES = 4 * 1024 * 1024
 WRITE_BYTES = 256 * 1024
-"""So much is written by one call: within one of 5 MB the system has been seen to keep a processor from all others for
-9 ms, while a checkpoint's record waited."""
+"""Bytes that are written by one call: during a call with 5 MB the system has been seen to keep a processor from all
+other threads for 9 ms, while a checkpoint's record waited."""
 IN_USE = "in-use"
 OBJECT, HEAD, BODY = ".object", ".head", ".body"
 UNFINISHED = ".part-"
 SPARE_BYTES_MAX = 128 * 1024 * 1024
-"""Of copies let go, whose files are kept to be written over: that takes 0.16 microseconds for a kilobyte, a new file
-and its deletion 0.33. A log's objects live for seconds."""
+"""The size of files of dropped copies that are kept to be written over. Writing over a file takes 0.16 microseconds
+for a kilobyte, making and deleting a new one 0.33; and a log's objects live for seconds only."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class _Entry:
-    """What a file's name says."""
+    """The facts that a copy's file name holds."""
 
     folder: Path
     stem: str
@@ -90,7 +90,7 @@ class LocalCopies:
     job_id, task_manager
         Whose they are. Folders of other jobs are only looked at for leftovers.
     bytes_max
-        What the copies of this TaskManager may take.
+        The most bytes that the copies of this TaskManager may take.
 
     Raises
     ------
@@ -111,7 +111,7 @@ class LocalCopies:
         """Files to write over, and their lengths."""
         self._failed = False
         self._deletions = ThreadPoolExecutor(1, "holdfast-copies")
-        """For `keep_only`: the files of one checkpoint's took up to 370 ms, and the next one's cut waited for it."""
+        """The thread of `keep_only`: deleting a checkpoint's files took up to 370 ms, and the next cut waited."""
         self._in_use = self._open()
         _sweep(self._root)
 
@@ -121,7 +121,7 @@ class LocalCopies:
 
     @property
     def size_bytes(self) -> int:
-        """What this TaskManager's own copies take."""
+        """Bytes of this TaskManager's own copies."""
         with self._lock:
             return self._bytes
 
@@ -182,9 +182,9 @@ class LocalCopies:
         return copy
 
     def keep_only(self, needed: Collection[str], known: Collection[str]) -> None:
-        """Of `known` copies, those go that are not needed. `known` are the `names` of before `needed` was found out.
+        """Drop the `known` copies that are not `needed`. `known` are the `names` from before `needed` was determined.
 
-        They are not found any more at once; their files go later.
+        They can no longer be found at once; their files are deleted later.
         """
         unneeded = set(known).difference(needed)
         with self._lock:
@@ -236,7 +236,7 @@ class LocalCopies:
             in_use.close()
 
     def _link(self, entry: _Entry, data: bytes | memoryview, file: Path) -> bool:
-        """Whether it was linked; not every file system can."""
+        """Link the file; returns False if the file system cannot."""
         head, body = entry.paths()
         size = file.stat().st_size
         self._write(head, data[: entry.length - size])
@@ -275,7 +275,7 @@ class LocalCopies:
         return spare
 
     def _take_over(self, name: str, entry: _Entry) -> _Entry:
-        """Another TaskManager's copy becomes this one's, too: that one lets go of what it does not need itself."""
+        """Make another TaskManager's copy this one's, too; the other drops its own when it needs it no more."""
         own = _Entry(self._folder, entry.stem, entry.length, entry.crc, entry.linked)
         for source, target in zip(entry.paths(), own.paths(), strict=True):
             if not target.exists():
@@ -303,7 +303,7 @@ class LocalCopies:
         self._delete([entry])
 
     def _drop(self, name: str, entry: _Entry) -> None:
-        """From now on it is not found."""
+        """Forget the entry, so that it is not found any more."""
         with self._lock:
             if self._entries.get(name) == entry:
                 del self._entries[name]
@@ -319,7 +319,7 @@ class LocalCopies:
                 self._cannot(f"the copy {entry.stem} cannot be deleted", error)
 
     def _set_aside(self, entry: _Entry) -> bool:
-        """Whether its file is kept to be written over. Under a new name, by which nobody else finds it."""
+        """Keep the entry's file to be written over, under a name that nobody else finds. Returns whether it is kept."""
         with self._lock:
             spare_bytes = sum(length for _, length in self._spares) + entry.length
             if entry.linked or spare_bytes > min(SPARE_BYTES_MAX, self._bytes_max - self._bytes):
@@ -359,7 +359,7 @@ def open_copies(local_dir: str | None, job_id: str, task_manager: int, bytes_max
 
 
 def _scan(folder: Path) -> Iterator[tuple[str, _Entry]]:
-    """The whole copies in a folder, oldest first; what else lies there is left alone."""
+    """Yield the complete copies in a folder, oldest first; other files are left alone."""
     found = []
     for path in folder.glob("*"):
         stem, suffix = path.stem, path.suffix
@@ -378,7 +378,7 @@ def _scan(folder: Path) -> Iterator[tuple[str, _Entry]]:
 
 
 def _checked(entry: _Entry) -> Copy | None:
-    """The copy, or None where it is not what was stored."""
+    """Read and check a copy; None if its bytes are not those that were stored."""
     first, last = entry.paths()[0], entry.paths()[-1]
     head = first.read_bytes()
     length, crc = len(head), checksum.crc32(head)

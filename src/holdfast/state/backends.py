@@ -1,4 +1,4 @@
-"""From a job's state backend to the tables of its operators."""
+"""The tables of a job's operators, made by its state backend."""
 
 from functools import partial
 

@@ -47,21 +47,21 @@ ACTIVE, IMMUTABLE, AT_LEVEL_0 = (
     "rocksdb.num-files-at-level0",
 )
 BEHIND_FILES = 8
-"""So many unmerged ones, and RocksDB soon holds up whoever asks it to flush."""
+"""The number of unmerged files from which on RocksDB soon holds up a flush."""
 MERGING = ("rocksdb.num-running-compactions", "rocksdb.compaction-pending")
 BLOCK_CACHE_BYTES = 64 * 1024 * 1024
 SYNC_BYTES = 1024 * 1024
 """Files are given to the disk so much at a time while they are written. Given all of it at their end, 64 MB and more,
 the disk holds up the small objects of checkpoints for tens of milliseconds."""
 BACKGROUND_JOBS = 3
-"""One flush and two merges at a time. A single merge falls behind where rows are overwritten as fast as two processors
-can: files of 1.2 GB grew to 2.2 GB within minutes, all of which a restart reads."""
+"""Jobs that run at a time: a flush and two merges. A single merge falls behind where rows are overwritten as fast as
+two processors can: files of 1.2 GB grew to 2.2 GB within minutes, all of which a restart reads."""
 BLOOM_BITS = 10
 MEMTABLE_BLOOM_SHARE = 0.02
 """About 12 bits for each of the smallest rows, as they fill a buffer; five times as many are no longer in the
 processor's cache."""
 READ_KEYS = 256
-"""So many are read at a time: what RocksDB found for them is still in the processor's cache when it is copied."""
+"""Keys that are read at a time: the records found are still in the processor's cache when they are copied."""
 SCAN_ROWS = 65_536
 
 
@@ -83,7 +83,7 @@ class RocksDBBase:
         self._checkpoints = 0
         self._closing = threading.Lock()
         self._held_bytes = 0
-        """In the buffer, when `flush_ahead` was last called; more than now where it was full since."""
+        """Bytes in the buffer when `flush_ahead` was last called: more than now if the buffer was full since."""
         self._unlogged = WriteOptions()
         self._unlogged.disable_wal = True
         # Keys come sorted: each is looked for from where the last one went. Only unordered writes heed it.

@@ -69,7 +69,7 @@ class Captured:
         self._saved: list[_Saved] = []
         self._saved_count = 0
         self._number_of = np.zeros(len(wanted), np.int32)
-        """By slot: the number of its saved row, from 1 on."""
+        """The number of each slot's saved row, from 1 on."""
         self._listed_to = 0
         self._unlisted: list[tuple[Slots, Groups]] = []
         """Saved before their slots were listed."""
@@ -80,7 +80,7 @@ class Captured:
         return self._wanted.nbytes + self._number_of.nbytes + sum(each.copies.memory_bytes for each in self._saved)
 
     def touched(self, old: OldRows) -> None:
-        """These rows are about to change or to lose their slots; `old` is how they are. Under the table's lock."""
+        """Save rows that are about to change or to lose their slots, as they are in `old`. Under the table's lock."""
         claimed = old.take(kernels.claim(old.slots, self._wanted))
         slots = claimed.slots
         if not len(slots):

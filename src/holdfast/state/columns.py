@@ -1,4 +1,4 @@
-"""One value column of a table: a NumPy array and a validity, by slot; and what goes to Arrow and back.
+"""A value column of a table: a NumPy array and a validity, by slot, with conversion to Arrow and back.
 
 Fixed-width Arrow types are kept as their physical values (see `physical`), all others as Python objects:
 str, bytes, Decimal, lists, dicts; or, in a field made by `object_field`, anything msgpack can write, stored as
@@ -23,7 +23,7 @@ from holdfast.state.physical import Bools, Slots, fixed_array, physical_dtype, v
 Values = npt.NDArray[Any]
 
 PIECE_ROWS = 1024
-"""Of object columns but bytes, put into an Arrow array at a time."""
+"""Values of object columns, bytes excepted, that are put into an Arrow array at a time."""
 
 _ENCODING = b"holdfast.encoding"
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -50,12 +50,12 @@ class Column:
 
     @property
     def memory_bytes(self) -> int:
-        """Without the objects of an object column."""
+        """Memory of the arrays, without the objects of an object column."""
         return self.values.nbytes + self.valid.nbytes
 
     @property
     def comparable(self) -> bool:
-        """Whether an old value and a new one can be compared: not where objects may have been changed in place."""
+        """True if old and new values can be compared: not if objects may have been changed in place."""
         immutable = (
             pa.types.is_string,
             pa.types.is_large_string,
@@ -249,7 +249,7 @@ def _joined(objects: Sequence[Any], kind: Any) -> Any:
 
 
 def _is_plain(kind: Any) -> bool:
-    """Whether values are strings or bytes."""
+    """True if values are strings or bytes."""
     types = pa.types
     tests = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
     return any(is_type(kind) for is_type in tests)

@@ -25,7 +25,7 @@ def kernel(function: Function) -> Function:
 
 
 def inlined(function: Function) -> Function:
-    """For helpers that take arrays and are called in hot loops: each real call would count references, atomically."""
+    """The decorator of helpers that take arrays in hot loops: each real call would count references, atomically."""
     return cast(Function, njit(inline="always")(function))
 
 
@@ -64,16 +64,16 @@ def _store(bits: int) -> Any:
 
 
 prefetch: Any = intrinsic(_prefetch)
-"""In kernels only: ask for the cache line at an address; never faults."""
+"""Fetch the cache line at an address ahead; never faults. For kernels only."""
 
 load_u8: Any = intrinsic(_load(8))
 load_u32: Any = intrinsic(_load(32))
 load_u64: Any = intrinsic(_load(64))
-"""In kernels only: the bytes at an address, aligned or not, as a little-endian integer."""
+"""Read the bytes at an address, aligned or not, as a little-endian integer. For kernels only."""
 
 store_u8: Any = intrinsic(_store(8))
 store_u64: Any = intrinsic(_store(64))
-"""In kernels only: the inverse."""
+"""Write an integer to an address: the inverse. For kernels only."""
 
 
 @kernel
@@ -90,7 +90,7 @@ def copy_bytes(source: Any, target: Any, length: Any) -> None:
 
 @kernel
 def same_bytes(a: Any, b: Any, length: Any) -> Any:
-    """Whether the `length` bytes at two addresses are equal."""
+    """Return whether the `length` bytes at two addresses are equal."""
     i = 0
     while i + 8 <= length:
         if load_u64(a + i) != load_u64(b + i):

@@ -66,7 +66,7 @@ def read_fixed(data: Bytes, width: int, cursors: Integers, values: Bytes, valid:
 
 @kernel
 def read_lengths(data: Bytes, cursors: Integers, offsets: Integers, valid: Bools) -> None:
-    """Of one string or binary field of every key: validity, and offsets (`offsets[0]` is 0). Cursors stay."""
+    """Read validity and offsets of a string or binary field of every key (`offsets[0]` is 0). Cursors stay."""
     for i in range(len(cursors)):
         position = cursors[i]
         valid[i] = data[position] == 1

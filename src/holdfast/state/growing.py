@@ -18,7 +18,7 @@ import numpy.typing as npt
 COPIED_BYTES = 8 << 20
 """Twice the size from which on NumPy asks for huge pages."""
 GIVEN_BACK_BYTES = 2 << 20
-"""At a time: a huge page."""
+"""The unit in which memory is given back: a huge page."""
 _madvise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
 
 
@@ -43,7 +43,7 @@ def _resized(owner: Any, name: str, shape: tuple[int, ...]) -> bool:
 
 
 def whole_pages(array: npt.NDArray[Any], start: int, stop: int) -> tuple[int, int]:
-    """Of bytes `[start, stop)` of an array those in whole huge pages, from where to where; maybe none."""
+    """Return begin and end of the whole huge pages within bytes `[start, stop)` of an array; maybe none."""
     address = array.ctypes.data
     first = -(-(address + start) // GIVEN_BACK_BYTES) * GIVEN_BACK_BYTES - address
     return first, max(first, (address + stop) // GIVEN_BACK_BYTES * GIVEN_BACK_BYTES - address)

@@ -1,4 +1,4 @@
-"""Undo segments of committed batches, back to the last completed checkpoint: what `rewind` goes back by.
+"""Undo segments of committed batches, back to the last completed checkpoint, by which `rewind` goes back.
 
     commit ──► newest … oldest ──release(up to a batch)──► gone
                  │        └─ past the memory bound: gone, and no rewind reaches before it any more
@@ -56,7 +56,7 @@ class History:
         self._bytes_max = bytes_max
         self._segments: deque[Segment] = deque()
         self.by_slot: list[Segment] = []
-        """Those whose slots still have their keys: the newest ones."""
+        """The newest segments, whose slots still have their keys."""
         self._reaches: int | None = None
         self._released: int | None = None
 

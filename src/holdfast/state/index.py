@@ -57,7 +57,7 @@ GROW_BY_PART_FROM = 1 << 17
 """Below it arrays double, so that small tables grow in few steps; above, memory counts for more: entries grow by a
 half, slots, of which columns have as many, by a quarter."""
 SLOTS_STEP_MAX = 1 << 18
-"""More slots are not added at once: adding costs in proportion to what is added."""
+"""The most slots that are added at once: adding costs in proportion to the slots added."""
 SLOTS_MAX = int(np.iinfo(np.int32).max)
 """Numbers of rows, counted from 1 in places, fit int32 (`physical.Slots`)."""
 PROBE_ROWS = 1 << 14
@@ -71,7 +71,7 @@ _EMPTY = np.empty(0, np.int64)
 
 
 class KeyIndex(ABC):
-    """What both kinds share: entries, slots, the free list."""
+    """The part that both kinds of index share: entries, slots, the free list."""
 
     def __init__(self, key_schema: pa.Schema) -> None:
         self.key_schema = key_schema
@@ -82,7 +82,7 @@ class KeyIndex(ABC):
         self._unseen = np.empty(0, np.int32)
         self._entries = self._old = _EMPTY
         self._swept_pages_end = self._given_back = 0
-        """Of the old table: up to which byte it is swept in whole pages, and how many bytes the system has again."""
+        """The end of the old table's swept whole pages, in bytes, and the number of bytes that the system has again."""
         self._use_entries(np.zeros(2 * ENTRIES_LEAST, np.int64))
 
     def __len__(self) -> int:
@@ -206,7 +206,7 @@ class KeyIndex(ABC):
     def _tags_of(self, keys: Keys) -> Integers: ...
 
     def _strings_of(self, keys: Keys) -> Any:
-        """What the kernel `lookup` needs beside tags."""
+        """The arrays that the kernel `lookup` needs beside tags."""
         return None
 
     def _probe(self, keys: Keys, row: int, stop: int, stamp: int, first: int, slots: Slots) -> int:
@@ -231,7 +231,7 @@ class KeyIndex(ABC):
         )
 
     def _make_room(self, keys: Keys, row: int) -> None:
-        """So that the key of `row` can be inserted."""
+        """Make room so that the key of `row` can be inserted."""
         control = self._control
         if control[FREE] == 0 and control[SLOTS_USED] == len(self._tags):
             capacity = min(_next_capacity(len(self._tags), 4), len(self._tags) + SLOTS_STEP_MAX, SLOTS_MAX)
@@ -286,7 +286,7 @@ class KeyIndex(ABC):
 
 
 class IntegerIndex(KeyIndex):
-    """For keys of integer kind."""
+    """The index for keys of integer kind."""
 
     def keys(self, slots: Slots) -> Keys:
         return Keys(kernels.gather(self._tags, slots))
@@ -306,7 +306,7 @@ class IntegerIndex(KeyIndex):
 
 
 class BytesIndex(KeyIndex):
-    """For keys of byte kind. Bytes of removed keys stay in the arena until they are more than half of it."""
+    """The index for keys of byte kind. Bytes of removed keys stay in the arena until they are more than half of it."""
 
     def __init__(self, key_schema: pa.Schema) -> None:
         super().__init__(key_schema)

@@ -39,7 +39,7 @@ _AHEAD = 24
 blocks of 32 rows, each fetched and then processed, look-ups in a large index took 1.1 to 1.7 times as long, removals
 1.6 times."""
 _LAST_IN_LINE = np.uint64(48)
-"""Of an entry's cache line, the distance of the last entry from the first."""
+"""The distance of the last entry of a cache line from the first."""
 _SLOT_MASK = np.uint64(0xFFFFFFFF)
 _PREFETCH_FROM = 1 << 15
 """Words of an index (256 KB) from which on fetching ahead pays."""
@@ -75,7 +75,7 @@ def _slot_of(meta: Any) -> Any:
 
 @kernel
 def _in_old(home: Any, old_capacity: Any, start: Any, swept: Any) -> Any:
-    """Whether a tag with that home in `old` is still there."""
+    """Return whether a tag with that home in `old` is still there."""
     return _distance(start, home, old_capacity) >= swept
 
 
@@ -125,7 +125,7 @@ def _new_slot(tag: Any, slot_tags: Any, free: Any, control: Any) -> Any:
 
 @inlined
 def _touch(slot: Any, p: Any, before: Any, stamp: Any, first: Any, control: Any, fresh: Any, unseen: Any) -> None:
-    """Of the entry at `p`, stamped `before`."""
+    """Stamp the entry at `p`, whose stamp was `before`, and note its slot."""
     store_u64(p + _8, (stamp << _32) | np.uint64(slot + 1))
     fresh[np.uint64(control[FRESH])] = slot
     control[FRESH] += 1
@@ -310,7 +310,7 @@ def sweep(old: Integers, entries: Integers, control: Integers, count: int) -> An
 
 @inlined
 def _take_out(slot: Any, home: Any, table_at: Any, table_end: Any) -> None:
-    """Of the entry of `slot` make a hole, and move followers back into it where they may go."""
+    """Make the entry of `slot` a hole, and move followers back into it as far as they may go."""
     capacity = (table_end - table_at) >> _4
     wanted = np.uint64(slot + 1)
     p = home

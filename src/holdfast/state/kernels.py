@@ -14,11 +14,11 @@ from holdfast.state.physical import Bools, Slots
 Array = npt.NDArray[Any]
 
 STORED_HEAD = np.dtype([("group", ">u2"), ("tag", ">i8")])
-"""What a key begins with in a base store (`docs/format/materialized.md`): its key group, and itself or its hash."""
+"""The head of a key in a base store (`docs/format/materialized.md`): its key group, and the key itself or its hash."""
 
 _HEAD_BYTES = np.uint64(STORED_HEAD.itemsize)
 _DIGIT_BITS_MAX = 11
-"""Of a radix sort: more places to write to at once than the processor's first cache has lines for are slower."""
+"""Bits of a radix sort's step: more places to write to than the processor's first cache has lines for are slower."""
 
 
 @kernel
@@ -91,7 +91,7 @@ def mark_changed(values: Array, valid: Bools, slots: Slots, old: Array, old_vali
 
 @kernel
 def _starts(groups: npt.NDArray[np.int32], group_count: int) -> Any:
-    """Where the rows of each group begin, in order of the groups."""
+    """The positions at which the rows of each group begin, in order of the groups."""
     starts = np.zeros(group_count + 1, np.int64)
     for group in groups:
         starts[group + 1] += 1
@@ -102,7 +102,7 @@ def _starts(groups: npt.NDArray[np.int32], group_count: int) -> Any:
 
 @kernel
 def targets_by_group(groups: npt.NDArray[np.int32], group_count: int) -> Any:
-    """Where each row goes in the stable order of `groups`, which are in [0, group_count); and they in that order.
+    """Return each row's place in the stable order of `groups`, which are in [0, group_count), and the ordered groups.
 
     To be scattered: that reads in order, and writes to as many runs as there are groups. To gather by the inverse is to
     read from as many, which takes longer.
@@ -119,7 +119,7 @@ def targets_by_group(groups: npt.NDArray[np.int32], group_count: int) -> Any:
 
 @kernel
 def numbers_by_slot(slots: Slots, slot_count: int) -> Any:
-    """By slot, of slots in [0, slot_count): which of the distinct `slots` it is, from 1 on; 0 for others."""
+    """Return, for each slot in [0, slot_count), its number among the distinct `slots`, from 1 on; 0 for others."""
     numbers = np.zeros(slot_count, np.int32)
     for i in range(len(slots)):
         numbers[np.uint64(slots[i])] = i + 1
@@ -236,7 +236,7 @@ def stored_heads(tags: npt.NDArray[np.uint64], groups: npt.NDArray[np.int32], gr
 
 @kernel
 def last_rows(slots: Slots, slot_count: int) -> Any:
-    """Of rows that have `slots` in [0, slot_count): the number of the last row of each slot."""
+    """Return the number of the last row of each slot, where rows have `slots` in [0, slot_count)."""
     last = np.empty(slot_count, np.int32)
     for i in range(len(slots)):
         last[slots[i]] = i

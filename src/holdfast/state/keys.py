@@ -1,4 +1,4 @@
-"""Keys: what rows are keyed by, as arrays that kernels can hash and compare exactly.
+"""Keys of rows, as arrays that kernels can hash and compare exactly.
 
     key schema                                         kept as
     one integer-like column (integers, boolean,        int64 values, without a copy where the column is int64
@@ -142,7 +142,7 @@ def group_columns(key_schema: pa.Schema) -> int:
 
 
 def is_integer_kind(key_schema: pa.Schema) -> bool:
-    """Whether keys of this schema are kept as int64 values."""
+    """Return whether keys of this schema are kept as int64 values."""
     return len(key_schema) == 1 and physical_dtype(key_schema.field(0).type) is not None
 
 

@@ -67,7 +67,7 @@ class Recency:
         self._log = None
 
     def _begin_log(self) -> Slots:
-        """All slots in order, numbered anew."""
+        """Set all slots in order, numbered anew."""
         slots = kernels.where(self._last_use != 0)
         slots = slots[kernels.argsort(kernels.gather(self._last_use, slots).view(np.uint64))]
         self._log = np.empty(LOG_SHARE * len(slots), np.int32)
@@ -77,7 +77,7 @@ class Recency:
         return self._log
 
     def _make_room(self, uses: int) -> None:
-        """In the log, for so many uses; or it ends."""
+        """Make room in the log for so many uses, or end the log."""
         assert self._log is not None
         if self._oldest == 0:
             self._log = None
@@ -96,7 +96,7 @@ def _touch(slots: Slots, last_use: Integers, uses: int) -> None:
 
 @kernel
 def _touch_logged(slots: Slots, distinct: bool, last_use: Integers, log: Slots, uses: int) -> Any:
-    """Only a slot's last use among `slots` is logged. Returns how many uses there are now."""
+    """Log the last use of each slot among `slots`. Returns how many uses there are now."""
     if not distinct:
         for i in range(len(slots)):
             last_use[np.uint64(slots[i])] = -i - 1

@@ -55,7 +55,7 @@ def values_of(array: Any) -> npt.NDArray[Any]:
 
 
 def validity_of(array: Any) -> Bools | None:
-    """Which values are not null; None where all are."""
+    """Marks the values that are not null; None if no value is null."""
     if array.null_count == 0:
         return None
     buffer = array.buffers()[0]

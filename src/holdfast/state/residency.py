@@ -1,4 +1,4 @@
-"""Which rows of a table with a base store stay in memory, and how they come and go.
+"""The rows of a table with a base store that stay in memory, and how they come and go.
 
     look-up of a key that is not in memory ──► base.read ──► cached, clean
     commit: changed rows dirty, deleted ones deleted in the base ──► past the limit: the oldest leave,
@@ -103,11 +103,11 @@ class BaseStore(Protocol):
         ...
 
     def adopt(self, folder: Path) -> None:
-        """In place of nothing, the state that such files hold; they are moved."""
+        """Start from the state in these files, in place of an empty store; the files are moved."""
         ...
 
     def close(self) -> None:
-        """Let go of it and of what it has on disk."""
+        """Let go of the memory and of the files on disk."""
         ...
 
 
@@ -134,7 +134,7 @@ class Residency:
 
     @property
     def memory_bytes(self) -> int:
-        """Of the order and the flags; and of the base itself."""
+        """Memory of the order and the flags, and of the base itself."""
         order = 0 if self._recency is None else self._recency.memory_bytes
         return self.dirty.nbytes + order + self.base.memory_bytes
 
@@ -171,7 +171,7 @@ class Residency:
         return old
 
     def put_anew(self, slots: Slots) -> None:
-        """These were written outside a batch; those that are not present may be in the base all the same."""
+        """Note rows that were written outside a batch; rows that are not present may be in the base all the same."""
         if len(self.dirty) < self._rows.capacity:
             self._grow()
         absent = self._rows.absent(slots)
@@ -181,7 +181,7 @@ class Residency:
             self._recency.touch(slots)
 
     def removed(self, slots: Slots) -> None:
-        """These are about to be taken out of memory."""
+        """Prepare for rows that are taken out of memory."""
         kernels.fill(self.dirty, slots, False)
         if self._recency is not None:
             self._recency.remove(slots)
@@ -227,7 +227,7 @@ class Residency:
         kernels.fill(self._rows.present, slots, True)
 
     def _stored_keys(self, slots: Slots) -> tuple[Slots, StoredKeys]:
-        """As the index gives them: without a cache the rows that a batch read are often those that it writes."""
+        """Keys as the index gives them: without a cache, the rows that a batch read are often those that it writes."""
         if self._sorted is not None and np.array_equal(self._sorted[0], slots):
             return self._sorted[1:]
         order, keys = self._rows.index.stored_keys(slots, self._max_parallelism)
@@ -236,7 +236,7 @@ class Residency:
         return order, keys
 
     def _delete(self, slots: Slots) -> None:
-        """In the base; those that it does not have may be among them."""
+        """Delete rows in the base; rows that it does not have may be among them."""
         if len(slots) and not self.base.is_empty:
             _, keys = self._rows.index.stored_keys(slots, self._max_parallelism)
             self.base.write([], [], keys[:])

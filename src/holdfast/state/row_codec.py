@@ -25,7 +25,7 @@ class RowCodec:
 
     @property
     def head_bytes(self) -> int:
-        """What a record takes without its objects."""
+        """Bytes of a record without its objects."""
         return self._head.itemsize
 
     def encode(self, count: int, columns: Sequence[tuple[Values, Bools]]) -> list[bytes]:
@@ -93,5 +93,5 @@ def _only_ones(records: Sequence[bytes], head: int) -> list[bytes | None]:
 
 
 def _bytes_before_one(stored: int) -> int:
-    """What a msgpack array of one binary value has before the value, of `stored` bytes in all."""
+    """The head that a msgpack array of one binary value has before the value, of `stored` bytes in all."""
     return 3 if stored < 3 + (1 << 8) else 4 if stored < 4 + (1 << 16) else 6

@@ -51,7 +51,7 @@ class RowCopies:
 
 @dataclass(frozen=True)
 class OldRows(RowCopies):
-    """At position i, the row of `slots[i]` as it was."""
+    """The old rows: at position i, the row of `slots[i]` as it was."""
 
     slots: Slots
 
@@ -92,7 +92,7 @@ class KeyedRows:
         return KeyedRows(self.rows.take(places), gathered(self.groups, places), keys)
 
     def by_group(self, group_count: int) -> "KeyedRows":
-        """In stable order of their key groups."""
+        """The rows in stable order of their key groups."""
         targets, groups = kernels.targets_by_group(self.groups, group_count)
         columns = [(placed(values, targets), placed(valid, targets)) for values, valid in self.rows.columns]
         copies = RowCopies(placed(self.rows.present, targets), columns)
@@ -100,7 +100,7 @@ class KeyedRows:
 
 
 class Presence:
-    """Which slots hold a row, as operators see it: read and set by slots, in the array of that moment.
+    """The presence of rows as operators see it: read and set by slots, in the array of that moment.
 
     A lookup may replace the array, so it is fetched only once the slots are known: `presence[table.lookup(rows)]`
     means the rows that were looked up.
@@ -125,7 +125,7 @@ class Presence:
 
 
 class Rows:
-    """By slot: `present`, and each of `columns`. Their arrays may be replaced by every call that inserts."""
+    """The rows by slot: `present`, and each of `columns`. Every call that inserts may replace their arrays."""
 
     def __init__(self, key_schema: pa.Schema, value_schema: pa.Schema, max_parallelism: int) -> None:
         self._max_parallelism = max_parallelism
@@ -133,7 +133,7 @@ class Rows:
         self.columns = [Column(field, self.index.slot_capacity) for field in value_schema]
         self.present: Bools = np.zeros(self.index.slot_capacity, np.bool_)
         self.object_bytes = 0.0
-        """Of a row, on average, by a sample of the rows touched last."""
+        """The average bytes of a row, by a sample of the rows touched last."""
 
     def __len__(self) -> int:
         """Keys in the index, whether present or not."""
@@ -172,7 +172,7 @@ class Rows:
         kernels.scatter(self.present, slots, rows.present)
 
     def changed(self, old: OldRows, present: Bools) -> Bools:
-        """Which rows are not as they were; those that may have been changed in place are taken to be.
+        """Mark the rows that are not as they were; rows that may have been changed in place count as changed.
 
         `present` says which of them are there now.
         """
@@ -194,17 +194,17 @@ class Rows:
         return different
 
     def present_at(self, slots: Slots) -> Bools:
-        """Which of `slots` are present."""
+        """Mark the `slots` that are present."""
         present: Bools = kernels.gather(self.present, slots)
         return present
 
     def absent(self, slots: Slots) -> Slots:
-        """Those of `slots` that are not present."""
+        """The `slots` that are not present."""
         missing: Slots = slots[~self.present_at(slots)]
         return missing
 
     def live(self) -> Slots:
-        """All slots that are present."""
+        """The slots of all present rows."""
         live: Slots = kernels.where(self.present)
         return live
 
@@ -221,7 +221,7 @@ class Rows:
             self.index.remove(slots)
 
     def sparse(self, in_use: int) -> bool:
-        """Whether rows should be moved together, where `in_use` slots are needed soon."""
+        """Return whether rows should be moved together, if `in_use` slots are needed soon."""
         used = self.index.slots_used
         return used >= COMPACT_FROM and max(in_use, len(self.index)) * COMPACT_SHARE <= used
 
@@ -253,7 +253,7 @@ class Rows:
 
 
 def concatenated(segments: Sequence[OldRows]) -> OldRows:
-    """All of them, in order; at least one."""
+    """Join all of them in order; there is at least one."""
     if len(segments) == 1:
         return segments[0]
     columns = zip(*(segment.columns for segment in segments), strict=True)

@@ -21,15 +21,15 @@ from holdfast.state.residency import Residency
 from holdfast.state.rows import COMPACT_FROM, COMPACT_SHARE, Rows
 
 BASE_ROWS_MAX = 16_384
-"""As many records of a base store are read at once: they cost about a microsecond each."""
+"""Records of a base store that are read at once: they cost about a microsecond each."""
 
 Wanted = Callable[[Mapping[str, tuple[Values, Bools]]], Bools]
-"""From values and validity of some rows, by value column, to which of them are wanted."""
+"""Decides which rows are wanted, from their values and validity by value column."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a round stands: at a slot in memory, or, with `key`, in the base store."""
+    """The place of a round: a slot in memory, or, with `key`, a place in the base store."""
 
     slot: int = 0
     key: bytes | None = None

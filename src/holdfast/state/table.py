@@ -59,7 +59,7 @@ class StateTable:
     cache_max_entries
         With a base: so many rows stay in memory after a batch, the most recently used.
     undo_bytes_max
-        What undo of committed batches may take; past it the oldest is given up.
+        The most memory of undo of committed batches; past it the oldest undo is dropped.
     """
 
     def __init__(
@@ -116,18 +116,18 @@ class StateTable:
 
     @property
     def settled(self) -> bool:
-        """Whether a base store's files would be about as small now as they get."""
+        """True if the base store's files are now about as small as they get."""
         return self._residency is not None and self._residency.base.settled
 
     @property
     def undo_bytes(self) -> int:
-        """What the rows saved by the batch in flight and by those before it take, for undo and for the changelog."""
+        """Memory of the rows saved by the batch in flight and by earlier batches, for undo and for the changelog."""
         kept = max(self._history.memory_bytes, self._unlogged.memory_bytes) + self._unlogged.unseen_bytes
         return self.undo_in_flight_bytes + kept
 
     @property
     def undo_in_flight_bytes(self) -> int:
-        """What the rows saved by the batch in flight take."""
+        """Memory of the rows saved by the batch in flight."""
         return 0 if self._transaction is None else self._transaction.memory_bytes
 
     @property
@@ -151,7 +151,7 @@ class StateTable:
 
     @property
     def present(self) -> Presence:
-        """By slot: whether the row exists. Operators set it."""
+        """The presence of each row, by slot. Operators set it."""
         return Presence(self._rows)
 
     def begin(self, batch: int) -> None:
@@ -376,11 +376,11 @@ class StateTable:
         return True
 
     def count_is(self, rows: int) -> None:
-        """So many rows are present: after `adopt`, and after blind `apply`."""
+        """Set the number of rows that are present, after `adopt` and after blind `apply`."""
         self._count = rows
 
     def capture(self) -> Captured:
-        """All rows as of the last commit, copied when written or read. By any thread, also while a batch is in flight.
+        """Capture all rows as of the last commit; they are copied when written or read. Any thread, in a batch too.
 
         Rows that the base store has are not read: its files stand for them.
         """
@@ -436,7 +436,7 @@ class StateTable:
         return stored_rows(self._stored_schema, self._rows, copies.by_group(self.max_parallelism))
 
     def _slots_go(self, slots: Slots) -> None:
-        """These slots are about to lose their keys: whatever names rows by slot is read, or gets their keys."""
+        """Prepare for slots that lose their keys: whatever names rows by slot is read, or gets their keys."""
         self._about_to_change(slots)
         self._unlogged.resolve()
         self._history.fix_keys(self._rows.index)
@@ -451,7 +451,7 @@ class StateTable:
             captured.touched(old)
 
     def _put_anew(self, parts: Sequence[Slots]) -> None:
-        """These rows were written outside a batch: all of them are dirty."""
+        """Note rows that were written outside a batch: all of them are dirty."""
         self.commits = None
         slots = np.unique(np.concatenate(parts)) if len(parts) > 1 else next(iter(parts), _NONE)
         if self._residency is not None:

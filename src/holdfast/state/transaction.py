@@ -1,4 +1,4 @@
-"""What a batch touched: the rows' old state, saved at the first touch. Undo, change set and clean-up rest on it.
+"""The rows that a batch touched, with their old state, saved at the first touch. Undo, change set and clean-up use it.
 
 One batch is one transaction. Slots mean something only until it ends. Does not own the rows themselves, nor what is
 kept after the batch (`history`).
@@ -18,9 +18,9 @@ class Transaction:
         self.first_stamp = first_stamp
         """Rows stamped before it are unseen (`unlogged.Chain`)."""
         self.deferred = False
-        """Whether its changes are to be collected after it is committed."""
+        """True if its changes are to be collected after it is committed."""
         self.changed: Bools | None = None
-        """By touched row, where its changes were read and nothing is written since: whether it changed."""
+        """The touched rows that changed, as marks; None if they were not determined since the last write."""
         self._segments = [none]
         self._unseen = [none.slots]
 
@@ -40,16 +40,16 @@ class Transaction:
         return not any(len(segment.slots) for segment in self._segments)
 
     def old_rows(self) -> OldRows:
-        """All rows touched so far."""
+        """The slots of all rows touched so far."""
         if len(self._segments) > 1:
             self._segments = [concatenated([each for each in self._segments if len(each.slots)])]
         return self._segments[0]
 
     def unseen(self) -> Slots:
-        """Those of the rows touched so far that were stamped before `first_stamp`."""
+        """The slots of rows touched so far that were stamped before `first_stamp`."""
         return np.concatenate(self._unseen) if len(self._unseen) > 2 else self._unseen[-1]
 
     def appeared(self, rows: Rows) -> int:
-        """By how many rows the batch has made the table larger so far."""
+        """The number of rows by which the batch has enlarged the table so far."""
         old = self.old_rows()
         return int(np.count_nonzero(rows.present_at(old.slots))) - int(np.count_nonzero(old.present))

@@ -4,11 +4,11 @@
     collect(up to batch N) ──► of the slots touched up to N, the rows as they were after N:
                                as they are now, or as a later batch (also one in flight) saved them before its touch
 
-So a batch costs the changelog next to nothing, and a row touched by many batches is read once, its slot mostly gathered
-once (`Chain`). Before slots lose their keys what waits is read at once, batch by batch (`resolve`). Where it takes too
-much memory, its oldest part, which undo has given up, is condensed to the slots alone. Invariant: what waits names rows
-by slot. Under the table's lock, which batches wait for, rows are copied with their keys (`take`), no more: which ones
-is found out before, and what they were after N after it (`Taken.net`). Does not own undo.
+So a batch costs the changelog next to nothing. A row that many batches touched is read once, and its slot is mostly
+gathered once (`Chain`). Waiting changes name rows by slot: before slots lose their keys, all waiting changes are read,
+batch by batch (`resolve`). Where waiting changes take too much memory, the oldest batches, whose undo was dropped, are
+condensed to their slots. Batches wait for the table's lock, so under it rows are only copied with their keys (`take`):
+the slots are determined before it, and the rows as they were after batch N after it (`Taken.net`). Does not own undo.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from holdfast.state.physical import Slots
 from holdfast.state.rows import KeyedRows, OldRows, RowCopies, Rows
 
 WAITING_BYTES_MAX = 256 * 1024 * 1024
-"""What waits may take beyond what undo holds, which is mostly the same; past it, it is condensed."""
+"""The memory of waiting changes beyond that of undo, which mostly holds the same rows; past it, they are condensed."""
 LAG_BATCHES = 8
 """The newest batches are not condensed, whatever they take: cuts lag behind commits."""
 
@@ -44,7 +44,7 @@ class Chain:
         self._stamp = 0
         """The stamp of the batch that began last."""
         self._added = False
-        """Whether this batch was committed with its changes deferred."""
+        """True if this batch was committed with its changes deferred."""
 
     def begin(self, stamp: int) -> int:
         """Begin a batch. Rows stamped before the returned stamp are unseen; 0: the batch does not extend a chain."""
@@ -76,11 +76,11 @@ class Timeline:
         self._numbers: Slots = kernels.numbers_by_slot(slots, capacity)
 
     def back_before(self, segment: OldRows) -> None:
-        """From now on rows are as they were before it; after all later ones."""
+        """Take the rows back to before this segment, after all later segments."""
         self._copies.overwrite(self._places(segment.slots), segment)
 
     def at(self, slots: Slots) -> OldRows:
-        """Some of the rows."""
+        """The rows of some of the slots, as they are at this point in time."""
         copies = self._copies.take(self._places(slots))
         return OldRows(copies.present, copies.columns, slots)
 
@@ -131,7 +131,7 @@ class Taken:
     capacity: int = 0
 
     def net(self, rows: Rows) -> list[KeyedRows]:
-        """In order of replay; once, since `now` is taken back in time where it is.
+        """The net changes in order of replay. To be called once, since it takes `now` itself back in time.
 
         Of several batches every row that they touched, whether it came back to what it was or not: what this is
         replayed upon may be a table as of a batch between them.
@@ -171,14 +171,14 @@ class Unlogged:
         self._history = history
         self._condensed: Condensed | None = None
         self._waiting: list[Segment] = []
-        """After what is condensed."""
+        """Segments of the batches after the condensed ones."""
         self._read: list[Read] = []
-        """Before all that waits."""
+        """Changes of batches before all that wait."""
         self._chain = Chain()
         self.memory_bytes = 0
-        """What waits takes. Of the batches that are there, undo and this hold the newest, so the larger is the sum."""
+        """Memory of the waiting segments. Undo has the newest of them too: both together take the larger figure."""
         self.unseen_bytes = 0
-        """What is remembered of it besides, to find its rows."""
+        """Memory of the slot numbers that are kept besides, to find the rows."""
 
     def begin(self, stamp: int) -> int:
         """A batch begins: see `Chain`."""
@@ -196,7 +196,7 @@ class Unlogged:
             self._condense()
 
     def waiting(self, up_to_batch: int) -> list[Part]:
-        """What waits of batches up to that one."""
+        """The parts that wait, of batches up to that batch."""
         return [each for each in self._parts() if each.batch <= up_to_batch]
 
     def take(self, up_to_batch: int, in_flight: OldRows | None, gathered: Sequence[Part], touched: Slots) -> Taken:
@@ -235,7 +235,7 @@ class Unlogged:
         return taken
 
     def resolve(self) -> None:
-        """Read what waits, between batches: slots are about to be let go."""
+        """Read all waiting changes, between batches: slots are about to be let go."""
         parts = self._parts()
         if not parts:
             return
@@ -258,14 +258,14 @@ class Unlogged:
         self._keep([], None)
 
     def shrink(self, bytes_max: int) -> None:
-        """Between batches: what waits takes no more than that, after undo was shrunk to it, or as little as it can."""
+        """Bound the memory of waiting changes as far as possible, between batches, after undo was shrunk."""
         if self.memory_bytes > bytes_max:
             self._condense()
         if self.memory_bytes > bytes_max and self._condensed is None:
             self.resolve()
 
     def _condense(self) -> None:
-        """Of what undo has given up keep the slots alone."""
+        """Keep only the row numbers of batches whose undo was dropped."""
         kept = {*self._history.by_slot, *self._waiting[-LAG_BATCHES:]}
         given_up = [each for each in self._parts() if each not in kept]
         if given_up:
@@ -274,13 +274,13 @@ class Unlogged:
             self._keep([each for each in self._waiting if each in kept], condensed)
 
     def rewind(self, to_batch: int) -> None:
-        """Later batches never were. What is condensed is older: undo has given it up."""
+        """Drop the changes of later batches. Condensed batches are older: their undo was dropped."""
         self._end_chain()
         self._keep([each for each in self._waiting if each.batch <= to_batch], self._condensed)
         self._read = [each for each in self._read if each.batch <= to_batch]
 
     def _end_chain(self) -> None:
-        """Of what waits all slots count from now on; `_keep` follows."""
+        """End the chain: from now on all slots of the waiting batches count. `_keep` follows."""
         for each in self._waiting:
             each.unseen = None
         self._chain.end()
@@ -295,7 +295,7 @@ class Unlogged:
         self.unseen_bytes = sum(0 if each.unseen is None else each.unseen.nbytes for each in waiting)
 
     def _by_slot(self, from_batch: int) -> list[Segment]:
-        """Segments of that batch and later ones, also such as undo had to give up."""
+        """Segments of that batch and later ones, including those whose undo was dropped."""
         found = {*self._waiting, *self._history.by_slot}
         return sorted((each for each in found if each.batch >= from_batch), key=lambda each: each.batch)
 

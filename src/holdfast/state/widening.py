@@ -1,4 +1,4 @@
-"""Which stored type may be read as which declared one: only where no value is lost.
+"""The rule for reading a stored type as another declared type: only if no value is lost.
 
 A binary column may hold objects packed as msgpack, which its field tells (`packed_field`): they are no binaries to the
 user.
@@ -30,7 +30,7 @@ def shown_type(field: pa.Field) -> str:
 
 
 def widens(stored: pa.DataType, declared: pa.DataType) -> bool:
-    """Whether every value of `stored` is one of `declared`: the same kind of number with more room."""
+    """Return whether every value of `stored` is a value of `declared`: the same kind of number with more room."""
     types = pa.types
     for alike in (types.is_signed_integer, types.is_unsigned_integer, types.is_floating):
         if alike(stored) and alike(declared):

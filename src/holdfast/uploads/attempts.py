@@ -28,21 +28,21 @@ class Answer:
     name: str
     error: BaseException | None
     attempts: int
-    """Made until then."""
+    """Attempts made until then."""
     attempt: int
-    """The one that decided, from 1."""
+    """The number of the attempt that decided, from 1."""
     hedges: int
-    """Of the attempts, those that were started beside a slow one."""
+    """Attempts that were started beside a slow one."""
 
 
 class Losers:
-    """What becomes of names that an answer does not name. Called without any lock held."""
+    """Receivers of the names of attempts that lost. They are called without any lock held."""
 
     def __init__(self, landed: Callable[[str], None], unknown: Callable[[str], None]) -> None:
         self.landed = landed
-        """It is stored, and not wanted."""
+        """Receives the name of an object that is stored and not wanted."""
         self.unknown = unknown
-        """It was reported as failed: it may be stored, or still become so."""
+        """Receives the name of a put that was reported as failed: the object may be there, now or later."""
 
 
 @dataclass(eq=False)
@@ -51,12 +51,12 @@ class _Attempt:
     number: int
     begun_s: float
     followed: bool = False
-    """It has a successor: its failure starts none."""
+    """True if it has a successor, so that its failure starts none."""
     cancel_timeout: Callable[[], None] = lambda: None
 
 
 class Upload:
-    """One object on its way to the store; `start` once.
+    """The upload of one object; to be started once.
 
     Parameters
     ----------

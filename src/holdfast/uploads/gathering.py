@@ -1,4 +1,4 @@
-"""When requests to persist are put together: the rule alone, without time, threads or I/O.
+"""The rule by which requests to persist are put together, without time, threads or I/O.
 
 The requests of one cut wait for each other, to share an object, until every registered log has asked, or
 `delay_s` after the first, or until they hold `bytes_max`. A log that asks with nothing to persist counts as

@@ -1,4 +1,4 @@
-"""When an upload attempt is slow, and whether another may start beside it: the rule alone, without time or I/O.
+"""The rule for slow upload attempts: when one is slow, and whether another may start beside it. Does no I/O.
 
 An attempt is slow after `timeout + size / measured rate`; and already when it takes longer than nearly all of the
 latest attempts did for their size, which is what shortens the tail. Invariant: extra requests are at most
@@ -13,7 +13,7 @@ import numpy as np
 
 EXTRA_REQUESTS_RATIO_MAX = 0.05
 SLOW_SHARE = 0.045
-"""So many of the attempts are taken to be slow: a little below the budget, so that it is there for the slowest."""
+"""The share of attempts that count as slow: a little below the budget, so that the budget suffices for the slowest."""
 SAVED_REQUESTS_MAX = 50.0
 """The budget does not pile up: a store that becomes slow is not met with more than that many requests on top."""
 OBSERVED_MIN, OBSERVED_MAX = 100, 1000
@@ -21,8 +21,8 @@ LEARNED_EVERY = 20
 SECONDS_PER_BYTE_MAX = 1e-6
 """Small objects say little about the rate: no store is taken to be slower than 1 MB/s."""
 TIMEOUT_S_MIN = 0.1
-"""Beyond what an object of that size takes by the measured rate: below it there is nothing to win that is worth a
-request."""
+"""The least time beyond that of an object's size at the measured rate after which an attempt is slow. Below it, another
+request costs more than it can win."""
 
 
 class Hedging:
@@ -44,7 +44,7 @@ class Hedging:
         self._budget = 0.0
 
     def upload_started(self) -> None:
-        """One more first attempt."""
+        """Count the first attempt of an upload."""
         with self._lock:
             self._budget = min(SAVED_REQUESTS_MAX, self._budget + EXTRA_REQUESTS_RATIO_MAX)
 
@@ -67,7 +67,7 @@ class Hedging:
             return max(min(TIMEOUT_S_MIN + usual_s, longest_s), longest_s * self._share_of_timeout)
 
     def take(self) -> bool:
-        """Whether a request may be made beside a slow one; if so it is counted."""
+        """Return whether a request may be made beside a slow one, and count it if so."""
         with self._lock:
             if self._budget < 1.0:
                 return False

@@ -19,9 +19,9 @@ class InFlight:
     Parameters
     ----------
     bytes_max
-        In flight there are no more, but for a single object that is larger.
+        The bound of bytes in flight, which only a single larger object may pass.
     object_bytes_max
-        What is set aside for the next object, whose size is known only once it is encoded.
+        Bytes that are set aside for the next object, whose size is known only once it is encoded.
     objects_max
         Uploads at once.
     monotonic
@@ -45,7 +45,7 @@ class InFlight:
 
     @property
     def room(self) -> bool:
-        """Whether one more object may be made."""
+        """True if another object may be made."""
         with self._lock:
             fits = not self._objects or self._bytes + self._object_bytes_max <= self._bytes_max
             return fits and self._objects < self._objects_max
@@ -60,7 +60,7 @@ class InFlight:
         self._change(requests=1, asked_bytes=size_bytes)
 
     def encoded(self, size_bytes: int) -> None:
-        """Requests of so many bytes will be encoded no more: what is stored of them is in flight."""
+        """Requests of so many bytes were encoded: from now on their objects count as in flight."""
         self._change(asked_bytes=-size_bytes)
 
     def started(self, size_bytes: int) -> None:
@@ -68,7 +68,7 @@ class InFlight:
         self._change(bytes_=size_bytes, objects=1)
 
     def ended(self, size_bytes: int) -> None:
-        """It was stored, or has failed."""
+        """An object was stored, or has failed."""
         self._change(bytes_=-size_bytes, objects=-1)
 
     def answered(self) -> None:
@@ -76,13 +76,13 @@ class InFlight:
         self._change(requests=-1)
 
     def close(self) -> None:
-        """From now on nobody waits."""
+        """Let nobody wait any more."""
         with self._lock:
             self._closed = True
         self._change()
 
     def metrics(self) -> dict[str, float]:
-        """What waits now, and how long there was no room."""
+        """Gauges of the requests and bytes that wait now, and of the time without room."""
         with self._lock:
             full = not self._available.done()
             full_s = self._full_s + (self._monotonic() - self._full_since_s if full else 0.0)

@@ -30,12 +30,12 @@ class Janitor:
         self._abandoned = False
 
     def discard(self, names: Iterable[str]) -> None:
-        """These may be stored, will not be stored later, and nobody was told of them."""
+        """Queue objects that may be stored now, will not be stored later, and that nobody was told of."""
         with self._lock:
             self._queued.extend(names)
 
     def suspect(self, name: str) -> None:
-        """A put of it was reported as failed. The name is remembered as long as this process lives."""
+        """Queue an object whose put was reported as failed. Its name is remembered as long as this process lives."""
         with self._lock:
             self._queued.append(name)
             self._suspects.append(name)
@@ -49,14 +49,14 @@ class Janitor:
             self._abandoned = True
 
     def next_sweep_s(self) -> float | None:
-        """In how many seconds there is something to sweep again; None: never, as things stand."""
+        """Seconds until there is something to sweep again; None: there is nothing."""
         with self._lock:
             if self._abandoned or not (self._queued or self._suspects):
                 return None
             return FAILED_AGAIN_S if self._queued else AGAIN_S
 
     def look_again(self) -> None:
-        """Queue what may have landed since."""
+        """Queue the objects that may have landed since the last sweep."""
         with self._lock:
             self._queued.extend(self._suspects)
 

@@ -1,11 +1,11 @@
-"""Who may delete an uploaded object: this TaskManager, until an acknowledgement names it.
+"""The owner of each uploaded object: this TaskManager may delete it until an acknowledgement names it.
 
     uploaded ──hold──► used by n ──release × n──► nobody uses it ──► delete it
                           │
                      acknowledge: from now on only the JobMaster's registry or clean-up deletes it
 
 Invariants: `release` answers True at most once for an object, and never for an acknowledged one. After
-`abandon` it never does: the JobMaster is gone, and what to keep is for the next one to decide.
+`abandon` it never does: the JobMaster is gone, and the next JobMaster decides which objects to keep.
 Names only; it deletes nothing itself. Thread-safe.
 """
 
@@ -28,7 +28,7 @@ class Ownership:
             self._users[name] = users
 
     def retain(self, names: Iterable[str]) -> None:
-        """One more user of each object; those of others are ignored."""
+        """Add a user of each object; objects of other TaskManagers are ignored."""
         with self._lock:
             for name in names:
                 if name in self._users:
@@ -40,12 +40,12 @@ class Ownership:
             self._acknowledged.update(name for name in names if name in self._users)
 
     def release(self, names: Iterable[str]) -> list[str]:
-        """One user of each object is done with it. Returns those to delete now; objects of others are ignored."""
+        """Take away a user of each object. Returns the objects to delete now; others' objects are ignored."""
         with self._lock:
             return [name for name in names if self._let_go(name)]
 
     def in_use(self) -> set[str]:
-        """Those that have users."""
+        """Names of the objects that have users."""
         with self._lock:
             return set(self._users)
 

@@ -1,4 +1,4 @@
-"""From requests to objects: pieces are put one behind another into objects of bounded size.
+"""Packing of requests into objects: pieces are put one behind another into objects of bounded size.
 
 Invariant: a request is answered once, when it is encoded and each object with a piece of it was stored or has
 failed; it fails as a whole with the first error, and then lets go of the objects that were stored.
@@ -45,7 +45,7 @@ class PersistRequest:
         )
 
     def expect(self) -> None:
-        """One more object has pieces of it."""
+        """Note another object that has pieces of this request."""
         with self._lock:
             self._unfinished += 1
 

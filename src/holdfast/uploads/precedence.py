@@ -17,23 +17,25 @@ from typing import Any
 from holdfast.uploads.scheduling import Scheduler, done
 
 BYTES_PER_S = 250e6
-"""Of reading a file, its checksum and storing it, beside a busy local disk: what begins later than so before the next
-checkpoint would last into it. A store that is slower is farther away, and its requests hold up no checkpoint's."""
+"""The assumed rate of reading a file, its checksum and storing it beside a busy local disk: an object that would take
+longer than the time until the next checkpoint has to wait. A store that is slower is farther away, and its requests
+hold up no checkpoint."""
 QUIET_RATIO_MAX = 0.4
-"""Of the interval: so much is left free at most."""
+"""The largest share of the interval, before the next checkpoint, that is kept free of large objects."""
 LATE_RATIO = 0.15
-"""Of the interval: by so much the next checkpoint may be late."""
+"""The share of the interval by which the next checkpoint may be late and is still expected."""
 RECORD_S = 0.02
-"""What is stored here is one part of a checkpoint: then the JobMaster, perhaps on this machine, writes its record. What
-began at once held that up for 4 ms, where it takes a few tenths of one."""
+"""The time kept free after this TaskManager's part of a checkpoint, in which the JobMaster, perhaps on this machine,
+writes the record. An upload that began at once held the record up for 4 ms; it takes a few tenths of a millisecond."""
 WAIT_S_MAX = 0.5
 SOON_RATIO, SOON_S_MAX = 0.3, 0.5
-"""A checkpoint comes soon, where so much of the interval is left: long enough for what is stored ahead of it, where it
-is cut at a commit, by up to `triggers.EARLY_RATIO` before it is due, and the interval before was longer by as much."""
+"""Share of the checkpoint interval, and seconds, before the next checkpoint, in which uploads ahead use the smaller
+threshold. A checkpoint that is cut at a commit may come `triggers.EARLY_RATIO` of the interval before it is due, after
+an interval that was longer by as much: the share covers both, and the uploads ahead."""
 
 
 class Precedence:
-    """What is told of checkpoints, and who waits for them. Thread-safe."""
+    """The checkpoints under way and expected, and the objects that wait for them. Thread-safe."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -42,7 +44,7 @@ class Precedence:
         self._began_s: float | None = None
         self._interval_s: float | None = None
         self._waiting: dict[Future[None], None] = {}
-        """Without values: a set in order, so that who came first goes first."""
+        """The keys are the set of waiting futures in order of arrival; first come, first served."""
 
     def begun(self, checkpoint: Future[Any]) -> None:
         """A checkpoint begins now; its part here ends when this future does."""
@@ -54,7 +56,7 @@ class Precedence:
         checkpoint.add_done_callback(lambda _: self._scheduler.call_later(RECORD_S, self._ended))
 
     def free(self, size_bytes: int) -> Future[None]:
-        """Done when an object of that size may be made and stored, after `WAIT_S_MAX` at the latest."""
+        """Return a future that is done when an object of that size may be stored, after `WAIT_S_MAX` at the latest."""
         with self._lock:
             if not (self._under_way or self._quiet(size_bytes / BYTES_PER_S)):
                 return done()
@@ -65,16 +67,16 @@ class Precedence:
         return free
 
     def soon(self) -> bool:
-        """Whether the next checkpoint comes within a moment."""
+        """Return whether the next checkpoint comes within a moment."""
         with self._lock:
             return self._within(SOON_S_MAX, SOON_RATIO)
 
     def _quiet(self, takes_s: float) -> bool:
-        """Whether what takes so long would last into the next checkpoint."""
+        """Return whether work of so many seconds would last into the next checkpoint."""
         return self._within(takes_s, QUIET_RATIO_MAX)
 
     def _within(self, seconds: float, ratio_max: float) -> bool:
-        """Whether less is left until the next checkpoint, also than that ratio of the interval, or it is a bit late."""
+        """Return whether the next checkpoint is a bit late, or due within `seconds` and `ratio_max` of the interval."""
         if self._began_s is None or self._interval_s is None:
             return False
         left_s = self._began_s + self._interval_s - self._scheduler.monotonic()

@@ -1,4 +1,4 @@
-"""The changelog's puts and deletes: attempts, what becomes of their losers, and what is measured of both.
+"""The changelog's puts and deletes: attempts, the fate of their losers, and measurements of both.
 
 Invariants: whatever an attempt may have stored and no answer named is given to the janitor, which deletes in a lane of
 its own, at once and again. Takes a store that does not retry. It does not know logs, requests or owners.
@@ -33,7 +33,7 @@ class Puts:
         self._scheduler = scheduler
         self._janitor = janitor
         self._hedging: dict[str, Hedging] = defaultdict(lambda: Hedging(policy.timeout_s))
-        """Of each lane: what is slow for a piece of a log says nothing of a file that is a thousand times as large."""
+        """Each lane has its own: the time of a log's piece says nothing about a file a thousand times as large."""
         self._losers = Losers(self._landed, self._unknown)
         self._lock = threading.Lock()
         self._counters: Counter[str] = Counter(numberOfUploadRequests=0, numberOfUploadFailures=0, hedgedUploads=0)
@@ -71,12 +71,12 @@ class Puts:
         self.sweep()
 
     def sweep(self) -> None:
-        """Delete what is to be deleted; returns at once."""
+        """Delete the queued objects; returns at once."""
         if self._janitor.queued():
             self._scheduler.submit(DELETES, self._sweep).add_done_callback(report_failure)
 
     def metrics(self) -> dict[str, float]:
-        """Counters and histograms since the start, and what waits now."""
+        """Counters and histograms since the start, and gauges of the deletes that wait now."""
         with self._lock:
             values: dict[str, float] = dict(self._counters)
         values["queuedDeletes"] = self._janitor.queued()

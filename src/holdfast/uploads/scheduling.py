@@ -1,4 +1,4 @@
-"""Where the changelog's work runs, and what time it is there: the one seam between it and threads.
+"""The threads and the clock of the changelog's work: the single seam between the work and threads.
 
     submit(lane, call) ──► a thread of that lane ──► the future, whose callbacks run there
     call_later(delay)  ──► the timer's thread: short calls only, which submit what takes long
@@ -34,20 +34,20 @@ class Scheduler(Protocol):
         ...
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> Callable[[], None]:
-        """Call it once, so much later, unless what is returned was called before."""
+        """Call it once after the delay, unless the returned function was called before to cancel it."""
         ...
 
     def result(self, future: Future[T]) -> T:
-        """Wait for the future; its result or error. Not from a lane that the future needs."""
+        """Wait for the future and return its result or raise its error. Not from a lane that the future needs."""
         ...
 
     def close(self) -> None:
-        """What was submitted still ends; returns at once."""
+        """End once the submitted calls have ended. Returns at once."""
         ...
 
 
 def complete(future: Future[T], call: Callable[[], T]) -> None:
-    """The future gets what `call` returns or raises."""
+    """Give the future the result or the error of `call`."""
     try:
         result = call()
     except BaseException as error:
@@ -64,7 +64,7 @@ def done() -> Future[None]:
 
 
 def report_failure(future: Future[Any]) -> None:
-    """For calls that raise nothing unless there is a mistake in them, and whose future nobody else looks at."""
+    """Log the error of a call that should raise nothing, and whose future nobody else looks at."""
     error = future.exception()
     if error is not None:
         _log.error("work of the changelog failed", exc_info=error)

@@ -38,10 +38,10 @@ T = TypeVar("T")
 
 ENCODING, LOGS, SHARED, MATERIALIZING = "encode", "upload", "shared", "materialize"
 UPLOADS_MAX = 12
-"""Of logs, at once: as many objects of full size as the default bound in flight holds."""
+"""Objects of logs that are uploaded at once: as many of full size as the default bound in flight holds."""
 SOON_DIVISOR = 4
-"""Of what a log may have pending, where a checkpoint comes soon: with 10 MB in each second's 1 or 2 instead of up to
-5 MB are left for it to encode and to store, for one or two requests more."""
+"""Divisor of the bytes that a log may have pending when a checkpoint comes soon. With 10 MB a second, the checkpoint
+then has 1 or 2 MB to encode and store instead of up to 5, for one or two requests more."""
 
 
 class Copies(Protocol):
@@ -126,7 +126,7 @@ class Uploader:
         self._batch_sizes = Histogram()
 
     def register(self, log: LogId) -> None:
-        """From now on a cut's requests wait for this log too."""
+        """Register a log: from now on the requests of a cut wait for it too."""
         with self._lock:
             if log in self._logs:
                 raise ValueError(f"log {log} is registered already: a table has one writer")
@@ -156,7 +156,7 @@ class Uploader:
 
     @property
     def preempt_bytes_max(self) -> int:
-        """What a log may have pending before it is uploaded ahead of a cut; less where one comes soon.
+        """Bytes that a log may have pending before they are uploaded ahead of a cut; fewer if a cut comes soon.
 
         So a checkpoint has its last moments to store, and not all that came since an object was last full.
         """
@@ -207,7 +207,7 @@ class Uploader:
         return name
 
     def retain(self, objects: Iterable[str]) -> None:
-        """One more user of each, which lets go of it by `release` as the others do."""
+        """Add a user of each object, who lets go of it by `release` as the others do."""
         self._ownership.retain(objects)
 
     def in_background(self, call: Callable[[], T]) -> Future[T]:
@@ -219,7 +219,7 @@ class Uploader:
         self._ownership.acknowledge(objects)
 
     def release(self, objects: Iterable[str]) -> None:
-        """One user of each is done with it. Those that nobody uses, and no acknowledgement named, are deleted."""
+        """Take away a user of each object. Objects without users that no acknowledgement named are deleted."""
         unwanted = self._ownership.release(objects)
         if unwanted:
             self.discard(unwanted)
@@ -238,7 +238,7 @@ class Uploader:
             self._counters.update(counters)
 
     def metrics(self) -> dict[str, float]:
-        """Counters and histograms since the start, and what waits now, as `holdfast.metrics` says."""
+        """Counters and histograms since the start, and gauges of the present, by the names of `holdfast.metrics`."""
         with self._lock:
             values: dict[str, float] = dict(self._counters)
         batch_sizes = self._batch_sizes.values("uploadBatchSizes")
@@ -265,7 +265,7 @@ class Uploader:
         self._scheduler.close()
 
     def _gather(self) -> None:
-        """Looks whether what waits for company is due; if not, once more when it will be."""
+        """Take the gathered requests if they are due; if not, look again when they will be."""
         with self._lock:
             if self._cancel_wait is not None:
                 self._cancel_wait()
@@ -337,7 +337,7 @@ class Uploader:
         self._puts.sweep()
 
     def _in_lane(self, lane: str, call: Callable[[], None]) -> None:
-        """For calls that raise nothing."""
+        """Run a call that raises nothing in a lane."""
         self._scheduler.submit(lane, call).add_done_callback(report_failure)
 
 
