@@ -49,7 +49,7 @@ import holdfast as hf
 from benchmarks.count import percentile
 from benchmarks.random_updates import Cycle, RandomUpdates, Values
 from holdfast.clock import SystemClock
-from holdfast.jobmaster.checkpoint_stats import CheckpointStats
+from holdfast.formats.history import CheckpointStats
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.taskmanager.process_memory import GarbageCollection, keep_freed_memory

@@ -20,7 +20,7 @@ MAY_IMPORT: dict[str, str] = {
     "job": "functions graph schema settings sinks sources spark streams",
     "streams": "functions graph schema sinks sources",
     "spark": "__init__ exchange graph jobmaster journal protocol query settings sources storage taskmanager",
-    "query": "jobmaster settings",
+    "query": "formats jobmaster settings",
     # Control: the JobMaster executes what the pure rules decide, and the journal remembers.
     "jobmaster": "checkpoint exchange execution formats functions graph journal maintenance protocol recovery "
     "settings sinks sources state storage taskmanager",
@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, str] = {
     "execution": "settings",
     "journal": "storage",
     # Upkeep: what looks after stored data as a whole, for a JobMaster and for people.
-    "cli": "__init__ journal maintenance storage",
+    "cli": "__init__ formats journal maintenance storage",
     "maintenance": "formats journal recovery sinks sources storage",
     # Data: sources, exchange, TaskManager, state, changelog, uploads, formats, storage.
     "exchange": "functions graph protocol sinks sources state storage taskmanager",

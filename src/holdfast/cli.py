@@ -1,6 +1,7 @@
 """The `holdfast` command: looks after a job's storage from outside, while the job runs and when it does not.
 
     holdfast verify <storage>            reads all that the retained checkpoints refer to; writes nothing
+    holdfast checkpoints <storage>       lists the last checkpoints, also those that failed, with their reasons
     holdfast gc <storage> [--dry-run]    deletes what epochs before the newest takeover left
     holdfast --version                   prints the version
 
@@ -11,6 +12,8 @@ goes to stdout (`--json`: a single document), progress to stderr. The rules are 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +33,7 @@ from rich.table import Table
 
 import holdfast
 from holdfast.errors import HoldfastError
+from holdfast.formats.history import CheckpointStats, read_history
 from holdfast.journal.cleanup import CleanupPlan, carry_out
 from holdfast.journal.job import is_job
 from holdfast.maintenance.cleaning import observe
@@ -61,6 +65,10 @@ Options = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
+HISTORY_WIDTH = 130
+"""Characters that the table of checkpoints takes also where the terminal is narrower, or there is none."""
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"holdfast {holdfast.__version__}")
@@ -89,6 +97,17 @@ def verify(storage: Storage, option: Options = None, json: Json = False) -> None
         else:
             _print_report(report)
     raise typer.Exit(0 if report.ok else 1)
+
+
+@app.command()
+def checkpoints(storage: Storage, option: Options = None, json: Json = False) -> None:
+    """List the last triggers, completed or not, with what became of them. Written every 10 s while the job runs."""
+    with _told():
+        found = read_history(_open(storage, option))
+    if json:
+        _print_json({"checkpoints": [asdict(each) for each in found]})
+    else:
+        _print_history(found)
 
 
 @app.command()
@@ -183,6 +202,39 @@ def _print_report(report: Report) -> None:
         console.print(f"\n{problem.object}\n  found     {problem.found}\n  expected  {problem.expected}", markup=False)
     wrong = len(report.problems)
     console.print(f"\n{wrong} things are wrong" if wrong > 1 else "\n1 thing is wrong" if wrong else "all is well")
+
+
+def _print_history(entries: list[CheckpointStats]) -> None:
+    console = Console(width=max(HISTORY_WIDTH, Console().width), soft_wrap=True, highlight=False)
+    columns = (
+        "epoch",
+        "id",
+        "record",
+        "at (UTC)",
+        "trigger",
+        "outcome",
+        "took",
+        "delay",
+        "sync",
+        "async",
+        "new",
+        "all",
+    )
+    table = Table(*columns)
+    for column in table.columns[6:]:
+        column.justify = "right"
+    for each in entries:
+        at = f"{datetime.fromtimestamp(each.at_s, UTC):%Y-%m-%d %H:%M:%S}"
+        number = str(each.number) if each.number >= 0 else "-"
+        times = [f"{1000 * s:,.0f} ms" for s in (each.duration_s, each.start_delay_s, each.sync_s, each.async_s)]
+        sizes = [f"{each.incremental_bytes:,}", f"{each.full_bytes:,}"]
+        ids = [str(each.epoch), str(each.checkpoint_id)]
+        table.add_row(*ids, number, at, each.trigger, each.outcome, *times, *sizes)
+    console.print(table)
+    for each in entries:
+        if each.reason:
+            counted = ", counted as failed" if each.counted else ""
+            console.print(f"{each.epoch}/{each.checkpoint_id} {each.outcome}{counted}: {each.reason}", markup=False)
 
 
 def _plan_as_json(plan: CleanupPlan, epoch: int, dry_run: bool, deleted: int) -> dict[str, object]:

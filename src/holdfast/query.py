@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.availability import listed
 from holdfast.errors import HoldfastError, QueryFailed
-from holdfast.jobmaster.checkpoint_stats import CheckpointStats
+from holdfast.formats.history import CheckpointStats
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.progress import Totals
 from holdfast.settings import CheckpointConfig
@@ -86,8 +86,11 @@ class Query:
 
     @property
     def checkpoints(self) -> list[CheckpointStats]:
-        """Completed checkpoints of this start, oldest first."""
-        return self.totals.checkpoints
+        """The last 100 triggers of this start, oldest first, and what became of each; `outcome` says that.
+
+        The storage keeps such a list over restarts: `holdfast checkpoints <storage>`.
+        """
+        return self._master.progress.outcomes()
 
     @property
     def totals(self) -> Totals:

@@ -111,7 +111,7 @@ def test_a_source_is_cut_only_where_its_plan_says_so() -> None:
     job, out = new_job(checkpoint=SOON), hf.MemorySink()
     job.read(source).key_by("k").aggregate(n=hf.count(), name="counts").write(out)
     query = run(job)
-    assert all(stats.batch >= 4 for stats in query.checkpoints), "batches 1 to 3 end inside the transaction"
+    assert all(stats.batch >= 4 for stats in query.totals.checkpoints), "batches 1 to 3 end inside the transaction"
     assert [row["n"] for row in out.rows()] == [1, 2, 3]
 
 
@@ -138,10 +138,10 @@ def test_a_refusal_is_named_once_and_nothing_is_stored_for_it(caplog: pytest.Log
     query = start(job, hf.processing_time())
     feed.put(pairs((1, 1)))
     until(lambda: query.totals.batches == 1)
-    stored = {name for name in store_of(job).list("") if "journal" not in name}
+    stored = set(store_of(job).list("manifests/")) | set(store_of(job).list("dstl/"))
     with pytest.raises(TimeoutError, match=r"operator 'op', subtask 0 \(soft\): not now"):
         query.trigger_checkpoint(timeout=0.05)
-    assert {name for name in store_of(job).list("") if "journal" not in name} == stored
+    assert set(store_of(job).list("manifests/")) | set(store_of(job).list("dstl/")) == stored
     until(lambda: query.totals.completed_checkpoints == 1)
     assert query.totals.batches == 4, "batches without rows asked again"
     assert query.totals.refused_checkpoints == 1
@@ -234,3 +234,16 @@ def test_an_answer_says_what_it_is() -> None:
     assert str(refusal("x", SOFT)) == "x (soft): no reason was given"
     found = refusal("x", True)
     assert found is not None and found.hard
+
+
+def test_soft_refusals_without_end_restart_the_job_and_then_end_it_by_name() -> None:
+    limited = hf.CheckpointConfig(trigger=hf.every("20ms"), tolerable_failure_timeout="100ms")
+    restarts = hf.FailoverConfig(restarts_max=2, backoff_first="10ms", backoff_max="10ms")
+    job, feed = answering(*[SOFT.because("transaction 7 is open")] * 10_000, checkpoint=limited, failover=restarts)
+    query = start(job, hf.processing_time())
+    feed.put(pairs((1, 1)))
+    with pytest.raises(hf.QueryFailed) as raised:
+        query.awaitTermination(60)
+    assert "operator 'op', subtask 0 (soft): transaction 7 is open" in str(raised.value)
+    assert len(query.restarts) == 2
+    assert query.totals.failed_checkpoints == 0

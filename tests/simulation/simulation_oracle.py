@@ -95,8 +95,9 @@ def referenced(store: ObjectStore) -> set[str]:
 
 
 def unreferenced(store: ObjectStore) -> set[str]:
-    """What the newest checkpoint does not need; the job and takeover records apart."""
-    found = {info.name for info in store.list("")} - {names.job(), names.begun()}
+    """What the newest checkpoint does not need; the job, takeover records and the history apart."""
+    found = {info.name for info in store.list("") if not isinstance(names.parse(info.name), names.HistoryName)}
+    found -= {names.job(), names.begun()}
     takeovers = {
         names.journal(number)
         for number in journal_numbers(store)

@@ -28,6 +28,7 @@ from holdfast.checkpoint.demand import BY_POLICY, BY_REQUEST, Demand, NotifyRefu
 from holdfast.checkpoint.failures import FailureManager
 from holdfast.checkpoint.gathering import Gathered, GatherFailed
 from holdfast.checkpoint.ledger import Ledger
+from holdfast.checkpoint.outcomes import Outcome
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.checkpoint.pending import PendingCheckpoint, PendingCheckpoints
 from holdfast.checkpoint.publication import Publication
@@ -88,7 +89,7 @@ class Coordinator:
             ev.RecordFailed: self._on_record_failed,
             ev.Superseded: self._on_superseded,
             ev.RecordsExpired: self._on_records_expired,
-            ev.ExpireFailed: self._on_expire_failed,
+            ev.ExpireFailed: lambda event: self._records.expire_failed(event.numbers, self._now_s),
             ev.Published: lambda event: self._publication.published(event.sink, event.number),
             ev.PublicationFailed: self._on_publication_failed,
             ev.Discarded: self._on_discarded,
@@ -177,7 +178,8 @@ class Coordinator:
         self._now_s, self._wall_s = event.now_s, event.wall_s
         for pending in self._pending.expired(self._now_s, self._config.timeout_s):
             waiting = ", ".join(map(str, pending.missing())) or "none: its record was still to be written"
-            self._abort(pending, f"timed out after {self._config.timeout!r}; TaskManagers without answer: {waiting}")
+            reason = f"timed out after {self._config.timeout!r}; TaskManagers without answer: {waiting}"
+            self._abort(pending, reason, Outcome.EXPIRED)
 
     def _on_config_changed(self, event: ev.ConfigChanged) -> None:
         if event.config.trigger != self._config.trigger:
@@ -210,7 +212,8 @@ class Coordinator:
         if pending is not None and pending.acknowledge(event):
             self._registry.hold(PendingHolder(event.checkpoint_id), event.objects)
             if lost:
-                self._abort(pending, f"TaskManager {event.task_manager} refers to objects it had let go of: {lost}")
+                reason = f"TaskManager {event.task_manager} refers to objects it had let go of: {lost}"
+                self._abort(pending, reason, Outcome.FAILED)
         self._registry.acknowledge(event.objects)
 
     def _update_held(self, event: ev.Acknowledged) -> None:
@@ -222,17 +225,17 @@ class Coordinator:
         pending = self._pending.get(event.checkpoint_id)
         if pending is not None and not pending.sent and pending.expects(event.task_manager, event.incarnation):
             reason = f"declined by TaskManager {event.task_manager}: {event.reason}"
-            self._abort(pending, reason, counted=not event.soft, soft=event.soft)
+            self._abort(pending, reason, Outcome.DECLINED_SOFTLY if event.soft else Outcome.DECLINED)
 
-    def _abort(self, pending: PendingCheckpoint, reason: str, counted: bool = True, soft: bool = False) -> None:
+    def _abort(self, pending: PendingCheckpoint, reason: str, outcome: Outcome) -> None:
         self._pending.remove(pending.checkpoint_id)
         self._registry.release(PendingHolder(pending.checkpoint_id))
         self._ended_s = self._now_s
-        if counted or soft:
-            self._failures.failed(pending.checkpoint_id, reason, counted=counted)
-        self._commands.append(ev.NotifyAborted(pending.checkpoint_id, reason, counted))
-        self._commands += [ev.CheckOwnership()] if counted else []
-        self._resolve(pending.requests, f"checkpoint {pending.checkpoint_id} failed: {reason}", soft)
+        if outcome.counts or outcome.is_soft:
+            self._failures.failed(pending.checkpoint_id, reason, counted=outcome.counts)
+        self._commands.append(ev.NotifyAborted(pending.checkpoint_id, reason, outcome))
+        self._commands += [ev.CheckOwnership()] if outcome.counts else []
+        self._resolve(pending.requests, f"checkpoint {pending.checkpoint_id} failed: {reason}", outcome.is_soft)
 
     def _resolve(self, requests: list[str], failure: str | None = None, soft: bool = False) -> None:
         newest = self._records.newest
@@ -244,7 +247,7 @@ class Coordinator:
         self._phase = Phase.FAILING
         self._failover_ordered = self._committing = False
         for pending in self._pending.abortable():
-            self._abort(pending, f"failover: {event.reason}", counted=False)
+            self._abort(pending, f"failover: {event.reason}", Outcome.ENDED)
         self._resolve(self._demand.take_requests(), f"failover: {event.reason}")
         self._demand.refusals = ()
         self._failures.reset()
@@ -264,7 +267,7 @@ class Coordinator:
                 "known; expected: wait for RestoreFrom before deploying"
             )
         for pending in self._pending.abortable():
-            self._abort(pending, "the TaskManagers changed", counted=False)
+            self._abort(pending, "the TaskManagers changed", Outcome.ENDED)
         self._phase = Phase.RUNNING
         self._committing = False
         self._run = event.run
@@ -301,7 +304,7 @@ class Coordinator:
         for older in self._pending.abortable():
             if older.checkpoint_id < pending.checkpoint_id:
                 requests, older.requests = older.requests, []
-                self._abort(older, f"subsumed by checkpoint {pending.checkpoint_id}", counted=False)
+                self._abort(older, f"subsumed by checkpoint {pending.checkpoint_id}", Outcome.SUBSUMED)
                 self._resolve(requests)
         self._choose_base()
 
@@ -337,7 +340,8 @@ class Coordinator:
             return
         self._sent = None
         self._registry.acknowledge(event.stored.values())
-        self._abort(pending, f"no record was written: {event.reason}", counted=self._phase is Phase.RUNNING)
+        outcome = Outcome.FAILED if self._phase is Phase.RUNNING else Outcome.ENDED
+        self._abort(pending, f"no record was written: {event.reason}", outcome)
         self._choose_base()
 
     def _on_superseded(self, event: ev.Superseded) -> None:
@@ -347,10 +351,6 @@ class Coordinator:
         for number in sorted(event.numbers):
             if self._records.expired(number):
                 self._registry.release(RecordHolder(number))
-
-    def _on_expire_failed(self, event: ev.ExpireFailed) -> None:
-        for number in sorted(event.numbers):
-            self._records.expire_failed(number, self._now_s)
 
     # --- sinks --------------------------------------------------------------------------------------------------------
 
@@ -416,7 +416,7 @@ class Coordinator:
             if self._demand.refuse_requests():
                 self._refuse(BY_REQUEST)
         elif len(self._pending) < self._config.max_concurrent:
-            self._cut(self._demand.take_requests())
+            self._cut(self._demand.take_requests(), BY_REQUEST)
 
     def _serve_close_requests(self) -> None:
         """Record the newest checkpoint again where its record holds nothing but groups that are published."""
@@ -455,7 +455,7 @@ class Coordinator:
         if due_s is not None:
             self._demand.answered(due_s)
         if not self._demand.refusals:
-            self._cut([])
+            self._cut([], BY_POLICY)
         elif self._demand.refuse_policy(due_s is not None):
             self._refuse(BY_POLICY)
 
@@ -468,7 +468,7 @@ class Coordinator:
         self._failures.failed(refused.checkpoint_id, refused.reason, counted=refused.counted)
         self._commands.append(refused)
 
-    def _cut(self, requests: list[str]) -> None:
+    def _cut(self, requests: list[str], trigger: str) -> None:
         last = self._ledger.last
         assert last is not None, "there is progress, so there is a last batch"
         self._last_id = CheckpointId(self._last_id + 1)
@@ -478,7 +478,7 @@ class Coordinator:
             PendingCheckpoint(self._last_id, last.batch, last.position, self._run, live, self._now_s, requests)
         )
         self._failures.triggered(self._now_s)
-        self._commands.append(ev.Cut(self._last_id, self._run, last.batch, dict(live)))
+        self._commands.append(ev.Cut(self._last_id, self._run, last.batch, dict(live), trigger))
 
     def _record(self) -> None:
         """Send the newest checkpoint that everybody acknowledged to the journal."""

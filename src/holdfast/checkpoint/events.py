@@ -44,6 +44,7 @@ from dataclasses import dataclass
 from holdfast.availability import Refusal
 from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.gathering import Gather, Gathered, GatherFailed
+from holdfast.checkpoint.outcomes import Outcome
 from holdfast.checkpoint.positions import Group as Group
 from holdfast.checkpoint.positions import Position as Position
 from holdfast.checkpoint.positions import Scalar as Scalar
@@ -322,11 +323,15 @@ class NotifyCompleted:
 
 @dataclass(frozen=True, slots=True)
 class NotifyAborted:
-    """Tell all TaskManagers that the checkpoint will not complete; nobody deletes anything. `counted`: as a failure."""
+    """Tell all TaskManagers that the checkpoint will not complete; nobody deletes anything."""
 
     checkpoint_id: CheckpointId
     reason: str
-    counted: bool
+    outcome: Outcome
+
+    @property
+    def counted(self) -> bool:
+        return self.outcome.counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +411,7 @@ class Cut:
     run: RunNumber
     batch: BatchNumber
     task_managers: dict[int, Incarnation]
+    trigger: str
 
 
 @dataclass(frozen=True, slots=True)

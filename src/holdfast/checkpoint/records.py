@@ -7,6 +7,7 @@
 The newest one is never expired: a restart begins from it. Does not own: what records name (registry).
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from holdfast.checkpoint.publication import GroupKey
@@ -60,12 +61,13 @@ class RetainedRecords:
         del self._records[number]
         return True
 
-    def expire_failed(self, number: JournalNumber, now_s: float) -> None:
-        """It may still be there; tried again after a pause."""
-        record = self._records.get(number)
-        if record is not None and record.expiring:
-            record.expiring = False
-            record.not_before_s = now_s + RETRY_PAUSE_S
+    def expire_failed(self, numbers: Collection[JournalNumber], now_s: float) -> None:
+        """They may still be there; tried again after a pause."""
+        for number in sorted(numbers):
+            record = self._records.get(number)
+            if record is not None and record.expiring:
+                record.expiring = False
+                record.not_before_s = now_s + RETRY_PAUSE_S
 
     def named_groups(self) -> set[GroupKey]:
         """Groups that any of them names."""

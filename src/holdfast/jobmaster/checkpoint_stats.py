@@ -1,4 +1,4 @@
-"""How long a checkpoint took, part by part, and how large it is: put together from what TaskManagers answer.
+"""What became of each trigger: how long its checkpoint took, part by part, how large it is, or why there is none.
 
 No clocks of different machines are compared: the start delay is what the JobMaster waited for the answer to its `cut`,
 less the synchronous part that the TaskManager measured. Control thread only.
@@ -6,35 +6,21 @@ less the synchronous part that the TaskManager measured. Control thread only.
 
 from dataclasses import dataclass, field
 
+from holdfast.checkpoint.outcomes import Outcome
+from holdfast.formats.history import CheckpointStats, TaskManagerPart
 from holdfast.protocol.taskmanager import Acknowledgement
-
-
-@dataclass(frozen=True)
-class CheckpointStats:
-    """One checkpoint that completed. Times in seconds; those of TaskManagers are the slowest one's.
-
-    `duration_s`: from the cut to the record. `start_delay_s`: until the last TaskManager began. `sync_s`: while batches
-    could not commit. `async_s`: from then until its part was stored. `incremental_bytes`: what was stored for it;
-    `full_bytes`: all the state that it refers to, of which `materialized_bytes` are tables and the rest logs.
-    """
-
-    checkpoint_id: int
-    number: int
-    batch: int
-    duration_s: float
-    incremental_bytes: int
-    full_bytes: int
-    sync_s: float = 0.0
-    async_s: float = 0.0
-    start_delay_s: float = 0.0
-    materialized_bytes: int = 0
 
 
 @dataclass
 class Watch:
-    """A checkpoint under way, begun at `started_s`."""
+    """A checkpoint under way, begun at `started_s` by the monotonic clock and at `at_s` by the wall clock."""
 
     started_s: float
+    at_s: float = 0.0
+    trigger: str = ""
+    batch: int = -1
+    addresses: dict[int, str] = field(default_factory=dict)
+    """Of the TaskManagers that take part."""
     _answered_s: dict[int, float] = field(default_factory=dict)
     _acknowledged: dict[int, Acknowledgement] = field(default_factory=dict)
 
@@ -46,19 +32,51 @@ class Watch:
         """A TaskManager's part is stored; a repetition says the same."""
         self._acknowledged[ack.task_manager] = ack
 
-    def completed(self, checkpoint_id: int, number: int, batch: int, now_s: float) -> CheckpointStats:
-        """The record was written."""
+    def ended(
+        self,
+        checkpoint_id: int,
+        epoch: int,
+        now_s: float,
+        outcome: Outcome,
+        number: int = -1,
+        counted: bool = False,
+        reason: str = "",
+    ) -> CheckpointStats:
+        """The figures, as far as they are known."""
         acks = self._acknowledged
-        delays_s = [waited_s - acks[each].sync_ms / 1000 for each, waited_s in self._answered_s.items() if each in acks]
+        parts = tuple(self._part(task_manager) for task_manager in sorted(self.addresses))
         return CheckpointStats(
             checkpoint_id,
             number,
-            batch,
+            self.batch,
             now_s - self.started_s,
             sum(ack.incremental_bytes for ack in acks.values()),
             sum(ack.full_bytes for ack in acks.values()),
-            sync_s=max((ack.sync_ms for ack in acks.values()), default=0.0) / 1000,
-            async_s=max((ack.async_ms - ack.sync_ms for ack in acks.values()), default=0.0) / 1000,
-            start_delay_s=max([0.0, *delays_s]),
+            sync_s=max((each.sync_s for each in parts), default=0.0),
+            async_s=max((each.async_s for each in parts), default=0.0),
+            start_delay_s=max((each.start_delay_s for each in parts), default=0.0),
             materialized_bytes=sum(ack.materialized_bytes for ack in acks.values()),
+            outcome=outcome.value,
+            counted=counted,
+            reason=reason,
+            trigger=self.trigger,
+            at_s=self.at_s,
+            epoch=epoch,
+            task_managers=parts,
+        )
+
+    def _part(self, task_manager: int) -> TaskManagerPart:
+        ack, address = self._acknowledged.get(task_manager), self.addresses[task_manager]
+        if ack is None:
+            return TaskManagerPart(task_manager, address, answered=False)
+        return TaskManagerPart(
+            task_manager,
+            address,
+            answered=True,
+            start_delay_s=max(0.0, self._answered_s.get(task_manager, 0.0) - ack.sync_ms / 1000),
+            sync_s=ack.sync_ms / 1000,
+            async_s=(ack.async_ms - ack.sync_ms) / 1000,
+            incremental_bytes=ack.incremental_bytes,
+            full_bytes=ack.full_bytes,
+            subtask_bytes=dict(ack.subtask_bytes),
         )

@@ -26,13 +26,16 @@ from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.events import Command, Event, Group, Position
 from holdfast.checkpoint.gathering import Gather
+from holdfast.checkpoint.outcomes import Outcome
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.clock import Clock
 from holdfast.errors import CheckpointFailed, HoldfastError, PublishFailed, StorageError
+from holdfast.formats.history import CheckpointStats
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
-from holdfast.jobmaster.checkpoint_stats import CheckpointStats, Watch
+from holdfast.jobmaster.checkpoint_stats import Watch
 from holdfast.jobmaster.disposer import Disposer
 from holdfast.jobmaster.gatherer import Gatherer
+from holdfast.jobmaster.history import History
 from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.jobmaster.outages import CHECKPOINTS, Outages, says_outage
 from holdfast.jobmaster.publisher import Publisher
@@ -54,10 +57,7 @@ class Listeners:
     """What the control loop tells the JobMaster; all are called on its thread and return at once."""
 
     completed: Callable[[CheckpointStats, Position], None]
-    aborted: Callable[[bool], None]
-    """Whether it counts as a failure."""
-    refused: Callable[[bool], None]
-    """Whether it counts as a failure."""
+    not_completed: Callable[[CheckpointStats], None]
     failover: Callable[[str], None]
     failed: Callable[[Exception], None]
     planning: Callable[[frozenset[str]], None]
@@ -113,6 +113,8 @@ class Control:
         """Those who keep a checkpoint waiting for a later batch boundary; empty where none waits."""
         self._closing = threading.Event()
         layouts = {sink: publisher.layout for sink, publisher in publishers.items()}
+        self._epoch = facts.epoch
+        self.history = History(store, facts.epoch, clock)
         self._recorder = Recorder(journal, store, facts, layouts, self.post, listeners.failed, self._closing, outages)
         self._disposer = Disposer(store, publishers, self.post)
         self._gatherer = Gatherer(store, facts.job_id, facts.epoch, self.post)
@@ -134,6 +136,7 @@ class Control:
                 for sink, refs in base.groups.items()
             }
             found = events.BaseRecord(base_number, objects, groups)
+        self._submit(self._delete_thread, self.history.load)
         self._thread.start()
         self.post(events.Started(self._clock.monotonic(), self._clock.now(), found))
 
@@ -270,6 +273,8 @@ class Control:
         self._events.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout=10)
+        if self._thread.ident is not None:
+            self.history.save()
         for executor in [self._record_thread, self._gather_thread, self._delete_thread, *self._call_threads]:
             executor.shutdown(wait=True, cancel_futures=True)
         for publisher in self._publishers.values():
@@ -311,6 +316,8 @@ class Control:
         self._handle(events.Tick(now_s, self._clock.now()))
         self._listeners.tick(now_s, self._coordinator.outstanding)
         self.unpublished = sum(self._coordinator.backlog.values())
+        if self.history.is_due():
+            self._submit(self._delete_thread, self.history.save)
 
     def _handle(self, event: Event) -> None:
         self._note_outage(event)
@@ -346,14 +353,15 @@ class Control:
                 self._notify_completed(command)
             case events.NotifyAborted():
                 log.warning("checkpoint %d aborted: %s", command.checkpoint_id, command.reason)
-                self._watched.pop(command.checkpoint_id, None)
-                self._listeners.aborted(command.counted)
+                watch = self._watched.pop(command.checkpoint_id, None) or Watch(self._clock.monotonic())
+                self._note_end(watch, command, command.outcome)
                 self._note_outage(command)
                 self._tell_all(lambda gateway: gateway.abort_checkpoint(self._run, command.checkpoint_id))
             case NotifyRefused():
                 level = logging.WARNING if command.counted else logging.INFO
                 log.log(level, "checkpoint %d is put off: %s", command.checkpoint_id, command.reason)
-                self._listeners.refused(command.counted)
+                watch = Watch(self._clock.monotonic(), self._clock.now(), command.trigger)
+                self._note_end(watch, command, Outcome.REFUSED)
             case events.CheckOwnership():
                 self._submit(self._record_thread, self._recorder.check_ownership)
             case events.ExpireRecords():
@@ -386,6 +394,12 @@ class Control:
                 self._paused.discard(command.sink)
                 self._listeners.planning(frozenset(self._paused))
 
+    def _note_end(self, watch: Watch, command: NotifyRefused | events.NotifyAborted, outcome: Outcome) -> None:
+        now_s, (counted, reason) = self._clock.monotonic(), (command.counted, command.reason)
+        stats = watch.ended(command.checkpoint_id, self._epoch, now_s, outcome, counted=counted, reason=reason)
+        self.history.add(stats)
+        self._listeners.not_completed(stats)
+
     def _submit(self, executor: ThreadPoolExecutor, work: Callable[..., None], *arguments: object) -> "Future[None]":
         """The future never fails."""
 
@@ -400,7 +414,11 @@ class Control:
 
     def _cut(self, command: events.Cut) -> None:
         failpoints.hit("jobmaster.cut.before")
-        self._watched[command.checkpoint_id] = Watch(self._clock.monotonic())
+        addresses = {each.task_manager: each.address for each in self._task_managers.routes()}
+        taking_part = {each: addresses.get(each, "") for each in command.task_managers}
+        self._watched[command.checkpoint_id] = Watch(
+            self._clock.monotonic(), self._clock.now(), command.trigger, command.batch, taking_part
+        )
         self._cutting = [each for each in self._cutting if not each.done()]
         for task_manager, incarnation in command.task_managers.items():
             cut = self._submit(self._call_threads[task_manager], self._cut_one, command, task_manager, incarnation)
@@ -423,8 +441,9 @@ class Control:
 
     def _notify_completed(self, command: events.NotifyCompleted) -> None:
         now_s = self._clock.monotonic()
-        watch = self._watched.pop(command.checkpoint_id, None) or Watch(now_s)
-        stats = watch.completed(command.checkpoint_id, command.number, command.batch, now_s)
+        watch = self._watched.pop(command.checkpoint_id, None) or Watch(now_s, batch=command.batch)
+        stats = watch.ended(command.checkpoint_id, self._epoch, now_s, Outcome.COMPLETED, command.number)
+        self.history.add(stats)
         failpoints.hit("jobmaster.completed")
         self._tell_all(lambda gateway: gateway.complete(self._run, command.checkpoint_id))
         self._listeners.completed(stats, command.position)

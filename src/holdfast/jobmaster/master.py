@@ -26,8 +26,8 @@ from holdfast.checkpoint.updates import differences, in_words, updated
 from holdfast.clock import Clock
 from holdfast.execution import events as ev
 from holdfast.execution.machine import Machine
+from holdfast.formats.history import CheckpointStats
 from holdfast.ids import JournalNumber, ProcessId, Role
-from holdfast.jobmaster.checkpoint_stats import CheckpointStats
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.conductor import Conductor
 from holdfast.jobmaster.control import Base, Control, Listeners
@@ -355,8 +355,7 @@ class JobMaster:
     def _make_control(self, taken: TakenOver) -> Control:
         listeners = Listeners(
             self._on_completed,
-            self.progress.checkpoint_aborted,
-            self.progress.checkpoint_refused,
+            self.progress.not_completed,
             self.restart,
             self._on_failed,
             lambda sinks: self._tell(ev.SinksLag(sinks)),

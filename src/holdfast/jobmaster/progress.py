@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from holdfast.checkpoint.outcomes import Outcome
 from holdfast.clock import Clock
+from holdfast.formats.history import CheckpointStats
 from holdfast.graph.plan import Plan
 from holdfast.graph.program import Program
 from holdfast.jobmaster.batches import BatchOutcome
-from holdfast.jobmaster.checkpoint_stats import CheckpointStats
 from holdfast.jobmaster.metrics import Picture, Reports, TaskManagerMetrics, picture
 from holdfast.metrics import Histogram
 
@@ -90,6 +91,7 @@ class Progress:
         self._batch_ms: deque[float] = deque(maxlen=FIGURES_MAX)
         self._batch_rows: deque[int] = deque(maxlen=FIGURES_MAX)
         self._checkpoints: deque[CheckpointStats] = deque(maxlen=FIGURES_MAX)
+        self._outcomes: deque[CheckpointStats] = deque(maxlen=RECENT_MAX)
         self._rows = 0
         self._bad_rows = 0
         self._counted: dict[str, float] = dict.fromkeys(
@@ -157,18 +159,22 @@ class Progress:
         self._checkpoint_durations.add(stats.duration_s * 1000)
         with self._lock:
             self._checkpoints.append(stats)
+            self._outcomes.append(stats)
             self._counted["numberOfCompletedCheckpoints"] += 1
 
-    def checkpoint_aborted(self, counted: bool) -> None:
-        """`counted`: as a failure."""
+    def not_completed(self, stats: CheckpointStats) -> None:
+        """A trigger came to nothing, or was refused and waits."""
+        is_refused = stats.outcome == Outcome.REFUSED.value
         with self._lock:
-            self._counted["numberOfFailedCheckpoints" if counted else "numberOfAbortedCheckpoints"] += 1
+            self._outcomes.append(stats)
+            self._counted["numberOfRefusedCheckpoints"] += float(is_refused)
+            self._counted["numberOfFailedCheckpoints"] += float(stats.counted)
+            self._counted["numberOfAbortedCheckpoints"] += float(not stats.counted and not is_refused)
 
-    def checkpoint_refused(self, counted: bool) -> None:
-        """`counted`: as a failure, too."""
+    def outcomes(self) -> list[CheckpointStats]:
+        """The last `RECENT_MAX` triggers of this start, oldest first, with what became of them."""
         with self._lock:
-            self._counted["numberOfRefusedCheckpoints"] += 1
-            self._counted["numberOfFailedCheckpoints"] += float(counted)
+            return list(self._outcomes)
 
     def restarted(self, reason: str) -> None:
         with self._lock:

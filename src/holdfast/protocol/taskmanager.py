@@ -179,6 +179,8 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     async_ms: float = 0.0
     sequence: int = 0
     """Grows with every acknowledgement the incarnation composes; a repetition keeps its number."""
+    subtask_bytes: dict[str, tuple[int, int]] = {}
+    """By "operator, key groups": newly stored, and in all."""
 
 
 class Decline(msgspec.Struct, frozen=True):

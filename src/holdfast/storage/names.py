@@ -10,6 +10,7 @@
     sources/<epoch>/<uuid>                           discovery chunks
     staging/<job id>/<epoch>/<run>/…                 staged output; the rest of the name is the sink's
     probes/<epoch>/<uuid>                            written and read back at start()
+    history/<epoch>                                  what became of the last checkpoints, for people
     savepoints/…                                     never touched by clean-up
 
 Numbers are padded to `DIGITS`, so that names sort as numbers do. Names given by users (sinks) are escaped: every byte
@@ -33,6 +34,7 @@ SHARED = "shared/"
 SOURCES = "sources/"
 STAGING = "staging/"
 PROBES = "probes/"
+HISTORY = "history/"
 EPOCH_FOLDERS = (MANIFESTS, CHANGELOG, SHARED, SOURCES, STAGING, PROBES)
 """Folders of objects that belong to an epoch."""
 
@@ -51,6 +53,12 @@ class JournalName(NamedTuple):
 
 class BegunName(NamedTuple):
     """`journal/begun`"""
+
+
+class HistoryName(NamedTuple):
+    """`history/<epoch>`"""
+
+    epoch: int
 
 
 class ManifestName(NamedTuple):
@@ -109,7 +117,7 @@ class ProbeName(NamedTuple):
 
 
 EpochName = ManifestName | CommittablesName | ChangelogName | SharedName | SourceName | StagedName | ProbeName
-Name = JobName | JournalName | BegunName | EpochName
+Name = JobName | JournalName | BegunName | HistoryName | EpochName
 
 
 def job() -> str:
@@ -122,6 +130,10 @@ def journal(number: int) -> str:
 
 def begun() -> str:
     return f"{JOURNAL}begun"
+
+
+def history(epoch: int) -> str:
+    return f"{HISTORY}{_number(epoch)}"
 
 
 def manifest(epoch: int, checkpoint: int, task_manager: int) -> str:
@@ -225,9 +237,9 @@ def parse(name: str) -> Name | None:
 
 
 def epoch_of(name: str) -> int | None:
-    """The epoch that an object belongs to; None for the job, the journal and unknown names."""
+    """The epoch that an object belongs to; None for the job, the journal, the history and unknown names."""
     parsed = parse(name)
-    return None if parsed is None or isinstance(parsed, JobName | JournalName | BegunName) else parsed.epoch
+    return parsed.epoch if isinstance(parsed, EpochName) else None
 
 
 _N = rf"\d{{{DIGITS}}}"
@@ -235,6 +247,7 @@ _HEX = re.compile(r"[0-9a-f]{32}")
 _UUID = r"(?P<uuid>[0-9a-f]{32})"
 _PARSERS = {
     JOURNAL: re.compile(rf"(?P<number>{_N})", re.ASCII),
+    HISTORY: re.compile(rf"(?P<epoch>{_N})", re.ASCII),
     MANIFESTS: re.compile(rf"(?P<epoch>{_N})/(?P<checkpoint>{_N})/(?:tm-(?P<tm>{_N})|sink-(?P<sink>[^/]+))", re.ASCII),
     CHANGELOG: re.compile(rf"(?P<epoch>{_N})/(?P<incarnation>{_N})/{_UUID}", re.ASCII),
     SHARED: re.compile(rf"(?P<epoch>{_N})/(?P<incarnation>{_N})/{_UUID}", re.ASCII),
@@ -248,6 +261,8 @@ def _build(area: str, found: dict[str, str]) -> Name | None:
     if area == JOURNAL:
         return JournalName(int(found["number"]))
     epoch = int(found["epoch"])
+    if area == HISTORY:
+        return HistoryName(epoch)
     if area == MANIFESTS:
         if found["tm"] is not None:
             return ManifestName(epoch, int(found["checkpoint"]), int(found["tm"]))

@@ -131,7 +131,8 @@ class CheckpointWork:
         objects = list(dict.fromkeys([name, *(each for table in tables for each in table.objects())]))
         # From here on only the JobMaster may delete them.
         self._uploader.acknowledge(objects)
-        incremental, full = self._sizes(tables)
+        of_subtasks = self._sizes(tables)
+        incremental, full = (sum(each[place] for each in of_subtasks.values()) for place in (0, 1))
         sequence, held = self._held(cut)
         return Acknowledgement(
             checkpoint_id=cut.checkpoint_id,
@@ -147,6 +148,7 @@ class CheckpointWork:
             sync_ms=cut.sync_ms,
             async_ms=(time.monotonic() - cut.begun_s) * 1000.0,
             sequence=sequence,
+            subtask_bytes=of_subtasks,
         )
 
     def _store_manifest(self, cut: Cut, tables: list[TableHandle]) -> str:
@@ -166,11 +168,18 @@ class CheckpointWork:
             late = self._closing_sequence
             return (self._answers.next_sequence() if late is None else late), cut.held()
 
-    def _sizes(self, tables: list[TableHandle]) -> tuple[int, int]:
-        pieces = {(each.object, each.offset): each.length for table in tables for each in table.ranges()}
-        new = sum(pieces[piece] for piece in pieces.keys() - self._pieces_seen)
-        self._pieces_seen = pieces.keys()
-        return new, sum(pieces.values())
+    def _sizes(self, tables: list[TableHandle]) -> dict[str, tuple[int, int]]:
+        """By subtask: the bytes that no checkpoint before referred to, and all bytes."""
+        seen, found = set[tuple[str, int]](), dict[str, tuple[int, int]]()
+        for table in tables:
+            pieces = {(each.object, each.offset): each.length for each in table.ranges()}
+            new = sum(length for piece, length in pieces.items() if piece not in self._pieces_seen)
+            subtask = f"{table.operator}, key groups {table.key_group_start} to {table.key_group_stop - 1}"
+            new_before, all_before = found.get(subtask, (0, 0))
+            found[subtask] = (new_before + new, all_before + sum(pieces.values()))
+            seen.update(pieces)
+        self._pieces_seen = seen
+        return found
 
     def _decline(self, checkpoint_id: int, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"

@@ -1,0 +1,77 @@
+"""The history of checkpoints: what became of the last triggers, in memory and in one object of the storage.
+
+    outcome ──add──► the last `ENTRIES_MAX`, in memory ──now and then, and at the end──► history/<epoch>
+
+Each epoch writes an object of its own, so that a JobMaster that was replaced overwrites nothing. It begins with the
+entries of the newest object that it finds, and deletes the older ones. History is for people: where it cannot be read
+or written, the log says so, and nothing else comes of that.
+"""
+
+import logging
+import threading
+from collections import deque
+
+from holdfast.clock import Clock
+from holdfast.errors import CorruptObject, StorageError
+from holdfast.formats.history import CheckpointStats, encode_history, read_history, stored_epochs
+from holdfast.storage import names
+from holdfast.storage.store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+ENTRIES_MAX = 100
+SAVE_EVERY_S = 10.0
+"""A history that has new entries is written at most so often."""
+
+
+class History:
+    """`add` and `is_due` are the control thread's; `load` and `save` do I/O, on another one. Thread-safe."""
+
+    def __init__(self, store: ObjectStore, epoch: int, clock: Clock) -> None:
+        self._store = store
+        self._epoch = epoch
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._entries: deque[CheckpointStats] = deque(maxlen=ENTRIES_MAX)
+        self._is_changed = False
+        self._next_s = float("-inf")
+        self._older: list[str] = []
+
+    def load(self) -> None:
+        """Go on from what earlier epochs wrote."""
+        try:
+            self._older = [names.history(epoch) for epoch in stored_epochs(self._store) if epoch != self._epoch]
+            found = read_history(self._store)
+        except (StorageError, CorruptObject) as error:
+            log.warning("the history of checkpoints begins anew: %s", error)
+            return
+        with self._lock:
+            self._entries = deque([*found, *self._entries], maxlen=ENTRIES_MAX)
+
+    def add(self, entry: CheckpointStats) -> None:
+        with self._lock:
+            self._entries.append(entry)
+            self._is_changed = True
+
+    def is_due(self) -> bool:
+        """Whether it is to be saved now; asked for once each time."""
+        now_s = self._clock.monotonic()
+        if not self._is_changed or now_s < self._next_s:
+            return False
+        self._next_s = now_s + SAVE_EVERY_S
+        return True
+
+    def save(self) -> None:
+        """Write what is new; where that fails, with the next entries or at the end."""
+        with self._lock:
+            entries, changed, self._is_changed = list(self._entries), self._is_changed, False
+        if not changed:
+            return
+        try:
+            self._store.put(names.history(self._epoch), encode_history(entries))
+            if self._older:
+                self._store.delete(self._older)
+                self._older = []
+        except StorageError as error:
+            self._is_changed = True
+            log.info("the history of checkpoints could not be written: %s", error)
