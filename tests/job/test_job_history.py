@@ -62,7 +62,10 @@ def test_a_refused_and_a_completed_trigger_stand_in_the_history_with_their_figur
 
 def test_a_failed_checkpoint_stands_in_the_history_with_its_cause_and_who_answered() -> None:
     patient = hf.CheckpointConfig(
-        trigger=hf.manual(), tolerable_failed_checkpoints=5, retries=hf.RetryPolicy.none(), timeout="20s"
+        trigger=hf.manual(),
+        tolerable_failed_checkpoints=5,
+        timeout="20s",
+        changelog=hf.ChangelogConfig(retries=hf.RetryPolicy.none()),
     )
     job, feed = new_job(new_storage(), checkpoint=patient), Feed(name="rows")
     job.read(feed).key_by("k").aggregate(n=hf.count(), name="counts").write(hf.NoopSink())
