@@ -1,6 +1,5 @@
-"""Rows that pass an operator's combiner, if it has one, on their way to a sender: fewer travel, and mean the same.
-
-Does not own how they are combined (`functions.operator.Combiner`).
+"""Sending of rows through an operator's combiner, if it has a combiner: fewer rows travel, with the same meaning.
+`functions.operator.Combiner` defines how rows are combined.
 """
 
 from dataclasses import replace
@@ -18,7 +17,7 @@ from holdfast.protocol.streams import Sent
 
 
 class CombiningSender:
-    """A `Sender` of rows for one operator, with its combiner before it."""
+    """Sender of rows for an operator, with its combiner before it."""
 
     def __init__(self, sender: Sender, target: OperatorTarget, combiner: Combiner | None) -> None:
         self._sender = sender
@@ -26,7 +25,7 @@ class CombiningSender:
         self._combiner = combiner
 
     def send(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        """As `Sender.send`: the numbers of the rows that are not sent because a key is null. Keys are normalised."""
+        """Send rows; return the numbers of the rows that were not sent because a key is null. Keys are normalised."""
         rows = normalised_keys(rows, self._target.key_columns)
         nulls = partition.null_keys(rows, self._target.not_null)
         if len(nulls):
@@ -38,7 +37,7 @@ class CombiningSender:
         return nulls
 
     def finish(self) -> Sent:
-        """As `Sender.finish`."""
+        """Send pending rows and wait, as `Sender.finish`."""
         if self._combiner is not None:
             self._pass_on(self._combiner.finish())
         return self._sender.finish()

@@ -1,7 +1,7 @@
-"""A process's connections to TaskManagers: one for each, shared by everything that is sent and pulled.
+"""A process's connections to TaskManagers: a single connection to each, shared by all rows sent and pulled.
 
-Bounded by the number of TaskManagers: the connection to an earlier incarnation, or to one that is not in the routes
-any more, is closed. Opening a connection costs a millisecond, a call over an open one a third of that.
+Their number is bounded by the number of TaskManagers: a connection to an incarnation that is no longer in the routes is
+closed. Opening a connection costs a millisecond, a call over an open one a third of that.
 """
 
 import threading
@@ -11,7 +11,7 @@ from holdfast.taskmanager.client import TaskManagerClient
 
 
 class Connections:
-    """Safe for use from several threads."""
+    """Connections by route. Safe for use from several threads."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret
@@ -19,7 +19,7 @@ class Connections:
         self._clients: dict[ExchangeRoute, TaskManagerClient] = {}
 
     def client(self, route: ExchangeRoute) -> TaskManagerClient:
-        """The connection along a route; opened with its first call."""
+        """The connection along a route; it is opened by its first call."""
         with self._lock:
             found = self._clients.get(route)
             if found is None:
@@ -27,7 +27,7 @@ class Connections:
             return found
 
     def keep_only(self, routes: ExchangeRoutes) -> None:
-        """Close those that these routes do not name."""
+        """Close the connections along routes that these routes do not contain."""
         with self._lock:
             gone = [route for route in self._clients if route not in routes.routes]
             clients = [self._clients.pop(route) for route in gone]

@@ -1,6 +1,6 @@
-"""Loops of the exchange, compiled: where each row goes, and the counting sort that brings it there.
+"""Compiled loops of the exchange: the place of each row, and the counting sort by place.
 
-A *place* numbers the destinations: rows come out ordered by it, and as they came within one.
+A *place* is the number of a destination. Rows come out ordered by place; within a place they keep their order.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from holdfast.state.compiled import kernel
 
 @kernel
 def destinations(groups: Any, place_of_group: Any, places: Any, counts: Any) -> None:
-    """For each row its place, from its key group; adds up the rows of each place."""
+    """Set each row's place, from its key group, and add up the rows of each place."""
     for row in range(groups.shape[0]):
         place = place_of_group[groups[row]]
         places[row] = place
@@ -21,7 +21,8 @@ def destinations(groups: Any, place_of_group: Any, places: Any, counts: Any) -> 
 
 @kernel
 def scatter(values: Any, places: Any, cursors: Any, out: Any) -> None:
-    """Copy each value to the next free position of its place; `cursors` starts at the first of each, and is used up."""
+    """Copy each value to the next free position of its place; `cursors` starts at each place's first position and is
+    used up."""
     for row in range(values.shape[0]):
         place = places[row]
         position = cursors[place]
@@ -31,7 +32,7 @@ def scatter(values: Any, places: Any, cursors: Any, out: Any) -> None:
 
 @kernel
 def order(places: Any, cursors: Any, out: Any) -> None:
-    """The row numbers in their new order, for columns that are taken instead of scattered."""
+    """Compute the row numbers in their new order, for columns that are taken instead of scattered."""
     for row in range(places.shape[0]):
         place = places[row]
         position = cursors[place]

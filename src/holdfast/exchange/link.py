@@ -1,8 +1,8 @@
-"""The rows of one unit on their way to one TaskManager: a thread writes, so that preparing rows overlaps with sending.
+"""Sending of a unit's rows to a TaskManager, by a thread of its own, so that preparing rows overlaps with sending.
 
-One DoPut stream for each (operator, input), since a stream has one schema. The queue is bounded: a TaskManager
-that takes rows slowly slows the sender down. After an error the thread throws away what comes, and the error is
-raised at the next call.
+Each (operator, input) has its own DoPut stream, since a stream has a single schema. The queue is bounded: a TaskManager
+that takes rows slowly slows the sender down. After an error the thread drops further rows, and the next call raises the
+error.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ class _Message(NamedTuple):
 
 
 class Link:
-    """Used by one thread; its own thread ends with `wait` or `abort`."""
+    """Connection of a single thread to a TaskManager; the link's own thread ends with `wait` or `abort`."""
 
     def __init__(self, client: TaskManagerClient) -> None:
         self._client = client
@@ -43,23 +43,23 @@ class Link:
         self._thread.start()
 
     def send(self, tag: StreamTag, sections: list[SectionRows], rows: pa.RecordBatch) -> None:
-        """Queue one message; waits while the queue is full. Raises what became of earlier ones."""
+        """Queue a message; wait while the queue is full. Raises the error of an earlier message."""
         if self._error is not None:
             raise self._error
         self._messages.put(_Message(tag, sections, rows))
 
     def end(self) -> None:
-        """No more messages; does not wait."""
+        """End the messages; does not wait."""
         self._messages.put(None)
 
     def wait(self) -> None:
-        """After `end`: until the TaskManager has everything. Raises what went wrong."""
+        """Wait, after `end`, until the TaskManager has everything. Raises the first error."""
         self._thread.join()
         if self._error is not None:
             raise self._error
 
     def abort(self) -> None:
-        """Stop sending; errors no longer matter. Does not wait long for a TaskManager that takes nothing more."""
+        """Stop sending; errors no longer matter. Waits only briefly for a TaskManager that takes no more rows."""
         self._aborted = True
         with contextlib.suppress(queue.Empty):
             while True:

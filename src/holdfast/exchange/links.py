@@ -1,4 +1,4 @@
-"""How units of work reach the TaskManagers over Flight."""
+"""Paths of units of work to the TaskManagers over Flight."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from holdfast.protocol.taskmanager import ExchangeRoutes
 
 
 class FlightLinks:
-    """Implements `exchange.task.Links` over connections that belong to somebody else."""
+    """Implements `exchange.task.Links` over connections that the caller owns."""
 
     def __init__(self, routes: ExchangeRoutes, connections: Connections) -> None:
         self._routes = routes

@@ -1,4 +1,4 @@
-"""Rows to and from TaskManagers in this process: what the testing kit runs jobs with. No threads, no network."""
+"""Rows to and from TaskManagers in this process, for the testing kit. No threads, no network."""
 
 from collections.abc import Iterator, Mapping
 
@@ -11,7 +11,7 @@ from holdfast.taskmanager.taskmanager import TaskManager
 
 
 class LocalSender(Sender):
-    """Hands rows to TaskManagers in this process: the testing kit."""
+    """Hands rows to TaskManagers in this process, for the testing kit."""
 
     def __init__(self, routes: ExchangeRoutes, task_managers: Mapping[int, TaskManager], unit: UnitAttempt) -> None:
         super().__init__(routes, unit)

@@ -1,4 +1,4 @@
-"""The body of the long-running Spark task that is a sender, without Spark: serve for as long as one is a member."""
+"""Body of a sender's long-running Spark task, without Spark: serve while the sender is a member of the job."""
 
 import logging
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 def run_sender(settings: ProcessSettings, program: Program, store: ObjectStore, clock: Clock | None = None) -> str:
-    """Run one sender in this process until its end; returns the reason.
+    """Run a sender in this process until its end; return the reason.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """Division of rows by key: hash → key group → place, then a stable counting sort by place.
 
-Fixed-width columns without nulls are scattered by compiled loops (about 2 ns a value), the others are taken by
-Arrow. Where there is one place only, nothing is hashed or copied. Rows with null keys are not divided: the caller
-finds them first (`null_keys`) and fails or sets them aside. Key groups come from `state.keys` and nowhere else.
+Fixed-width columns without nulls are scattered by compiled loops (about 2 ns a value), the others are taken by Arrow.
+With a single place, nothing is hashed or copied. Rows with null keys are not divided: the caller finds them first
+(`null_keys`) and fails or sets them aside. Key groups come from `state.keys` and nowhere else.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ from holdfast.state.keys import encode_keys, key_groups
 
 
 class Division(NamedTuple):
-    """Rows ordered by place; those of place `p` are `[bounds[p], bounds[p + 1])`."""
+    """Rows ordered by place; rows of place `p` are `[bounds[p], bounds[p + 1])`."""
 
     rows: pa.RecordBatch
     bounds: npt.NDArray[np.int64]
 
 
 def null_keys(rows: pa.RecordBatch, key_columns: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The numbers of the rows where any key column is null; costs nothing where there are none."""
+    """Numbers of the rows with a null in any key column; costs nothing if no column has nulls."""
     columns = [rows.column(name) for name in key_columns]
     found = [column.is_null() for column in columns if column.null_count]
     if not found:
@@ -38,14 +38,14 @@ def null_keys(rows: pa.RecordBatch, key_columns: Sequence[str]) -> npt.NDArray[n
 
 
 def without(rows: pa.RecordBatch, numbers: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    """`rows` without those numbered, in order."""
+    """Remove the numbered rows from `rows`; keep the order."""
     keep = np.ones(rows.num_rows, np.bool_)
     keep[numbers] = False
     return rows.filter(pa.array(keep))
 
 
 def places_of_groups(place_of_subtask: Sequence[int], max_parallelism: int) -> npt.NDArray[np.uint16]:
-    """For each key group the place of the subtask that owns it."""
+    """Place of each key group: the place of the subtask that owns the group."""
     parallelism = len(place_of_subtask)
     groups = range(max_parallelism)
     return np.array([place_of_subtask[subtask_of(group, parallelism, max_parallelism)] for group in groups], np.uint16)

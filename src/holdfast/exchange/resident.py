@@ -1,13 +1,13 @@
-"""A sender that stays: works off the units that the JobMaster gives it, one order after the other.
+"""A long-running sender: works off units from the JobMaster, order by order.
 
-Program, store and connections to TaskManagers stay warm from one order to the next. Each unit is reported as soon as
-it has ended, whatever came of it. Spark-free and Flight-free: `resident_server` is the way in.
+Program, store and connections to TaskManagers stay warm between orders. Each unit is reported as soon as it has ended,
+whatever its outcome. Spark-free and Flight-free: `resident_server` is the way in.
 
 Invariants
-- Orders are numbered by the attempt under which their units were given. An order that is not newer than the last one,
-  or that was cancelled before it came, is refused: a call that comes twice does nothing twice.
-- One order at a time. A newer one waits until the one before it has ended; the JobMaster cancels that one first.
-- What a cancelled or forgotten order still does counts nowhere, since nobody names its attempts.
+- Orders are numbered by the attempt under which their units were given. An order is refused if it is not newer than the
+  last, or was cancelled before it came: a repeated call changes nothing.
+- Orders run singly. A newer order waits until the last has ended; the JobMaster cancels the last first.
+- The work of a cancelled or forgotten order counts nowhere, since the JobMaster never names its attempts.
 """
 
 import threading
@@ -28,7 +28,7 @@ from holdfast.storage.store import ObjectStore
 
 
 class Order(msgspec.Struct, frozen=True):
-    """Units for one sender under one attempt, and where the TaskManagers are."""
+    """Units for a sender under an attempt, and the addresses of the TaskManagers."""
 
     request: LevelRequest
     routes: ExchangeRoutes
@@ -37,10 +37,11 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class SenderGateway(Protocol):
-    """What the JobMaster asks of a sender. Raises `SenderLost` where it cannot be reached."""
+    """Requests of the JobMaster to a sender. Each raises `SenderLost` if the sender cannot be reached."""
 
     def run(self, order: Order) -> Iterator[UnitResult]:
-        """Work off units; gives each one's result as soon as it has ended. Raises `StaleCall` once it is cancelled."""
+        """Work off units; yield each result as soon as the unit has ended. Raises `StaleCall` once the order is
+        cancelled."""
         ...
 
     def cancel(self, attempt: int) -> None:
@@ -49,7 +50,7 @@ class SenderGateway(Protocol):
 
 
 class LinkMaker(Protocol):
-    """Where links come from: connections that stay, or TaskManagers in the same process."""
+    """Maker of links: over connections that stay, or to TaskManagers in the same process."""
 
     def links(self, routes: ExchangeRoutes) -> Links: ...
 
@@ -61,7 +62,7 @@ class WarmLinks:
         self._connections = connections
 
     def links(self, routes: ExchangeRoutes) -> FlightLinks:
-        """Links along `routes`; connections that these do not name any more are closed."""
+        """Make links along `routes`; close connections that are no longer in them."""
         self._connections.keep_only(routes)
         return FlightLinks(routes, self._connections)
 
@@ -98,7 +99,7 @@ class ResidentSender:
             self._cancelled = max(self._cancelled, attempt)
 
     def stop(self) -> None:
-        """End the process, and the order that is under way."""
+        """End the process and the order in progress."""
         self.cancel(self._begun)
         self.stopped.set()
 

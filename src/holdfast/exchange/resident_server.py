@@ -38,7 +38,7 @@ class ResidentServer:
         self.port: int = self._server.port
 
     def close(self) -> None:
-        """Refuse new calls, and wait a while for those under way."""
+        """Refuse new calls, and wait a while for calls in progress."""
         shut_down(self._server, self._name)
 
 

@@ -1,11 +1,11 @@
-"""Sending rows to the subtasks that own their keys: one attempt at one unit of work, to all TaskManagers.
+"""Sending of rows to the subtasks that own their keys: an attempt at a unit of work, to all TaskManagers.
 
     send(target, rows) ──► pending per target ──► divided by (TaskManager, subtask) ──► one link a TaskManager
 
-Invariants: rows of one (operator, input, subtask) arrive in the order in which they were sent; only non-empty
-streams exist; the totals that `finish` returns were computed from exactly the batches that were sent.
-A sender never waits for a TaskManager that is gone: it raises `TaskManagerLost`, and the JobMaster decides.
-It does not own retries, nor what becomes of rows with null keys.
+Invariants: rows of one (operator, input, subtask) arrive in the order in which they were sent; only non-empty streams
+exist; the totals that `finish` returns were computed from exactly the batches that were sent. A sender never waits for
+a TaskManager that is gone: it raises `TaskManagerLost`, and the JobMaster decides. Callers retry, and decide about rows
+with null keys.
 """
 
 from abc import ABC, abstractmethod
@@ -30,14 +30,14 @@ from holdfast.protocol.taskmanager import (
 from holdfast.taskmanager.digest import Section, fold, of_sections
 
 ROWS_PER_MESSAGE_MIN = 64 * 1024
-"""Fewer rows wait for more (until `finish`): a message costs some 50 µs whatever its size."""
+"""Number of rows below which rows wait for more (until `finish`): a message costs some 50 µs whatever its size."""
 
 ROWS_PER_MESSAGE_MAX = 256 * 1024
-"""More rows are cut, so that dividing the next ones overlaps with sending these."""
+"""Number of rows above which a batch is cut, so that dividing the next rows overlaps with sending these."""
 
 
 class UnitAttempt(NamedTuple):
-    """Which work is being sent: the fields of an `ExchangeTag` that do not depend on the TaskManager."""
+    """Identity of work being sent: the fields of an `ExchangeTag` that do not depend on the TaskManager."""
 
     run: int
     batch: int
@@ -47,7 +47,7 @@ class UnitAttempt(NamedTuple):
 
 
 class _Pending:
-    """Rows of one target that wait to be worth a message."""
+    """Rows of a target that wait until they are worth a message."""
 
     def __init__(self) -> None:
         self.batches: list[pa.RecordBatch] = []
@@ -59,7 +59,7 @@ class _Pending:
 
 
 class Sender(ABC):
-    """Division, order and totals, the same wherever the TaskManagers are."""
+    """Division, order and totals of sent rows, for every kind of connection."""
 
     def __init__(self, routes: ExchangeRoutes, unit: UnitAttempt) -> None:
         self._routes = routes
@@ -97,11 +97,11 @@ class Sender(ABC):
         return null_rows
 
     def finish(self) -> Sent:
-        """Send what is pending, and wait until every TaskManager has everything.
+        """Send pending rows, and wait until every TaskManager has everything.
 
         Returns
         -------
-        One entry a TaskManager that got any rows; they count once the JobMaster names them to `process`.
+        An entry for each TaskManager that got rows; the rows count once the JobMaster names them to `process`.
         """
         for target, pending in self._pending.items():
             if pending.rows:
@@ -111,11 +111,11 @@ class Sender(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Give up. What was sent counts for nothing."""
+        """Give up. Rows sent so far count for nothing."""
 
     @abstractmethod
     def _deliver(self, task_manager: int, tag: StreamTag, sections: list[SectionRows], rows: pa.RecordBatch) -> None:
-        """Send one message: `rows`, whose parts belong to the subtasks of `sections`, in order."""
+        """Send a message: `rows`, whose parts belong to the subtasks of `sections`, in order."""
 
     @abstractmethod
     def _close(self) -> None:
@@ -170,7 +170,7 @@ class Sender(ABC):
 
 
 class ExchangeSender(Sender):
-    """Sends over Flight: one link a TaskManager, opened when the first row goes there."""
+    """Sends over Flight, with a link for each TaskManager, which is opened when the first row goes there."""
 
     def __init__(self, routes: ExchangeRoutes, connections: Connections, unit: UnitAttempt) -> None:
         super().__init__(routes, unit)

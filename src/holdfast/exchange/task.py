@@ -1,11 +1,11 @@
-"""The body of a push or pull task: one unit of work, from its reads or subtask outputs to its target. Spark-free.
+"""Body of a push or pull task: a unit of work, from its reads or subtask outputs to its target. Spark-free.
 
     read splits ─┐                                  ┌─► sender, by key group ─► TaskManagers
                  ├─► steps in Python, batch by batch ┤
     pull output ─┘                                  └─► sink.stage ─► committables
 
-Whatever happens is an outcome (`UnitResult`), not an exception: the JobMaster decides what to do about it.
-A task decides nothing about what to read, and deletes nothing.
+Errors are outcomes (`UnitResult`), not exceptions: the JobMaster decides how to react. A task does not choose its
+input, and deletes nothing.
 """
 
 import uuid
@@ -42,11 +42,11 @@ from holdfast.sources.base import BadRow, Position
 from holdfast.storage.store import ObjectStore
 
 UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-"""A second in each unit of timestamps."""
+"""Number of each unit of timestamps in a second."""
 
 
 class Links(Protocol):
-    """How a task reaches TaskManagers: over Flight, or directly in one process."""
+    """Connections of a task to TaskManagers: over Flight, or directly in a process."""
 
     def open_sender(self, unit: UnitAttempt) -> Sender: ...
 
@@ -54,7 +54,7 @@ class Links(Protocol):
 
 
 class LevelRequest(msgspec.Struct, frozen=True):
-    """What all units of one level of one run of a batch have in common."""
+    """Facts common to all units of a level of a batch's run."""
 
     job_id: str
     epoch: int
@@ -62,19 +62,19 @@ class LevelRequest(msgspec.Struct, frozen=True):
     batch: int
     level: int
     combine: bool = True
-    """Whether rows may be combined on their way to an operator."""
+    """True if rows may be combined on their way to an operator."""
     closed: dict[str, int] = {}
-    """The watermark of each operator in the batch before, in microseconds."""
+    """Watermark of each operator in the previous batch, in microseconds."""
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a unit failed: the name of a class in `holdfast.errors` (or another one's), and its message."""
+    """Reason for a unit's failure: the name of an error class, in `holdfast.errors` or elsewhere, and its message."""
 
     kind: str
     message: str
 
     def error(self) -> Exception:
-        """The error again, of its own class where it is one of Holdfast's."""
+        """Recreate the error, with its own class if that is a class of Holdfast."""
         cls = getattr(errors, self.kind, None)
         if isinstance(cls, type) and issubclass(cls, errors.HoldfastError):
             return cls(self.message)
@@ -92,12 +92,12 @@ class UnitResult(msgspec.Struct, frozen=True):
     bad_rows: int = 0
     failure: Failure | None = None
     event_times: dict[str, int] = {}
-    """The newest event time of each split read, in microseconds, where the leg has a watermark."""
+    """Newest event time of each split read, in microseconds, if the leg has a watermark."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """One attempt at one unit, and what it is done with."""
+    """An attempt at a unit, and the objects that the work needs."""
 
     unit: Unit
     request: LevelRequest
@@ -105,7 +105,7 @@ class Work:
     links: Links
     store: ObjectStore
     check: Callable[[], None] = lambda: None
-    """Raises once nobody waits for the unit any more."""
+    """Raises if the unit's result is no longer wanted."""
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
@@ -114,11 +114,11 @@ class Work:
 
     @property
     def keeps_bad_rows(self) -> bool:
-        """As dead letters; otherwise they are errors."""
+        """True if bad rows become dead letters; otherwise they are errors."""
         return self.program.dead_letters is not None
 
     def failed(self, error: Exception, where: str = "") -> UnitResult:
-        """`where` as in `failure_of`."""
+        """Make the result of a failed attempt; `where` as in `failure_of`."""
         return UnitResult(self.unit.unit, self.unit.leg, self.attempt, failure=failure_of(error, where))
 
     def stage_dead_letters(self, bad: list[BadRow]) -> list[bytes]:
@@ -133,9 +133,9 @@ def run_unit(
     store: ObjectStore,
     check: Callable[[], None] = lambda: None,
 ) -> UnitResult:
-    """Work off one unit in this process; only for legs without a Spark step.
+    """Work off a unit in this process; only for legs without a Spark step.
 
-    `check` raises once nobody waits for the unit any more; called for each batch of rows.
+    `check` is called for each batch of rows and raises if the unit's result is no longer wanted.
     """
     work = Work(unit, request, program, links, store, check)
     rows = UnitRows(work)
@@ -146,14 +146,14 @@ def run_unit(
 
 
 def failure_of(error: Exception, where: str = "") -> Failure:
-    """`where` tells of an error that is not Holdfast's own what was being worked on."""
+    """Describe an error. `where`, the place of the work, is added to errors that are not Holdfast's own."""
     foreign = where and not isinstance(error, errors.HoldfastError)
     return Failure(type(error).__name__, f"{error} ({where})" if foreign else str(error))
 
 
 @dataclass
 class UnitRows:
-    """Iterates the rows of a unit before any step; knows where they come from, and collects what is malformed."""
+    """Iterates the rows of a unit before any step, tracks their place, and collects malformed rows."""
 
     work: Work
     count: int = 0
@@ -172,7 +172,7 @@ class UnitRows:
             yield batch
 
     def where(self) -> str:
-        """The place of the current rows, for messages."""
+        """Describe the place of the current rows, for messages."""
         if self.source:
             return f"source {self.source!r}, split {self.split!r}, from position {self.position}"
         return f"output of {self.split!r}"
@@ -219,7 +219,7 @@ class UnitRows:
 def apply_steps(
     rows: Iterable[pa.RecordBatch], steps: Iterable[object], where: Callable[[], str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows after the Python steps, lazily, batch by batch."""
+    """Apply the Python steps to rows, lazily, batch by batch."""
     result = iter(rows)
     for step in steps:
         assert isinstance(step, MapBatches), "Spark steps run in Spark"
@@ -258,7 +258,7 @@ def _conform(part: object, step: MapBatches) -> pa.RecordBatch:
 
 
 def deliver(rows: Iterator[pa.RecordBatch], work: Work, origin: UnitRows | None = None) -> UnitResult:
-    """Take the rows of a unit to its leg's target. `origin` is known where the rows did not pass through Spark."""
+    """Take the rows of a unit to its leg's target. `origin` is known if the rows did not pass through Spark."""
     target = work.leg.target
     bad: list[BadRow] = origin.bad if origin else []
     sent = Sent()
@@ -293,7 +293,7 @@ def stage_dead_letters(
 
 
 def _stage_context(sink: str, request: LevelRequest, unit: int, attempt: str, store: ObjectStore) -> StageContext:
-    # Units are numbered within a level: the number that names files must not repeat within a batch.
+    # Units are numbered within a level, but a number in file names must not repeat within a batch.
     number = request.level * 100_000 + unit
     return StageContext(request.job_id, sink, request.epoch, request.run, request.batch, number, attempt, store)
 
@@ -322,7 +322,7 @@ def _send(
 def _accepted(
     rows: Iterator[pa.RecordBatch], sink: str, work: Work, origin: UnitRows | None, bad: list[BadRow]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows that a sink can show; the others are added to `bad`."""
+    """Yield the rows that a sink can show; add the others to `bad`."""
     for batch in rows:
         found = work.program.sinks[sink].refused(batch)
         reasons = {number: f"sink {sink!r}: {reason}" for number, reason in sorted(found.items())}
@@ -340,7 +340,7 @@ def _null_keys(
     target: OperatorTarget,
     origin: UnitRows | None,
 ) -> list[BadRow]:
-    """Rows whose key is null."""
+    """Convert rows whose key is null to bad rows."""
     reason = f"null in a key column ({', '.join(target.not_null)}) of operator {target.operator!r}"
     return _bad_rows(batch, dict.fromkeys(nulls.tolist(), reason), work, origin, target.operator)
 
@@ -348,7 +348,7 @@ def _null_keys(
 def _bad_rows(
     batch: pa.RecordBatch, reasons: Mapping[int, str], work: Work, origin: UnitRows | None, operator: str = ""
 ) -> list[BadRow]:
-    """Rows by their numbers, each with the reason: refused, or set apart."""
+    """Convert rows, given by number with a reason, to bad rows; raise `BadRecord` if the job does not keep them."""
     bad = []
     for index, row in zip(reasons, batch.take(pa.array(list(reasons), pa.int64())).to_pylist(), strict=True):
         reason = reasons[index]
@@ -364,7 +364,7 @@ def _bad_rows(
 
 
 def _place(work: Work, index: int, origin: UnitRows | None) -> tuple[str, str, str]:
-    """(source, split, position) of a row, as exactly as it is known: steps and Spark lose the position."""
+    """Place of a row (source, split, position), as exactly as known: steps and Spark lose the position."""
     leg, unit = work.leg, work.unit
     if isinstance(leg.origin, OperatorOrigin):
         return "", ", ".join(f"{leg.origin.operator}/{subtask}" for subtask in unit.subtasks), ""

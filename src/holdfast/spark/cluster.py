@@ -1,7 +1,7 @@
-"""Spark as the place a job runs on: TaskManagers as one-task jobs, levels of a batch as single-stage jobs.
+"""Spark as a job's cluster: TaskManagers run as Spark jobs of one task, levels of a batch as single-stage jobs.
 
-Never more tasks side by side than the slots that TaskManagers leave: a replacement TaskManager must not wait
-behind senders. Every Spark job carries a group (for cancelling) and a description (for the Spark UI).
+The number of concurrent tasks is at most the number of slots that TaskManagers leave: a replacement TaskManager must
+not wait behind senders. Every Spark job carries a group (for cancelling) and a description (for the Spark UI).
 """
 
 import uuid

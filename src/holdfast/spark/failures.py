@@ -1,6 +1,6 @@
-"""What Spark's exceptions mean: a user's function that raised inside a step, or something that may pass.
+"""Meaning of Spark's exceptions: an error of a user's function inside a step, or a temporary failure.
 
-Py4J wraps the reason in pages of stack traces; here the gist is found again.
+Py4J wraps the reason in pages of stack traces; this module extracts it.
 """
 
 import re
@@ -31,7 +31,8 @@ _GIST_CHARACTERS_MAX = 500
 
 
 def step_failure(leg: Leg, error: Exception) -> Exception:
-    """The error of a leg's Spark job: `UserFunctionError` where a step of the user is to blame, else the same one."""
+    """Translate the error of a leg's Spark job: `UserFunctionError` if a user's step is to blame, else the same
+    error."""
     text = str(error)
     if _OWN.search(text) or "cancelled" in text or "Python worker exited unexpectedly" in text:
         return error
@@ -52,7 +53,7 @@ def step_failure(leg: Leg, error: Exception) -> Exception:
 
 
 def _reason(text: str) -> str | None:
-    """The last line of a Python traceback, or Spark SQL's own error with its condition."""
+    """Extract the last line of a Python traceback, or Spark SQL's own error with its condition."""
     if "Traceback (most recent call last)" in text:
         found = _PYTHON_ERROR.findall(text.rpartition("Traceback (most recent call last)")[2])
         if found:
@@ -62,7 +63,7 @@ def _reason(text: str) -> str | None:
 
 
 def cause_of_death(text: str) -> str:
-    """Why a task's process is no more, from Spark's words about the task."""
+    """Extract the cause of a process's death from Spark's message about its task."""
     executor = _EXECUTOR_LOST.search(text)
     if executor:
         code = _EXIT_CODE.search(executor[2])
@@ -71,7 +72,7 @@ def cause_of_death(text: str) -> str:
 
 
 def _signal_of(exit_code: int) -> str:
-    """What an exit code of a shell says: past 128, the number of the signal that ended the process."""
+    """Name the signal in a shell's exit code: above 128, the code is the signal's number plus 128."""
     try:
         name = signal.Signals(exit_code - 128).name
     except ValueError:
@@ -81,7 +82,7 @@ def _signal_of(exit_code: int) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The gist of an error in a line."""
+    """Shorten an error to its main line."""
     text = str(error)
     if isinstance(error, HoldfastError):
         return text
@@ -97,6 +98,6 @@ def first_line(error: Exception) -> str:
 
 
 def _crash(text: str) -> str:
-    """The crash itself, where Python's fault handler was on to note it (`spark.python.worker.faulthandler.enabled`)."""
+    """Extract the crash from Python's fault handler, if it was on (`spark.python.worker.faulthandler.enabled`)."""
     found = _CRASH.search(text)
     return "" if found is None else f": {found[1]}"

@@ -1,11 +1,11 @@
-"""Processes that stay, each as one Spark job of one task: started, watched, ended.
+"""Hosting of long-running processes, each as a Spark job of a single task: start, watch, end.
 
     start ──► Spark job ──► the process registers ──► watch: a call to it that lasts as long as it does
                  │                                       │ the connection breaks
                  └── the job ends ──► `ended` ◄──────────┘ then what is left of the job is cancelled
 
-Spark alone does not tell of an end in time: it tries the task of an executor that died again, once there is a slot,
-and the job goes on meanwhile. The connection to a process breaks with it, at once. Why it died is Spark's to say.
+Spark alone does not report an end in time: after an executor's death it tries the task again once there is a slot, and
+the job goes on meanwhile. The connection to a process breaks at once when it dies. The cause of death comes from Spark.
 """
 
 import logging
@@ -27,21 +27,21 @@ from holdfast.taskmanager.client import ProcessClient
 log = logging.getLogger(__name__)
 
 END_S_MAX = 3.0
-"""How long processes may take to end by themselves."""
+"""Bound in seconds on the time that processes may take to end by themselves."""
 CANCEL_S_MAX = 10.0
 VERDICT_S_MAX = 1.0
-"""How long Spark may take to say why a task died; it takes 0.1 s."""
+"""Bound in seconds on the wait for Spark's report on a dead task; Spark takes 0.1 s. A higher value delays failover."""
 VERDICT_POLL_S = 0.02
 KERNEL_COUNTERS = Path("/proc/vmstat")
 
 _DUTIES = {Role.TASK_MANAGER: "", Role.SENDER: ": reads, runs Python steps, sends and stages"}
-"""What Spark's UI says about the jobs of processes that stay, besides their names."""
+"""Descriptions in Spark's UI of the jobs of long-running processes, after their names."""
 
 TaskBody = Callable[[Iterator[Any]], Iterator[Any]]
 
 
 class Hosting:
-    """All processes of one start of a job. Thread-safe."""
+    """All processes of a job's start. Thread-safe."""
 
     def __init__(self, spark: SparkSession, name: str, group: str, secret: str) -> None:
         self._spark = spark
@@ -54,10 +54,12 @@ class Hosting:
         self._kills_before: dict[ProcessId, int] = {}
 
     def start(self, start: StartProcess, body: TaskBody) -> None:
-        """Returns at once; `start.ended` is called when the process is over, perhaps by several threads."""
+        """Start a process and return at once; `start.ended` is called when the process is over, perhaps by several
+        threads."""
         self._starts[start.process] = start
         self._kills_before[start.process] = out_of_memory_kills()
-        # Not PySpark's InheritableThread: it asks the SparkContext, which may be stopped by now, before `_host` runs.
+        # PySpark's InheritableThread is not used: it asks the SparkContext, which may be stopped by now, before `_host`
+        # runs.
         thread = threading.Thread(
             target=self._host, args=(start, body), name=f"holdfast-{start.process.name}", daemon=True
         )
@@ -65,7 +67,7 @@ class Hosting:
         thread.start()
 
     def _host(self, start: StartProcess, body: TaskBody) -> None:
-        """One Spark job of one task for as long as the process lives."""
+        """Run a Spark job of a single task for as long as the process lives."""
         reason = "its Spark task returned"
         try:
             context = self._spark.sparkContext
@@ -78,7 +80,7 @@ class Hosting:
             start.ended(start.process, self._cause(start.process, reason))
 
     def watch(self, client: ProcessClient) -> None:
-        """The process has registered; its death is noticed from now on as its connection breaks."""
+        """Watch a registered process; its death is noticed as its connection breaks."""
         self._clients[client.peer] = client
         threading.Thread(target=self._watch, args=(client,), name=f"watch-{client.peer.name}", daemon=True).start()
 
@@ -93,7 +95,7 @@ class Hosting:
             log.warning("%s is not watched: %s", process, error)
 
     def end(self, process: ProcessId) -> None:
-        """Cancel the Spark job of a process that does not answer; `ended` is told what Spark knows about it."""
+        """Cancel the Spark job of a process that does not answer; `ended` gets Spark's report about it."""
         self._starts[process].ended(process, self._await_cause(process, "it did not answer, and was ended"))
         self._cancel(process)
 
@@ -103,7 +105,7 @@ class Hosting:
             cancel_group(self._spark, self._group_of(process))
 
     def _await_cause(self, process: ProcessId, otherwise: str) -> str:
-        """Spark's word on the end of a process that has just died. It follows the death after a while."""
+        """Wait for Spark's report on a process that has just died; the report follows the death after a while."""
         deadline_s = time.monotonic() + VERDICT_S_MAX
         thread = self._threads.get(process)
         while thread is not None and thread.is_alive() and time.monotonic() < deadline_s and not has_ended(self._spark):
@@ -126,7 +128,7 @@ class Hosting:
         return reason
 
     def stop(self) -> None:
-        """Processes that answer end by themselves, in good order; the Spark jobs of the others are cancelled."""
+        """End all processes. Those that answer end by themselves; the Spark jobs of the others are cancelled."""
         hosting = {process: thread for process, thread in self._threads.items() if thread.is_alive()}
         asked = [threading.Thread(target=self._ask_to_end, args=(process,), daemon=True) for process in hosting]
         for each in asked:
@@ -156,7 +158,8 @@ class Hosting:
 
 
 def out_of_memory_kills() -> int:
-    """How many processes this machine's kernel has ended so far because memory ran out; 0 where it does not count."""
+    """Number of processes that this machine's kernel has ended for lack of memory; 0 if the kernel does not count
+    them."""
     try:
         lines = KERNEL_COUNTERS.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Compares what a TaskManager may use with what Spark grants its Python workers."""
+"""Comparison of a TaskManager's memory setting with the memory that Spark grants its Python workers."""
 
 from typing import Any
 
@@ -12,7 +12,8 @@ _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def check_memory(spark: SparkSession, config: TaskManagerConfig, task_managers: int) -> None:
-    """Raises `JobRefused` naming both settings where a limit that Spark enforces is below the TaskManager's."""
+    """Check memory limits. Raises `JobRefused`, naming both settings, if a limit that Spark enforces is below the
+    TaskManager's."""
     if not task_managers:
         return
     conf = spark.sparkContext.getConf()
@@ -36,7 +37,7 @@ def check_memory(spark: SparkSession, config: TaskManagerConfig, task_managers: 
 
 
 def spark_bytes(text: str, unit: str = "m") -> int:
-    """A size as Spark writes it: a number with an optional unit (b, k, m, g, t, also kb, …)."""
+    """Parse a size as Spark writes it: a number with an optional unit (b, k, m, g, t, also kb, …)."""
     lowered = text.strip().lower().removesuffix("ib")
     if lowered.endswith("b") and not lowered[:-1].isdigit():
         lowered = lowered[:-1]
@@ -46,7 +47,7 @@ def spark_bytes(text: str, unit: str = "m") -> int:
 
 
 def _default_overhead(conf: Any) -> int:
-    """By Spark's factor; on Kubernetes in cluster mode Spark itself sets a higher one for Python in the settings."""
+    """Compute Spark's default overhead; on Kubernetes in cluster mode Spark itself sets a higher factor for Python."""
     factor = conf.get("spark.executor.memoryOverheadFactor") or conf.get("spark.kubernetes.memoryOverheadFactor")
     least = spark_bytes(conf.get("spark.executor.minMemoryOverhead") or "384m")
     return max(least, int(spark_bytes(conf.get("spark.executor.memory") or "1g") * float(factor or 0.1)))

@@ -1,6 +1,6 @@
-"""A look at the executors before anything runs there: Python, Holdfast, imports, storage.
+"""Check of the executors before the job runs there: Python, Holdfast, imports, storage.
 
-The probe itself must run where Holdfast is missing, so it travels by value and imports nothing of it at its top.
+The probe must run on executors without Holdfast, so it travels by value and imports Holdfast only inside.
 """
 
 import platform
@@ -14,7 +14,7 @@ from holdfast.errors import JobRefused
 from holdfast.spark.session import described
 
 Finding = tuple[str, str, str, str, str]
-"""host, Python and its place, Holdfast's version ('': missing), what failed to import, what failed in the storage"""
+"""Host, Python and its place, Holdfast's version ('': missing), failed import, failed storage access."""
 
 
 _WRONG_PYTHON = (
@@ -29,7 +29,7 @@ _WRONG_PYTHON = (
 def probe_executors(
     spark: SparkSession, program: bytes, storage: tuple[str, dict[str, str]], nonce: tuple[str, bytes], tasks: int
 ) -> None:
-    """Raises `JobRefused` naming what an executor lacks, and the remedy."""
+    """Check every executor. Raises `JobRefused` naming the first lack of an executor, and the remedy."""
     import holdfast
 
     run = _by_value(_probe)
@@ -103,7 +103,7 @@ def _probe(program: bytes, storage: tuple[str, dict[str, str]], nonce: tuple[str
 
 
 def _by_value(function: Any) -> Callable[..., Finding]:
-    """A copy that cloudpickle sends with its code, since it seems to be from `__main__`."""
+    """Copy a function so that cloudpickle sends its code, since the copy seems to be from `__main__`."""
     copy = type(function)(function.__code__, {"__builtins__": __builtins__, "__name__": "__main__"}, function.__name__)
     copy.__module__ = "__main__"
     return copy  # type: ignore[no-any-return]

@@ -1,7 +1,8 @@
-"""The Spark session a job works in: a clone of the user's, with what Holdfast needs set. Never stops the user's.
+"""The Spark session of a job: a clone of the user's session with Holdfast's settings. The user's session is never
+stopped.
 
-A clone keeps settings, temporary views and functions, so that transforms see what the user sees; adaptive
-execution is off in it, because a stage must run as planned.
+A clone keeps settings, temporary views and functions, so that transforms see the user's names. Adaptive execution is
+off in the clone, because a stage must run as planned.
 """
 
 import logging
@@ -24,7 +25,7 @@ _JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.inte
 
 
 def check_session(spark: Any) -> None:
-    """Refuse what is no classic Spark session."""
+    """Refuse objects that are not a classic Spark session."""
     module = type(spark).__module__
     if module.startswith("pyspark.sql.connect"):
         raise JobRefused(
@@ -36,7 +37,7 @@ def check_session(spark: Any) -> None:
 
 
 def has_ended(spark: SparkSession) -> bool:
-    """Whether the session's SparkContext was stopped, from here or by Spark itself, or its JVM is gone."""
+    """True if the session's SparkContext was stopped, by anyone, or its JVM is gone."""
     java_context = spark.sparkContext._jsc
     if java_context is None:
         return True
@@ -47,9 +48,9 @@ def has_ended(spark: SparkSession) -> bool:
 
 
 def use_drivers_python(spark: SparkSession) -> None:
-    """On `local[…]`, where nobody says which Python runs the workers, it is the driver's.
+    """Run workers with the driver's Python on `local[…]`, unless a setting names another.
 
-    Spark's own choice is the first `python3` of the PATH, which is another one wherever the driver was started from a
+    Spark's own choice is the first `python3` of the PATH. That is a different Python if the driver was started from a
     virtual environment that is not activated.
     """
     context = spark.sparkContext
@@ -58,7 +59,8 @@ def use_drivers_python(spark: SparkSession) -> None:
 
 
 def end_progress_bar(spark: SparkSession) -> None:
-    """End the bar that Spark draws on the console: a TaskManager is a stage that does not end, nor would its bar."""
+    """End the progress bar that Spark draws on the console: a TaskManager is a stage that does not end, so its bar
+    would stay."""
     try:
         bar = spark.sparkContext._jsc.sc().progressBar()
         if bar.isDefined():
@@ -68,7 +70,7 @@ def end_progress_bar(spark: SparkSession) -> None:
 
 
 def cancel_group(spark: SparkSession, group: str) -> None:
-    """Cancel Spark jobs; those of a session that was stopped have ended with it."""
+    """Cancel the Spark jobs of a group; the jobs of a stopped session have ended with it."""
     try:
         spark.sparkContext.cancelJobGroup(group)
     except Exception as error:
@@ -77,7 +79,7 @@ def cancel_group(spark: SparkSession, group: str) -> None:
 
 
 def failed_attempt(spark: SparkSession, group: str) -> str | None:
-    """Spark's words about a task of that job group that has failed, whether Spark tries it again or not."""
+    """Find Spark's message about a failed task of that job group, even if Spark tries the task again."""
     try:
         tracker, store = spark.sparkContext.statusTracker(), spark.sparkContext._jsc.sc().statusStore()
         jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
@@ -93,7 +95,7 @@ def failed_attempt(spark: SparkSession, group: str) -> str | None:
 
 
 def clone_session(spark: SparkSession) -> SparkSession:
-    """A session of the job's own on the same SparkContext."""
+    """Make a session of the job's own on the same SparkContext."""
     clone = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
     clone.conf.set("spark.sql.adaptive.enabled", "false")
     clone.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "262144")
@@ -102,7 +104,8 @@ def clone_session(spark: SparkSession) -> SparkSession:
 
 @contextmanager
 def described(spark: SparkSession, group: str, description: str) -> Iterator[None]:
-    """Spark jobs of this thread carry a group and a description inside; afterwards the user's own again."""
+    """Give Spark jobs of this thread a group and a description inside the context; restore the user's own
+    afterwards."""
     context = spark.sparkContext
     before = {name: context.getLocalProperty(name) for name in _JOB_PROPERTIES}
     context.setJobGroup(group, description)
@@ -114,6 +117,6 @@ def described(spark: SparkSession, group: str, description: str) -> Iterator[Non
 
 
 def driver_host(spark: SparkSession) -> str:
-    """The address that Spark's own driver serves on; the JobMaster binds this one and no other."""
+    """Address that Spark's own driver serves on; the JobMaster binds no other."""
     conf = spark.sparkContext.getConf()
     return conf.get("spark.driver.host") or socket.gethostname()

@@ -22,7 +22,7 @@ _users: Counter[tuple[str, str]] = Counter()
 
 @contextmanager
 def shipped_by_value(modules: Sequence[ModuleType]) -> Iterator[None]:
-    """What is pickled inside takes the modules' code along. What the user has registered stays so."""
+    """Make pickling inside the context include the modules' code. The user's own registrations stay."""
     taken: list[tuple[Any, ModuleType]] = []
     with _lock:
         for pickler in _PICKLERS:

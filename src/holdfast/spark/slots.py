@@ -1,4 +1,4 @@
-"""Slots: how many tasks Spark can run at once, and waiting for executors that are still on their way.
+"""Slots: the number of tasks that Spark can run at once, and the wait for executors that have not registered yet.
 
 A session returns before its executors have registered, and under dynamic allocation executors come only when tasks
 wait for them. In `local` mode there is nothing to wait for.
@@ -26,24 +26,25 @@ _GROUP = "holdfast-slots"
 
 
 def slots(spark: SparkSession) -> int:
-    """How many tasks Spark can run at once now, on all executors together."""
+    """Number of tasks that Spark can run at once now, on all executors together."""
     context = spark.sparkContext._jsc.sc()
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
 
 @dataclass(frozen=True)
 class Residents:
-    """How many senders stay, and why so many: one line for the log."""
+    """Number of long-running senders, and the reason for it as a line for the log."""
 
     count: int
     reason: str
 
 
 def resident_senders(wanted: int | None, left: int, program: Program) -> Residents:
-    """How many senders stay in the `left` slots that TaskManagers leave. `wanted`: as `Job(senders=…)`.
+    """Decide the number of long-running senders in the `left` slots that TaskManagers leave. `wanted`: as
+    `Job(senders=…)`.
 
-    By default one slot is left: for legs that need Spark, and for what the user's program runs on the same session,
-    which would wait for as long as the query runs.
+    By default a slot is left free, for legs that need Spark and for the user's own Spark jobs on the same session,
+    which would otherwise wait until the query ends.
     """
     in_python = [program.runs_in_python(leg) for leg in program.legs]
     short = "every unit of work goes as a short Spark job"
@@ -61,9 +62,9 @@ def resident_senders(wanted: int | None, left: int, program: Program) -> Residen
 
 
 def await_slots(spark: SparkSession, needed: int, wait_s_max: float = WAIT_S_MAX) -> int:
-    """Wait until there are `needed` slots, and as many as the settings promise; returns how many there are.
+    """Wait until there are `needed` slots, and as many as the settings promise; return the number of slots.
 
-    Fewer than `needed` after `wait_s_max` seconds; the caller refuses then.
+    The result may be below `needed` after `wait_s_max` seconds; the caller refuses then.
     """
     found = slots(spark)
     wanted = max(needed, _promised(spark))
@@ -81,7 +82,7 @@ def await_slots(spark: SparkSession, needed: int, wait_s_max: float = WAIT_S_MAX
 
 
 def _promised(spark: SparkSession) -> int:
-    """The slots that the settings fix; 0 where they do not say."""
+    """Number of slots that the settings fix; 0 if they fix none."""
     conf = spark.sparkContext.getConf()
     cores_a_task = int(conf.get("spark.task.cpus", "1"))
     cluster = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", spark.sparkContext.master)
@@ -99,7 +100,7 @@ def _dynamic(spark: SparkSession) -> bool:
 
 @contextmanager
 def _asking(spark: SparkSession, tasks: int, wait_s_max: float) -> Iterator[None]:
-    """Under dynamic allocation: tasks that wait, so that Spark asks its cluster manager for executors."""
+    """Submit waiting tasks under dynamic allocation, so that Spark asks its cluster manager for executors."""
     if not _dynamic(spark):
         yield
         return
@@ -109,7 +110,7 @@ def _asking(spark: SparkSession, tasks: int, wait_s_max: float) -> Iterator[None
         context.setJobGroup(_GROUP, f"holdfast: asks for {tasks} slots", interruptOnCancel=True)
         try:
             context.parallelize(range(tasks), tasks).mapPartitions(_Waiting(wait_s_max)).collect()
-        except Exception as error:  # it is cancelled once the slots are there
+        except Exception as error:  # cancelled once the slots are there
             log.debug("asking for slots ended: %s", error)
 
     thread = InheritableThread(target=ask, daemon=True)

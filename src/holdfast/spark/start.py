@@ -1,4 +1,4 @@
-"""`Job.start()` on Spark: analyse, check the place, and hand over to `jobmaster.start`."""
+"""Start of a job on Spark: analyse, check the cluster, and hand over to `jobmaster.start`."""
 
 import logging
 import uuid
@@ -42,7 +42,7 @@ MAKE_ANOTHER = "Make a new session, and a Job on it with the same storage"
 
 
 def start_on_spark(job: "Job", trigger: QueryTrigger) -> Query:
-    """Start a job on its Spark session. Raises `JobRefused` and what `Job.start` says."""
+    """Start a job on its Spark session. Raises `JobRefused` and the other errors of `Job.start`."""
     if job.spark is None:
         raise JobRefused("this job was made without a Spark session; pass one to Job(spark, ...)")
     if has_ended(job.spark):
@@ -102,7 +102,7 @@ def _bind_sources(job: "Job", session: SparkSession) -> None:
 
 
 def _layout(job: "Job", program: Program, session: SparkSession) -> Layout:
-    """The job's shape in the slots there are; at least one must be left for batches."""
+    """Fit the job into the available slots; at least one slot must be left for batches."""
     task_managers = job.task_managers if program.operators else 0
     available = await_slots(session, task_managers + max(1, job.senders or 0))
     if available < task_managers + 1:
@@ -127,7 +127,7 @@ def _ship(job: "Job", program: Program) -> bytes:
 
 
 def _probe(job: "Job", session: SparkSession, shipped: bytes, store: ObjectStore) -> None:
-    """Probe the executors; again where the clean-up of a driver that took over meanwhile has deleted what they read."""
+    """Probe the executors; try again if another driver's clean-up has deleted the probe's object."""
     for attempt in range(1, PROBES_MAX + 1):
         name, nonce = names.probe(0), uuid.uuid4().bytes
         store.put(name, nonce)

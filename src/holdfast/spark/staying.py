@@ -1,4 +1,4 @@
-"""The Spark task of a process that stays: a TaskManager or a sender, until its end."""
+"""Spark task of a long-running process, a TaskManager or a sender, until its end."""
 
 import socket
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from holdfast.taskmanager.settings import TaskManagerSettings
 
 
 class StayingProcess:
-    """The body of the one task. Its settings are those of a TaskManager; a sender has no use for some of them."""
+    """Body of the task. Its settings are a TaskManager's; a sender ignores some of them."""
 
     def __init__(self, shipment: "Broadcast[bytes]", settings: bytes) -> None:
         self._shipment = shipment
@@ -32,7 +32,7 @@ class StayingProcess:
 
 
 def _own_address(settings: TaskManagerSettings) -> TaskManagerSettings:
-    """On the executor: bind the one address of this machine that reaches the driver, which is the one Spark uses."""
+    """Bind, on the executor, the address of this machine that reaches the driver; Spark uses the same address."""
     host, port = settings.job_master.partition("://")[2].rsplit(":", 1)
     family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:

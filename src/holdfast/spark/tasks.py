@@ -1,4 +1,4 @@
-"""What runs in Spark's Python workers: units of work, and the TaskManager. Everything arrives as plain bytes.
+"""Code that runs in Spark's Python workers: units of work, and the TaskManager. Everything arrives as plain bytes.
 
 Singletons (program, store, links) live as long as the worker process and are made anew in a forked one.
 """
@@ -34,13 +34,13 @@ from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 
 TASKS_THAT_LOAD_MAX = 8
-"""After so many tasks a worker has imported and compiled whatever tasks need."""
+"""Number of tasks after which a worker has imported and compiled everything that tasks need."""
 
 RESULT_SCHEMA = pa.schema([pa.field("result", pa.binary())])
 
 
 class Shipment(msgspec.Struct, frozen=True):
-    """What every task of a job needs; travels once, by broadcast, and is never stored."""
+    """Data that every task of a job needs; travels once, by broadcast, and is never stored."""
 
     job_id: str
     program: bytes
@@ -50,7 +50,7 @@ class Shipment(msgspec.Struct, frozen=True):
 
 
 class _Worker:
-    """This process's copy of a job."""
+    """A worker process's copy of a job."""
 
     def __init__(self, shipment: Shipment) -> None:
         self.pid = os.getpid()
@@ -60,10 +60,9 @@ class _Worker:
         self.store: ObjectStore = RetryingStore(open_store(shipment.storage_url, shipment.storage_options))
 
     def begin_task(self) -> None:
-        """Spark's worker searches all that was ever imported for garbage after every task: 50 ms, four times a batch.
-
-        What is there when a task begins is what that search has left, and is spared from now on. Not for ever anew: a
-        cycle among what is spared is freed only once there is another job.
+        """Count a task, and freeze the garbage collector's view of objects in the first tasks. Spark's worker otherwise
+        searches all imported objects for garbage after every task: 50 ms, four times a batch. Only the first tasks
+        freeze, since cycles among frozen objects are freed only when another job comes.
         """
         if 0 < self.tasks <= TASKS_THAT_LOAD_MAX:
             gc.freeze()
@@ -74,7 +73,7 @@ _workers: dict[str, _Worker] = {}
 
 
 def worker_for(shipment: "Broadcast[bytes]") -> _Worker:
-    """The singleton for a shipment; the last job's only, so that workers do not grow."""
+    """The worker for a shipment. Only the last job's is kept, so that workers do not grow."""
     raw = shipment.value
     decoded = msgspec.msgpack.decode(raw, type=Shipment)
     known = _workers.get(decoded.secret)
@@ -87,7 +86,7 @@ def worker_for(shipment: "Broadcast[bytes]") -> _Worker:
 
 
 class RunUnits:
-    """An RDD's partition function: the units of one task, all their steps in Python."""
+    """Partition function of an RDD: the units of a task, with all their steps in Python."""
 
     def __init__(self, shipment: "Broadcast[bytes]", run: bytes, groups: list[bytes]) -> None:
         self._shipment = shipment
@@ -105,10 +104,10 @@ class RunUnits:
 
 
 class ReadUnit:
-    """The first half of a leg with Spark steps: one partition reads one unit into the JVM.
+    """First half of a leg with Spark steps: each partition reads a unit into the JVM.
 
-    What cannot travel with the rows (their number, dead letters, a failure) is noted in the job's storage under the
-    name of this Spark task attempt, where the second half, the same attempt, finds it.
+    Facts that cannot travel with the rows (their number, dead letters, a failure) are noted in the job's storage under
+    the name of this Spark task attempt. The second half runs in the same attempt and finds them there.
     """
 
     def __init__(self, shipment: "Broadcast[bytes]", run: bytes, units: bytes) -> None:
@@ -117,7 +116,7 @@ class ReadUnit:
         self._units = units
 
     def __call__(self, nothing: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in nothing:  # Spark ends a worker that left input unread, and a new one takes seconds to import all.
+        for _ in nothing:  # Spark ends a worker that left input unread, and a new worker takes seconds to import all.
             continue
         worker = worker_for(self._shipment)
         run = msgspec.msgpack.decode(self._run, type=LevelRun)
@@ -160,7 +159,8 @@ class StepBatches:
 
 
 class DeliverUnit:
-    """The second half: takes what Spark made of a unit to the leg's target; one result row a partition."""
+    """Second half of a leg with Spark steps: takes the resulting rows to the leg's target; each partition gives one
+    result row."""
 
     def __init__(self, shipment: "Broadcast[bytes]", run: bytes, units: bytes, read_by_spark: bool) -> None:
         self._shipment = shipment

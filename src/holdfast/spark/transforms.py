@@ -1,7 +1,7 @@
 """Transforms (`DataFrame -> DataFrame`): analysed once at `start()`, and refused there if they cannot be repeated.
 
-A transform runs inside a single-stage job, on rows that a retry must give again. So no shuffle, no other number
-of partitions, nothing nondeterministic. What it reads besides must be broadcast.
+A transform runs inside a single-stage job, on rows that a retry must give again. Shuffles, changes of the number of
+partitions, and nondeterminism are therefore refused. Other tables that a transform reads must be broadcast.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ _CLOCKS = {"CurrentTimestamp", "CurrentDate", "Now", "LocalTimestamp", "CurrentT
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """The Spark schema of an Arrow schema; refuses types that Spark does not have."""
+    """Convert an Arrow schema to Spark's; refuse types that Spark does not have."""
     try:
         return from_arrow_schema(schema)
     except Exception as error:
@@ -34,9 +34,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def lanes(spark: SparkSession, count: int) -> DataFrame:
-    """`count` partitions of one row each, one for every unit of work.
+    """Make a DataFrame with a partition for each of `count` units of work, each with a single row.
 
-    Spark is told nothing of their size and so takes it for huge: a join broadcasts the other side, never the stream.
+    Spark does not know its size and takes it for huge: a join broadcasts the other side, never the stream.
     """
     rows = spark.range(0, count, 1, count)
     frame = spark._jsparkSession.createDataFrame(rows._jdf.toDF().javaRDD(), rows._jdf.schema())
@@ -44,7 +44,7 @@ def lanes(spark: SparkSession, count: int) -> DataFrame:
 
 
 def analyse_transform(spark: SparkSession, fn: Callable[[Any], Any], schema: pa.Schema) -> pa.Schema:
-    """The schema that `fn` gives for rows of `schema`. Raises `JobRefused` naming what cannot run."""
+    """Find the schema that `fn` gives for rows of `schema`. Raises `JobRefused` naming the parts that cannot run."""
     name = getattr(fn, "__name__", repr(fn))
     stream = lanes(spark, _LANES)
     before = stream.mapInArrow(_pass_on, spark_schema(schema))
@@ -67,13 +67,13 @@ def _pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _identity(node: Any) -> int:
-    """Tells the stream's own leaf from others: Spark numbers every column anew."""
+    """Identify the stream's own leaf among others: Spark numbers every column anew."""
     output = node.output()
     return int(output.apply(0).exprId().id()) if output.size() else -1
 
 
 def _refuse_other_partitions(name: str, plan: Any, stream: int) -> None:
-    """Each partition of the result must come from the same partition of the stream, and from nothing else."""
+    """Refuse a plan in which a partition of the result does not come only from the same partition of the stream."""
     for node in _nodes(plan, below_broadcasts=False):
         kind = node.getClass().getSimpleName()
         if "Exchange" in kind and "Broadcast" not in kind:
@@ -124,7 +124,7 @@ def _nondeterministic(expression: Any) -> str | None:
 
 
 def _nodes(plan: Any, below_broadcasts: bool = True, subqueries: bool = False) -> Iterator[Any]:
-    """The nodes of a plan; what is broadcast runs as a job of its own, before the stage."""
+    """Yield the nodes of a plan. Broadcast tables are computed by jobs of their own, before the stage."""
     yield plan
     if not below_broadcasts and "BroadcastExchange" in plan.getClass().getSimpleName():
         return
@@ -141,7 +141,8 @@ def _items(sequence: Any) -> Iterator[Any]:
 
 
 def declared_rows(source: DataFrameSource, rows: Any) -> DataFrame:
-    """What a source's `read` gave, as its declared columns. Raises `JobRefused` where it gave something else."""
+    """Select the declared columns from the rows of a source's `read`. Raises `JobRefused` if `read` gave other columns
+    or types."""
     declared = spark_schema(source.schema())
     found = rows.schema if isinstance(rows, DataFrame) else None
     if found is None:
