@@ -227,7 +227,7 @@ class Machine:
     def _on_deploy_failed(self, event: ev.DeployFailed) -> None:
         if not self._is_over(Work.DEPLOY, event.run):
             return
-        reaction = reactions.to_deployment(event.error, is_first=not self._has_run)
+        reaction = reactions.to_deployment(event.error, not self._has_run, event.outage is not None)
         if self.phase is Phase.ENDING:
             self._end()
         elif reaction is Reaction.END or (event.outage is not None and event.outage.is_over):

@@ -40,9 +40,12 @@ def to_batch(error: Exception) -> Reaction:
     return Reaction.LEAVE if isinstance(error, LEAVING) else Reaction.RETRY
 
 
-def to_deployment(error: Exception, is_first: bool) -> Reaction:
-    """The reaction to an error of a deployment. Whoever calls `start()` is told of an error of the first one."""
+def to_deployment(error: Exception, is_first: bool, is_outage: bool) -> Reaction:
+    """The reaction to an error of a deployment. Whoever calls `start()` is told of an error of the first one.
+
+    An outage may pass, whatever class its error has: a full disk raises `OSError`.
+    """
     if isinstance(error, errors.TaskManagerLost):
         return Reaction.LOST
-    passes = isinstance(error, DEPLOYED_AGAIN) and not is_first
+    passes = (is_outage or isinstance(error, DEPLOYED_AGAIN)) and not is_first
     return Reaction.RETRY if passes else Reaction.END

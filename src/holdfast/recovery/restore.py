@@ -24,6 +24,7 @@ from holdfast.formats.snapshots import read_part
 from holdfast.recovery.downloads import ObjectCache, Range
 from holdfast.recovery.local import Copy
 from holdfast.state.base_rocksdb import scan_folder
+from holdfast.state.local_disk import on_disk
 from holdfast.state.table import StateTable
 
 
@@ -198,8 +199,9 @@ class _Restoration:
         data = copy.data()
         own = memoryview(data)[each.offset : each.offset + each.length]
         directory, files = read_files(own, each, handle.operator, handle.table)
-        for name, content in files:
-            (folder / name).write_bytes(content)
+        with on_disk(folder):
+            for name, content in files:
+                (folder / name).write_bytes(content)
         if each.kind == FILE:
             self.fetch.keep_file(each.object, data, folder / directory.blocks[0].name)
         return directory

@@ -5,6 +5,7 @@ each store makes a fresh folder, which is deleted when it is closed, or by a lat
 sorted by key group, which makes a multi-get touch few blocks. Does not know rows, nor what is dirty.
 """
 
+import logging
 import shutil
 import threading
 from collections import deque
@@ -27,7 +28,10 @@ from rocksdict import (
     WriteOptions,
 )
 
+from holdfast.state.local_disk import on_disk
 from holdfast.state.own_folder import OwnFolder
+
+log = logging.getLogger(__name__)
 
 FOLDER_PREFIX = "holdfast-state-"
 WRITE_BUFFER_BYTES = 24 * 1024 * 1024
@@ -79,7 +83,8 @@ class RocksDBBase:
         self.folder = self._own.path
         self.is_empty = True
         self._cache = Cache(BLOCK_CACHE_BYTES)
-        self._db: Any = Rdict(str(self.folder / "db"), _options(self._cache))
+        with on_disk(self.folder):
+            self._db: Any = Rdict(str(self.folder / "db"), _options(self._cache))
         self._checkpoints = 0
         self._closing = threading.Lock()
         self._held_bytes = 0
@@ -105,15 +110,17 @@ class RocksDBBase:
 
     def read(self, keys: list[bytes]) -> list[bytes | None]:
         found: list[bytes | None] = []
-        for start in range(0, len(keys), READ_KEYS):
-            found += self._db.get(keys[start : start + READ_KEYS])
+        with on_disk(self.folder):
+            for start in range(0, len(keys), READ_KEYS):
+                found += self._db.get(keys[start : start + READ_KEYS])
         return found
 
     def write(self, keys: list[bytes], records: list[bytes], deleted: list[bytes]) -> None:
         batch = WriteBatch(raw_mode=True)
         deque(map(batch.put, keys, records), maxlen=0)
         deque(map(batch.delete, deleted), maxlen=0)
-        self._db.write(batch, self._unlogged)
+        with on_disk(self.folder):
+            self._db.write(batch, self._unlogged)
         self.is_empty = False
 
     def scan(self, start: bytes = b"", rows_max: int = SCAN_ROWS) -> Iterator[tuple[list[bytes], list[bytes]]]:
@@ -121,7 +128,8 @@ class RocksDBBase:
 
     def flush(self) -> None:
         """Unlike `checkpoint`, which would do it too, leaves the interpreter to others meanwhile."""
-        self._db.flush()
+        with on_disk(self.folder):
+            self._db.flush()
 
     def flush_ahead(self) -> None:
         with self._closing:
@@ -138,7 +146,8 @@ class RocksDBBase:
         """Writes out what is in memory and links the files: nothing is copied."""
         self._checkpoints += 1
         folder = self.folder / f"checkpoint-{self._checkpoints}"
-        Checkpoint(self._db).create_checkpoint(str(folder))
+        with on_disk(self.folder):
+            Checkpoint(self._db).create_checkpoint(str(folder))
         return folder
 
     def adopt(self, folder: Path) -> None:
@@ -152,9 +161,13 @@ class RocksDBBase:
     def close(self) -> None:
         with self._closing:
             db, self._db = self._db, None
-        if db is not None:
+        if db is None:
+            return
+        try:
             db.close()
-            self._own.close()
+        except Exception as error:  # it writes out what is in memory first, for which a full disk has no room
+            log.warning("%s: RocksDB could not write its last rows, which nobody needs: %s", self.folder, error)
+        self._own.close()
 
 
 def scan_folder(folder: Path, start: bytes, stop: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
