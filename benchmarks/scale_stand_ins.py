@@ -35,6 +35,7 @@ from holdfast.jobmaster.start import Gateway, Place
 from holdfast.protocol.streams import Sent
 from holdfast.protocol.taskmanager import (
     Acknowledgement,
+    CommitAnswer,
     Deployment,
     ExchangeRoute,
     ProcessRequest,
@@ -105,6 +106,9 @@ class Wire:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self.turn = threading.Lock()
+        """Of stand-ins: they work one after the other, as answers come from processes that end at different times. All
+        at once, hundreds of threads would poll for the interpreter, and take more time than the driver."""
         self.stand_in_s = 0.0
         self.largest: dict[str, int] = {}
 
@@ -135,10 +139,12 @@ class _Elsewhere:
         self._wire = wire
 
     def __enter__(self) -> None:
+        self._wire.turn.acquire()
         self._began_s = time.thread_time()
 
     def __exit__(self, *error: object) -> None:
         self._wire.add(time.thread_time() - self._began_s)
+        self._wire.turn.release()
 
 
 @dataclass
@@ -187,8 +193,8 @@ class StandInTaskManager:
     def process(self, request: ProcessRequest) -> ProcessResult:
         return self._call("process", request, self._process_level, ProcessRequest, ProcessResult)  # type: ignore[no-any-return]
 
-    def commit(self, run: int, batch: int) -> dict[str, float]:
-        return self._call("commit", (run, batch), self._commit, tuple[int, int], dict[str, float])  # type: ignore[no-any-return]
+    def commit(self, run: int, batch: int) -> CommitAnswer:
+        return self._call("commit", (run, batch), self._commit, tuple[int, int], CommitAnswer)  # type: ignore[no-any-return]
 
     def abort(self, run: int) -> None:
         self._call("abort", (run,), lambda _: None, tuple[int], type(None))
@@ -254,7 +260,7 @@ class StandInTaskManager:
             ]
         )
 
-    def _commit(self, _: Any) -> dict[str, float]:
+    def _commit(self, _: Any) -> CommitAnswer:
         values = {"incarnation": float(self._process.incarnation), "deployments": 1.0}
         for metric in OF_TASK_MANAGERS:
             if metric.by_subtask:
@@ -264,7 +270,7 @@ class StandInTaskManager:
                 values |= {f"{metric.name}#{part}": 1234.5 for part in parts}
             else:
                 values[metric.name] = 1234.5
-        return values
+        return CommitAnswer(values)
 
     def _cut(self, arguments: tuple[int, int, int]) -> None:
         _, checkpoint_id, batch = arguments

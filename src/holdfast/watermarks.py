@@ -58,7 +58,8 @@ class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def reached_at(self, now_us: int, idle_us: int | None) -> int | None:
         """How far event time has come at that time, when splits may have become idle since the last batch."""
-        held = [each.newest_us for each in self.splits.values() if idle_us is None or each.seen_us + idle_us > now_us]
+        splits = self.splits.values()
+        held = {each.newest_us for each in splits if idle_us is None or each.seen_us + idle_us > now_us}
         if not held:
             return _greatest([self.reached_us, self.newest_us])
         known = [time_us for time_us in held if time_us is not None]
@@ -87,14 +88,16 @@ class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         `watermark_us`: the watermark that the batch had.
         """
-        splits = {}
-        for split in open_splits:
-            before = self.splits.get(split, SplitTime(None, batch_time_us))
-            seen_us = batch_time_us if split in newest else before.seen_us
-            splits[split] = SplitTime(_greatest([before.newest_us, newest.get(split)]), seen_us)
-        newest_us = _greatest([self.newest_us, *newest.values()])
+        never = SplitTime(None, batch_time_us)
+        splits = {split: self.splits.get(split, never) for split in open_splits}
+        for split, time_us in newest.items():
+            before = splits.get(split)
+            if before is not None:
+                newest_us = time_us if before.newest_us is None else max(before.newest_us, time_us)
+                splits[split] = SplitTime(newest_us, batch_time_us)
+        newest_of_all_us = _greatest([self.newest_us, *newest.values()])
         seen_us = batch_time_us if newest or self.seen_us is None else self.seen_us
-        found = SourceTime(self.reached_us, newest_us, seen_us, watermark_us, self.complete, splits)
+        found = SourceTime(self.reached_us, newest_of_all_us, seen_us, watermark_us, self.complete, splits)
         return msgspec.structs.replace(found, reached_us=found.reached_at(batch_time_us, spec.idle_us))
 
 

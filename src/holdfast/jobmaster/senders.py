@@ -8,9 +8,11 @@ ends) is in `processes`.
 """
 
 import logging
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -62,6 +64,9 @@ class Senders(Processes[SenderGateway]):
         self._units = rules.Units(count)
         self._level: _Level | None = None
         self._cancelled_run = 0
+        self._threads: dict[ProcessId, queue.SimpleQueue[Callable[[], None] | None]] = {}
+        """What the thread of each sender is to do: read answers, one order after the other. A thread for each order
+        would cost the driver more than the order."""
 
     # --- levels -------------------------------------------------------------------------------------------------------
 
@@ -147,6 +152,10 @@ class Senders(Processes[SenderGateway]):
         self._tell(rules.SenderServes(serving.process))
 
     def _lost(self, sender: ProcessId, reason: str) -> None:
+        with self._lock:
+            orders = self._threads.pop(sender, None)
+        if orders is not None:
+            orders.put(None)
         self._tell(rules.SenderLost(sender, reason))
         self._tell_machine(events.Lost(sender, reason))
 
@@ -204,7 +213,11 @@ class Senders(Processes[SenderGateway]):
             self._call(self._tell, rules.AnswerBroke(sender, attempt, "it has ended"))
             return
         order = Order(level.run.request, level.run.routes, attempt, [level.units[unit] for unit in units])
-        self._call(self._answer, sender, serving.gateway, order)
+        answer = partial(self._answer, sender, serving.gateway, order)
+        if sender not in self._threads:
+            self._threads[sender] = queue.SimpleQueue()
+            self._call(_work_off, self._threads[sender])
+        self._threads[sender].put(answer)
 
     def _cancel(self, sender: ProcessId, attempt: int) -> None:
         serving = self._serving.get(sender.number)
@@ -214,10 +227,22 @@ class Senders(Processes[SenderGateway]):
             except HoldfastError as error:
                 log.info("%s was not told to end attempt %d: %s", sender.name, attempt, error)
 
+    def stop(self) -> None:
+        super().stop()
+        with self._lock:
+            threads, self._threads = self._threads, {}
+        for orders in threads.values():
+            orders.put(None)
+
     def _call(self, call: Callable[..., Any], *arguments: Any) -> None:
         """On a thread of its own, since nobody knows how long a process that hangs keeps a call."""
         if not self._stopping:
             threading.Thread(target=call, args=arguments, name="holdfast-senders", daemon=True).start()
+
+
+def _work_off(calls: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
+    while (call := calls.get()) is not None:
+        call()
 
 
 def _cancelled(run: LevelRun) -> Exception:

@@ -122,10 +122,13 @@ class SequenceEnumerator(Enumerator):
         self._source = source
         self._name = name
         self._clock = clock
+        self._splits = source.split_names
         self._base_rows = 0
         self._started_s = clock.monotonic()
+        self._looked_at: int | None = None
+        """The total as of which `_latest` was put together."""
         self._latest = self.initial()
-        self._base_rows = sum(self._latest_ints().values())
+        self._base_rows = sum(_indexes(self._latest).values())
 
     def initial(self) -> Offsets:
         starting = self._source.starting or {}
@@ -137,21 +140,30 @@ class SequenceEnumerator(Enumerator):
         if source.rows_per_second is not None:
             elapsed_s = self._clock.monotonic() - self._started_s
             total = min(total, self._base_rows + int(elapsed_s * source.rows_per_second))
-        before = self._latest_ints()
-        self._latest = {split: max(before[split], source.length(int(split), total)) for split in before}
-        return dict(self._latest)
+        if total != self._looked_at:
+            self._looked_at = total
+            before = _indexes(self._latest)
+            self._latest = {split: max(before[split], source.length(int(split), total)) for split in before}
+        return self._latest
 
     def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
         budget = max(1, min(rows_max, bytes_max // ROW_BYTES))
-        left = {split: max(0, _index(until, split) - _index(start, split)) for split in self._source.split_names}
-        shares = divide_evenly(left, budget)
-        to = {split: _index(start, split) + shares[split] for split in left}
-        reads = [SplitRead(split, start[split], to[split], rows) for split, rows in shares.items() if rows]
-        return SourcePlan(dict(to) if reads else start, reads)
+        begin, end = _indexes(start), _indexes(until)
+        left = {split: max(0, end.get(split, 0) - begin.get(split, 0)) for split in self._splits}
+        shares = {split: rows for split, rows in divide_evenly(left, budget).items() if rows}
+        moved = {split: begin.get(split, 0) + rows for split, rows in shares.items()}
+        reads = [SplitRead(split, begin.get(split, 0), moved[split], rows) for split, rows in shares.items()]
+        return SourcePlan(start | moved if reads else start, reads)
 
     def open_splits(self, offsets: Offsets) -> Collection[str]:
         source = self._source
-        return [split for split in source.split_names if _index(offsets, split) < source.length(int(split))]
+        at = _indexes(offsets)
+        shortest = source.length(source.splits - 1)
+        return [
+            split
+            for split in self._splits
+            if (position := at.get(split, 0)) < shortest or position < source.length(int(split))
+        ]
 
     def restore(self, offsets: Offsets, objects: list[str]) -> None:
         if sorted(offsets) != sorted(self._source.split_names):
@@ -159,15 +171,15 @@ class SequenceEnumerator(Enumerator):
                 f"source {self._name!r}: the checkpoint holds positions of the splits {sorted(offsets)}, the source "
                 f"has {self._source.split_names}: keep splits={len(offsets)}, or give the source a new name"
             )
-        self._latest = {split: _index(offsets, split) for split in self._source.split_names}
-        self._base_rows = sum(self._latest_ints().values())
+        found = _indexes(offsets)
+        self._latest = {split: found[split] for split in self._splits}
+        self._looked_at = None
+        self._base_rows = sum(found.values())
         self._started_s = self._clock.monotonic()
 
     def lag(self, offsets: Offsets) -> Mapping[str, int]:
-        return {split: max(0, position - _index(offsets, split)) for split, position in self._latest_ints().items()}
-
-    def _latest_ints(self) -> dict[str, int]:
-        return {split: _index(self._latest, split) for split in self._latest}
+        at = _indexes(offsets)
+        return {split: max(0, position - at.get(split, 0)) for split, position in _indexes(self._latest).items()}
 
 
 def divide_evenly(left: Mapping[str, int], budget: int) -> dict[str, int]:
@@ -180,5 +192,5 @@ def divide_evenly(left: Mapping[str, int], budget: int) -> dict[str, int]:
     return shares
 
 
-def _index(offsets: Offsets, split: str) -> int:
-    return msgspec.convert(offsets.get(split, 0), int)
+def _indexes(offsets: Offsets) -> dict[str, int]:
+    return msgspec.convert(offsets, dict[str, int])
