@@ -283,7 +283,7 @@ class StandInTaskManager:
             ahead = self._grow()
             name = self._store_manifest(checkpoint_id, batch)
             objects = list(dict.fromkeys([name, *(o for table in self._tables for o in table.handle().objects())]))
-            body = _encode(self._acknowledgement(checkpoint_id, batch, name, objects, [*objects, ahead]))
+            body = _encode(self._acknowledgement(checkpoint_id, batch, name, objects, [ahead]))
             wire.note("acknowledge", len(body))
         if not self.dead:
             assert self._cluster.job_master.acknowledge(_decode(body, type=Acknowledgement))

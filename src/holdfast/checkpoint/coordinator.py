@@ -210,7 +210,8 @@ class Coordinator:
         pending = self._pending.get(event.checkpoint_id)
         lost = self._registry.being_deleted(event.objects)
         if pending is not None and pending.acknowledge(event):
-            self._registry.hold(PendingHolder(event.checkpoint_id), event.objects)
+            log = LogHolder(event.task_manager, event.incarnation)
+            self._registry.hold_version(PendingHolder(event.checkpoint_id), log, event.objects)
             if lost:
                 reason = f"TaskManager {event.task_manager} refers to objects it had let go of: {lost}"
                 self._abort(pending, reason, Outcome.FAILED)

@@ -6,7 +6,9 @@
                          unknown                         └──────────────────────────  deleting ──deleted──► unknown
                                                                       delete_failed ──► deletable, after a pause
 
-A *holder* is a record, a pending checkpoint, a group of committables, or the log of a live TaskManager.
+A *holder* is a record, a pending checkpoint, a group of committables, or the log of a live TaskManager. What the logs
+of a TaskManager held at different times differs little; so holders of it share a `Lineage`, and a name counts once for
+each lineage that needs it.
 Invariants: only owned names are ever deleted (what was in no acknowledgement belongs to its TaskManager);
 a name with a holder is neither deletable nor being deleted.
 
@@ -17,6 +19,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 
+from holdfast.checkpoint.lineage import Lineage
 from holdfast.ids import CheckpointId, Incarnation, JournalNumber
 
 RETRY_PAUSE_S = 5.0
@@ -61,6 +64,9 @@ class ObjectRegistry:
 
     def __init__(self) -> None:
         self._names: dict[Holder, set[str]] = {}
+        self._lineages: dict[LogHolder, Lineage] = {}
+        self._pins: dict[Holder, list[tuple[LogHolder, int]]] = {}
+        """The versions of lineages that a holder needs, beside its own names."""
         self._holder_counts: Counter[str] = Counter()
         self._owned: set[str] = set()
         self._deletable: dict[str, None] = {}
@@ -76,9 +82,9 @@ class ObjectRegistry:
 
     def acknowledge(self, names: Iterable[str]) -> None:
         """From now on these are deleted here and nowhere else, at once if nobody holds them."""
-        names = set(names)
-        self._owned |= names
-        for name in sorted(names):
+        new = set(names) - self._owned
+        self._owned |= new
+        for name in sorted(new):
             if not (name in self._holder_counts or name in self._deleting or name in self._paused_until_s):
                 self._deletable[name] = None
 
@@ -87,6 +93,18 @@ class ObjectRegistry:
         held = self._names.setdefault(holder, set())
         new = set(names) - held
         held |= new
+        self._count(new)
+
+    def hold_version(self, holder: Holder, log: LogHolder, names: Set[str]) -> None:
+        """`holder` needs these, which a TaskManager's log had at a time."""
+        lineage = self._lineages.setdefault(log, Lineage())
+        version, new, free = lineage.pin(names)
+        self._pins.setdefault(holder, []).append((log, version))
+        self._count(new)
+        self._drop(free)
+
+    def _count(self, new: Set[str]) -> None:
+        """One holder more of each."""
         self._holder_counts.update(new)
         for name in self._deletable.keys() & new:
             del self._deletable[name]
@@ -97,20 +115,16 @@ class ObjectRegistry:
         """What `holder` needed, `to`, another one, needs instead, beside what it holds already."""
         before, handed = self._names.get(to, set()), self._names.pop(holder, set())
         self._names[to] = before | handed
+        self._pins[to] = self._pins.get(to, []) + self._pins.pop(holder, [])
         self._drop(before & handed)
-
-    def replace(self, holder: Holder, names: Set[str]) -> None:
-        """`holder` needs exactly these from now on."""
-        self.hold(holder, names)
-        unneeded = self._names[holder] - names
-        self._names[holder] -= unneeded
-        self._drop(unneeded)
 
     def update_log(self, log: LogHolder, order: tuple[int, int], names: Set[str]) -> None:
         """What a living log holds, as of an acknowledgement; these come in any order, and the latest one counts."""
         if order > self._log_order.get(log, (-1, -1)):
             self._log_order[log] = order
-            self.replace(log, names)
+            before = self._pins.pop(log, [])
+            self.hold_version(log, log, names)
+            self._drop(self._unpin(before))
 
     def release_dead_logs(self, live: Mapping[int, Incarnation]) -> None:
         """Logs of incarnations that are not in `live`: what they held is owned now, and has a holder less."""
@@ -122,7 +136,17 @@ class ObjectRegistry:
 
     def release(self, holder: Holder) -> None:
         """`holder` needs nothing any more. Unknown holders are fine."""
-        self._drop(self._names.pop(holder, ()))
+        self._drop([*self._names.pop(holder, ()), *self._unpin(self._pins.pop(holder, ()))])
+
+    def _unpin(self, pins: Iterable[tuple[LogHolder, int]]) -> list[str]:
+        """Versions are needed once less; the names that their lineages need no more, each once for a lineage."""
+        free: list[str] = []
+        for log, version in pins:
+            lineage = self._lineages[log]
+            free += lineage.unpin(version)
+            if not lineage.is_needed:
+                del self._lineages[log]
+        return free
 
     def take(self, now_s: float) -> list[str]:
         """Names to delete now, in the order they came free, then by name; each is given out once until answered."""
@@ -152,11 +176,12 @@ class ObjectRegistry:
 
     def names(self, holder: Holder) -> frozenset[str]:
         """What `holder` holds."""
-        return frozenset(self._names.get(holder, ()))
+        versions = [self._lineages[log].at(version) for log, version in self._pins.get(holder, ())]
+        return frozenset(self._names.get(holder, set()).union(*versions))
 
     def holders(self) -> list[Holder]:
         """All that hold something or may come to."""
-        return list(self._names)
+        return list(self._names.keys() | self._pins.keys())
 
     def being_deleted(self, names: Iterable[str]) -> list[str]:
         """Those of `names` whose deletion was ordered: nothing may refer to them any more."""
@@ -168,6 +193,8 @@ class ObjectRegistry:
     def validate(self) -> None:
         """Check the invariants; raises AssertionError."""
         holders = Counter(name for names in self._names.values() for name in names)
+        holders.update(name for lineage in self._lineages.values() for name in lineage.names())
+        assert all(lineage.is_needed for lineage in self._lineages.values()), "a lineage that nobody needs"
         assert dict(holders) == dict(self._holder_counts), "holders and names disagree"
         waiting = self._deletable.keys() | self._paused_until_s.keys() | self._deleting
         doomed = self._holder_counts.keys() & waiting
@@ -178,9 +205,9 @@ class ObjectRegistry:
         assert len(waiting) == len(self._deletable) + len(self._paused_until_s) + len(self._deleting), "queued twice"
 
     def _drop(self, names: Collection[str]) -> None:
-        """One holder less of each."""
+        """One holder less of each, for each time that it is named."""
         self._holder_counts.subtract(names)
-        free = [name for name in names if not self._holder_counts[name]]
+        free = {name for name in names if not self._holder_counts[name]}
         for name in free:
             del self._holder_counts[name]
         for name in sorted(self._owned.intersection(free) - self._deleting):

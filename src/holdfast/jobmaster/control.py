@@ -239,6 +239,7 @@ class Control:
             watch = self._watched.get(ack.checkpoint_id)
             if watch is not None:
                 watch.acknowledged(ack)
+            objects = frozenset(ack.objects)
             self._handle(
                 events.Acknowledged(
                     checkpoint_id=CheckpointId(ack.checkpoint_id),
@@ -246,8 +247,8 @@ class Control:
                     incarnation=Incarnation(ack.incarnation),
                     batch=BatchNumber(ack.batch),
                     manifest=ack.manifest,
-                    objects=frozenset(ack.objects),
-                    held=frozenset(ack.held),
+                    objects=objects,
+                    held=objects.union(ack.held),
                     sequence=ack.sequence,
                 )
             )

@@ -161,7 +161,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     """A TaskManager's part of a checkpoint is stored. Repeated until answered.
 
     `objects`: names that the manifest refers to (the manifest itself included);
-    `held`: everything its live logs and materializations still hold, a superset for its own objects.
+    `held`: what its live logs and materializations hold besides.
     """
 
     checkpoint_id: int

@@ -134,6 +134,7 @@ class CheckpointWork:
         of_subtasks = self._sizes(tables)
         incremental, full = (sum(each[place] for each in of_subtasks.values()) for place in (0, 1))
         sequence, held = self._held(cut)
+        named = set(objects)
         return Acknowledgement(
             checkpoint_id=cut.checkpoint_id,
             task_manager=self._task_manager,
@@ -141,7 +142,7 @@ class CheckpointWork:
             batch=cut.batch,
             manifest=name,
             objects=objects,
-            held=list(dict.fromkeys([*objects, *held])),
+            held=[name for name in dict.fromkeys(held) if name not in named],
             incremental_bytes=incremental,
             full_bytes=full,
             materialized_bytes=sum(part.length for table in tables for part in table.materialized),
