@@ -222,7 +222,7 @@ class Running:
         self.source.cycle.begin(rate, self.query.totals.rows)
         time.sleep(warmup_s)
         first, began_s, began_cpu_s = self.query.totals.rows, time.monotonic(), time.process_time()
-        first_checkpoint = len(self.query.checkpoints)
+        first_checkpoint = len(self.query.totals.checkpoints)
         while time.monotonic() < began_s + seconds:
             time.sleep(STEP_S * 5)
             self.upkeep()
@@ -230,7 +230,7 @@ class Running:
         seen.rows += self.query.totals.rows - first
         seen.seconds += time.monotonic() - began_s
         seen.cpu_s += time.process_time() - began_cpu_s
-        seen.checkpoints += self.query.checkpoints[first_checkpoint:]
+        seen.checkpoints += self.query.totals.checkpoints[first_checkpoint:]
 
     def rest(self) -> None:
         """No more updates, for now."""
@@ -245,15 +245,15 @@ class Running:
         """
         self.source.cycle.begin(rate, self.query.totals.rows)
         time.sleep(settle_s)
-        done = len(self.query.checkpoints)
-        self.until(lambda: len(self.query.checkpoints) > done, "a checkpoint")
+        done = len(self.query.totals.checkpoints)
+        self.until(lambda: len(self.query.totals.checkpoints) > done, "a checkpoint")
         before = len(self.query.restarts)
         for _ in range(0 if local else COPIES_PASSES):
             for copies in self.local_dir.glob("holdfast-copies-*/*/tm-*/*.*"):
                 copies.unlink(missing_ok=True)
         # At once before the loss: what is stored meanwhile would stand in line before what is restored.
         self.store.slow = True
-        restored_bytes = self.query.checkpoints[-1].full_bytes
+        restored_bytes = self.query.totals.checkpoints[-1].full_bytes
         began_s = time.monotonic()
         self.clusters[0].kill(0)
         self.until(lambda: len(self.query.restarts) > before, "a restart")

@@ -46,7 +46,7 @@ def status_of(query: hf.Query, size: int) -> Status:
         position=position,
         batches=len(query.totals.batch_ms),
         restarts=len(query.restarts),
-        checkpoints_ms=[checkpoint.duration_s * 1000 for checkpoint in query.checkpoints],
+        checkpoints_ms=[checkpoint.duration_s * 1000 for checkpoint in query.totals.checkpoints],
         task_managers=[task_manager["address"] for task_manager in query.taskManagers],
     )
 

@@ -81,8 +81,8 @@ def test_what_is_restored_is_exactly_the_cut_however_often_task_managers_are_kil
     rows = pairs(*((k % 11, k) for k in range(300)))
     for stop in (150, 300):
         feed.put(rows[stop - 150 : stop])
-        done = len(query.checkpoints)
-        until(lambda done=done: len(query.checkpoints) > done + 1)
+        done = len(query.totals.checkpoints)
+        until(lambda done=done: len(query.totals.checkpoints) > done + 1)
         clusters[0].kill(stop // 150 % 2)
     query.processAllAvailable()
     query.stop()
@@ -113,7 +113,7 @@ def test_a_commit_waits_until_the_cut_before_it_is_done_and_not_for_its_uploads(
     assert not promise.done()
     uploading.unlink()
     promise.result(30)
-    assert [each.batch for each in query.checkpoints] == [1]
+    assert [each.batch for each in query.totals.checkpoints] == [1]
     query.stop()
 
 

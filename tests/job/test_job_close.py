@@ -111,11 +111,11 @@ def test_what_no_checkpoint_holds_is_not_recorded_by_the_end() -> None:
     query = start(job, hf.processing_time())
     feed.put(ROWS)
     query.processAllAvailable()
-    recorded = len(query.checkpoints)
+    recorded = len(query.totals.checkpoints)
     feed.put(ROWS)
     until(lambda: query.totals.rows == 6)
     query.stop()
-    assert len(query.checkpoints) == recorded and len(calls.numbers) == 1
+    assert len(query.totals.checkpoints) == recorded and len(calls.numbers) == 1
     job = new_job(storage)
     job.read(feed).write(hf.CallbackSink(calls, name="out"))
     run(job)

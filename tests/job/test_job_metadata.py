@@ -74,7 +74,7 @@ def test_ten_checkpoints_a_second_for_ten_minutes_leave_small_records_and_a_shor
             until(lambda number=number: shown(query, "numberOfCompletedCheckpoints") == number)
             if number % LOOK_EVERY == 0:
                 (early if number <= CHECKPOINTS // 2 else late).look(store)
-        assert len(query.checkpoints) == CHECKPOINTS
+        assert len(query.totals.checkpoints) == CHECKPOINTS
     finally:
         query.stop()
     print(f"{CHECKPOINTS} checkpoints, {time.process_time() - begun_s:.0f} s of CPU; {early}; {late}")

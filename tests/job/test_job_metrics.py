@@ -150,11 +150,11 @@ def test_progress_has_state_by_operator_and_subtask(running: Running) -> None:
 def test_checkpoints_say_how_long_each_part_took(running: Running) -> None:
     running.feed_and_wait()
     running.query.trigger_checkpoint(30)
-    last = running.query.checkpoints[-1]
+    last = running.query.totals.checkpoints[-1]
     assert last.sync_s >= 0 and 0 < last.async_s <= last.duration_s and 0 <= last.start_delay_s <= last.duration_s
     assert 0 < last.incremental_bytes <= last.full_bytes
     metrics = running.feed_and_wait()["metrics"]
-    assert metrics["numberOfCompletedCheckpoints"] == len(running.query.checkpoints) - 1
+    assert metrics["numberOfCompletedCheckpoints"] == len(running.query.totals.checkpoints) - 1
     assert metrics["lastCheckpointDuration"] >= metrics["lastCheckpointAsyncDuration"] > 0
     assert metrics["lastCheckpointFullSize"] > 0 and metrics["checkpointDurations"]["count"] > 0
 
@@ -168,7 +168,7 @@ def test_prometheus_shows_the_same_in_seconds_and_bytes(running: Running) -> Non
     assert shown["holdfast_batches_total", ()] == metrics["numBatches"]
     assert shown["holdfast_uploads_total", ()] >= metrics["numberOfUploadRequests"] > 0
     assert shown["holdfast_last_checkpoint_duration_seconds", ()] == pytest.approx(
-        running.query.checkpoints[-1].duration_s
+        running.query.totals.checkpoints[-1].duration_s
     )
     labels = (("operator", "per-key"), ("subtask", "1"))
     assert shown["holdfast_state_rows", labels] == progress["stateOperators"][0]["customMetrics"]["stateRows.1"]

@@ -60,9 +60,9 @@ def test_nothing_is_visible_before_a_checkpoint_and_everything_after_one(fed):
     assert query.trigger_checkpoint(30) is None, "there is nothing to record yet"
     feed.put(ROWS)
     until(lambda: query.lastProgress is not None)
-    assert sink.rows() == [] and query.checkpoints == []
+    assert sink.rows() == [] and query.totals.checkpoints == []
     number = query.trigger_checkpoint(30)
-    assert [stats.number for stats in query.checkpoints] == [number]
+    assert [stats.number for stats in query.totals.checkpoints] == [number]
     until(lambda: newest(sink.rows(), "k") == {1: {"n": 2}, 2: {"n": 1}})
     assert query.trigger_checkpoint(30) == number, "no progress, no new record"
 
@@ -86,10 +86,10 @@ def test_the_trigger_of_checkpoints_can_be_changed_while_the_query_runs(fed):
     query, feed, sink = fed
     feed.put(ROWS)
     until(lambda: query.lastProgress is not None)
-    assert query.checkpoints == []
+    assert query.totals.checkpoints == []
     query.update(checkpoint=hf.CheckpointConfig(trigger=hf.every("10ms")))
     until(lambda: len(sink.rows()) == 2)
-    assert len(query.checkpoints) == 1
+    assert len(query.totals.checkpoints) == 1
 
 
 def test_a_clock_turned_by_hand_decides_when_checkpoints_are_due():
@@ -99,7 +99,7 @@ def test_a_clock_turned_by_hand_decides_when_checkpoints_are_due():
     query = start(job, hf.processing_time(), clock=clock)
     feed.put(ROWS)
     until(lambda: query.lastProgress is not None)
-    assert query.checkpoints == []
+    assert query.totals.checkpoints == []
     clock.advance(10)
     until(lambda: len(sink.rows()) == 3)
     query.stop()
@@ -141,7 +141,7 @@ def test_available_now_takes_a_final_checkpoint_under_any_policy():
     for trigger in (hf.manual(), hf.every("1h"), hf.cron("0 0 1 1 *")):
         job, sink = new_job(checkpoint=hf.CheckpointConfig(trigger=trigger)), hf.MemorySink()
         job.read(script(ROWS)).write(sink)
-        (final,) = run(job).checkpoints
+        (final,) = run(job).totals.checkpoints
         assert final.batch == 1
         assert len(sink.rows()) == 3
 

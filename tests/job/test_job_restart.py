@@ -329,7 +329,7 @@ def test_where_a_source_begins_is_recorded_before_its_first_row(tmp_path, again)
 
     file(0)
     query = start(job(), hf.processing_time())
-    until(lambda: query.checkpoints)
+    until(lambda: query.totals.checkpoints)
     assert query.totals.rows == 0
     file(1)
     until(lambda: query.totals.rows == 1)

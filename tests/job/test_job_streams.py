@@ -156,7 +156,7 @@ def test_a_callback_gets_rows_and_number_after_each_checkpoint():
     job = new_job()
     job.read(script(ROWS)).write(hf.CallbackSink(lambda table, number: calls.append((table.num_rows, number))))
     query = run(job)
-    assert calls == [(3, query.checkpoints[0].number)]
+    assert calls == [(3, query.totals.checkpoints[0].number)]
 
 
 def test_a_step_is_never_called_with_an_empty_batch():

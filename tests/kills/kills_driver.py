@@ -66,7 +66,7 @@ def main() -> int:
         except QueryFailed as error:
             print(f"failed {number}: {error}", flush=True)
             return FENCED if isinstance(error.__cause__, Fenced) else 1
-        print(f"done {number}, restarts {len(query.restarts)}, checkpoints {len(query.checkpoints)}", flush=True)
+        print(f"done {number}, restarts {len(query.restarts)}, checkpoints {len(query.totals.checkpoints)}", flush=True)
     spark.stop()
     return 0
 

@@ -24,7 +24,7 @@ job = hf.Job(spark, name="endless", storage=sys.argv[1], checkpoint=hf.Checkpoin
 ticks = job.read(hf.SequenceSource(rows_per_second=1000, name="ticks"))
 ticks.key_by("value").aggregate(n=hf.count(), name="counts").write(hf.NoopSink(name="nowhere"))
 query = job.start()
-while not query.checkpoints:
+while not query.totals.checkpoints:
     query.awaitTermination(0.05)
 print(query.lastProgress["sources"][0]["startOffset"]["0"])
 """

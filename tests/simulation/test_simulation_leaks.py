@@ -131,7 +131,7 @@ def test_a_store_that_never_answers_again_does_not_keep_threads_after_the_end(st
     with short_waits():
         store = FaultyStore(open_store(storage), break_down)
         query = start(counting(storage, tmp_path, rows=100_000), hf.processing_time(0), store=store)
-        until(lambda: query.checkpoints, lambda: query.status)
+        until(lambda: query.totals.checkpoints, lambda: query.status)
         broken.set()
         failed = query.totals.failed_checkpoints
         until(lambda: query.totals.failed_checkpoints > failed or not query.isActive, lambda: query.status)

@@ -184,14 +184,14 @@ def test_too_many_failed_checkpoints_restart_the_job_from_the_last_one_with_the_
     store = FaultyStore(open_store(storage), refuse)
     query = start(job, hf.processing_time(0), store=store, clock=HastyClock())
     try:
-        until(lambda: query.checkpoints, "a first checkpoint")
+        until(lambda: query.totals.checkpoints, "a first checkpoint")
         broken.set()
         until(lambda: query.restarts, "a restart")
         assert "2 checkpoints failed in a row" in query.restarts[0]
         assert query.totals.failed_checkpoints >= 2
         broken.clear()
-        before = len(query.checkpoints)
-        until(lambda: len(query.checkpoints) > before, "a checkpoint after it")
+        before = len(query.totals.checkpoints)
+        until(lambda: len(query.totals.checkpoints) > before, "a checkpoint after it")
     finally:
         broken.clear()
         query.stop()
@@ -220,7 +220,7 @@ def test_a_checkpoint_that_takes_too_long_is_given_up_and_the_next_one_completes
     )
     try:
         until(lambda: query.totals.failed_checkpoints, "a checkpoint that is given up")
-        until(lambda: query.checkpoints, "one that completes beside what is held up")
+        until(lambda: query.totals.checkpoints, "one that completes beside what is held up")
         opened.set()
         query.processAllAvailable()
         assert not query.restarts

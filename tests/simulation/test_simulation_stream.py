@@ -117,7 +117,7 @@ def test_batches_are_committed_while_a_checkpoint_is_held_up_in_the_store(store:
         until(lambda: gate_of_store.waiting, "an upload that waits")
         before = query.lastProgress["batchId"]  # type: ignore[index]
         until(lambda: query.lastProgress["batchId"] >= before + 50, "batches beside the upload")  # type: ignore[index]
-        assert not checkpoint.done() and not query.checkpoints
+        assert not checkpoint.done() and not query.totals.checkpoints
         gate_of_store.open()
         checkpoint.result(PATIENCE_S)
         record = newest(store)

@@ -110,7 +110,7 @@ def stopped_under(folder, kind, rows=ROWS):
     if kind == "busy":
         until((folder / "in the function").exists)
     else:
-        until(lambda: query.checkpoints)
+        until(lambda: query.totals.checkpoints)
     spark.stop()
     return how_it_ended(query, job)
 
@@ -119,7 +119,7 @@ def stopped_by_another_thread(folder):
     spark = new_session()
     job = new_job(spark, folder / "another", "another")
     query = job.start()
-    until(lambda: query.checkpoints)
+    until(lambda: query.totals.checkpoints)
     stopper = threading.Timer(0.3, spark.stop)
     stopper.start()
     found = how_it_ended(query, job)

@@ -29,6 +29,6 @@ def test_the_changelog_is_switched_between_starts_at_another_parallelism(spark, 
         stream = job.read(hf.SequenceSource(rows, splits=2, name="numbers")).map_batches(by_key, "k BIGINT, v BIGINT")
         stream.key_by("k").aggregate(total=hf.sum("v"), name="total").write(sink)
         query = run(job)
-        assert query.checkpoints[-1].materialized_bytes > 0 or on
-        assert query.checkpoints[-1].full_bytes == query.checkpoints[-1].materialized_bytes or on
+        assert query.totals.checkpoints[-1].materialized_bytes > 0 or on
+        assert query.totals.checkpoints[-1].full_bytes == query.totals.checkpoints[-1].materialized_bytes or on
         assert newest(sink) == {k: sum(range(k, rows, KEYS)) for k in range(KEYS)}
