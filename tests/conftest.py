@@ -13,8 +13,8 @@ def spark():
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Executors import the test modules, as a user's own modules are imported there.
-    modules = str(Path(__file__).parent / "spark")
-    os.environ["PYTHONPATH"] = os.pathsep.join([modules, os.environ.get("PYTHONPATH", "")])
+    modules = [str(Path(__file__).parent / "spark"), str(Path(__file__).parent)]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*modules, os.environ.get("PYTHONPATH", "")])
     session = (
         SparkSession.builder.master("local[4]")
         .appName("holdfast-tests")

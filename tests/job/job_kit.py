@@ -1,8 +1,7 @@
 """Helpers for the tests of jobs in process: new jobs on new storages, a source that tests feed, waiting."""
 
 import itertools
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -63,15 +62,6 @@ def newest(rows: Iterable[Mapping[str, Any]], *keys: str) -> dict[Any, dict[str,
         key = tuple(row[name] for name in keys)
         found[key[0] if len(keys) == 1 else key] = {name: row[name] for name in row if name not in keys}
     return found
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    deadline_s = time.monotonic() + WAIT_S_MAX
-    while not condition():
-        if time.monotonic() > deadline_s:
-            raise AssertionError("the condition did not come to hold")
-        time.sleep(0.002)
 
 
 class Feed(Source):

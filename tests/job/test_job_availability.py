@@ -7,12 +7,13 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from job_kit import SOON, Feed, new_job, pairs, script, store_of, until
+from job_kit import SOON, Feed, new_job, pairs, script, store_of
 
 import holdfast as hf
 from holdfast.availability import refusal
 from holdfast.testing import Boundaries, ManualClock, TestSource, run, start
 from holdfast.testing.local import LocalCluster
+from waiting import until
 
 SOFT = hf.SnapshotAvailability.SOFT_FAILURE
 HARD = hf.SnapshotAvailability.HARD_FAILURE

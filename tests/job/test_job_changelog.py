@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from job_kit import Feed, new_job, new_storage, newest, pairs, script, store_of, until
+from job_kit import Feed, new_job, new_storage, newest, pairs, script, store_of
 
 import holdfast as hf
 from holdfast import failpoints
@@ -10,6 +10,7 @@ from holdfast.formats.handles import TableHandle
 from holdfast.formats.manifests import load_manifests
 from holdfast.journal.fence import journal_numbers, newest_checkpoint, read_record
 from holdfast.testing import run, start
+from waiting import until
 
 BACKENDS = [hf.HashMapState(), hf.RocksDBState(), hf.RocksDBState(cache_max_entries=5)]
 OFTEN = hf.every("5ms")

@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
-from job_kit import Feed, new_job, new_storage, pairs, script, store_of, until
+from job_kit import Feed, new_job, new_storage, pairs, script, store_of
 
 import holdfast as hf
 from holdfast.maintenance.verify import verify
 from holdfast.testing import run, start
+from waiting import until
 
 ROWS = pairs((1, 10), (2, 20), (1, 30))
 

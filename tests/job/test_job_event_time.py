@@ -6,12 +6,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from job_kit import SOON, Feed, new_job, new_storage, script, tuples, until
+from job_kit import SOON, Feed, new_job, new_storage, script, tuples
 
 import holdfast as hf
 from holdfast.clock import ManualClock
 from holdfast.testing import run, start
 from holdfast.testing.source import Abort, Eof, TestSource
+from waiting import until
 
 EVENTS = "k BIGINT, at TIMESTAMP"
 OUT = "k BIGINT, second BIGINT"

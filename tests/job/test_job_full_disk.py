@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from job_kit import until
 
 import holdfast as hf
 from holdfast.query import Query
 from holdfast.testing import start
+from waiting import until
 
 DISK = "4m"
 KEYS = 200

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_kit import Feed, new_job, new_storage, pairs, store_of, until
+from job_kit import Feed, new_job, new_storage, pairs, store_of
 from typer.testing import CliRunner
 
 import holdfast as hf
@@ -15,6 +15,7 @@ from holdfast.storage import names
 from holdfast.testing import FaultyStore, start
 from holdfast.testing.local import LocalCluster
 from holdfast.testing.stores import Fault
+from waiting import until
 
 SOFT = hf.SnapshotAvailability.SOFT_FAILURE
 

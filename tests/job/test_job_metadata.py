@@ -7,12 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from job_kit import Feed, new_job, store_of, until
+from job_kit import Feed, new_job, store_of
 
 import holdfast as hf
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 from holdfast.testing import ManualClock, start
+from waiting import until
 
 MINUTES, PER_SECOND = 10, 10
 CHECKPOINTS = MINUTES * 60 * PER_SECOND

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from job_kit import Feed, new_job, pairs, store_of, until
+from job_kit import Feed, new_job, pairs, store_of
 from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast as hf
@@ -19,6 +19,7 @@ from holdfast.metrics import Histogram, quantile
 from holdfast.query import Query
 from holdfast.testing import start
 from holdfast.testing.local import LocalCluster
+from waiting import until
 
 ROWS = pairs((1, 10), (2, 20), (1, 30), (3, 1), (4, 1), (5, 1))
 

@@ -3,10 +3,11 @@
 import threading
 
 import pytest
-from job_kit import Feed, new_job, new_storage, newest, pairs, script, tuples, until
+from job_kit import Feed, new_job, new_storage, newest, pairs, script, tuples
 
 import holdfast as hf
 from holdfast.testing import ManualClock, run, start
+from waiting import until
 
 ROWS = pairs((1, 10), (2, 20), (1, 5))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from job_kit import Feed, new_job, new_storage, newest, until
+from job_kit import Feed, new_job, new_storage, newest
 
 import holdfast as hf
 from holdfast import failpoints
@@ -25,6 +25,7 @@ from holdfast.storage.store import ObjectStore, open_store
 from holdfast.taskmanager.hosting import Hosted
 from holdfast.testing import FaultyStore, start
 from holdfast.testing.local import LocalCluster
+from waiting import until
 
 BACKENDS = [hf.HashMapState(), hf.RocksDBState(cache_max_entries=20)]
 LOG_ALONE, MATERIALIZED = 64, 2

@@ -4,13 +4,14 @@ from typing import ClassVar
 
 import pyarrow as pa
 import pytest
-from job_kit import Feed, new_job, new_storage, newest, pairs, script, store_of, tuples, until
+from job_kit import Feed, new_job, new_storage, newest, pairs, script, store_of, tuples
 
 import holdfast as hf
 from holdfast.sinks.base import Sink
 from holdfast.sources.sequence import SequenceEnumerator
 from holdfast.storage.store import ObjectStore
 from holdfast.testing import run, start
+from waiting import until
 
 ROWS = pairs((1, 10), (2, 20), (1, 5))
 MORE = pairs((1, 1), (3, 3))

@@ -1,7 +1,6 @@
 """Senders as the JobMaster runs them: slots given up for a TaskManager, and taken again."""
 
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from holdfast.ids import ProcessId
 from holdfast.jobmaster.cluster import LevelRun, StartProcess
 from holdfast.jobmaster.senders import Senders
 from holdfast.protocol.taskmanager import ExchangeRoutes, Registration
+from waiting import until
 
 WAIT_S_MAX = 10.0
 
@@ -59,13 +59,6 @@ class Slots:
     def run_level(self, run: LevelRun) -> list[UnitResult]:
         self.in_spark.append([unit.unit for unit in run.units])
         return [UnitResult(unit.unit, unit.leg, "spark") for unit in run.units]
-
-
-def until(condition: Any) -> None:
-    deadline_s = time.monotonic() + WAIT_S_MAX
-    while not condition():
-        assert time.monotonic() < deadline_s, "waited in vain"
-        time.sleep(0.001)
 
 
 def level(units: int) -> LevelRun:

@@ -5,10 +5,11 @@ import pickletools
 from pathlib import Path
 
 import pyarrow as pa
-from job_kit import Feed, new_job, store_of, until
+from job_kit import Feed, new_job, store_of
 
 import holdfast as hf
 from holdfast.testing import start
+from waiting import until
 
 SOURCES = Path(hf.__file__).parent
 

@@ -4,12 +4,13 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
-from job_kit import SOON, WAIT_S_MAX, Feed, new_job, new_storage, script, tuples, until
+from job_kit import SOON, WAIT_S_MAX, Feed, new_job, new_storage, script, tuples
 
 import holdfast as hf
 from holdfast.clock import ManualClock
 from holdfast.testing import run, start
 from holdfast.testing.source import Abort, TestSource
+from waiting import until
 
 EVENTS = "k BIGINT, at TIMESTAMP"
 OUT = "k BIGINT, second BIGINT, n BIGINT"

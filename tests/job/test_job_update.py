@@ -4,13 +4,14 @@ import logging
 from typing import Any
 
 import pytest
-from job_kit import Feed, new_job, new_storage, pairs, store_of, until
+from job_kit import Feed, new_job, new_storage, pairs, store_of
 
 import holdfast as hf
 from holdfast.journal.fence import journal_numbers, read_record
 from holdfast.journal.records import CheckpointRecord
 from holdfast.testing import start
 from holdfast.testing.local import LocalCluster
+from waiting import until
 
 
 def fed(storage: str | None = None, **settings: Any) -> tuple[hf.Job, Feed]:

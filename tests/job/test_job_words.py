@@ -6,10 +6,11 @@ import traceback
 
 import pyarrow as pa
 import pytest
-from job_kit import Feed, new_job, new_storage, pairs, script, until
+from job_kit import Feed, new_job, new_storage, pairs, script
 
 import holdfast as hf
 from holdfast.testing import Abort, run, start
+from waiting import until
 
 ROWS = pairs((1, 10), (2, 20), (1, 5))
 

@@ -6,8 +6,7 @@ import random
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,10 @@ import psutil
 from kills_pipelines import Shape
 
 from holdfast import failpoints
+from waiting import until
 
 HERE = Path(__file__).parent
 WAIT_S = 240.0
-
-
-def until(condition: Callable[[], object], what: Callable[[], object], timeout_s: float = WAIT_S) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"waited in vain: {what()}"
-        time.sleep(0.01)
 
 
 class DriverProcess:

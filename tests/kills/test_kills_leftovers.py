@@ -1,7 +1,6 @@
 """What the dead have left is found and deleted while the job goes on. In process."""
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from holdfast import failpoints
 from holdfast.jobmaster.janitor import Janitor
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore, open_store
+from waiting import until
 
 SHAPE = Shape("every", "parquet", rows=2400, rows_per_batch=40, interval_s=0.005)
 LARGE = replace(SHAPE, rows=60_000, rows_per_batch=30_000, keys=20_000, parallelism=1, task_managers=1)
@@ -24,13 +24,6 @@ LARGE = replace(SHAPE, rows=60_000, rows_per_batch=30_000, keys=20_000, parallel
 def _disarmed():
     yield
     failpoints.disarm()
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline_s, "the condition did not come about"
-        time.sleep(0.005)
 
 
 def staged(folder: Path) -> list[str]:

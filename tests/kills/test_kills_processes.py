@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from kills_driver import FENCED
 from kills_pipelines import Shape, check
-from kills_processes import DriverProcess, until
+from kills_processes import WAIT_S, DriverProcess
 
 from holdfast.journal.fence import journal_numbers, read_record
 from holdfast.storage.store import ObjectStore, open_store
+from waiting import until
 
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(600)]
 
@@ -98,9 +99,9 @@ def test_a_driver_that_stood_still_while_another_took_over_is_fenced_and_changes
             tmp_path, {job: shape}, name="second", armed={"journal.takeover.listed": hold(tmp_path)}
         ) as second,
     ):
-        until(lambda: first.ended or newest(job) >= 3, first.text)
+        until(lambda: first.ended or newest(job) >= 3, first.text, WAIT_S)
         first.suspend()
-        until(lambda: second.ended or (tmp_path / "held").exists(), second.text)
+        until(lambda: second.ended or (tmp_path / "held").exists(), second.text, WAIT_S)
         (tmp_path / "held").unlink()
         second.finish()
         check(shape, job)

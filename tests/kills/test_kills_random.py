@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 from kills_pipelines import check, random_shape
-from kills_processes import DriverProcess, until
+from kills_processes import DriverProcess
 
 from holdfast import failpoints
+from waiting import until
 
 pytestmark = [pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(7200)]
 

@@ -1,7 +1,6 @@
 """While a job runs, what its dead left and what landed late is found by a later sweep; what is needed stays."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,7 @@ from holdfast.storage import names
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing import ManualClock, start
 from holdfast.testing.local import LocalCluster
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline_s, "the condition did not come about"
-        time.sleep(0.002)
+from waiting import until
 
 
 class Running:

@@ -2,8 +2,6 @@
 
 import gc
 import threading
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -16,15 +14,9 @@ from holdfast import errors
 from holdfast.storage.store import open_store
 from holdfast.testing import Abort, Fault, FaultyStore, TestSource, run, start
 from holdfast.testing.local import LocalCluster
+from waiting import until
 
 PATIENCE_S = 20.0
-
-
-def until(condition: Callable[[], object], what: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"waited in vain: {what()}"
-        time.sleep(0.001)
 
 
 def open_files() -> set[str]:

@@ -1,8 +1,7 @@
 """Limits of a running job: sinks that lag or refuse, checkpoints that fail or take too long, batches tried again."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from uuid import uuid4
 
 import pyarrow as pa
@@ -17,18 +16,12 @@ from holdfast.storage import names
 from holdfast.storage.store import open_store
 from holdfast.testing import Fault, FaultyStore, SlowStore, run, start
 from holdfast.testing.local import LocalCluster
+from waiting import until
 
 PATIENCE_S = 20.0
 Rows = list[dict[str, int]]
 to_fail: list[Exception] = []
 """What the next batches raise that pass through `_fail`."""
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"waited in vain: {what}"
-        time.sleep(0.001)
 
 
 @pytest.fixture(autouse=True)

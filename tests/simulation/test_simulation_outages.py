@@ -10,13 +10,13 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 from simulation_kit import HastyClock, short_waits
-from test_simulation_limits import until
 
 import holdfast as hf
 from holdfast.errors import HoldfastError, ObjectNotFound, StorageError, UserFunctionError
 from holdfast.jobmaster.outages import is_outage
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing import Fault, FaultyStore, start
+from waiting import until
 
 KEYS = 3
 

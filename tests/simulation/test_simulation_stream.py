@@ -1,8 +1,7 @@
 """Checkpoints do not stop the stream: batches go on while one uploads, and a cut does not wait for a batch."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from uuid import uuid4
 
@@ -16,6 +15,7 @@ from holdfast.graph.build import build_program
 from holdfast.journal.records import CheckpointRecord
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing import SlowStore, start
+from waiting import until
 
 KEYS = 7
 ROWS = 10
@@ -59,13 +59,6 @@ def open_gate() -> Iterator[None]:
 @pytest.fixture
 def store() -> ObjectStore:
     return open_store(f"memory://stream/{uuid4().hex}")
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"waited in vain: {what}"
-        time.sleep(0.001)
 
 
 def counting(store: ObjectStore) -> hf.Job:

@@ -1,8 +1,7 @@
 """Helpers for the tests on Spark: jobs on a folder of the test, files to read, waiting."""
 
 import itertools
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +49,6 @@ def tuples(sink: hf.MemorySink) -> list[tuple[Any, ...]]:
 def newest(sink: hf.MemorySink) -> dict[Any, Any]:
     """The last value of each key, of rows (key, value)."""
     return dict(tuple(row.values()) for row in sink.rows())
-
-
-def until(condition: Callable[[], bool], seconds: float = WAIT_S_MAX) -> None:
-    """Wait for a condition."""
-    deadline_s = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline_s:
-            raise AssertionError("the condition did not come to hold")
-        time.sleep(0.01)
 
 
 def kill_task_manager(query: hf.Query, number: int) -> None:

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_kit import kill_task_manager, new_job, until, write_rows
+from spark_kit import kill_task_manager, new_job, write_rows
 
 import holdfast as hf
+from waiting import until
 
 pytestmark = pytest.mark.spark
 

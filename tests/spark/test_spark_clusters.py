@@ -14,7 +14,8 @@ from pathlib import Path
 import pyspark
 import pytest
 from cluster_script import KEYS, ROWS
-from spark_kit import until
+
+from waiting import until
 
 SPARK_HOME = Path(pyspark.__file__).parent
 SCRIPT = Path(__file__).parent / "cluster_script.py"

@@ -1,12 +1,13 @@
 """The end of a TaskManager: noticed as its connection breaks, and reported with the cause that Spark knows."""
 
 import pytest
-from spark_kit import kill_task_manager, new_job, until
+from spark_kit import kill_task_manager, new_job
 from test_spark_streams import numbers
 
 import holdfast as hf
 from holdfast.spark import hosting
 from holdfast.spark.failures import cause_of_death
+from waiting import until
 
 KILLED = "its Python worker process was killed, or it crashed"
 WORKER_GONE = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting …\n\tat …"

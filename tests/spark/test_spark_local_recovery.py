@@ -1,9 +1,10 @@
 """Local recovery on Spark: a TaskManager that takes the place of a killed one reads what that one left on the disk."""
 
 import pytest
-from spark_kit import kill_task_manager, new_job, newest, until, write_rows
+from spark_kit import kill_task_manager, new_job, newest, write_rows
 
 import holdfast as hf
+from waiting import until
 
 KEYS = 500
 BACKENDS = [hf.HashMapState(), hf.RocksDBState(cache_max_entries=50)]

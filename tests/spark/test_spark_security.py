@@ -5,11 +5,12 @@ import psutil
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from spark_kit import new_job, newest, until
+from spark_kit import new_job, newest
 from test_spark_streams import numbers
 
 import holdfast as hf
 from holdfast.taskmanager.security import connect, new_secret
+from waiting import until
 
 ACTIONS = [
     *("deploy", "process", "commit", "abort", "release", "cut", "complete", "abort_checkpoint"),

@@ -9,9 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from spark_kit import kill_task_manager, new_job, newest, run, senders, until, write_rows
+from spark_kit import kill_task_manager, new_job, newest, run, senders, write_rows
 
 import holdfast as hf
+from waiting import until
 
 IDLE_S = 3.0
 IDLE_SHARE_MAX = 0.03

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from spark_kit import until
 
 from holdfast.spark import slots as waiting
+from waiting import until
 
 
 class Elsewhere:

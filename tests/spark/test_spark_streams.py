@@ -8,9 +8,10 @@ import pytest
 import spark_kit
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from spark_kit import new_job, newest, run, tuples, until, write_rows
+from spark_kit import new_job, newest, run, tuples, write_rows
 
 import holdfast as hf
+from waiting import until
 
 
 @pytest.fixture(autouse=True, params=[0, None], ids=["short jobs", "senders that stay"])

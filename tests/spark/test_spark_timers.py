@@ -7,12 +7,13 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pyarrow as pa
 import pytest
-from spark_kit import kill_task_manager, new_job, run, tuples, until, write_rows
+from spark_kit import kill_task_manager, new_job, run, tuples, write_rows
 
 import holdfast as hf
 from holdfast.sinks.memory import MemorySink
 from holdfast.testing import TestSource
 from holdfast.testing import run as run_in_process
+from waiting import until
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 WINDOW_S = 10

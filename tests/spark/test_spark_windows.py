@@ -5,10 +5,11 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from spark_kit import kill_task_manager, new_job, until, write_rows
+from spark_kit import kill_task_manager, new_job, write_rows
 
 import holdfast as hf
 from holdfast.sinks.memory import MemorySink
+from waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -1,6 +1,5 @@
 """What the tests of this folder share: a TaskManager with a counting operator, a JobMaster that notes, and senders."""
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +43,7 @@ from holdfast.state.table import StateTable
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.taskmanager import TaskManager
+from waiting import until
 
 JOB = "0123456789abcdef" * 2
 MAX_PARALLELISM = 128
@@ -54,15 +54,6 @@ SECRET = "the secret of these tests, the same in every process"
 
 def rows(*keys: int | None) -> pa.RecordBatch:
     return pa.record_batch([pa.array(keys, pa.int64())], schema=INPUT)
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    """Wait for a condition that another thread brings about."""
-    tick, waited = threading.Event(), 0.0
-    while not condition():
-        tick.wait(0.005)
-        waited += 0.005
-        assert waited < timeout_s, "the condition did not come about"
 
 
 class NotingJobMaster:

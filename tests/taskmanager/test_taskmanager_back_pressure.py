@@ -4,12 +4,13 @@ import threading
 
 import msgspec
 import pytest
-from taskmanager_world import HOOKS, World, until
+from taskmanager_world import HOOKS, World
 
 from holdfast.changelog_config import ChangelogConfig, RetryPolicy
 from holdfast.errors import StaleCall
 from holdfast.storage.store import open_store
 from holdfast.testing.stores import Fault, FaultyStore
+from waiting import until
 
 
 class Held:

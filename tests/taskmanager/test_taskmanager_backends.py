@@ -3,9 +3,10 @@
 import itertools
 
 import pytest
-from taskmanager_world import World, counting, program, until
+from taskmanager_world import World, counting, program
 
 from holdfast.settings import RocksDBState
+from waiting import until
 
 
 @pytest.fixture

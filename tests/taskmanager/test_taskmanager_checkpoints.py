@@ -1,11 +1,12 @@
 import threading
 
 import pytest
-from taskmanager_world import HOOKS, NotingJobMaster, World, until
+from taskmanager_world import HOOKS, NotingJobMaster, World
 
 from holdfast import failpoints
 from holdfast.errors import CheckpointFailed, HoldfastError, StorageError
 from holdfast.materialize.keyed_state import KeyedState
+from waiting import until
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from taskmanager_world import SECRET, NotingJobMaster, World, until
+from taskmanager_world import SECRET, NotingJobMaster, World
 
 from holdfast.clock import ManualClock
 from holdfast.ids import ProcessId, Role
@@ -11,6 +11,7 @@ from holdfast.jobmaster.server import JobMasterServer
 from holdfast.protocol.taskmanager import ExchangeRoute
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.main import run_task_manager
+from waiting import until
 
 
 class Running:

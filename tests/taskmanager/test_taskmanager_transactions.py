@@ -2,12 +2,13 @@ import threading
 
 import pyarrow as pa
 import pytest
-from taskmanager_world import HOOKS, JOB, World, counting, program, rows, until
+from taskmanager_world import HOOKS, JOB, World, counting, program, rows
 
 from holdfast import failpoints
 from holdfast.errors import HoldfastError, StaleCall, StateTooLarge, TaskManagerLost
 from holdfast.protocol.streams import Streams
 from holdfast.protocol.taskmanager import ExchangeTag, ProcessRequest
+from waiting import until
 
 
 @pytest.fixture(autouse=True)
