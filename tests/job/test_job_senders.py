@@ -10,9 +10,10 @@ import holdfast as hf
 from holdfast.clock import ManualClock
 from holdfast.exchange.resident import Order
 from holdfast.exchange.task import LevelRequest, UnitResult
+from holdfast.execution import events
 from holdfast.graph.build import build_program
 from holdfast.graph.plan import Unit
-from holdfast.ids import ProcessId
+from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.cluster import LevelRun, StartProcess
 from holdfast.jobmaster.senders import Senders
 from holdfast.protocol.taskmanager import ExchangeRoutes, Registration
@@ -61,6 +62,27 @@ class Slots:
         return [UnitResult(unit.unit, unit.leg, "spark") for unit in run.units]
 
 
+class Starter:
+    """The machine's part: senders that are wanted and not there are started, each under a new incarnation."""
+
+    def __init__(self) -> None:
+        self.senders: Senders | None = None
+        self._wanted = 0
+        self._there: dict[int, ProcessId] = {}
+        self._incarnation = 0
+
+    def tell(self, event: events.Event) -> None:
+        if isinstance(event, events.Lost) and self._there.get(event.process.number) == event.process:
+            del self._there[event.process.number]
+        if isinstance(event, events.Wanted):
+            self._wanted = event.count
+        for number in set(range(self._wanted)) - self._there.keys():
+            self._incarnation += 1
+            self._there[number] = ProcessId(Role.SENDER, number, self._incarnation)
+            assert self.senders is not None
+            threading.Thread(target=self.senders.start, args=(self._there[number],)).start()
+
+
 def level(units: int) -> LevelRun:
     request = LevelRequest("job", 1, 1, 1, 0)
     return LevelRun(request, [Unit(number, 0) for number in range(units)], ExchangeRoutes("job", [], [], 8), "push")
@@ -71,7 +93,11 @@ def senders_on(cluster: Any) -> Senders:
     numbers = job.read(hf.SequenceSource(8)).map_batches(lambda batch: batch, pa.schema([("value", pa.int64())]))
     numbers.write(hf.NoopSink())
     program = build_program(job.declared, lambda fn, schema: schema, None)
-    return Senders(cluster, program, ManualClock(), 30.0)
+    starter = Starter()
+    starter.senders = Senders(cluster, program, ManualClock(), starter.tell, 30.0)
+    starter.tell(events.Wanted(Role.SENDER, cluster.residents))
+    until(lambda: len(cluster.started) == cluster.residents, "the start of all senders")
+    return starter.senders
 
 
 def register(senders: Senders, cluster: Slots, *numbers: int) -> None:
@@ -83,7 +109,6 @@ def register(senders: Senders, cluster: Slots, *numbers: int) -> None:
 def test_a_sender_gives_its_slot_up_for_a_task_manager_and_is_started_again_when_there_is_room():
     cluster = Slots()
     senders = senders_on(cluster)
-    senders.start_missing()
     register(senders, cluster, 0, 1)
     cluster.fit = 0
     senders.make_room(task_managers_missing=False)
@@ -105,7 +130,6 @@ def test_a_run_that_was_cancelled_is_not_waited_for():
     cluster = Slots()
     cluster.cancel = lambda run: None  # type: ignore[attr-defined]
     senders = senders_on(cluster)
-    senders.start_missing()
     errors: list[Exception] = []
 
     def run() -> None:

@@ -80,7 +80,7 @@ def test_totals_show_figures_and_no_lists():
     assert (totals.batches, totals.completed_checkpoints) == (len(totals.batch_rows), len(totals.checkpoints))
     assert repr(totals) == (
         f"Totals(rows=6, bad_rows=0, batches={totals.batches}, completed_checkpoints={totals.completed_checkpoints}, "
-        "failed_checkpoints=0, aborted_checkpoints=0)"
+        "failed_checkpoints=0, aborted_checkpoints=0, refused_checkpoints=0)"
     )
 
 
