@@ -35,7 +35,20 @@ QUICK = {
 """Those that show within a few seeds."""
 
 
+def _late_groups(drawn: Settings) -> bool:
+    """Groups wait for later records: their target fails now and then."""
+    return drawn.callback_errors > 0 and drawn.sinks["counts"] == "callback"
+
+
+def _changing_layouts(drawn: Settings) -> bool:
+    """Groups may wait in a start for another one with other folders."""
+    return drawn.sinks["counts"] == "parquet" and len({life.partitioned for life in drawn.lives}) > 1
+
+
 MATTERS: dict[str, Callable[[Settings], bool]] = {
+    "a group is published under a later number": _late_groups,
+    "records drop what is not published yet": _late_groups,
+    "a group is published by the settings of today": _changing_layouts,
     "a query ends at the first failure of its store": lambda drawn: any(life.outages for life in drawn.lives),
     "outages of the store add up": lambda drawn: any(len(life.outages) > 1 for life in drawn.lives),
     "a query waits for its store for ever": lambda drawn: any(life.outlasted for life in drawn.lives),
