@@ -57,9 +57,8 @@ FILES_PER_SUBTASK = 80
 LOG_PIECES_MAX = 64
 NEW_FILES_SHARE = 5
 """A materialization replaces one file in so many."""
-ROWS_PER_SECTION = 1000
 BUCKETS = 10
-COMMITTABLE = encode(StagedParquet(ROWS_PER_SECTION, 80_000, 123_456_789, "staged/" + "x" * 80, ""))
+COMMITTABLE = encode(StagedParquet(1000, 80_000, 123_456_789, "staged/" + "x" * 80, ""))
 
 _encode = msgspec.msgpack.encode
 _decode = msgspec.msgpack.decode
@@ -252,12 +251,10 @@ class StandInTaskManager:
         return LogPiece(name, 8_000 * sqn, 8_000, sqn, sqn + 1, start, stop)
 
     def _process_level(self, request: ProcessRequest) -> ProcessResult:
+        rows = -(-sum(stream.rows for stream in request.streams) // len(self._subtasks))
         timers = Timers(request.batch_time_us + 60_000_000, None, 0)
         return ProcessResult(
-            [
-                SubtaskResult(each.operator, each.subtask, ROWS_PER_SECTION, ROWS_PER_SECTION, timers=timers)
-                for each in self._subtasks
-            ]
+            [SubtaskResult(each.operator, each.subtask, rows, rows, timers=timers) for each in self._subtasks]
         )
 
     def _commit(self, _: Any) -> CommitAnswer:
@@ -321,7 +318,7 @@ class StandInTaskManager:
 
 
 class StandInSender:
-    """Implements `SenderGateway`: each unit sends to every subtask, or stages one file."""
+    """Implements `SenderGateway`: a unit sends its rows to TaskManagers, or stages one file."""
 
     def __init__(self, cluster: "StandInCluster", process: ProcessId) -> None:
         self._cluster = cluster
@@ -350,9 +347,16 @@ class StandInSender:
         rows = sum(read.rows for read in unit.reads)
         if not isinstance(leg.target, OperatorTarget):
             return UnitResult(unit.unit, leg.index, attempt, rows, committables=[COMMITTABLE], event_times=times)
-        claims = [(route.task_manager, ROWS_PER_SECTION, 0xDEADBEEF) for route in order.routes.routes]
-        sent = Sent.of(claims)
+        sent = self._sent(unit, rows, order)
         return UnitResult(unit.unit, leg.index, attempt, rows, sent, event_times=times)
+
+    def _sent(self, unit: Unit, rows: int, order: Order) -> Sent:
+        """The rows are spread over all TaskManagers; a few rows reach a few of them."""
+        routes = order.routes.routes
+        reached = min(len(routes), max(1, rows))
+        first = 7 * unit.unit
+        chosen = sorted(routes[(first + step) % len(routes)].task_manager for step in range(reached))
+        return Sent.of([(task_manager, max(1, rows // reached), 0xDEADBEEF) for task_manager in chosen])
 
 
 @dataclass
