@@ -1,10 +1,11 @@
-"""Runs one batch: push → process → pull, level by level; then commits it. A transaction: all of it, or nothing.
+"""Execution of a batch: push → process → pull, level by level, then commit. A transaction: all or nothing.
 
     level 0     units read splits          → operators of level 1, sinks
     level n     units pull from operators  → operators of level n + 1, sinks
     commit      once every operator has processed and everything is staged
 
-Owns no retries: an error leaves the batch uncommitted, and the execution machine has it undone on the TaskManagers.
+This module does not retry: an error leaves the batch uncommitted, and the execution machine has it undone on the
+TaskManagers.
 """
 
 import time
@@ -36,12 +37,13 @@ from holdfast.sources.base import BadRow
 from holdfast.storage.store import ObjectStore
 
 OPERATOR_UNIT = 1_000_000
-"""Dead letters of operators are staged by the JobMaster as units from here on, apart from those of tasks."""
+"""Number of the first unit for operators' dead letters, which the JobMaster stages; tasks use lower numbers."""
 
 
 @dataclass
 class BatchOutcome:
-    """What a batch did so far; `committables` per sink in unit order, also for batches that fail (to be dropped)."""
+    """Results of a batch so far; `committables` per sink in unit order. A failed batch's committables are to be
+    dropped."""
 
     rows_in: int = 0
     rows_by_source: dict[str, int] = field(default_factory=dict)
@@ -50,19 +52,20 @@ class BatchOutcome:
     committables: dict[str, list[bytes]] = field(default_factory=dict)
     durations_ms: dict[str, float] = field(default_factory=dict)
     event_times: dict[str, dict[str, int]] = field(default_factory=dict)
-    """By watermark: the newest event time of each split."""
+    """Newest event time of each split, by watermark."""
     timers: dict[str, list[Timers]] = field(default_factory=dict)
-    """By operator: what is left of the timers of each subtask."""
+    """Remaining timers of each subtask, by operator."""
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
-    """By TaskManager: what it reported with its commit."""
+    """Metrics that each TaskManager reported with its commit, by TaskManager."""
     refusals: list[Refusal] = field(default_factory=list)
-    """The operators that refuse a cut after this batch."""
+    """Operators that refuse a cut after this batch."""
     committing: bool = False
-    """From here on some TaskManagers may have committed: an error is no longer undone, but restored from."""
+    """True once some TaskManagers may have committed: an error then leads to a restart from a checkpoint instead of an
+    undo."""
 
     @property
     def fired(self) -> int:
-        """Timers that fired, and expired values that were removed."""
+        """Number of timers that fired and of expired values that were removed."""
         return sum(each.fired + each.expired for found in self.timers.values() for each in found)
 
     def note_event_times(self, watermark: str, newest: Mapping[str, int]) -> None:
@@ -79,7 +82,7 @@ class BatchOutcome:
 
 @dataclass(frozen=True)
 class BatchRunner:
-    """Runs batches under one run number and one set of TaskManagers; made anew after every change of either."""
+    """Runs batches under a run number and a set of TaskManagers; made anew after every change of either."""
 
     job_id: str
     epoch: int
@@ -90,12 +93,12 @@ class BatchRunner:
     routes: ExchangeRoutes
     store: ObjectStore
     combine: bool
-    """Whether senders may combine rows."""
+    """True if senders may combine rows."""
     before_commit: Callable[[], None]
-    """Waits for what has to come before a commit; raises where there is to be none."""
+    """Waits for everything that must precede a commit; raises if there is to be no commit."""
 
     def execute(self, plan: Plan, outcome: BatchOutcome) -> None:
-        """Process and stage everything. `outcome` is filled as it goes, so that a failed batch's files are known."""
+        """Process and stage everything. `outcome` is filled step by step, so that a failed batch's files are known."""
         arrived: dict[int, list[SentUnit]] = {}
         started_s = time.monotonic()
         self._run_level(plan, 0, self._source_units(plan), arrived, outcome)
@@ -111,7 +114,8 @@ class BatchRunner:
             outcome.time("pull", started_s)
 
     def commit(self, plan: Plan, outcome: BatchOutcome) -> None:
-        """Commit what was processed. Where it fails, `outcome.committing` says whether some may have committed."""
+        """Commit the processed batch. If that fails, `outcome.committing` is true if some TaskManagers may have
+        committed."""
         failpoints.hit("jobmaster.commit.before")
         started_s = time.monotonic()
         if self.program.levels:
@@ -138,7 +142,7 @@ class BatchRunner:
     def _run_level(
         self, plan: Plan, level: int, units: list[Unit], arrived: dict[int, list[SentUnit]], outcome: BatchOutcome
     ) -> None:
-        """Run the units; what they sent waits in `arrived` for the level of the operator it was sent to."""
+        """Run the units. Streams that they sent wait in `arrived` for the level of their operator."""
         if not units:
             return
         failpoints.hit("jobmaster.level.before")
@@ -172,14 +176,14 @@ class BatchRunner:
             outcome.add(DEAD_LETTERS, result.dead_letters)
 
     def _count_source(self, leg: Leg, source: str, rows: int, outcome: BatchOutcome) -> None:
-        """A source read by several branches counts once: by its first leg."""
+        """Count the rows of a source read by several branches once, by its first leg."""
         first = next(other.index for other in self.program.legs if other.origin == leg.origin)
         if leg.index == first:
             outcome.rows_in += rows
             outcome.rows_by_source[source] = outcome.rows_by_source.get(source, 0) + rows
 
     def _process(self, plan: Plan, level: int, sent: list[SentUnit], outcome: BatchOutcome) -> list[Unit]:
-        """Have every TaskManager process a level; returns the units that pull what came out."""
+        """Have every TaskManager process a level; return the units that pull the output."""
 
         streams = by_task_manager(sent)
 

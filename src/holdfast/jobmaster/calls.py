@@ -1,4 +1,4 @@
-"""Calls under way, as the execution machine is told of them: it knows how long each may take."""
+"""Calls in progress, reported to the execution machine, which knows how long each may take."""
 
 import itertools
 import time
@@ -13,21 +13,21 @@ from holdfast.ids import ProcessId
 
 
 class Calls:
-    """Thread-safe."""
+    """Reporter of calls. Thread-safe."""
 
     def __init__(self, tell: Callable[[events.Event], None]) -> None:
         self._tell = tell
         self._numbers = itertools.count(1)
 
     def pending(self, answer: "Future[Any]", step: Step, about: str, began_s: float, process: ProcessId) -> None:
-        """A call to a process that began some time ago has no answer yet."""
+        """Report a call to a process that began some time ago and has no answer yet."""
         number = next(self._numbers)
         self._tell(events.CallBegan(number, step, about, began_s, process))
         answer.add_done_callback(lambda _: self._tell(events.CallEnded(number)))
 
     @contextmanager
     def under_way(self, step: Step, about: str) -> Iterator[None]:
-        """A call that concerns no single process."""
+        """Report a call that concerns no single process, for the time of the context."""
         number = next(self._numbers)
         self._tell(events.CallBegan(number, step, about, time.monotonic()))
         try:

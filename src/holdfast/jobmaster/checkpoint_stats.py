@@ -1,7 +1,7 @@
-"""What became of each trigger: how long its checkpoint took, part by part, how large it is, or why there is none.
+"""Outcome of each trigger: durations and sizes of its checkpoint, or the reason why there is none.
 
-No clocks of different machines are compared: the start delay is what the JobMaster waited for the answer to its `cut`,
-less the synchronous part that the TaskManager measured. Control thread only.
+No clocks of different machines are compared: the start delay is the JobMaster's wait for the answer to its `cut`, minus
+the synchronous part that the TaskManager measured. Control thread only.
 """
 
 from dataclasses import dataclass, field
@@ -20,16 +20,16 @@ class Watch:
     trigger: str = ""
     batch: int = -1
     addresses: dict[int, str] = field(default_factory=dict)
-    """Of the TaskManagers that take part."""
+    """Addresses of the TaskManagers that take part, by number."""
     _answered_s: dict[int, float] = field(default_factory=dict)
     _acknowledged: dict[int, Acknowledgement] = field(default_factory=dict)
 
     def answered(self, task_manager: int, now_s: float) -> None:
-        """A TaskManager has begun: its `cut` returned."""
+        """Note that a TaskManager has begun: its `cut` returned."""
         self._answered_s[task_manager] = now_s - self.started_s
 
     def acknowledged(self, ack: Acknowledgement) -> None:
-        """A TaskManager's part is stored; a repetition says the same."""
+        """Note that a TaskManager's part is stored; a repetition changes nothing."""
         self._acknowledged[ack.task_manager] = ack
 
     def ended(

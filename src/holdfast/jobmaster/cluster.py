@@ -1,4 +1,4 @@
-"""What the JobMaster needs of the place it runs on: TaskManagers to start, levels of a batch to run.
+"""Interface of a cluster, which starts TaskManagers and runs levels of a batch for the JobMaster.
 
 Implemented by `spark/` for real, and by `testing/` in process. A cluster decides nothing.
 """
@@ -17,7 +17,7 @@ from holdfast.protocol.taskmanager import ExchangeRoute, ExchangeRoutes, TaskMan
 
 
 class LevelRun(msgspec.Struct, frozen=True):
-    """One level of one run of a batch: all units, and where the TaskManagers are."""
+    """A level of a batch's run: all units, and the addresses of the TaskManagers."""
 
     request: LevelRequest
     units: list[Unit]
@@ -27,58 +27,60 @@ class LevelRun(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class StartProcess:
-    """One start of a TaskManager or a sender; `ended` is called when it is over, from any
-    thread, with the reason; what counts is the first call."""
+    """Start of a TaskManager or a sender. `ended` is called with the reason when the process is over, from any thread;
+    only the first call counts."""
 
     process: ProcessId
     ended: Callable[[ProcessId, str], None]
 
 
 class Cluster(Protocol):
-    """All calls may be made from any thread."""
+    """Host of a job's processes. All calls may be made from any thread."""
 
     senders: int
-    """How many units of a level run side by side at most: senders that stay, or the slots that TaskManagers leave."""
+    """Most units of a level that run side by side: the number of long-running senders, or the slots that TaskManagers
+    leave."""
 
     residents: int
-    """How many senders are to stay; 0: every unit goes as a short Spark job."""
+    """Number of long-running senders; 0: every unit runs as a short Spark job."""
 
     heartbeats: bool
-    """Whether its processes send heartbeats; where they do not, silence says nothing."""
+    """True if processes send heartbeats; otherwise silence means nothing."""
 
     def residents_that_fit(self) -> int:
-        """How many senders can stay now beside all TaskManagers: fewer than `residents` while executors are missing."""
+        """Number of senders that can stay now beside all TaskManagers: fewer than `residents` while executors are
+        missing."""
         ...
 
     def check(self) -> None:
-        """Raises `SessionStopped` where this place is no more: nothing will run here again."""
+        """Check the cluster. Raises `SessionStopped` if it has ended: nothing will run there again."""
         ...
 
     def start(self, start: StartProcess) -> None:
-        """Returns at once; the process registers with the JobMaster by itself."""
+        """Start a process and return at once; the process registers with the JobMaster by itself."""
         ...
 
     def end(self, process: ProcessId) -> None:
-        """Cancel what hosts that process, if it still runs; its `ended` is called before or after."""
+        """Cancel the host of that process if it still runs; the process's `ended` is called before or after."""
         ...
 
     def gateway(self, route: ExchangeRoute) -> TaskManagerGateway:
-        """A connection to a registered TaskManager."""
+        """Connect to a registered TaskManager."""
         ...
 
     def sender(self, process: ProcessId, address: str) -> SenderGateway:
-        """A connection to a registered sender."""
+        """Connect to a registered sender."""
         ...
 
     def run_level(self, run: LevelRun) -> list[UnitResult]:
         """Work off units as a short job. Blocks; results in unit order.
 
-        Raises only where the cluster itself fails (a lost executor, say).
+        Raises only if the cluster itself fails, for example because of a lost executor.
         """
         ...
 
     def cancel(self, run: int) -> None:
-        """End the Spark jobs of a run; returns when they are over or after a bound. Raises nothing."""
+        """End the Spark jobs of a run; return when they are over or after a time limit. Raises nothing."""
         ...
 
     def stop(self) -> None:

@@ -1,11 +1,11 @@
-"""The loop around the execution machine: one thread feeds it events and carries out its commands, another one works.
+"""The loop around the execution machine: a thread feeds it events and carries out its commands, another does the work.
 
     any thread ──post──► queue ──► machine ──commands──► `execute`, on the loop's thread, quickly
                            ▲                               │ work: deploy, plan, run, commit, undo, finish
                            └──────── how it ended ◄── work thread, one thing at a time
 
-Decides nothing: the rules are `execution/`'s. Nothing on the loop's thread waits for a process, so a loss is noticed
-while a batch runs, and so is a call that hangs.
+The rules are in `execution/`. The loop's thread never waits for a process, so losses and hanging calls are noticed
+while a batch runs.
 """
 
 import logging
@@ -20,13 +20,14 @@ from holdfast.execution.machine import Machine
 log = logging.getLogger(__name__)
 
 TICK_S = 0.05
-"""How late a wait of the machine may end. Losses and answers are events, which wait for no tick."""
+"""Bound in seconds on the delay of the machine's timers; a lower value costs more wake-ups. Losses and answers wait for
+no tick."""
 
 Work = Callable[[], ev.Event]
 
 
 class Interruption:
-    """How work in flight is told that it is to end, and woken where it waits for something."""
+    """Request to the work in progress to end, which also wakes it from waiting."""
 
     def __init__(self) -> None:
         self._wake = threading.Event()
@@ -40,16 +41,16 @@ class Interruption:
         self._wake.set()
 
     def wake(self) -> None:
-        """Something may have changed that is waited for."""
+        """Wake the work thread, because a condition that it waits for may have changed."""
         self._wake.set()
 
     def nap(self, seconds: float) -> None:
-        """Until somebody wakes, or for so long."""
+        """Sleep until woken, at most for that time."""
         self._wake.wait(seconds)
         self._wake.clear()
 
     def nap_until(self, condition: Callable[[], bool], look_every_s: float) -> bool:
-        """True once the condition holds; False where the work is to end first."""
+        """Wait for the condition; True once it holds, False if the work is to end first."""
         while not condition():
             if self.is_asked:
                 return False
@@ -58,7 +59,8 @@ class Interruption:
 
 
 class Conductor:
-    """Start with `start`; it ends once a command was `End`. `execute` is called on the loop's thread."""
+    """Loop with two threads. It begins with `start` and ends after a command `End`; `execute` is called on the loop's
+    thread."""
 
     def __init__(self, name: str, machine: Machine, execute: Callable[[ev.Command], None]) -> None:
         self.interruption = Interruption()
@@ -75,11 +77,11 @@ class Conductor:
         self._work_thread.start()
 
     def post(self, event: ev.Event) -> None:
-        """Any thread: tell the machine a fact."""
+        """Tell the machine a fact. Any thread may call this."""
         self._events.put(event)
 
     def begin(self, work: Work) -> None:
-        """Have the work thread do something that takes time; the machine is told the event that it returns."""
+        """Give the work thread a task; the machine is told the event that the task returns."""
         self.interruption.begin()
         self._work.put(work)
 

@@ -1,11 +1,11 @@
-"""The control loop: one thread feeds events to the coordinator and starts the commands it answers with.
+"""The control loop: a thread feeds events to the coordinator and starts the commands that it answers.
 
     batch loop ─┐                         ┌─► records   (one thread: `recorder`)
     TaskManagers├─► queue ─► coordinator ─┼─► deletions (one thread: `disposer`)
     clock ──────┘     ▲                   ├─► publication (one thread a sink), gathering (one thread: `gatherer`)
                       └─── outcomes ◄─────┴─► calls to TaskManagers (one thread each, in order)
 
-Decides nothing: the rules are `checkpoint/`'s. Nothing here waits for a batch, and no batch waits for anything here.
+The rules are in `checkpoint/`. The loop never waits for a batch, and no batch waits for the loop.
 """
 
 import contextlib
@@ -54,7 +54,8 @@ TICK_S = 0.02
 
 @dataclass
 class Listeners:
-    """What the control loop tells the JobMaster; all are called on its thread and return at once."""
+    """Functions by which the control loop reports to the JobMaster. All are called on the loop's thread and return at
+    once."""
 
     completed: Callable[[CheckpointStats, Position], None]
     not_completed: Callable[[CheckpointStats], None]
@@ -67,21 +68,21 @@ class Listeners:
 
 @dataclass
 class _Requests:
-    """Promises: checkpoints that somebody waits for, and the failover's base."""
+    """Promises: requested checkpoints, and the failover's base."""
 
     checkpoints: dict[str, "Future[JournalNumber | None]"] = field(default_factory=dict)
     base: "Future[Base] | None" = None
 
 
 class Base(NamedTuple):
-    """The checkpoint to restart from: its number in the journal, and its record. None for the beginning."""
+    """Checkpoint to restart from: its number in the journal, and its record. None for the beginning."""
 
     number: JournalNumber | None
     record: CheckpointRecord | None
 
 
 class Control:
-    """Start with `open`, end with `close`."""
+    """The control loop. It begins with `open` and ends with `close`."""
 
     def __init__(
         self,
@@ -108,9 +109,9 @@ class Control:
         self._paused: set[str] = set()
         self._run = 0
         self.unpublished = 0
-        """Groups that sinks have still to publish, as of the last tick; to be shown, not to rely on."""
+        """Groups that sinks have still to publish, as of the last tick; for display only."""
         self.refused_by: tuple[Refusal, ...] = ()
-        """Those who keep a checkpoint waiting for a later batch boundary; empty where none waits."""
+        """Refusals that make a checkpoint wait for a later batch boundary; empty if no checkpoint waits."""
         self._closing = threading.Event()
         layouts = {sink: publisher.layout for sink, publisher in publishers.items()}
         self._epoch = facts.epoch
@@ -127,7 +128,7 @@ class Control:
     # --- from other threads -------------------------------------------------------------------------------------------
 
     def open(self, base_number: JournalNumber | None, base: CheckpointRecord | None, objects: frozenset[str]) -> None:
-        """The storage was taken over."""
+        """Start the loop after the storage was taken over."""
         found = None
         if base is not None and base_number is not None:
             self._recorder.found(base_number, base)
@@ -144,11 +145,12 @@ class Control:
         self._events.put(event)
 
     def request_checkpoint(self) -> "Future[JournalNumber | None]":
-        """A checkpoint of everything committed so far; the future fails with `CheckpointFailed`."""
+        """Request a checkpoint of everything committed so far; the future fails with `CheckpointFailed`."""
         return self._request(events.TriggerRequested(uuid.uuid4().hex))
 
     def request_close(self) -> "Future[JournalNumber | None]":
-        """The job is about to end: a last record, if that keeps output from being published again. Fails alike."""
+        """Request a last record before the job ends, if it prevents output from being published again. The future fails
+        with `CheckpointFailed`."""
         return self._request(events.CloseRequested(uuid.uuid4().hex))
 
     def _request(self, event: events.TriggerRequested | events.CloseRequested) -> "Future[JournalNumber | None]":
@@ -160,13 +162,14 @@ class Control:
         return promise
 
     def committed(self, event: events.BatchCommitted) -> None:
-        """A batch was committed; now the sinks, too, are asked whether a cut may be taken after it."""
+        """Note a committed batch, and ask the sinks too if a cut may be taken after it."""
         answers = [publisher.refusal() for publisher in self._publishers.values()]
         refusals = [answer for answer in answers if answer is not None]
         self.post(replace(event, refusals=(*event.refusals, *refusals)))
 
     def begin_commit(self) -> "Future[None]":
-        """Kept when the cuts that were ordered are done on the TaskManagers; the next one comes after the commit.
+        """Return a promise that is kept when the ordered cuts are done on the TaskManagers; the next cut comes after
+        the commit.
 
         Only without a changelog.
         """
@@ -180,7 +183,7 @@ class Control:
         return promise
 
     def begin_failover(self, reason: str) -> "Future[Base]":
-        """Resolve what is pending and choose the base: the newest record."""
+        """Resolve pending checkpoints and choose the newest record as the base."""
         promise: Future[Base] = Future()
 
         def begin() -> None:
@@ -191,11 +194,13 @@ class Control:
         return promise
 
     def check_not_fenced(self) -> None:
-        """Before a restore: what the base needs may be gone if another JobMaster took over. Raises `Fenced`."""
+        """Check before a restore that no other JobMaster took over, since the base's objects may be gone then. Raises
+        `Fenced`."""
         self._record_thread.submit(self._recorder.check_not_fenced).result()
 
     def deployed(self, run: int, live: Mapping[int, int]) -> None:
-        """Everything is deployed under `run`; what dead incarnations left is looked for, in case nobody owns it."""
+        """Note that everything is deployed under `run`. Objects of dead incarnations are looked for, in case nobody
+        owns them."""
         self._run = run
 
         def note() -> None:
@@ -211,7 +216,7 @@ class Control:
         self._events.put(note)
 
     def run_changed(self, run: int) -> None:
-        """TaskManagers take calls of that run from now on; checkpoints are not concerned."""
+        """Note that TaskManagers take calls of that run from now on; checkpoints are not affected."""
         self._run = run
 
     def drop_staged(self, sink: str, committables: list[bytes]) -> None:
@@ -219,21 +224,21 @@ class Control:
         self._submit(self._delete_thread, self._disposer.drop_staged, sink, committables)
 
     def published(self) -> bool:
-        """Whether every recorded group is published."""
+        """True if every recorded group is published."""
         return self._events.empty() and not any(self._coordinator.backlog.values())
 
     @property
     def newest_record(self) -> CheckpointRecord | None:
-        """The newest checkpoint that is known to be recorded: of this start, or the one that it began from."""
+        """Newest checkpoint known to be recorded, by this start or before it."""
         return self._recorder.newest
 
     @property
     def checkpoint_under_way(self) -> bool:
-        """Whether one was cut that has not ended yet."""
+        """True while a cut checkpoint has not ended."""
         return bool(self._watched)
 
     def acknowledge(self, ack: Acknowledgement) -> bool:
-        """From a TaskManager; answered once the fact is queued."""
+        """Take an acknowledgement from a TaskManager; returns once the fact is queued."""
 
         def note() -> None:
             watch = self._watched.get(ack.checkpoint_id)
@@ -269,7 +274,7 @@ class Control:
         return True
 
     def close(self) -> None:
-        """Stop feeding events; what is under way in other threads ends by itself or is abandoned."""
+        """Stop feeding events. Work of other threads ends by itself or is abandoned."""
         self._closing.set()
         self._events.put(None)
         if self._thread.is_alive():
@@ -304,7 +309,7 @@ class Control:
                 self._guarded(self._tick)
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """The loop must outlive a fault in a command; the query does not."""
+        """Run a step so that the loop outlives its errors; the query does not."""
         try:
             step()
         except Exception as error:
@@ -327,7 +332,8 @@ class Control:
         self.refused_by = self._coordinator.refused_by
 
     def _note_outage(self, fact: Event | Command) -> None:
-        """What the coordinator tries again by its own rules; other steps are noted where they are tried again."""
+        """Note outages of steps that the coordinator tries again by its own rules; other steps note theirs
+        themselves."""
         try:
             match fact:
                 case events.PublicationFailed(io=True):
@@ -402,7 +408,7 @@ class Control:
         self._listeners.not_completed(stats)
 
     def _submit(self, executor: ThreadPoolExecutor, work: Callable[..., None], *arguments: object) -> "Future[None]":
-        """The future never fails."""
+        """Submit work to a thread; the future never fails."""
 
         def guarded() -> None:
             self._guarded(lambda: work(*arguments))
@@ -450,7 +456,7 @@ class Control:
         self._listeners.completed(stats, command.position)
 
     def _tell_all(self, call: Callable[[TaskManagerGateway], None]) -> None:
-        """News that may be lost: the next checkpoint's says it again."""
+        """Tell all TaskManagers news that may be lost; the next checkpoint's news repeats it."""
 
         def tell(index: int) -> None:
             try:

@@ -1,7 +1,7 @@
-"""Deployments: which TaskManager hosts which subtask of which checkpoint, and what runs batches on them.
+"""Deployments: they give TaskManagers their subtasks with the state of a checkpoint, and make runners of batches.
 
-A run number is used for one deployment or one attempt at a batch, and never again: what still runs under an older
-one is refused everywhere. The execution machine gives the numbers. Used by the work thread alone, but for `cancel`.
+A run number is used for a single deployment or attempt at a batch, and never again: calls with an older number are
+refused everywhere. The execution machine gives the numbers. Only the work thread uses this module, except for `cancel`.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ from holdfast.storage.store import ObjectStore
 
 @dataclass(frozen=True)
 class MasterSettings:
-    """What the JobMaster is told once."""
+    """Settings that the JobMaster gets at its start."""
 
     name: str
     layout: Layout
@@ -48,7 +48,7 @@ class MasterSettings:
 
 @dataclass(frozen=True)
 class StartedJob:
-    """One start of a job: what does not change while it runs."""
+    """Facts of a job's start that do not change while it runs."""
 
     settings: MasterSettings
     stored: StoredJob
@@ -59,7 +59,7 @@ class StartedJob:
 
 
 class Deployer:
-    """Carries out deployments and undoing, and makes what runs batches."""
+    """Carries out deployments and undoing, and makes runners of batches."""
 
     def __init__(
         self,
@@ -76,7 +76,8 @@ class Deployer:
         self._before_commit = before_commit
 
     def deploy(self, run: int, base: CheckpointRecord | None, live: Mapping[int, int], first_batch: int) -> None:
-        """Have everybody hold the state of a checkpoint. Raises `TaskManagerLost`, `StaleCall`, `StorageError`."""
+        """Restore all TaskManagers to the state of a checkpoint. Raises `TaskManagerLost`, `StaleCall`,
+        `StorageError`."""
         if live:
             failpoints.hit("jobmaster.deploy.before")
             self._task_managers.deploying(live)
@@ -106,7 +107,7 @@ class Deployer:
         self._task_managers.on_all(Step.DEPLOY, f"run {run}", lambda index, gateway: gateway.deploy(deployment(index)))
 
     def _handles(self, base: CheckpointRecord | None) -> list[TableHandle]:
-        """Those of the base, without what the user gave up."""
+        """Table handles of the base, without the state that the user gave up."""
         if base is None:
             return []
         manifests = load_manifests(self._job.store, base.manifests)
@@ -114,17 +115,17 @@ class Deployer:
         return [table for manifest in manifests for table in manifest.tables if table.operator not in drop]
 
     def undo(self, run: int) -> None:
-        """Undo the batch in flight; what still runs of it changes nothing any more. Raises `TaskManagerLost`."""
+        """Undo the batch in flight; calls of its run change nothing any more. Raises `TaskManagerLost`."""
         self.cancel(run - 1)
         self._control.run_changed(run)
         self._task_managers.on_all(Step.UNDO, f"run {run - 1}", lambda _, gateway: gateway.abort(run))
 
     def cancel(self, run: int) -> None:
-        """Any thread: end what works on a run."""
+        """End the work on a run. Any thread may call this."""
         self._senders.cancel(run)
 
     def runner(self, run: int, combine: bool) -> BatchRunner:
-        """What runs a batch under that run number."""
+        """Make the runner of a batch under that run number."""
         job, layout = self._job, self._job.settings.layout
         return BatchRunner(
             job.stored.job_id,
@@ -141,7 +142,7 @@ class Deployer:
 
 
 def base_objects(store: ObjectStore, base: CheckpointRecord | None) -> frozenset[str]:
-    """The base's manifests, all objects that they name, and those of its sources."""
+    """Names of the base's manifests, of all objects that these name, and of the sources' objects."""
     if base is None:
         return frozenset()
     objects = {*base.manifests, *(name for found in base.source_objects.values() for name in found)}

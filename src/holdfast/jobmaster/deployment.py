@@ -1,4 +1,4 @@
-"""Which TaskManager hosts which subtask, and what each is restored from."""
+"""Assignment of subtasks to TaskManagers, with the state that each subtask is restored from."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from holdfast.recovery.restore import select
 
 @dataclass(frozen=True)
 class Layout:
-    """The job's shape. Subtask i of every operator lives in TaskManager `owners[i]`."""
+    """Shape of the job. Subtask i of every operator lives in TaskManager `owners[i]`."""
 
     parallelism: int
     max_parallelism: int
@@ -27,7 +27,7 @@ class Layout:
 def subtasks_of(
     task_manager: int, layout: Layout, program: Program, handles: list[TableHandle]
 ) -> list[SubtaskDeployment]:
-    """What one TaskManager hosts, with what of a checkpoint's `handles` each subtask is restored from."""
+    """Subtasks of a TaskManager, each with its share of a checkpoint's `handles` to restore from."""
     own = [subtask for subtask, owner in enumerate(layout.owners) if owner == task_manager]
     return [_subtask(operator, subtask, layout, program, handles) for operator in program.operators for subtask in own]
 

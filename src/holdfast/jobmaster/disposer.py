@@ -1,6 +1,6 @@
-"""Carries out what the coordinator says of objects and staged files that nobody needs: deletes them.
+"""Deletion of objects and staged files that nobody needs, as the coordinator orders.
 
-Called on one thread. What could not be deleted is said so, and the coordinator gives it out again.
+All calls are made on a single thread. Failures are reported, and the coordinator orders the deletion again.
 """
 
 import logging
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Disposer:
-    """`post` takes what became of a command."""
+    """Carries out deletions; `post` takes the outcome of each command."""
 
     def __init__(self, store: ObjectStore, publishers: Mapping[str, Publisher], post: Callable[[Event], None]) -> None:
         self._store = store
@@ -36,7 +36,7 @@ class Disposer:
         self._post(events.ObjectsDeleted(found))
 
     def discard(self, command: events.Discard) -> None:
-        """The staged files of a published group."""
+        """Delete the staged files of a published group."""
         try:
             self._publishers[command.sink].discard(command.object)
         except (StorageError, OSError) as error:
@@ -46,7 +46,7 @@ class Disposer:
         self._post(events.Discarded(command.sink, command.number))
 
     def drop_staged(self, sink: str, committables: list[bytes]) -> None:
-        """Staged files that no record ever held."""
+        """Delete staged files that no record ever held."""
         try:
             self._publishers[sink].drop(committables)
         except (StorageError, OSError) as error:

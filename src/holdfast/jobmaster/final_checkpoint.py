@@ -1,4 +1,4 @@
-"""The final checkpoint of `available_now`, asked for once everything is processed, and again where it failed."""
+"""The final checkpoint of `available_now`: requested once everything is processed, and again after a failure."""
 
 import logging
 from concurrent.futures import Future
@@ -14,7 +14,8 @@ log = logging.getLogger(__name__)
 
 
 class FinalCheckpoint:
-    """Asked by the batch loop whenever there is nothing to process; it does not wait, since refusals need batches."""
+    """Requests the final checkpoint when there is nothing to process. It does not wait, since refusals need further
+    batches."""
 
     def __init__(self, trigger: QueryTrigger, control: Control, clock: Clock) -> None:
         self._timeout = trigger.timeout if isinstance(trigger, AvailableNow) else None
@@ -25,12 +26,13 @@ class FinalCheckpoint:
         self._promise: Future[JournalNumber | None] | None = None
 
     def is_taken(self) -> bool:
-        """Whether everything processed so far is recorded; asks for that where nobody has.
+        """True if everything processed so far is recorded; otherwise request a checkpoint, unless a request is pending.
 
         Raises
         ------
         CheckpointFailed
-            It was not taken within the trigger's timeout; names who refuses it, or why it failed.
+            The checkpoint was not taken within the trigger's timeout; names those who refuse it, or the cause of the
+            failure.
         """
         if self._promise is None:
             self._promise = self._control.request_checkpoint()

@@ -1,6 +1,6 @@
-"""Carries out what the coordinator says of committables that take too much memory: stores them as one object.
+"""Storage of committables that take too much memory, as the coordinator orders: they become a single object.
 
-Called on a thread of its own, so that neither records nor deletions hold it up.
+A thread of its own makes the calls, so that neither records nor deletions delay them.
 """
 
 import logging
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Gatherer:
-    """`post` takes what became of a command."""
+    """Stores committables; `post` takes the outcome of each command."""
 
     def __init__(self, store: ObjectStore, job_id: str, epoch: int, post: Callable[[Event], None]) -> None:
         self._store = store

@@ -54,7 +54,7 @@ class History:
             self._is_changed = True
 
     def is_due(self) -> bool:
-        """Whether it is to be saved now; asked for once each time."""
+        """True if the history is to be saved now; asked for once each time."""
         now_s = self._clock.monotonic()
         if not self._is_changed or now_s < self._next_s:
             return False

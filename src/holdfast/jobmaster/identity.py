@@ -1,7 +1,8 @@
-"""New code meets old state: by the names of sources, operators and sinks. Pure but for reading Arrow schemas.
+"""Comparison of new code with stored state, by the names of sources, operators and sinks. Pure, except for reading
+Arrow schemas.
 
-What is stored and no longer declared is refused unless the user names it in `drop_state`: state and positions
-would silently be lost otherwise.
+Stored state that is no longer declared is refused unless the user names it in `drop_state`: otherwise state and
+positions would be lost silently.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,7 +21,7 @@ from holdfast.state.keys import check_key_types
 
 
 def identities(program: Program) -> dict[str, OperatorIdentity]:
-    """What this program's records say of its operators."""
+    """Identities of this program's operators, as records store them."""
     return {
         name: OperatorIdentity(
             tuple(spec.declared_keys),
@@ -31,7 +32,7 @@ def identities(program: Program) -> dict[str, OperatorIdentity]:
 
 
 def check_keys(program: Program) -> None:
-    """Raises `JobRefused` naming the operator whose key has a type that cannot be one."""
+    """Check the types of keys. Raises `JobRefused` naming the operator whose key has a type that keys cannot have."""
     for name, spec in program.operators.items():
         for schema in spec.table_schemas().values():
             try:
@@ -41,23 +42,23 @@ def check_keys(program: Program) -> None:
 
 
 def publishing(program: Program) -> dict[str, Sink]:
-    """All that publish, by name: the sinks, and that of the dead letters."""
+    """All sinks by name, with the sink of the dead letters."""
     return program.sinks if program.dead_letters is None else {**program.sinks, DEAD_LETTERS: program.dead_letters}
 
 
 def without_dropped_output(base: CheckpointRecord, program: Program) -> CheckpointRecord:
-    """The record without the groups of sinks that the job no longer has: the user gave their output up."""
+    """Remove from a record the groups of sinks that the job no longer has: the user gave their output up."""
     kept = publishing(program)
     return msgspec.structs.replace(base, groups={sink: refs for sink, refs in base.groups.items() if sink in kept})
 
 
 def _stored_schemas(spec: OperatorSpec) -> dict[str, pa.Schema]:
-    """The schema of each table as its rows are stored."""
+    """Schema of each table's rows as stored."""
     return {table: stored_schema(schema.keys, schema.values) for table, schema in spec.table_schemas().items()}
 
 
 def check_identity(base: CheckpointRecord, program: Program, drop_state: Collection[str]) -> None:
-    """Raises `JobRefused` naming both sides where stored state and declared job do not belong together."""
+    """Compare stored state with the declared job. Raises `JobRefused`, naming both sides, if they do not fit."""
     _refuse_missing("operator", "state", base.operators, program.operators, drop_state)
     _refuse_missing("source", "positions", base.offsets, program.sources, drop_state)
     waiting = [sink for sink, groups in base.groups.items() if groups]

@@ -1,7 +1,7 @@
-"""What older epochs have left, at the job's storage and at the targets of sinks; deleted beside the running job.
+"""Clean-up of older epochs, in the job's storage and at the targets of sinks, while the job runs.
 
-Owns no rules: what may go is `journal.cleanup`'s to say, and each sink's for its own target. When it runs is
-`jobmaster.sweeper`'s.
+`journal.cleanup` decides which objects are deleted, and each sink decides for its own target. `jobmaster.sweeper`
+decides when the clean-up runs.
 """
 
 import logging
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Janitor:
-    """Cleans up what epochs before `epoch` left. May run as often as one likes, at any time after the takeover."""
+    """Deletes objects of epochs before `epoch`. It may run at any time after the takeover, and repeatedly."""
 
     def __init__(self, store: ObjectStore, epoch: int, publishers: Mapping[str, Publisher]) -> None:
         self._store = store
@@ -26,7 +26,7 @@ class Janitor:
         self._publishers = publishers
 
     def run(self, stopped: Callable[[], bool]) -> None:
-        """Delete until `stopped`; what cannot be deleted is left to the next time."""
+        """Delete until `stopped`; the next run deletes the rest."""
         failpoints.hit("jobmaster.cleanup.before")
         try:
             observed = cleaning.observe(self._store, self._epoch, self._publishers.keys())

@@ -1,4 +1,4 @@
-"""What every record of a job repeats, and the records made from that and a checkpoint's own part."""
+"""Facts that every record of a job repeats, and records made from them and a checkpoint's own part."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentit
 
 @dataclass(frozen=True)
 class JobFacts:
-    """Fixed for one start of a job."""
+    """Facts fixed for a job's start."""
 
     job_id: str
     epoch: int
@@ -22,7 +22,8 @@ class JobFacts:
     max_parallelism: int
 
     def record(self, command: StoreAndRecord, stored: Mapping[str, str], number: JournalNumber) -> CheckpointRecord:
-        """The record of a checkpoint, to be put at `number`; `stored`: by sink, where its new committables are."""
+        """Make the record of a checkpoint, to be put at `number`. `stored`: names of its new committables' objects, by
+        sink."""
         groups = {
             sink: [GroupRef(group.number, group.object) for group in refs] for sink, refs in command.carried.items()
         }
@@ -46,5 +47,5 @@ class JobFacts:
         )
 
     def again(self, record: CheckpointRecord, checkpoint_id: CheckpointId) -> CheckpointRecord:
-        """A record of the same checkpoint, perhaps of an older epoch, of which all is published."""
+        """Make a record of the same checkpoint, perhaps of an older epoch, whose output is all published."""
         return msgspec.structs.replace(record, epoch=self.epoch, checkpoint_id=checkpoint_id, groups={}, nonce="")

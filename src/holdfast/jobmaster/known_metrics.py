@@ -1,7 +1,7 @@
-"""Every metric by its known name: what it means, how values of several TaskManagers become one, its Prometheus name.
+"""Table of metrics: known name, meaning, Prometheus name, and the way to combine the values of several TaskManagers.
 
-The known names are this field's (Flink's, mostly), with the units that they have there; Prometheus has base units:
-seconds and bytes. docs/operations.md lists them all; a test compares. Data only.
+The known names and their units are mostly Flink's. Prometheus has base units: seconds and bytes. A test compares the
+table with docs/operations.md. Data only.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ MILLISECONDS, NANOSECONDS = 1e-3, 1e-9
 
 @dataclass(frozen=True)
 class KnownMetric:
-    """`scale`: of the known name's unit, in Prometheus' one. `by_subtask`: it has a value for each subtask, too."""
+    """A metric. `scale`: Prometheus's value for a value of 1. `by_subtask`: the metric also has a value for each
+    subtask."""
 
     name: str
     kind: Kind

@@ -5,8 +5,7 @@
                                           └──────────── events ◄───────────────┘
 
 Two loops: `conductor` around the execution machine (batches, restarts), `control` around the coordinator (checkpoints).
-What they decide is in `execution/` and `checkpoint/`; this module makes the parts and passes on what one is told of
-the other.
+The rules are in `execution/` and `checkpoint/`; this module makes the parts and passes facts between them.
 """
 
 import logging
@@ -57,19 +56,21 @@ from holdfast.sources.objects import SourceObjects
 log = logging.getLogger(__name__)
 
 CLOSE_S_MAX = 5.0
-"""How long `stop` waits for a last record; without it some output is published once more by the next start."""
+"""Bound in seconds on the wait of `stop` for a last record; without the record the next start publishes some output
+again."""
 LOOK_AT_CLUSTER_S = 1.0
-"""How soon the end of the Spark session is noticed while nothing runs that would notice by itself."""
+"""Seconds between checks of the Spark session; they bound how late its end is noticed while nothing runs."""
 
 
 class JobMaster:
-    """One start of a job. `start` raises what can be known at once; then `error` says how it ended."""
+    """A job's running start. `start` raises errors that are known at once; later `error` holds the error that ended the
+    query."""
 
     def __init__(self, job: StartedJob, cluster: Cluster, clock: Clock, taken: TakenOver) -> None:
         self.job = job
         self.error: Exception | None = None
         self.metrics_url: str | None = None
-        """Where this start serves metrics."""
+        """URL at which this start serves metrics."""
         self._settings = job.settings
         self._updating = threading.Lock()
         self._checkpoint = job.settings.checkpoint
@@ -82,7 +83,7 @@ class JobMaster:
         self._clock = clock
         self._closing = threading.Event()
         self._runs: Future[None] = Future()
-        """Kept once everything was deployed for the first time; fails with what kept it from that."""
+        """Kept once everything was deployed for the first time; fails with the error that prevented it."""
         self._ended = End()
         self._is_fenced = False
         self._stopped_early = False
@@ -110,7 +111,7 @@ class JobMaster:
     # --- start and end ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Deploy, and begin. Raises what keeps the job from starting; everything is ended then."""
+        """Deploy and begin. If an error keeps the job from starting, end everything and raise the error."""
         log.info("%s: starts on %s, as epoch %d", self._settings.name, self.job.store.url, self._taken.epoch)
         base = self._base
         try:
@@ -133,7 +134,7 @@ class JobMaster:
         log_settings(self._settings.name, base.record, self._settings.checkpoint)
 
     def on_close(self, call: Callable[[], None]) -> None:
-        """Called last when everything of this start ends."""
+        """Set the function that is called last when this start ends."""
         self._on_close = call
 
     def stop(self, timeout_s: float | None = None) -> None:
@@ -157,11 +158,11 @@ class JobMaster:
 
     @property
     def refused_by(self) -> tuple[Refusal, ...]:
-        """Those who keep a checkpoint waiting for a later batch boundary."""
+        """Refusals that make a checkpoint wait for a later batch boundary."""
         return self._control.refused_by
 
     def _end(self, command: ev.End) -> None:
-        """The last thing that the conductor's thread does."""
+        """End this start; the last action of the conductor's thread."""
         self.error = command.error
         self._stopped_early = command.error is None and not command.complete
         try:
@@ -183,7 +184,7 @@ class JobMaster:
             self._runs.set_exception(self._outcome() or errors.QueryFailed("the query has ended"))
 
     def _close(self) -> None:
-        """Every part is closed, whatever becomes of the others: the end of a query must be reached."""
+        """Close every part, even if others fail to close, so that the query always ends."""
         self._closing.set()
         parts = [
             self._control.close,
@@ -200,14 +201,15 @@ class JobMaster:
                 log.exception("%s: a part of the query could not be closed; its end goes on", self._settings.name)
 
     def _tell_sources_at_the_end(self) -> None:
-        """Not where another JobMaster has taken over: sources may delete what they need no more, which is its to do."""
+        """Tell sources of the newest record. After a takeover by another JobMaster they are not told, since they may
+        delete data."""
         if not self._is_fenced:
             self._news.end(position_of(self._control.newest_record))
 
     # --- commands of the execution machine ----------------------------------------------------------------------------
 
     def _execute(self, command: ev.Command) -> None:
-        """On the conductor's thread; returns at once."""
+        """Carry out a command on the conductor's thread; returns at once."""
         begin, work = self._conductor.begin, self._work
         match command:
             case ev.StartProcess():
@@ -251,12 +253,14 @@ class JobMaster:
         self._tell(ev.BaseChosen(self._base.number))
 
     def _tell(self, event: ev.Event) -> None:
-        """Any thread: a fact for the execution machine. On a session that was stopped, everything else follows."""
+        """Tell the execution machine a fact. Any thread may call this. If the Spark session was stopped, that is told
+        first."""
         if isinstance(event, ev.Lost):
             self._look_at_cluster()
         self._conductor.post(event)
 
-    # --- what others ask ----------------------------------------------------------------------------------------------
+    # --- requests of others
+    # -----------------------------------------------------------------------------------------------
 
     def register(self, registration: Registration) -> bool:
         return self._processes(registration.process).register(registration)
@@ -275,7 +279,7 @@ class JobMaster:
         return self._control.decline(decline)
 
     def process_all_available(self) -> "Future[None]":
-        """Kept once everything available at the call is processed and published."""
+        """Return a promise that is kept once everything available at the call is processed and published."""
         promise = self._waiters.add()
         if self._ended.is_set():
             self._waiters.end(self._outcome())
@@ -283,19 +287,19 @@ class JobMaster:
         return promise
 
     def _outcome(self) -> Exception | None:
-        """What those who wait are told at the end; None where everything was processed."""
+        """Error for those who wait when the query ends; None if everything was processed."""
         stopped = errors.QueryFailed("the query was stopped") if self._stopped_early else None
         return self.error or stopped
 
     def routes(self) -> list[ExchangeRoute]:
-        """The TaskManagers that serve now."""
+        """TaskManagers that serve now."""
         return self._task_managers.routes()
 
     def trigger_checkpoint(self) -> "Future[JournalNumber | None]":
         return self._control.request_checkpoint()
 
     def restart(self, reason: str) -> None:
-        """Have the job restart from its newest checkpoint."""
+        """Make the job restart from its newest checkpoint."""
         self._tell(ev.FailoverAsked(reason, is_outage=self.outages.message is not None))
 
     def update(self, checkpoint: CheckpointConfig | None, changes: Mapping[str, object]) -> None:
@@ -306,7 +310,8 @@ class JobMaster:
         changed = ", ".join(differences(in_words(before), self._checkpoint)) or "nothing"
         log.info("%s: checkpoint settings changed: %s", self._settings.name, changed)
 
-    # --- what the coordinator's loop tells ----------------------------------------------------------------------------
+    # --- reports of the control loop
+    # --------------------------------------------------------------------------------------
 
     def _on_completed(self, stats: CheckpointStats, position: Position) -> None:
         self.progress.checkpoint(stats)
@@ -327,7 +332,7 @@ class JobMaster:
         self._tell(ev.Failed(error))
 
     def _look_at_cluster(self) -> bool:
-        """Whether anything can run there; where the session was stopped, the query ends."""
+        """True if the cluster can run processes; if its session was stopped, the query ends."""
         try:
             self._cluster.check()
         except errors.SessionStopped as error:

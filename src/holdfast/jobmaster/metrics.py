@@ -1,7 +1,8 @@
-"""What TaskManagers report, made into one picture of the job. Pure bookkeeping, thread-safe.
+"""Metrics of the TaskManagers, combined for the whole job. Pure bookkeeping, thread-safe.
 
-A TaskManager's values begin anew with each deployment (`incarnation`, `deployments`); what its counters and histograms
-had reached until then is kept, so that the job's only ever grow. Gauges of TaskManagers that are gone are forgotten.
+A TaskManager's values begin anew with each deployment (`incarnation`, `deployments`); the values that its counters and
+histograms had reached until then are kept, so that the job's values only grow. Gauges of TaskManagers that are gone are
+forgotten.
 """
 
 import threading
@@ -23,7 +24,7 @@ class Subtask(NamedTuple):
 
 @dataclass(frozen=True)
 class Distribution:
-    """A histogram, added up: how many values in each bucket (by exponent of two), their sum, the highest."""
+    """A combined histogram: number of values in each bucket (by exponent of two), their sum and maximum."""
 
     buckets: Mapping[int, float]
     count: float
@@ -31,31 +32,31 @@ class Distribution:
     max: float
 
     def summary(self) -> dict[str, float]:
-        """For people: quantiles are upper bounds, at most twice too high."""
+        """Summarize for people: quantiles are upper bounds, at most twice too high."""
         found = {name: quantile(self.buckets, share, self.max) for name, share in QUANTILES.items()}
         return {"count": self.count, "mean": self.sum / self.count if self.count else 0.0, **found, "max": self.max}
 
 
 @dataclass(frozen=True)
 class Picture:
-    """All metrics at one moment, by known name."""
+    """All metrics at a moment, by known name."""
 
     values: Mapping[str, float] = field(default_factory=dict)
     by_subtask: Mapping[str, Mapping[Subtask, float]] = field(default_factory=dict)
     distributions: Mapping[str, Distribution] = field(default_factory=dict)
 
     def summary(self) -> dict[str, object]:
-        """For `lastProgress`: one entry a name."""
+        """Summarize for `lastProgress`: an entry for each name."""
         return {**self.values, **{name: each.summary() for name, each in self.distributions.items()}}
 
 
 Reports = Sequence[tuple[Mapping[str, float], Mapping[str, float]]]
-"""Of each TaskManager: what earlier deployments had reached, and what it reported last."""
+"""Pairs for each TaskManager: the final values of earlier deployments, and the last reported values."""
 
 
 @dataclass
 class _Reported:
-    """One TaskManager's: what earlier deployments had reached, and what the present one says."""
+    """A TaskManager's values: the final values of earlier deployments, and the values of the present deployment."""
 
     identity: tuple[float, ...] = ()
     before: dict[str, float] = field(default_factory=dict)
@@ -63,14 +64,14 @@ class _Reported:
 
 
 class TaskManagerMetrics:
-    """`update` after each commit."""
+    """Collects the metrics of TaskManagers; `update` is called after each commit."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._reported: dict[int, _Reported] = {}
 
     def update(self, task_manager: int, values: Mapping[str, float]) -> None:
-        """The flat map (`holdfast.metrics`) that a TaskManager sent."""
+        """Take the flat map (`holdfast.metrics`) that a TaskManager sent."""
         identity = tuple(values.get(name, 0.0) for name in IDENTITY)
         with self._lock:
             reported = self._reported.setdefault(task_manager, _Reported(identity))
@@ -80,13 +81,13 @@ class TaskManagerMetrics:
             reported.now = {name: each for name, each in values.items() if name not in IDENTITY}
 
     def reports(self) -> Reports:
-        """What there is now; cheap. `picture` makes something of it, when somebody looks."""
+        """Reports of all TaskManagers as they are now. The call is cheap; `picture` combines them on demand."""
         with self._lock:
             return [(dict(each.before), each.now) for each in self._reported.values()]
 
 
 def picture(reports: Reports, own: Mapping[str, float] | None = None) -> Picture:
-    """Over all TaskManagers, with the JobMaster's `own` values, a flat map as well."""
+    """Combine the metrics of all TaskManagers with the JobMaster's `own` values, a flat map as well."""
     gathered: dict[str, list[float]] = {name: [value] for name, value in (own or {}).items()}
     for before, now in reports:
         total = dict(before)
@@ -97,7 +98,7 @@ def picture(reports: Reports, own: Mapping[str, float] | None = None) -> Picture
 
 
 def distribution_of(values: Mapping[str, float], name: str) -> Distribution:
-    """A histogram's entries in a flat map, read back."""
+    """Read a histogram back from its entries in a flat map."""
     head = name + SEPARATOR
     buckets = {
         int(key.removeprefix(head + BUCKET)): value for key, value in values.items() if key.startswith(head + BUCKET)
@@ -138,7 +139,7 @@ def _joined(metric: str, values: Iterable[float]) -> float:
 
 
 def _add(into: dict[str, float], values: Mapping[str, float]) -> None:
-    """Counters and histograms add up; a gauge replaces what was there."""
+    """Add values: counters and histograms add up, a gauge replaces the earlier value."""
     for name, value in values.items():
         if name.endswith(f"{SEPARATOR}max"):
             into[name] = max(value, into.get(name, 0.0))

@@ -1,4 +1,4 @@
-"""What sources are told of checkpoints: on the batch loop's thread, which owns the enumerators, and at the end."""
+"""News of checkpoints for sources: told on the batch loop's thread, which owns the enumerators, and at the end."""
 
 import logging
 import threading
@@ -13,7 +13,8 @@ log = logging.getLogger(__name__)
 
 
 class SourceNews:
-    """`completed` is any thread's to call, `tell` the batch loop's, `end` is called once when that has ended."""
+    """Passes news to sources. Any thread calls `completed`, the batch loop `tell`; `end` is called once after the loop
+    has ended."""
 
     def __init__(
         self, job: str, planner: Planner, request_checkpoint: Callable[[], "Future[JournalNumber | None]"]
@@ -26,12 +27,14 @@ class SourceNews:
         self._newest: Position | None = None
 
     def completed(self, position: Position) -> None:
-        """A checkpoint at that position was recorded; `tell` follows, unless a newer one comes first."""
+        """Note that a checkpoint at that position was recorded; `tell` follows, unless a newer checkpoint comes
+        first."""
         with self._lock:
             self._newest = position
 
     def tell(self) -> None:
-        """Also asks for the checkpoint that planning waits for, under any policy; again where it failed."""
+        """Tell the news, and request the checkpoint that planning waits for, under any policy; request it again after a
+        failure."""
         with self._lock:
             newest, self._newest = self._newest, None
         if newest is not None:
@@ -40,7 +43,7 @@ class SourceNews:
             self._requested = self._request_checkpoint()
 
     def end(self, newest: Position | None) -> None:
-        """Tell of the newest record: the next start may be long in coming, or never come. An error is only logged."""
+        """Tell of the newest record, since the next start may come late or never. An error is only logged."""
         if newest is None:
             return
         try:

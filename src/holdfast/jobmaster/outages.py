@@ -1,12 +1,12 @@
-"""What a running query does while its store or a disk is away: it waits, visibly, for a limited time; then it ends.
+"""Patience of a running query while its store or a disk is away: it waits, visibly, for a limited time, and then ends.
 
-    a step fails for want of store or disk ──► failing ──tried again after a pause──► answered: forgotten
+    a step fails for lack of store or disk ──► failing ──tried again after a pause──► answered: forgotten
                                                   └── for longer than `outage_timeout`: the query ends
 
 The layers below try again for moments only (`RetryingStore`, the uploader), wherever they run: in tasks, in
-TaskManagers, in the driver. What they cannot get over comes to the JobMaster as the failure of a step: planning, a
-batch, a restore, a checkpoint, a record, a publication. Each kind of step has a clock of its own, since a store may
-read well and refuse to write. Everything about the patience of a running query is decided here.
+TaskManagers, in the driver. Longer outages reach the JobMaster as the failure of a step: planning, a batch, a restore,
+a checkpoint, a record, a publication. Each kind of step has a clock of its own, since a store may serve reads and
+refuse writes. This module alone decides how long a running query waits.
 """
 
 import logging
@@ -22,38 +22,41 @@ log = logging.getLogger(__name__)
 
 PLANNING, BATCHES, RESTORES = "planning", "a batch", "a restore"
 CHECKPOINTS, RECORDS = "a checkpoint", "a checkpoint's record"
-"""The steps that may wait, beside publication to each sink."""
+"""Steps that may wait, besides publication to each sink."""
 PAUSE_S_MIN = 0.1
 PAUSE_S_MAX = 5.0
-"""Between two attempts at a step; a quarter of the time for which it has been failing, between these."""
+"""Bounds in seconds on the pause between two attempts at a step. Between them the pause is a quarter of the time for
+which the step has been failing."""
 
 _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded|errno 28\b|errno 122\b", re.IGNORECASE)
 _AWAY = re.compile(r"\bStorageError: ")
-"""In the words of another process, or of Spark: the class of the error has been lost there."""
+"""Pattern of an outage in the message of another process or of Spark, in which the error's class has been lost."""
 
 
 def is_outage(error: Exception) -> bool:
-    """Whether a step failed for want of store or disk, so that it may do later. A missing object is none."""
+    """True if a step failed for lack of store or disk, so that a later attempt may succeed. A missing object is no
+    outage."""
     if isinstance(error, StorageError):
         return not isinstance(error, ObjectNotFound | ObjectExists)
     return says_outage(str(error))
 
 
 def says_outage(reason: str) -> bool:
-    """The same, by what an error said."""
+    """True if an error's message tells of an outage; see `is_outage`."""
     return bool(_DISK_FULL.search(reason) or _AWAY.search(reason))
 
 
 @dataclass(frozen=True)
 class Failing:
-    """One kind of step that has been failing since then."""
+    """A kind of step that has been failing since `since_s`."""
 
     since_s: float
     reason: str
 
 
 class Outages:
-    """Thread-safe. `limit` is how long a step may go on failing, in seconds and as the user wrote it."""
+    """Outages of all steps. Thread-safe. `limit`: bound on the time for which a step may fail, in seconds and as the
+    user wrote it."""
 
     def __init__(self, job: str, url: str, clock: Clock, limit: Callable[[], tuple[float, object]]) -> None:
         self._job = job
@@ -64,12 +67,12 @@ class Outages:
         self._failing: dict[str, Failing] = {}
 
     def failed(self, step: str, reason: str) -> float:
-        """The step failed for want of store or disk. Returns the pause before it is tried again, in seconds.
+        """Note that a step failed for lack of store or disk. Returns the pause before the next attempt, in seconds.
 
         Raises
         ------
         StorageError
-            It has been failing for too long; names step, reason and what to do.
+            The step has been failing for too long; the message names step, reason and remedy.
         """
         now_s = self._clock.monotonic()
         limit_s, shown = self._limit()
@@ -88,13 +91,13 @@ class Outages:
         return min(PAUSE_S_MAX, max(PAUSE_S_MIN, (now_s - since_s) / 4))
 
     def ride_out(self, step: str, error: Exception, wait: Callable[[float], None]) -> None:
-        """Wait before the step is tried again. Raises `error` where it is no outage, and as `failed` does."""
+        """Wait before the step is tried again. Raises `error` if it is no outage; otherwise raises as `failed` does."""
         if not is_outage(error):
             raise error
         wait(self.failed(step, str(error)))
 
     def answered(self, step: str) -> None:
-        """The step was done."""
+        """Note that the step succeeded."""
         if step not in self._failing:
             return
         with self._lock:
@@ -104,14 +107,14 @@ class Outages:
 
     @property
     def waited_s(self) -> float:
-        """For how long the step that has failed for the longest has; 0 where none is failing."""
+        """Seconds for which the longest failing step has failed; 0 if none is failing."""
         with self._lock:
             since_s = min((each.since_s for each in self._failing.values()), default=None)
         return 0.0 if since_s is None else self._clock.monotonic() - since_s
 
     @property
     def message(self) -> str | None:
-        """For people: which step waits for what; None where none does."""
+        """Describe the failing step for people; None if none is failing."""
         with self._lock:
             failing = dict(self._failing)
         if not failing:

@@ -32,7 +32,7 @@ from holdfast.watermarks import Watermarks
 log = logging.getLogger(__name__)
 
 RECORD_ATTEMPTS_MAX = 2
-"""Then a record counts as waiting for the store, and is tried on."""
+"""Attempts at a record before it counts as waiting for the store; it is tried on after that."""
 
 
 def facts_of(job: StartedJob) -> JobFacts:
@@ -67,7 +67,7 @@ def planner_of(job: StartedJob, objects: SourceObjects, senders: int, clock: Clo
 
 
 def log_restored(job: str, base: CheckpointRecord | None) -> None:
-    """Say where a job goes on."""
+    """Log the checkpoint from which a job goes on."""
     if base is None:
         log.info("%s: there is no checkpoint yet: begins with empty state", job)
     else:

@@ -1,16 +1,16 @@
-"""Plans batches: what each source gives next, fixed before anything runs.
+"""Planning of batches: the next input of each source, fixed before the batch runs.
 
-Positions move here only when a batch is committed (`committed`), and back when the job is restored.
-A batch's time is wall-clock time that never goes back, also over restarts. Its watermarks come from the rows of
-batches committed before, and from splits that have become idle since. A batch without rows is planned for timers and
-windows that are due, and for expired state that is to be removed; after a restore one is planned anyway where an
-operator may have either, since only the restored state knows.
+Positions move here only when a batch is committed (`committed`), and back when the job is restored. A batch's time is
+wall-clock time that never goes back, also over restarts. Its watermarks come from the rows of batches committed before,
+and from splits that have become idle since. A batch without rows is planned for due timers and windows, and for expired
+state that is to be removed. After a restore it is planned anyway if an operator may have timers or expired state, since
+only the restored state knows.
 
-The limits of a batch are shared among sources by what each has left, so that sources that hold the same time come to
-their ends together. Sources whose event time is far ahead of the others' wait (`BatchLimits.skew_us_max`).
+The limits of a batch are shared among sources in proportion to their remaining rows, so that sources with rows of the
+same period end together. Sources whose event time is far ahead of the others' wait (`BatchLimits.skew_us_max`).
 
-Looking for new data may be much work (a folder of a hundred thousand files), so a source is looked at as often as that
-takes no more than a part of the time (`LOOK_SHARE`), and at once where somebody waits for what is there now.
+Looking for new data may be much work (a folder of a hundred thousand files), so looks at a source take only a bounded
+part of the time (`LOOK_SHARE`), except when somebody waits for the data available now.
 """
 
 import time
@@ -29,14 +29,15 @@ from holdfast.watermarks import Watermarks
 AllOffsets = dict[str, Offsets]
 
 LOOK_SHARE = 10
-"""Looking takes no more than one part in so many of the time,"""
+"""Bound on the time spent looking at a source: a pause lasts this many times the last look. A higher value saves work
+and finds data later."""
 LOOK_PAUSE_S_MAX = 60.0
-"""unless that makes it wait for longer than this."""
+"""Bound in seconds on the pause between two looks at a source, however long a look takes."""
 
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """How much one batch may be, over all sources.
+    """Bounds of a batch, over all sources.
 
     `skew_us_max`: a source whose event time is further ahead of the slowest source that has rows is not read.
     """
@@ -47,7 +48,7 @@ class BatchLimits:
 
 
 class _Look:
-    """What was found in a source when it was looked at last. `monotonic` is of the machine: it measures work."""
+    """Result of the last look at a source. `monotonic` is the machine's clock: it measures work."""
 
     def __init__(self, enumerator: Enumerator, monotonic: Callable[[], float]) -> None:
         self._enumerator = enumerator
@@ -65,7 +66,7 @@ class _Look:
 
 
 class Planner:
-    """Used by the batch loop's thread alone."""
+    """Planner of batches. Only the batch loop's thread uses it."""
 
     def __init__(
         self,
@@ -87,18 +88,18 @@ class Planner:
         self._watermarks = watermarks or Watermarks({}, {})
         self._timed = timed
         self._timers: Mapping[str, list[Timers]] | None = None
-        """By operator, what the last batch left of each subtask's timers; None: not known."""
+        """Remaining timers of each subtask after the last batch, by operator; None: not known."""
         self._initial: AllOffsets = {}
         self._unrecorded: set[str] = set()
-        """Sources that were asked where to begin, as long as no checkpoint says what they answered."""
+        """Sources that were asked for their first positions and whose answers are not in a checkpoint yet."""
         self._begun = False
-        """The batch without rows that fixes where they begin is planned."""
+        """True once the batch without rows that fixes those positions is planned."""
         self._completed: Mapping[str, Mapping[str, Scalar]] | None = None
-        """What sources were told of last."""
+        """Positions that sources were last told of."""
         self.offsets: AllOffsets = {}
 
     def begin(self, base: Position | None) -> None:
-        """The first start in this process: from a record, or from where the sources begin."""
+        """Begin, at the first start in this process, at a record or at the sources' own first positions."""
         for name, enumerator in self._enumerators.items():
             if base is not None and name in base.offsets:
                 enumerator.restore(dict(base.offsets[name]), list(base.source_objects.get(name, [])))
@@ -126,16 +127,16 @@ class Planner:
             self._batch_time_us = max(self._batch_time_us, base.batch_time_us)
 
     def latest(self, fresh: bool = False) -> AllOffsets:
-        """What there is in every source, as of the last look; `fresh`: as of now."""
+        """Ends of the available data of every source, as of the last look; `fresh`: as of now."""
         return {name: look.latest(fresh) for name, look in self._looks.items()}
 
     def next(self, until: AllOffsets, to_end: bool = False, drain: bool = False) -> Plan | None:
-        """The next batch, not past `until`; None where there is nothing to do.
+        """Plan the next batch, not past `until`; None if there is nothing to do.
 
-        With `to_end` no time passes for timers but that of batches: none is waited for. With `drain` the input is
-        declared complete after its last row, once: that batch closes all windows and fires all event-time timers.
-        Where a source was asked where to begin, the first batch has no rows: it fixes the answer, and the next one
-        waits until a checkpoint has recorded that (`awaits_record`).
+        With `to_end` only batches advance the time of timers, so that none is waited for. With `drain` the input is
+        declared complete after its last row, once: that batch closes all windows and fires all event-time timers. If a
+        source was asked for its first position, the first batch has no rows: it fixes the answer, and the next batch
+        waits until a checkpoint has recorded it (`awaits_record`).
         """
         if self.awaits_record:
             return None
@@ -156,11 +157,11 @@ class Planner:
         return self._planned(plans, self.offsets, drained)
 
     def ask_again(self) -> Plan:
-        """A batch without rows, so that those who refused a cut at the last boundary are asked again."""
+        """Plan a batch without rows, to ask again those who refused a cut at the last boundary."""
         return self._planned(self._stays(self._enumerators), self.offsets)
 
     def _stays(self, sources: Iterable[str]) -> dict[str, SourcePlan]:
-        """Plans of sources that give nothing; each says whether a cut may be taken where it is."""
+        """Make empty plans for sources; each answers if a cut may be taken at its position."""
         plans = {}
         for name in sources:
             place = self.offsets[name]
@@ -170,7 +171,7 @@ class Planner:
 
     @property
     def awaits_record(self) -> bool:
-        """Whether a checkpoint is to be taken before the next batch."""
+        """True if a checkpoint is to be taken before the next batch."""
         return self._begun and bool(self._unrecorded)
 
     def _planned(self, plans: Mapping[str, SourcePlan], start: AllOffsets, drained: bool = False) -> Plan:
@@ -190,7 +191,7 @@ class Planner:
         return plan
 
     def _source_plans(self, until: AllOffsets) -> dict[str, SourcePlan]:
-        """What each source gives next, all of them together within the limits."""
+        """Plan the next input of each source, all together within the limits."""
         limits = self._limits
         plans = {
             name: enumerator.plan(self.offsets[name], until[name], limits.rows_max, limits.bytes_max)
@@ -207,13 +208,13 @@ class Planner:
         return plans
 
     def _rows_left(self, source: str, plan: SourcePlan) -> float:
-        """About how many rows a source has left: those of a plan, times its lag over the part of it that they are."""
+        """Estimate a source's remaining rows: the rows of a plan, divided by the share of the lag that they make up."""
         enumerator = self._enumerators[source]
         before, after = (sum(enumerator.lag(offsets).values()) for offsets in (self.offsets[source], plan.to))
         return _rows(plan) * (before / (before - after) if before > after else 1.0)
 
     def _hold_back(self, plans: dict[str, SourcePlan]) -> dict[str, SourcePlan]:
-        """The plans without those of sources that are too far ahead in event time."""
+        """Remove the plans of sources that are too far ahead in event time."""
         skew_us_max, times = self._limits.skew_us_max, self._watermarks.event_times()
         reading = [name for name, plan in plans.items() if plan.reads and name in times]
         if skew_us_max is None or len(reading) < 2:
@@ -250,7 +251,7 @@ class Planner:
         return self._next_batch
 
     def reached(self, until: AllOffsets) -> bool:
-        """Whether everything before `until` is committed."""
+        """True if everything before `until` is committed."""
         return not any(
             enumerator.plan(self.offsets[name], until[name], 1, 1).reads
             for name, enumerator in self._enumerators.items()
@@ -259,7 +260,7 @@ class Planner:
     def committed(
         self, plan: Plan, event_times: Mapping[str, Mapping[str, int]], timers: Mapping[str, list[Timers]]
     ) -> Position:
-        """The batch is done: go on from its end, with what its rows said of event time, and what it left of timers."""
+        """Go on from the end of a committed batch, with its event times and its remaining timers."""
         self.offsets = plan.to
         self._timers = timers
         open_splits = {name: each.open_splits(plan.to[name]) for name, each in self._enumerators.items()}
@@ -268,7 +269,7 @@ class Planner:
         return Position(plan.batch_time_us, plan.to, objects, self._watermarks.times)
 
     def completed(self, position: Position) -> None:
-        """A checkpoint at that position was recorded; a source that is new since then is not in it."""
+        """Note that a checkpoint at that position was recorded; a newer source is not in it."""
         if position.offsets == self._completed:
             return
         self._completed = position.offsets
@@ -278,7 +279,7 @@ class Planner:
                 enumerator.completed(dict(position.offsets[name]))
 
     def source_watermarks(self) -> dict[str, int]:
-        """The watermark of each source that has one, after the last batch."""
+        """Watermark of each source after the last batch; only sources with a watermark."""
         return self._watermarks.of_sources(self._batch_time_us)
 
     def lag(self) -> dict[str, dict[str, int]]:
@@ -290,7 +291,7 @@ class Planner:
 
 
 def _refusals(plans: Mapping[str, SourcePlan]) -> list[Refusal]:
-    """The sources that refuse a cut at the end of their plans."""
+    """Sources that refuse a cut at the end of their plans."""
     answers = [refusal(f"source {name!r}", plan.availability) for name, plan in sorted(plans.items())]
     return [each for each in answers if each is not None]
 
@@ -300,5 +301,5 @@ def _rows(plan: SourcePlan) -> int:
 
 
 def _time_or_least(time_us: int | None) -> float:
-    """An event time for comparisons; a source without one is behind all others."""
+    """Event time for comparisons; a source without event time is behind all others."""
     return float("-inf") if time_us is None else time_us

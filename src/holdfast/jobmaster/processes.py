@@ -1,4 +1,5 @@
-"""The processes that stay of one role, TaskManagers or senders: who was started, who serves, who has ended.
+"""The long-running processes of a role, TaskManagers or senders: those started, those that serve, those that have
+ended.
 
 Each start has an incarnation number of its own. A process is dead when the cluster says so: its Spark job has ended,
 or its connection broke. A missing heartbeat is a long backstop only, since a user's function may hold the interpreter
@@ -35,7 +36,8 @@ class Serving(Generic[G]):
 
 
 class Processes(Generic[G]):
-    """Thread-safe. `lost(process, reason)` is called once for each incarnation that ends unasked."""
+    """Processes of a role. Thread-safe. `lost(process, reason)` is called once for each incarnation that ends
+    unasked."""
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class Processes(Generic[G]):
         self._stopping = False
 
     def start(self, process: ProcessId) -> None:
-        """Start a process under the incarnation that it was given; returns at once."""
+        """Start a process under the given incarnation; return at once."""
         with self._changed:
             if self._stopping:
                 return
@@ -72,7 +74,8 @@ class Processes(Generic[G]):
         self._cluster.start(StartProcess(process, self._on_end))
 
     def register(self, registration: Registration) -> bool:
-        """True for the first process of the incarnation that was started last, however often; False: end yourself."""
+        """Register a process. True for the first process of the incarnation started last, however often; False: the
+        process must end itself."""
         process = registration.process
         with self._changed:
             if self._started.get(process.number) != process:
@@ -91,10 +94,10 @@ class Processes(Generic[G]):
         return True
 
     def _now_serves(self, serving: Serving[G]) -> None:
-        """Called without the lock, once for each process that has registered."""
+        """Hook for each process that has registered, called without the lock."""
 
     def heartbeat(self, process: ProcessId) -> bool:
-        """Whether that process is still wanted."""
+        """True if that process is still wanted."""
         with self._changed:
             wanted = self._started.get(process.number) == process and not self._stopping
             if wanted:
@@ -102,7 +105,7 @@ class Processes(Generic[G]):
             return wanted
 
     def check_heartbeats(self) -> None:
-        """Do something about those that have been silent for too long."""
+        """Handle processes that have been silent for too long."""
         if not self._cluster.heartbeats:
             return
         now_s = self._clock.monotonic()
@@ -123,7 +126,7 @@ class Processes(Generic[G]):
         self._cluster.end(process)
 
     def give_up(self, process: ProcessId, reason: str) -> None:
-        """The process is lost from now on, whatever it still does, and is ended in the background."""
+        """Treat the process as lost from now on, whatever it still does, and end it in the background."""
         self._on_end(process, reason)
         self._cluster.end(process)
 

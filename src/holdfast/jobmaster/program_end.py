@@ -1,4 +1,4 @@
-"""The end of the program: queries that still run are named, and end while threads and pools of threads still work.
+"""The end of the program: running queries are named, and end while threads and pools of threads still work.
 
 Python shuts down its pools of threads before it calls the functions of `atexit`. A query that ran on until then would
 fail in the middle of a batch, with errors that do not name the cause.
@@ -14,7 +14,7 @@ from holdfast.jobmaster.master import JobMaster
 log = logging.getLogger(__name__)
 
 END_S_MAX = 10.0
-"""How long the program waits for a query to end. One that takes longer counts as killed; nothing is lost."""
+"""Bound in seconds on the wait for a query to end. A query that takes longer counts as killed; nothing is lost."""
 
 _started: "WeakSet[JobMaster]" = WeakSet()
 
@@ -34,6 +34,6 @@ def _end_queries() -> None:
         master.stop(END_S_MAX)
 
 
-# Of the functions registered here the last one is called first, so this one before the pools' own end, which
+# The function registered last is called first, so this call comes before the end of the pools, which
 # `concurrent.futures` registers in the same way. Python has no public call that runs so early.
 threading._register_atexit(_end_queries)  # type: ignore[attr-defined]

@@ -1,6 +1,5 @@
-"""What the user sees of a running query: PySpark's progress keys as plain dicts, checkpoint figures, metrics.
-
-Written by the JobMaster's threads, read by anybody; who reads pays for putting metrics together. Owns no policy.
+"""Progress of a running query, for users: PySpark's progress keys as plain dicts, checkpoint figures, metrics. The
+JobMaster's threads write; any thread reads. Metrics are combined when they are read.
 """
 
 import threading
@@ -24,12 +23,12 @@ FIGURES_MAX = 100_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Lag = dict[str, dict[str, int]]
-"""By source and split: what is there and not yet processed, in the source's unit."""
+"""Available data not yet processed, by source and split, in the source's unit."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where sources stand after a batch: what they have left, and their watermarks in microseconds."""
+    """Positions of sources after a batch: their remaining data, and their watermarks in microseconds."""
 
     lag: Lag
     watermarks: Mapping[str, int]
@@ -46,9 +45,10 @@ class Totals:
     checkpoints: list[CheckpointStats]
     failed_checkpoints: int
     aborted_checkpoints: int
-    """Not counted as failed: subsumed, declined softly, ended by a restart."""
+    """Aborted checkpoints that do not count as failed: subsumed, declined softly, ended by a restart."""
     refused_checkpoints: int
-    """Put off to a later batch, since a function, a source or a sink refused the boundary; also softly."""
+    """Checkpoints put off to a later batch, since a function, a source or a sink refused the boundary, hard or
+    softly."""
     batches: int
     completed_checkpoints: int
 
@@ -61,7 +61,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A batch's progress, the watermarks of its operators, and what had been reported by its end."""
+    """A batch's progress, the watermarks of its operators, and the metrics reported by its end."""
 
     watermarks: Mapping[str, int]
     progress: dict[str, Any]
@@ -70,7 +70,8 @@ class _Entry:
 
 
 class Progress:
-    """Thread-safe. `recent` keeps the last `RECENT_MAX` batches; figures keep the last `FIGURES_MAX`."""
+    """Progress of a query. Thread-safe. `recent` keeps the last `RECENT_MAX` batches; figures keep the last
+    `FIGURES_MAX`."""
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class Progress:
         self._last_batch_s: float | None = None
 
     def batch(self, plan: Plan, outcome: BatchOutcome, duration_s: float, standing: Standing) -> None:
-        """A batch was committed."""
+        """Note a committed batch."""
         now_s = self._clock.monotonic()
         since_s = duration_s if self._last_batch_s is None else now_s - self._last_batch_s
         durations_ms = {phase: round(spent_ms) for phase, spent_ms in outcome.durations_ms.items()}
@@ -217,12 +218,12 @@ class Progress:
         return picture(self._task_managers.reports(), own)
 
     def lag(self) -> Lag:
-        """Of each source and split, after the last batch."""
+        """Lag of each source and split, after the last batch."""
         with self._lock:
             return self._standing.lag
 
     def watermarks(self) -> dict[str, Mapping[str, int]]:
-        """Of sources after the last batch, and of operators in it; in microseconds, by "source" and "operator"."""
+        """Watermarks in microseconds, by "source" (after the last batch) and "operator" (in the last batch)."""
         with self._lock:
             return {"source": self._standing.watermarks, "operator": self._operator_watermarks}
 
@@ -232,7 +233,7 @@ class Progress:
         return {**entry.progress, "stateOperators": operators, "metrics": found.summary()}
 
     def _own(self) -> dict[str, float]:
-        """The JobMaster's own values; the lock is held."""
+        """Values of the JobMaster itself; the lock is held."""
         values = dict(self._counted) | {
             "numInputRows": float(self._rows),
             "badRows": float(self._bad_rows),

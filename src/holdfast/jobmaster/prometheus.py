@@ -1,7 +1,7 @@
 """The job's metrics for Prometheus: an HTTP endpoint at the driver, in base units, with the job's name as a label.
 
-Nothing is measured here: a request takes the picture that `progress` gives at that moment. Reachable without a
-secret, as such endpoints are, so it binds the one address it is given, and shows names and numbers alone.
+Nothing is measured here: a request takes the picture that `progress` gives at that moment. The endpoint needs no
+secret, as is usual, so it binds only the given address, and shows only names and numbers.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class JobCollector(Collector):
-    """Translates what a JobMaster's progress shows; there is nothing to show before there is one."""
+    """Translates a JobMaster's progress into Prometheus's families; without a JobMaster there are none."""
 
     def __init__(self, job: str, master: Callable[[], "JobMaster | None"]) -> None:
         self._job = job
@@ -78,7 +78,7 @@ class MetricsServer:
     Raises
     ------
     JobRefused
-        The port is taken, or the address is not this machine's.
+        The port is taken, or the address does not belong to this machine.
     """
 
     def __init__(self, collector: Collector, host: str, port: int) -> None:
@@ -93,7 +93,7 @@ class MetricsServer:
         self.url = f"http://{host}:{self._server.server_port}/metrics"
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

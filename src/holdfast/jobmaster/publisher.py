@@ -1,4 +1,4 @@
-"""Publishes one sink's groups on a thread of its own, one at a time, in the order the coordinator gives them."""
+"""Publication of a sink's groups on a thread of its own, one by one, in the coordinator's order."""
 
 import logging
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from holdfast.storage.store import ObjectStore
 log = logging.getLogger(__name__)
 
 NEVER_TAKEN = ("File name too long", "KeyTooLong")
-"""What a file system and an object store say of a name that they will not take at any later time either."""
+"""Messages of file systems and object stores about a name that they will never accept."""
 
 
 class Publisher:
@@ -33,7 +33,7 @@ class Publisher:
         self._closed = False
 
     def publish(self, command: events.Publish, post: Callable[[Event], None]) -> None:
-        """Returns at once; the outcome is posted."""
+        """Publish a group in the background; the outcome is posted."""
         if not self._closed:
             self._thread.submit(self._publish, command, post)
 
@@ -58,12 +58,12 @@ class Publisher:
         post(events.Published(command.sink, command.number))
 
     def refusal(self) -> Refusal | None:
-        """The sink's answer whether a cut may be taken after the last committed batch; None: it may."""
+        """Ask the sink if a cut may be taken after the last committed batch; None: it may."""
         return ask(f"sink {self._context.sink!r}", self._sink.is_snapshot_available)
 
     @property
     def layout(self) -> bytes:
-        """The settings by which groups of this start are to be published."""
+        """Settings by which groups of this start are published."""
         return self._sink.layout(self._context)
 
     def discard(self, name: str) -> None:
@@ -72,9 +72,9 @@ class Publisher:
         self.drop(decode_committables(name, self._store.get(name)).committables)
 
     def drop(self, committables: list[bytes]) -> None:
-        """Delete the staged files of these committables, and after them the objects that hold some of them.
+        """Delete the staged files of these committables, and then the objects of gathered committables.
 
-        Nothing is left of the files in such an object where it is gone.
+        If such an object is gone, its staged files are gone too.
         """
         gathered = gathered_names(committables, self._context.sink)
         with suppress(ObjectNotFound):
@@ -82,7 +82,7 @@ class Publisher:
         self._store.delete(gathered)
 
     def sweep(self, gone: Gone, named: list[bytes]) -> None:
-        """Delete what is staged at the sink's own target and `gone`, but for what `named` needs."""
+        """Delete staged files at the sink's own target that are `gone` and that no committable in `named` needs."""
         self._sink.sweep(gone, named, self._context)
 
     def _load(self, name: str) -> tuple[Expanded, PublishContext]:
@@ -91,6 +91,6 @@ class Publisher:
         return Expanded(stored.committables, self._store, context.sink), context
 
     def close(self) -> None:
-        """Wait for the group being published; drop the rest, which the record still holds."""
+        """Wait for the group being published; drop the others, which the record still holds."""
         self._closed = True
         self._thread.shutdown(wait=True, cancel_futures=True)

@@ -1,11 +1,11 @@
-"""Carries out what the coordinator says of records: stores committables, appends to the journal, expires.
+"""Records, as the coordinator orders: stores committables, appends to the journal, expires.
 
     StoreAndRecord ──► committables stored ──┬─► record put ──► RecordWritten
     RecordAgain ──────────────│──────────────┘       └── another epoch's is there: Superseded
                               └── failed: RecordFailed
 
-Invariants: called on one thread, the journal's, but for `record` and `found`; a record whose fate is not known is asked
-about until it is, and nothing else is written or deleted meanwhile. Decides nothing: what is answered are events.
+Invariants: only the journal's thread makes calls, except for `record` and `found`. While a record's outcome is not
+known, it is asked for again, and nothing else is written or deleted. Answers are events; the coordinator decides.
 """
 
 import logging
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """`post` takes what became of a command, `failed` the error that ends the query."""
+    """Writes records. `post` takes the outcome of each command, `failed` the error that ends the query."""
 
     def __init__(
         self,
@@ -46,34 +46,34 @@ class Recorder:
         self._store = store
         self._facts = facts
         self._layouts = layouts
-        """Of each sink: stored with each of its groups."""
+        """Layout of each sink, stored with each of its groups."""
         self._post = post
         self._failed = failed
         self._closing = closing
         self._outages = outages
         self._records: dict[JournalNumber, CheckpointRecord] = {}
-        """Those in the journal that a restart may go back to. An entry is there before its event is posted."""
+        """Records in the journal that a restart may go back to. An entry exists before its event is posted."""
 
     def found(self, number: JournalNumber, record: CheckpointRecord) -> None:
-        """The record that this start begins from."""
+        """Note the record that this start begins from."""
         self._records[number] = record
 
     def record(self, number: JournalNumber | None) -> CheckpointRecord | None:
-        """Any thread: a record that the coordinator names; None for none."""
+        """Return a record that the coordinator names; None for None. Any thread may call this."""
         return None if number is None else self._records[number]
 
     @property
     def newest(self) -> CheckpointRecord | None:
-        """Any thread: the one with the highest number; None where there is none yet."""
+        """The record with the highest number; None if there is none yet. Any thread may call this."""
         records = dict(self._records)
         return records[max(records)] if records else None
 
     def check_not_fenced(self) -> None:
-        """Raises `Fenced`."""
+        """Check that no other JobMaster took over. Raises `Fenced`."""
         self._journal.check()
 
     def check_ownership(self) -> None:
-        """Whether another JobMaster has taken over, where nothing else may tell: no record may be to be put."""
+        """Find out if another JobMaster has taken over, when no record is due that would show it."""
         try:
             self._journal.check()
         except Fenced as error:
@@ -82,7 +82,8 @@ class Recorder:
             log.info("it cannot be told whether another JobMaster took over: %s", error)
 
     def fail_query(self, error: Exception) -> None:
-        """End the query with `error`, or with `Fenced` where another JobMaster has taken over, which explains it."""
+        """End the query with `error`, or with `Fenced` if another JobMaster has taken over, which explains the
+        error."""
         self.check_ownership()
         self._failed(error)
 
@@ -121,10 +122,10 @@ class Recorder:
         self._failed(error)
 
     def _append(self, record: CheckpointRecord) -> JournalNumber:
-        """Until it is known what became of the record.
+        """Append a record and wait until its outcome is known.
 
-        Raises `StorageError` where this JobMaster is closed first, or the store is away for too long: the next takeover
-        finds out. Nothing is written or deleted any more.
+        Raises `StorageError` if this JobMaster is closed first, or the store is away for too long. Nothing is written
+        or deleted any more then, and the next takeover finds out the outcome.
         """
         while True:
             try:

@@ -1,4 +1,4 @@
-"""What the dead of the living epoch left, and puts that landed late: found by listing, while the job runs.
+"""Objects left by dead processes of the living epoch, and by late puts: found by listing, while the job runs.
 
     dstl/, shared/    folders of dead incarnations    ─┐ told to the coordinator, which knows what of it
     manifests/        of checkpoints that are resolved  │ a record, a group or a live log still names
@@ -6,8 +6,8 @@
     staging/          of runs that are over, and of batches that were committed: deleted here, unless a
                       committable names it that may still be published
 
-Everything rests on a snapshot taken before the listing (`Outstanding`): names only ever lose their users, so what had
-none then has none now. Does not own when it is done (`sweeper`), nor older epochs (`janitor`).
+Correctness rests on a snapshot taken before the listing (`Outstanding`): names only lose users, so an object without
+users then has none now. `sweeper` decides when this runs; `janitor` handles older epochs.
 """
 
 import logging
@@ -29,11 +29,11 @@ from holdfast.storage.store import ObjectStore
 log = logging.getLogger(__name__)
 
 FOLDERS_MAX = 32
-"""With more dead incarnations than that, all folders of the epoch are listed instead of each of theirs."""
+"""Number of dead incarnations above which all folders of the epoch are listed instead of each incarnation's folders."""
 
 
 class Remains:
-    """Those of one epoch."""
+    """Leftovers of an epoch."""
 
     def __init__(
         self,
@@ -50,9 +50,8 @@ class Remains:
         self._publishers = publishers
 
     def stored(self, dead: Collection[int], resolved: int) -> frozenset[str]:
-        """What `dead` incarnations stored, what was stored for checkpoints up to `resolved`, strays of sources.
-
-        Some of it may still be named. Acknowledgements may have died with who sent them, and no acknowledgement
+        """Names of objects stored by `dead` incarnations, of objects stored for checkpoints up to `resolved`, and of
+        strays of sources. Some may still be in use. Acknowledgements may have died with their senders, and none
         completes these checkpoints any more.
         """
         found = self._source_objects.strays()
@@ -75,7 +74,7 @@ class Remains:
                 with suppress(ObjectNotFound):  # given up, or published and discarded, since the snapshot was taken
                     named.add(sink, [each])
         for sink, name in outstanding.groups:
-            with suppress(ObjectNotFound):  # published and discarded: without it nobody publishes again
+            with suppress(ObjectNotFound):  # published and discarded: without it nobody can publish the group again
                 named.add(sink, decode_committables(name, self._store.get(name)).committables)
 
         def gone(name: StagedName) -> bool:

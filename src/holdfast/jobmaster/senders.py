@@ -1,10 +1,10 @@
-"""Where units are worked off: in senders that stay, and as short Spark jobs where a leg needs Spark.
+"""Execution of units: in long-running senders, and as short Spark jobs if a leg needs Spark.
 
     run_level ──► rules (`execution.units`) ──Give──► a thread that reads the sender's answer ──UnitReported──► rules …
 
-This module talks to senders and waits; the rules decide who gets which unit and which report counts, and the execution
-machine when a sender is started again. What they share with TaskManagers (incarnations, registrations, heartbeats,
-ends) is in `processes`.
+This module talks to senders and waits. The rules assign units and count reports; the execution machine decides when a
+sender is started again. Code shared with TaskManagers (incarnations, registrations, heartbeats, ends) is in
+`processes`.
 """
 
 import logging
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class _Level:
-    """One level that is being run; waited for by the batch loop's thread."""
+    """A running level, which the batch loop's thread waits for."""
 
     run: LevelRun
     units: dict[int, Unit]
@@ -45,7 +45,8 @@ class _Level:
 
 
 class Senders(Processes[SenderGateway]):
-    """Thread-safe. Without senders that stay (`cluster.residents` is 0), all units go as short Spark jobs."""
+    """The job's senders. Thread-safe. Without long-running senders (`cluster.residents` is 0), all units go as short
+    Spark jobs."""
 
     def __init__(
         self,
@@ -65,13 +66,13 @@ class Senders(Processes[SenderGateway]):
         self._level: _Level | None = None
         self._cancelled_run = 0
         self._threads: dict[ProcessId, queue.SimpleQueue[Callable[[], None] | None]] = {}
-        """What the thread of each sender is to do: read answers, one order after the other. A thread for each order
-        would cost the driver more than the order."""
+        """Tasks of each sender's thread: read answers, one order after the other. A thread for each order would cost
+        the driver more than the order."""
 
     # --- levels -------------------------------------------------------------------------------------------------------
 
     def run_level(self, run: LevelRun) -> list[UnitResult]:
-        """Run the units of a level; their outcomes, in unit order.
+        """Run the units of a level; return their outcomes, in unit order.
 
         Raises
         ------
@@ -94,7 +95,7 @@ class Senders(Processes[SenderGateway]):
         return sorted(results, key=lambda result: result.unit)
 
     def cancel(self, run: int) -> None:
-        """Any thread: nobody waits for the units of that run any more."""
+        """End a run: nobody waits for its units any more. Any thread may call this."""
         with self._lock:
             self._cancelled_run = max(self._cancelled_run, run)
             level = self._level
@@ -129,10 +130,11 @@ class Senders(Processes[SenderGateway]):
         level.failure = level.failure or error
         self._reported.notify_all()
 
-    # --- what senders say ---------------------------------------------------------------------------------------------
+    # --- reports of senders
+    # -----------------------------------------------------------------------------------------------
 
     def _answer(self, sender: ProcessId, gateway: SenderGateway, order: Order) -> None:
-        """Take the reports of one order, each as it comes."""
+        """Take the reports of an order, each as it comes."""
         try:
             for result in gateway.run(order):
                 self._tell(rules.UnitReported(sender, order.attempt, result.unit), result)
@@ -160,7 +162,7 @@ class Senders(Processes[SenderGateway]):
         self._tell_machine(events.Lost(sender, reason))
 
     def _is_silent(self, process: ProcessId) -> None:
-        """A sender is given up at once: its units go to another one while it is being ended."""
+        """Give up a silent sender at once: its units go to another sender while it is being ended."""
         self.give_up(process, "it is silent")
 
     def check_heartbeats(self) -> None:
@@ -176,10 +178,11 @@ class Senders(Processes[SenderGateway]):
             log.warning("Spark has slots for %d senders beside all TaskManagers; %d were to stay", fit, self.count)
             self._tell(rules.SendersWanted(fit))
 
-    # --- what the rules say -------------------------------------------------------------------------------------------
+    # --- commands of the rules
+    # --------------------------------------------------------------------------------------------
 
     def _handle(self, event: rules.Event, result: UnitResult | None = None) -> None:
-        """With the lock. Calls of others are made on threads of their own."""
+        """Handle an event; the lock is held. Calls to other processes are made on threads of their own."""
         for command in self._units.handle(event):
             if isinstance(command, rules.Count):
                 assert self._level is not None and result is not None
@@ -235,7 +238,7 @@ class Senders(Processes[SenderGateway]):
             orders.put(None)
 
     def _call(self, call: Callable[..., Any], *arguments: Any) -> None:
-        """On a thread of its own, since nobody knows how long a process that hangs keeps a call."""
+        """Make a call on a thread of its own, since a process that hangs may keep the call for any time."""
         if not self._stopping:
             threading.Thread(target=call, args=arguments, name="holdfast-senders", daemon=True).start()
 

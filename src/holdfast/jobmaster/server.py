@@ -1,7 +1,7 @@
 """The JobMaster's Flight server: registrations, heartbeats, acknowledgements and declines of TaskManagers and senders.
 
-Only processes of the job can connect (`taskmanager/security.py`). The server binds the host it is given and nothing
-else. It decides nothing: each call is handed to the gateway it was made with, on the caller's own thread.
+Only processes of the job can connect (`taskmanager/security.py`). The server binds only the given host. Each call is
+handed to the gateway, on the caller's own thread.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class JobMasterServer:
         self.address = address(host, self.port)
 
     def close(self) -> None:
-        """Refuse new calls, and wait a while for those under way."""
+        """Refuse new calls, and wait a while for calls in progress."""
         shut_down(self._server, "JobMaster")
 
 

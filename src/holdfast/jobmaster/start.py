@@ -1,8 +1,8 @@
-"""Starting a job, wherever it runs: refuse what can be known, take over the storage, make the JobMaster.
+"""Start of a job on any cluster: refuse known errors, take over the storage, make the JobMaster.
 
     open the job ─► check old state against new code ─► prepare sinks ─► take over ─► check again ─► JobMaster
 
-Everything before the takeover leaves an older JobMaster on the same storage alone.
+Steps before the takeover do not disturb an older JobMaster on the same storage.
 """
 
 import logging
@@ -41,19 +41,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Place:
-    """What a cluster is made for: one start of one job."""
+    """Facts for making a cluster: a job's start, and the JobMaster's address."""
 
     job: StoredJob
     epoch: int
     secret: str
     job_master: str
-    """The JobMaster's Flight address; empty where TaskManagers are in this process."""
+    """Flight address of the JobMaster; empty if TaskManagers are in this process."""
 
 
 def task_manager_settings(
     place: Place, config: TaskManagerConfig, storage_url: str, storage_options: Mapping[str, str] | None = None
 ) -> TaskManagerSettings:
-    """Those of all TaskManagers of a start; `process` is filled in when one is started."""
+    """Settings of all TaskManagers of a start; `process` is filled in when a TaskManager is started."""
     return TaskManagerSettings(
         job_id=place.job.job_id,
         epoch=place.epoch,
@@ -72,7 +72,7 @@ def task_manager_settings(
 
 
 class Gateway:
-    """What TaskManagers call, from before the JobMaster exists."""
+    """Receiver of TaskManagers' calls, which exists before the JobMaster does."""
 
     def __init__(self) -> None:
         self.master: JobMaster | None = None
@@ -92,7 +92,7 @@ class Gateway:
 
 @dataclass(frozen=True)
 class Start:
-    """The parts of one start."""
+    """Parts of a job's start."""
 
     settings: MasterSettings
     store: ObjectStore
@@ -101,13 +101,13 @@ class Start:
     clock: Clock
     cluster: Callable[[Place, Gateway], Cluster]
     host: str | None
-    """Where the JobMaster listens; None where TaskManagers are in this process."""
+    """Host on which the JobMaster listens; None if TaskManagers are in this process."""
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Of the job's storage."""
+    """Options of the job's storage."""
 
 
 def open_stored_job(store: ObjectStore, name: str, parallelism: int, max_parallelism: int | None) -> StoredJob:
-    """The job in the storage, made if it is new. Raises `JobRefused`."""
+    """Open the job in the storage, or create it in a new storage. Raises `JobRefused`."""
     wanted = max_parallelism or default_max_parallelism(parallelism)
     job = open_job(store, wanted, explicit=max_parallelism is not None, name=name)
     if parallelism > job.max_parallelism:
@@ -119,7 +119,7 @@ def open_stored_job(store: ObjectStore, name: str, parallelism: int, max_paralle
 
 
 def start_job(start: Start, job: StoredJob) -> JobMaster:
-    """Start; raises what keeps the job from running, having changed no state."""
+    """Start the job; raise the error that keeps it from running, having changed no state."""
     settings = start.settings
     check_keys(start.program)
     refuse_shared_targets(start.store.url, start.storage_options, publishing(start.program))
@@ -168,7 +168,7 @@ def _take_over_and_start(
 
 
 def _serve_metrics(settings: MasterSettings, gateway: Gateway, host: str | None, closing: ExitStack) -> str | None:
-    """Before the takeover, so that a port that is taken leaves an older JobMaster alone."""
+    """Serve metrics before the takeover, so that a taken port does not disturb an older JobMaster."""
     if settings.metrics_port is None:
         return None
     server = MetricsServer(JobCollector(settings.name, lambda: gateway.master), host or LOOPBACK, settings.metrics_port)
@@ -177,7 +177,7 @@ def _serve_metrics(settings: MasterSettings, gateway: Gateway, host: str | None,
 
 
 def _newest_checkpoint(store: ObjectStore) -> CheckpointRecord | None:
-    """A look before the takeover; what changes meanwhile is looked at again after it."""
+    """Look at the newest checkpoint before the takeover; changes meanwhile are checked after it."""
 
     def read(number: int) -> Record | None:
         try:

@@ -1,8 +1,9 @@
-"""When remains are looked for: right after the takeover and after each failover, and again later, now and then.
+"""Times of clean-up: right after the takeover and after each failover, and repeatedly later.
 
-A put of a process that was given up, or one that was repeated, may land long after its folder was listed; so folders
-are listed again, a minute after a takeover or failover, and then every five. One thread of its own: neither the start
-nor the job waits for it. What is looked for is `remains`', what older epochs left `janitor`'s.
+A repeated put, or a put of a process that was given up, may land long after its folder was listed. Folders are
+therefore listed again a minute after a takeover or failover, and then every five minutes. Clean-up has a thread of its
+own: neither the start nor the job waits for it. `remains` finds objects of this epoch, `janitor` objects of older
+epochs.
 """
 
 import logging
@@ -20,14 +21,16 @@ from holdfast.jobmaster.remains import Remains
 log = logging.getLogger(__name__)
 
 AGAIN_AFTER_S = (60.0, 300.0)
-"""From a takeover or a failover to the first sweep after it, and from then on between two."""
+"""Seconds from a takeover or failover to the next sweep, and between two sweeps after that."""
 
 OLDER_EVERY = 12
-"""What older epochs left takes a listing of all there is: with the first two sweeps, then with one in so many."""
+"""Sweeps between two clean-ups of older epochs, which list the whole storage; the first two sweeps include a
+clean-up."""
 
 
 class Sweeper:
-    """`died` and `tick` are the control thread's to call, `start`, `finish` and `close` the JobMaster's."""
+    """Schedules clean-up. The control thread calls `died` and `tick`; the JobMaster calls `start`, `finish` and
+    `close`."""
 
     def __init__(
         self,
@@ -49,19 +52,19 @@ class Sweeper:
         self._running: list[Future[None]] = []
 
     def start(self) -> None:
-        """The storage was taken over: look for what older epochs left. Returns at once."""
+        """Look for objects of older epochs after the takeover. Returns at once."""
         self._submit(self._older)
         self._next_s = self._clock.monotonic() + AGAIN_AFTER_S[0]
 
     def died(self, incarnations: Collection[int], outstanding: Outstanding) -> None:
-        """These incarnations are dead, and everything is deployed anew."""
+        """Note dead incarnations, after everything was deployed anew."""
         self._dead.update(incarnations)
         dead = sorted(self._dead)
         self._submit(lambda: self._living(dead, outstanding))
         self._next_s = self._clock.monotonic() + AGAIN_AFTER_S[0]
 
     def tick(self, now_s: float, outstanding: Callable[[], Outstanding]) -> None:
-        """Sweep again, where it is time and the last sweep is over."""
+        """Sweep again if it is time and the last sweep is over."""
         if now_s < self._next_s or not all(each.done() for each in self._running):
             return
         self._next_s = now_s + AGAIN_AFTER_S[1]
@@ -72,11 +75,11 @@ class Sweeper:
             self._submit(self._older)
 
     def finish(self) -> None:
-        """Wait for what was begun: a job that runs for a moment each hour cleans up, too."""
+        """Wait for clean-up in progress, so that a job that runs for a moment each hour cleans up, too."""
         wait_for(self._running)
 
     def close(self) -> None:
-        """Begin nothing more; wait for what is under way, which ends early once `stopped`."""
+        """Begin nothing more; wait for clean-up in progress, which ends early once `stopped`."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _submit(self, work: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """The JobMaster's TaskManagers: calling all of them, and the routes to them.
 
-What they share with senders (starts, incarnations, registrations, heartbeats, ends) is in `processes`. This module
-tells the execution machine who serves, who has ended, who does not answer, and which calls take long.
+Code shared with senders (starts, incarnations, registrations, heartbeats, ends) is in `processes`. This module tells
+the execution machine which TaskManagers serve, have ended or do not answer, and which calls take long.
 """
 
 import time
@@ -22,14 +22,14 @@ from holdfast.jobmaster.processes import HEARTBEAT_TIMEOUT_S, Processes, Serving
 from holdfast.protocol.taskmanager import ExchangeRoute, TaskManagerGateway
 
 QUICK_S = 1.0
-"""A call that is answered within this time is not told: most calls take milliseconds."""
+"""Seconds within which an answered call is not reported: most calls take milliseconds."""
 
 T = TypeVar("T")
 Answer = Future[Any]
 
 
 class TaskManagers(Processes[TaskManagerGateway]):
-    """Thread-safe. `tell` takes each fact once, from any thread."""
+    """The job's TaskManagers. Thread-safe. `tell` takes each fact once, from any thread."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
         self._tell(events.Unreachable(process, f"it was silent for {self._heartbeat_timeout_s:.0f} s", True))
 
     def _ended(self, process: ProcessId, reason: str) -> None:
-        """Nobody waits any longer for what it was asked."""
+        """Fail the unanswered calls of a TaskManager that has ended."""
         with self._changed:
             unanswered = self._open.pop(process, set())
             thread = self._threads.pop(process, None)
@@ -71,25 +71,25 @@ class TaskManagers(Processes[TaskManagerGateway]):
     # --- who serves ---------------------------------------------------------------------------------------------------
 
     def routes(self) -> list[ExchangeRoute]:
-        """Those that serve, by index."""
+        """Routes of the TaskManagers that serve, by index."""
         with self._changed:
             serving = [self._serving[index] for index in sorted(self._serving)]
             return [ExchangeRoute(each.process.number, each.process.incarnation, each.address) for each in serving]
 
     @property
     def missing(self) -> bool:
-        """Whether one of them does not serve."""
+        """True if a TaskManager does not serve."""
         return len(self._serving) < self.count
 
     def take_dead(self, live: Collection[int]) -> list[int]:
-        """Incarnations that ended since the last call. Those that somebody still takes for `live` come next time."""
+        """Incarnations that ended since the last call. Those that the caller still takes for `live` come next time."""
         with self._changed:
             dead = [process.incarnation for process in self._dead if process.incarnation not in live]
             self._dead = [process for process in self._dead if process.incarnation in live]
             return dead
 
     def gateway(self, task_manager: int) -> TaskManagerGateway:
-        """Raises `TaskManagerLost` where it does not serve."""
+        """Gateway of a TaskManager. Raises `TaskManagerLost` if it does not serve."""
         return self._serves(task_manager).gateway
 
     def _serves(self, task_manager: int) -> Serving[TaskManagerGateway]:
@@ -103,13 +103,14 @@ class TaskManagers(Processes[TaskManagerGateway]):
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def deploying(self, live: Mapping[int, int]) -> None:
-        """Calls are for these incarnations from now on, by number: another one has no state, and counts as lost."""
+        """Direct calls to these incarnations from now on, by number: any other incarnation has no state, and counts as
+        lost."""
         self._deployed = live
 
     def on_all(self, step: Step, about: str, call: Callable[[int, TaskManagerGateway], T]) -> list[T]:
         """Call all of them side by side, wait for every answer, raise the first error.
 
-        A TaskManager that ends meanwhile has answered by that, whatever becomes of the call.
+        The end of a TaskManager counts as its answer, whatever the outcome of the call.
         """
         began_s = time.monotonic()
         serving = [self._serves(index) for index in range(self.count)]
@@ -124,7 +125,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
         return [answer.result() for answer in answers]
 
     def _begin(self, serving: Serving[TaskManagerGateway], call: Callable[[int, TaskManagerGateway], T]) -> Answer:
-        """Each incarnation has a thread of its own: a call that never returns keeps nobody else's from being made."""
+        """Begin a call on the incarnation's own thread: a call that never returns does not delay calls to others."""
         answer: Answer = Future()
         process = serving.process
         with self._changed:
@@ -164,7 +165,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
 
 
 def _settle(answer: Answer, result: object = None, error: Exception | None = None) -> None:
-    """The first one who knows the answer gives it."""
+    """Settle an answer, unless it is settled already."""
     with suppress(InvalidStateError):
         if error is None:
             answer.set_result(result)

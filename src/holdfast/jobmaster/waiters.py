@@ -1,4 +1,4 @@
-"""Threads that wait for the end of a query, or until all that was there at their call is processed and published."""
+"""Waiting of threads for the end of a query, or until all data available at their call is processed and published."""
 
 import logging
 import threading
@@ -27,7 +27,7 @@ class End:
         return self._reached.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end; whether it was reached in time."""
+        """Wait for the end; True if it was reached in time."""
         with self._lock:
             self._waiting += 1
         try:
@@ -39,7 +39,7 @@ class End:
     def log_error(self, job: str, error: Exception, *, told: bool) -> None:
         """Log the error a query ends with, before `set`.
 
-        Whoever waits is given the error as an exception and shows it; where nobody does, this line is all that is seen.
+        Threads that wait get the error as an exception and show it. If none waits, the user sees only this line.
         """
         with self._lock:
             told = told or self._waiting > 0
@@ -55,7 +55,7 @@ class _Waiter:
 
 
 class Waiters:
-    """Asked by any thread, served by the batch loop's."""
+    """Waiting requests. Any thread makes them; the batch loop's thread serves them."""
 
     def __init__(
         self,
@@ -80,7 +80,8 @@ class Waiters:
             return bool(self._waiting)
 
     def serve(self, look: Callable[[bool], AllOffsets]) -> AllOffsets:
-        """What `look` says is in the sources; it looks anew (True) for those who have asked since the last call."""
+        """Serve requests and return the result of `look`, which looks anew (True) if a request has come since the last
+        call."""
         with self._lock:
             waiting = list(self._waiting)
         latest = look(any(waiter.until is None for waiter in waiting))
@@ -103,7 +104,7 @@ class Waiters:
             waiter.promise.set_result(None)
 
     def end(self, error: Exception | None) -> None:
-        """The query has ended: with everything processed, or with an error."""
+        """End all requests with the query: with everything processed, or with an error."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
         for waiter in waiting:
@@ -114,7 +115,7 @@ class Waiters:
 
 
 def when_done(futures: list["Future[None]"], promise: "Future[None]") -> None:
-    """Keep the promise when all are done, each in its own time."""
+    """Keep the promise when all futures are done."""
     left = [future for future in futures if not future.done()]
     if not left:
         promise.set_result(None)

@@ -1,7 +1,7 @@
-"""The work of a JobMaster, each kind a method: deploy, plan, run a batch, commit it, undo it, finish.
+"""The work of a JobMaster, with a method for each kind: deploy, plan, run a batch, commit it, undo it, finish.
 
-Each method takes its time, returns the event that says how it ended, and raises nothing. The execution machine decides
-which is next. Positions are owned here: of the work thread alone, which calls all of this.
+Each method may take long, returns the event of its outcome, and raises nothing. The execution machine decides which
+method is next. This module owns the positions; only the work thread calls it.
 """
 
 import logging
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Work:
-    """What the work thread does. `interruption` ends its waiting."""
+    """Tasks of the work thread. `interruption` ends its waiting."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Work:
         self._outages = outages
         self._interruption = interruption
         self._until: AllOffsets | None = None
-        """`available_now`: the ends of all sources at the start."""
+        """Ends of all sources at the start, for `available_now`."""
         self._final = FinalCheckpoint(settings.trigger, control, clock)
         self._asking = AskingAgain()
         self._started_s = float("-inf")
@@ -71,7 +71,7 @@ class Work:
         self._runner: BatchRunner | None = None
 
     def _cause(self, error: Exception) -> Exception:
-        """What fails on a session that was stopped fails for that."""
+        """Replace an error by `SessionStopped` if the Spark session was stopped, since that is its cause."""
         try:
             self._cluster.check()
         except errors.SessionStopped as stopped:
@@ -79,7 +79,7 @@ class Work:
         return error
 
     def _outage(self, step: str, error: Exception) -> tuple[Exception, ev.Outage | None]:
-        """Whether the step failed for want of a store or a disk; the error says so where it took too long."""
+        """Decide if the step failed because of an outage; the error says so if the outage took too long."""
         if not is_outage(error) or reactions.to_batch(error) is not Reaction.RETRY:
             return error, None
         try:
@@ -138,7 +138,7 @@ class Work:
         return ev.Interrupted()
 
     def _look(self, is_ready: bool) -> Plan | None:
-        """What is next in the sources, for those who wait too."""
+        """Plan the next batch, and serve those who wait."""
         trigger = self._settings.trigger
         if isinstance(trigger, AvailableNow):
             self._until = self._until or self._planner.latest()
@@ -198,7 +198,8 @@ class Work:
         return ev.BatchCommitted(command.run, command.batch)
 
     def before_commit(self) -> None:
-        """Without a changelog a cut is of the tables as they are: it is done everywhere before the next commit."""
+        """Wait before a commit, without a changelog, until the cut is done everywhere: it captures the tables as they
+        are."""
         if self._settings.changelog.enabled:
             return
         cut = self._control.begin_commit()
@@ -207,7 +208,7 @@ class Work:
             raise errors.TaskManagerLost("no commit: the batch was interrupted before it")
 
     def abandon(self) -> None:
-        """Staged output of a batch that was not committed goes at once. Called while no work is in flight."""
+        """Delete the staged output of a batch that was not committed. Called while no work is in flight."""
         for sink, committables in self._outcome.committables.items():
             self._control.drop_staged(sink, committables)
 
@@ -221,7 +222,7 @@ class Work:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def finish(self) -> ev.Event:
-        """`available_now`: all is processed and recorded; wait for publication."""
+        """Wait for publication, for `available_now`, after everything is processed and recorded."""
         try:
             is_published = self._until_holds(self._control.published)
             done = is_published and self._until_holds(self._control.request_close().done)
