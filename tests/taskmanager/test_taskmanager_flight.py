@@ -383,7 +383,7 @@ sys.stdin.read()
 @pytest.fixture
 def process(tmp_path):
     here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": str(here)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent)])}
     with subprocess.Popen(
         [sys.executable, "-c", SERVER, str(tmp_path)],
         stdin=subprocess.PIPE,
