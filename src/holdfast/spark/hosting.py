@@ -72,7 +72,9 @@ class Hosting:
         try:
             context = self._spark.sparkContext
             description = f"{self._name}: {start.process}{_DUTIES[start.process.role]}"
-            context.setJobGroup(self._group_of(start.process), description, interruptOnCancel=True)
+            # Spark interrupts no thread of these jobs: a thread that is interrupted while its Python worker connects
+            # makes Spark restart the daemon of all Python workers, and that kills every process that stays there.
+            context.setJobGroup(self._group_of(start.process), description, interruptOnCancel=False)
             context.parallelize([0], 1).mapPartitions(body).collect()
         except Exception as error:
             reason = first_line(error)
