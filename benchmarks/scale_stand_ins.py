@@ -30,7 +30,7 @@ from holdfast.graph.program import OperatorTarget, Program, SourceOrigin
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.cluster import LevelRun, StartProcess
 from holdfast.jobmaster.identity import identities
-from holdfast.jobmaster.known_metrics import OF_TASK_MANAGERS
+from holdfast.observe.known_metrics import OF_TASK_MANAGERS
 from holdfast.jobmaster.start import Gateway, Place
 from holdfast.protocol.streams import Sent
 from holdfast.protocol.taskmanager import (

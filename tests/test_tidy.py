@@ -20,10 +20,13 @@ MAY_IMPORT: dict[str, str] = {
     "job": "functions graph schema settings sinks sources spark streams",
     "streams": "functions graph schema sinks sources",
     "spark": "__init__ exchange graph jobmaster journal protocol query settings sources storage taskmanager",
-    "query": "formats jobmaster settings",
+    "query": "formats jobmaster observe settings",
     # Control: the JobMaster executes what the pure rules decide, and the journal remembers.
-    "jobmaster": "checkpoint exchange execution formats functions graph journal maintenance protocol recovery "
-    "settings sinks sources state storage taskmanager",
+    "jobmaster": "checkpoint exchange execution formats functions graph journal maintenance observe protocol "
+    "recovery settings sinks sources state storage taskmanager ui",
+    # Observers: a running job as facts, and the page that shows them.
+    "ui": "checkpoint.outcomes formats graph observe",
+    "observe": "formats graph",
     "settings": "checkpoint.triggers",
     "checkpoint": "settings",
     "execution": "settings",

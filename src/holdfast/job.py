@@ -80,6 +80,9 @@ class Job:
         Modules to send by value, because executors do not have them.
     metrics_port
         Port on which the driver serves metrics to Prometheus while the query runs; 0: any free port; None: no metrics.
+    ui_port, ui_host
+        Port and address on which the driver serves a page that shows the running query, at `query.uiUrl`; 0: any free
+        port; None: no page. Outside of loopback the URL has a token, without which nothing is shown.
 
     Raises
     ------
@@ -110,6 +113,8 @@ class Job:
         drop_state: Sequence[str] = (),
         ship_modules: Sequence[ModuleType] = (),
         metrics_port: int | None = None,
+        ui_port: int | None = None,
+        ui_host: str = "127.0.0.1",
     ) -> None:
         if spark is not None:
             from holdfast.spark.session import check_session
@@ -137,6 +142,8 @@ class Job:
         self.drop_state = tuple(drop_state)
         self.ship_modules = tuple(ship_modules)
         self.metrics_port = metrics_port
+        self.ui_port = ui_port
+        self.ui_host = ui_host
         self.declared = Declarations()
         self.query: Query | None = None
         """The query of the last start."""
@@ -156,12 +163,12 @@ class Job:
             raise SettingsError(
                 f"parallelism={self.parallelism} is above max_parallelism={self.max_parallelism}; lower it"
             )
-        for field in ("name", "storage"):
+        for field in ("name", "storage", "ui_host"):
             if not isinstance(getattr(self, field), str):
                 raise SettingsError(f"{field}={getattr(self, field)!r} is not allowed: a string")
-        port = self.metrics_port
-        if port is not None and (not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= 65535):
-            raise SettingsError(f"metrics_port={port!r} is not allowed: a port from 0 (any) to 65535, or None")
+        for field, port in (("metrics_port", self.metrics_port), ("ui_port", self.ui_port)):
+            if port is not None and (not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= 65535):
+                raise SettingsError(f"{field}={port!r} is not allowed: a port from 0 (any) to 65535, or None")
         for module in self.ship_modules:
             if not isinstance(module, ModuleType):
                 raise SettingsError(f"ship_modules=[{module!r}] is not allowed: give imported modules")

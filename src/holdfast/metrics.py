@@ -7,7 +7,7 @@ They travel as one flat map from name to number (`dict[str, float]`), in which
     name#count, #sum, #max      a histogram; name#le<exponent> counts its values in (2^(exponent-1), 2^exponent]
 
 so that counters and histograms can be added up over TaskManagers and incarnations. Names are camel case, as usual for
-stream processors; `jobmaster.known_metrics` explains them. This module starts no thread and sends nothing.
+stream processors; `observe.known_metrics` explains them. This module starts no thread and sends nothing.
 """
 
 import math

@@ -1,6 +1,5 @@
 """Handle of a running query, with the names of PySpark's `StreamingQuery`."""
 
-import uuid
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
@@ -12,6 +11,7 @@ from holdfast.errors import HoldfastError, QueryFailed
 from holdfast.formats.history import CheckpointStats
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.progress import Totals
+from holdfast.observe.view import JobView
 from holdfast.settings import CheckpointConfig
 
 
@@ -20,7 +20,6 @@ class Query:
 
     def __init__(self, master: JobMaster, on_end: Callable[[], None]) -> None:
         self._master = master
-        self._run_id = str(uuid.uuid4())
         self._on_end = on_end
 
     @property
@@ -31,7 +30,7 @@ class Query:
     @property
     def runId(self) -> str:
         """Id of this start: new for every start."""
-        return self._run_id
+        return self._master.run_id
 
     @property
     def name(self) -> str:
@@ -42,31 +41,25 @@ class Query:
         return self._master.active
 
     def __repr__(self) -> str:
-        totals = self.totals
+        message, totals = self.view().message, self.totals
         return (
-            f"<Query {self.name!r}, run {self.runId}: {self._message()}; {totals.rows:,} rows in {totals.batches:,} "
-            f"batches, {totals.completed_checkpoints:,} checkpoints, {len(self.restarts)} restarts>"
+            f"<Query {self.name!r}, run {self.runId}: {message}; {totals.rows:,} rows in {totals.batches:,} batches, "
+            f"{totals.completed_checkpoints:,} checkpoints, {len(self.restarts)} restarts>"
         )
 
     @property
     def status(self) -> dict[str, Any]:
         """Status with PySpark's keys. `message` names a sink or an unreachable store that the query waits for."""
-        last = self.lastProgress
+        view = self.view()
         return {
-            "message": self._message(),
-            "isDataAvailable": bool(last and any(sum(source["lag"].values()) for source in last["sources"])),
-            "isTriggerActive": self.isActive and not self._master.paused_by,
+            "message": view.message,
+            "isDataAvailable": any(sum(splits.values()) for splits in view.lag.values()),
+            "isTriggerActive": view.is_active and not view.paused_by,
         }
 
-    def _message(self) -> str:
-        paused = self._master.paused_by
-        if not self.isActive:
-            return "Stopped" if self._master.error is None else f"Ended with an error: {self._master.error}"
-        if paused:
-            return f"Waiting for sink {', '.join(sorted(paused))}, which has too many groups to publish"
-        refused_by = self._master.refused_by
-        processing = f"Processing; a checkpoint waits: {listed(refused_by)}" if refused_by else "Processing"
-        return self._master.outages.message or processing
+    def view(self) -> JobView:
+        """The job as it is now, as one immutable value: what the page and `holdfast top` show."""
+        return self._master.view()
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:
@@ -83,6 +76,11 @@ class Query:
     def metricsUrl(self) -> str | None:
         """URL at which Prometheus finds the metrics of this query while it runs; None without `Job(metrics_port=…)`."""
         return self._master.metrics_url
+
+    @property
+    def uiUrl(self) -> str | None:
+        """URL of the page that shows this query while it runs; None without `Job(ui_port=…)`."""
+        return self._master.ui_url
 
     @property
     def checkpoints(self) -> list[CheckpointStats]:
@@ -105,7 +103,7 @@ class Query:
     @property
     def restarts(self) -> list[str]:
         """Reasons of the restarts from a checkpoint since the start, oldest first."""
-        return self._master.progress.restarts()
+        return [each.reason for each in self._master.progress.restarts()]
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
         """Wait at most `timeout` seconds for the end; True if the query has ended. Raises `QueryFailed` if it ended

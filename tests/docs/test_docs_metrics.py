@@ -4,7 +4,7 @@ import re
 
 from docs_pages import ROOT
 
-from holdfast.jobmaster.known_metrics import KNOWN
+from holdfast.observe.known_metrics import KNOWN
 
 ROW = re.compile(r"^\| `(\w+)` \| `(\w+)`(, by subtask)? \| (\w+) \| (.+) \|$", re.MULTILINE)
 

@@ -12,10 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast as hf
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.jobmaster.known_metrics import KNOWN, OF_TASK_MANAGERS
-from holdfast.jobmaster.metrics import Subtask, TaskManagerMetrics, picture
 from holdfast.journal.fence import journal_numbers
 from holdfast.metrics import Histogram, quantile
+from holdfast.observe.known_metrics import KNOWN, OF_TASK_MANAGERS
+from holdfast.observe.metrics import Subtask, TaskManagerMetrics, picture
 from holdfast.query import Query
 from holdfast.testing import start
 from holdfast.testing.local import LocalCluster
@@ -130,7 +130,7 @@ def test_every_metric_is_a_known_one_and_all_that_can_be_there_are(running: Runn
     running.feed_and_wait()
     progress = running.feed_and_wait()
     names = set(progress["metrics"])
-    assert names <= set(KNOWN), f"jobmaster/known_metrics.py does not know {names - set(KNOWN)}"
+    assert names <= set(KNOWN), f"observe/known_metrics.py does not know {names - set(KNOWN)}"
     after_materializing = {metric.name for metric in OF_TASK_MANAGERS if "Materialization" in metric.name}
     local = {"localCopiesBytes"}
     cache = {"stateCacheHitRatio"} if running.job.state == hf.HashMapState() else set()

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from holdfast.execution import events as ev
 from holdfast.execution.machine import Machine
+from holdfast.observe.event_log import EventLog
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,8 @@ class Conductor:
     """Loop with two threads. It begins with `start` and ends after a command `End`; `execute` is called on the loop's
     thread."""
 
-    def __init__(self, name: str, machine: Machine, execute: Callable[[ev.Command], None]) -> None:
+    def __init__(self, name: str, machine: Machine, execute: Callable[[ev.Command], None], event_log: EventLog) -> None:
+        self._event_log = event_log
         self.interruption = Interruption()
         self._machine = machine
         self._execute = execute
@@ -97,7 +99,9 @@ class Conductor:
         self._work.put(None)
 
     def _handle(self, event: ev.Event) -> None:
+        self._event_log.event("execution", event)
         for command in self._machine.handle(event):
+            self._event_log.command("execution", command)
             self._has_ended = self._has_ended or isinstance(command, ev.End)
             try:
                 self._execute(command)

@@ -44,6 +44,7 @@ from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.jobmaster.waiters import when_done
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
+from holdfast.observe.event_log import EventLog
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, TaskManagerGateway
 from holdfast.storage.store import ObjectStore
 
@@ -95,7 +96,9 @@ class Control:
         clock: Clock,
         listeners: Listeners,
         outages: Outages,
+        event_log: EventLog,
     ) -> None:
+        self._event_log = event_log
         self._coordinator = coordinator
         self._task_managers = task_managers
         self._publishers = publishers
@@ -108,8 +111,8 @@ class Control:
         self._cutting: list[Future[None]] = []
         self._paused: set[str] = set()
         self._run = 0
-        self.unpublished = 0
-        """Groups that sinks have still to publish, as of the last tick; for display only."""
+        self.backlog: Mapping[str, int] = {}
+        """Groups that each sink has still to publish, as of the last tick; for display only."""
         self.refused_by: tuple[Refusal, ...] = ()
         """Refusals that make a checkpoint wait for a later batch boundary; empty if no checkpoint waits."""
         self._closing = threading.Event()
@@ -321,13 +324,15 @@ class Control:
         now_s = self._clock.monotonic()
         self._handle(events.Tick(now_s, self._clock.now()))
         self._listeners.tick(now_s, self._coordinator.outstanding)
-        self.unpublished = sum(self._coordinator.backlog.values())
+        self.backlog = dict(self._coordinator.backlog)
         if self.history.is_due():
             self._submit(self._delete_thread, self.history.save)
 
     def _handle(self, event: Event) -> None:
         self._note_outage(event)
+        self._event_log.event("checkpoints", event)
         for command in self._coordinator.handle(event):
+            self._event_log.command("checkpoints", command)
             self._execute(command)
         self.refused_by = self._coordinator.refused_by
 

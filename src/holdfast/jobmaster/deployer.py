@@ -25,6 +25,7 @@ from holdfast.journal.records import CheckpointRecord
 from holdfast.protocol.taskmanager import BaseCheckpoint, Deployment, ExchangeRoutes
 from holdfast.settings import CheckpointConfig, FailoverConfig, QueryTrigger
 from holdfast.storage.store import ObjectStore
+from holdfast.ui.server import LOOPBACK
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class MasterSettings:
     trigger: QueryTrigger
     failover: FailoverConfig
     metrics_port: int | None = None
+    ui_port: int | None = None
+    ui_host: str = LOOPBACK
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
 
     @property

@@ -48,6 +48,11 @@ class History:
         with self._lock:
             self._entries = deque([*found, *self._entries], maxlen=ENTRIES_MAX)
 
+    def entries(self) -> tuple[CheckpointStats, ...]:
+        """The entries kept, oldest first, also of earlier epochs."""
+        with self._lock:
+            return tuple(self._entries)
+
     def add(self, entry: CheckpointStats) -> None:
         with self._lock:
             self._entries.append(entry)

@@ -11,6 +11,7 @@ The rules are in `execution/` and `checkpoint/`; this module makes the parts and
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
@@ -49,6 +50,8 @@ from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.jobmaster.waiters import End, Waiters
 from holdfast.jobmaster.work import Work
 from holdfast.journal.fence import TakenOver
+from holdfast.observe.event_log import EventLog
+from holdfast.observe.view import JobView, ProcessView, graph_of
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, ExchangeRoute, Registration
 from holdfast.settings import CheckpointConfig
 from holdfast.sources.objects import SourceObjects
@@ -69,14 +72,25 @@ class JobMaster:
     def __init__(self, job: StartedJob, cluster: Cluster, clock: Clock, taken: TakenOver) -> None:
         self.job = job
         self.error: Exception | None = None
+        self.run_id = str(uuid.uuid4())
+        """Id of this start, new for each start."""
         self.metrics_url: str | None = None
         """URL at which this start serves metrics."""
+        self.ui_url: str | None = None
+        """URL at which this start serves its page."""
+        self._graph = graph_of(job.program)
+        self._started_s = clock.now()
+        self._event_log = EventLog(clock.now)
         self._settings = job.settings
         self._updating = threading.Lock()
         self._checkpoint = job.settings.checkpoint
         self.outages = Outages(job.settings.name, job.store.url, clock, lambda: self._checkpoint.outage_limit)
         self.progress = Progress(
-            job.settings.name, job.program, clock, lambda: self._control.unpublished, lambda: self.outages.waited_s
+            job.settings.name,
+            job.program,
+            clock,
+            lambda: sum(self._control.backlog.values()),
+            lambda: self.outages.waited_s,
         )
         self._taken = taken
         self._cluster = cluster
@@ -91,7 +105,7 @@ class JobMaster:
         self._looked_at_cluster_s = float("-inf")
         self._base = Base(taken.base_number, taken.base)
         self._machine = Machine(job.settings.failover)
-        self._conductor = Conductor(job.settings.name, self._machine, self._execute)
+        self._conductor = Conductor(job.settings.name, self._machine, self._execute, self._event_log)
         silence_s = job.settings.heartbeat_timeout_s
         self._task_managers = TaskManagers(cluster, job.settings.layout.task_managers, clock, self._tell, silence_s)
         self._senders = Senders(cluster, job.program, clock, self._tell, silence_s)
@@ -151,10 +165,55 @@ class JobMaster:
     def active(self) -> bool:
         return not self._ended.is_set()
 
-    @property
-    def paused_by(self) -> frozenset[str]:
-        """Sinks that lag so far behind that planning waits for them."""
-        return self._machine.paused_by
+    def view(self) -> JobView:
+        """The job as it is now."""
+        layout, progress = self._settings.layout, self.progress
+        watermarks = progress.watermarks()
+        return JobView(
+            name=self._settings.name,
+            job_id=self.job.stored.job_id,
+            run_id=self.run_id,
+            epoch=self.job.epoch,
+            storage=self.job.store.url,
+            started_s=self._started_s,
+            now_s=self._clock.now(),
+            phase=self._machine.phase.value,
+            is_active=self.active,
+            error=None if self.error is None else str(self.error),
+            paused_by=self._machine.paused_by,
+            refused_by=self._control.refused_by,
+            outage=self.outages.message,
+            graph=self._graph,
+            parallelism=layout.parallelism,
+            max_parallelism=layout.max_parallelism,
+            settings=in_words(self._checkpoint),
+            batches=progress.batches(),
+            lag=progress.lag(),
+            source_watermarks=watermarks["source"],
+            operator_watermarks=watermarks["operator"],
+            checkpoints=self._control.history.entries(),
+            restored=self._base.number,
+            restarts=progress.restarts(),
+            processes=self._processes_now(),
+            backlog=self._control.backlog,
+            metrics=progress.picture(),
+            events=self._event_log.recent(),
+        )
+
+    def _processes_now(self) -> tuple[ProcessView, ...]:
+        """Processes that serve now, with the last metrics of each TaskManager."""
+        reported = self.progress.last_metrics()
+        views = [
+            ProcessView(
+                process.role.value, process.number, process.incarnation, address, reported.get(process.number, {})
+            )
+            for process, address in self._task_managers.addresses()
+        ]
+        views += [
+            ProcessView(process.role.value, process.number, process.incarnation, address)
+            for process, address in self._senders.addresses()
+        ]
+        return tuple(views)
 
     @property
     def refused_by(self) -> tuple[Refusal, ...]:
@@ -368,4 +427,6 @@ class JobMaster:
             tick=self._on_tick,
         )
         publishers, outages = self._publishers, self.outages
-        return control_of(self.job, taken, self._task_managers, publishers, self._clock, listeners, outages)
+        return control_of(
+            self.job, taken, self._task_managers, publishers, self._clock, listeners, outages, self._event_log
+        )

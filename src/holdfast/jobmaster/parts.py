@@ -22,6 +22,7 @@ from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.journal.fence import TakenOver
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
+from holdfast.observe.event_log import EventLog
 from holdfast.settings import CheckpointConfig
 from holdfast.sinks.base import PublishContext, Sink
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
@@ -108,7 +109,10 @@ def control_of(
     clock: Clock,
     listeners: Listeners,
     outages: Outages,
+    event_log: EventLog,
 ) -> Control:
     journal = Journal(job.store, taken.epoch, taken.base_number, attempts_max=RECORD_ATTEMPTS_MAX)
     coordinator, facts = Coordinator(job.settings.checkpoint), facts_of(job)
-    return Control(coordinator, journal, job.store, task_managers, publishers, facts, clock, listeners, outages)
+    return Control(
+        coordinator, journal, job.store, task_managers, publishers, facts, clock, listeners, outages, event_log
+    )

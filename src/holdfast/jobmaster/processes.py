@@ -144,6 +144,11 @@ class Processes(Generic[G]):
             log.info("%s, ended: %s", process, reason)
             self._on_lost(process, reason)
 
+    def addresses(self) -> list[tuple[ProcessId, str]]:
+        """The processes that serve now, in order of their numbers, and the address of each."""
+        with self._changed:
+            return [(each.process, each.address) for _, each in sorted(self._serving.items())]
+
     def stop(self) -> None:
         with self._changed:
             self._stopping = True

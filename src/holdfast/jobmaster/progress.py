@@ -15,8 +15,9 @@ from holdfast.formats.history import CheckpointStats
 from holdfast.graph.plan import Plan
 from holdfast.graph.program import Program
 from holdfast.jobmaster.batches import BatchOutcome
-from holdfast.jobmaster.metrics import Picture, Reports, TaskManagerMetrics, picture
 from holdfast.metrics import Histogram
+from holdfast.observe.metrics import Picture, Reports, TaskManagerMetrics, picture
+from holdfast.observe.view import Batch, Restart
 
 RECENT_MAX = 100
 FIGURES_MAX = 100_000
@@ -65,6 +66,8 @@ class _Entry:
 
     watermarks: Mapping[str, int]
     progress: dict[str, Any]
+    started_s: float
+    ended_s: float
     reports: Reports
     own: Mapping[str, float]
 
@@ -110,12 +113,12 @@ class Progress:
         self._batch_durations = Histogram()
         self._standing = Standing({}, {})
         self._operator_watermarks: Mapping[str, int] = {}
-        self._restarts: deque[str] = deque(maxlen=RECENT_MAX)
+        self._restarts: deque[Restart] = deque(maxlen=RECENT_MAX)
         self._last_batch_s: float | None = None
 
     def batch(self, plan: Plan, outcome: BatchOutcome, duration_s: float, standing: Standing) -> None:
         """Note a committed batch."""
-        now_s = self._clock.monotonic()
+        now_s, ended_s = self._clock.monotonic(), self._clock.now()
         since_s = duration_s if self._last_batch_s is None else now_s - self._last_batch_s
         durations_ms = {phase: round(spent_ms) for phase, spent_ms in outcome.durations_ms.items()}
         entry = {
@@ -144,7 +147,11 @@ class Progress:
             self._bad_rows += outcome.bad_rows
             self._batch_ms.append(duration_s * 1000)
             self._batch_rows.append(outcome.rows_in)
-            self._recent.append(_Entry(plan.watermarks, entry, self._task_managers.reports(), self._own()))
+            self._recent.append(
+                _Entry(
+                    plan.watermarks, entry, ended_s - duration_s, ended_s, self._task_managers.reports(), self._own()
+                )
+            )
 
     def _source(self, name: str, plan: Plan, outcome: BatchOutcome, standing: Standing) -> dict[str, Any]:
         return {
@@ -179,12 +186,13 @@ class Progress:
 
     def restarted(self, reason: str) -> None:
         with self._lock:
-            self._restarts.append(reason)
+            self._restarts.append(Restart(self._clock.now(), reason))
             self._counted["numRestarts"] += 1
 
-    def restarts(self) -> list[str]:
+    def restarts(self) -> tuple[Restart, ...]:
+        """The last `RECENT_MAX` restarts, oldest first."""
         with self._lock:
-            return list(self._restarts)
+            return tuple(self._restarts)
 
     def totals(self) -> Totals:
         with self._lock:
@@ -210,6 +218,15 @@ class Progress:
         with self._lock:
             entry = self._recent[-1] if self._recent else None
         return None if entry is None else self._shown(entry)
+
+    def batches(self) -> tuple[Batch, ...]:
+        """The last `RECENT_MAX` batches, oldest first, without metrics."""
+        with self._lock:
+            return tuple(Batch(entry.progress, entry.started_s, entry.ended_s) for entry in self._recent)
+
+    def last_metrics(self) -> Mapping[int, Mapping[str, float]]:
+        """Last reported metrics of each TaskManager, by its number."""
+        return self._task_managers.last()
 
     def picture(self) -> Picture:
         """All metrics as they are now."""

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from holdfast.clock import Clock
 from holdfast.errors import JobRefused, ObjectNotFound, StorageError
@@ -19,12 +20,12 @@ from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.deployer import MasterSettings, StartedJob
 from holdfast.jobmaster.identity import check_identity, check_keys, publishing, without_dropped_output
 from holdfast.jobmaster.master import JobMaster
-from holdfast.jobmaster.prometheus import JobCollector, MetricsServer
 from holdfast.jobmaster.server import JobMasterServer
 from holdfast.journal.codec import StoredJob
 from holdfast.journal.fence import find_base, list_journal, read_record, take_over
 from holdfast.journal.job import open_job
 from holdfast.journal.records import CheckpointRecord, Record
+from holdfast.observe.view import JobView
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, Registration
 from holdfast.settings import TaskManagerConfig
 from holdfast.sinks.base import SinkContext
@@ -33,8 +34,9 @@ from holdfast.sinks.targets import refuse_shared_targets
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.security import new_secret
 from holdfast.taskmanager.settings import TaskManagerSettings
-
-LOOPBACK = "127.0.0.1"
+from holdfast.ui.pages import Pages
+from holdfast.ui.prometheus import metrics_application
+from holdfast.ui.server import LOOPBACK, HttpServer, is_loopback, new_token
 
 log = logging.getLogger(__name__)
 
@@ -132,9 +134,9 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
             log.warning("%s: operator %r: %s", settings.name, name, spec.grows)
     gateway = Gateway()
     closing = ExitStack()
-    metrics = _serve_metrics(settings, gateway, start.host, closing)
+    urls = _serve_http(settings, gateway, start.host, closing)
     try:
-        return _take_over_and_start(start, job, settings, gateway, metrics, closing)
+        return _take_over_and_start(start, job, settings, gateway, urls, closing)
     except BaseException:
         closing.close()
         raise
@@ -145,7 +147,7 @@ def _take_over_and_start(
     job: StoredJob,
     settings: MasterSettings,
     gateway: Gateway,
-    metrics_url: str | None,
+    urls: "_HttpUrls",
     closing: ExitStack,
 ) -> JobMaster:
     taken = take_over(start.store)
@@ -160,20 +162,38 @@ def _take_over_and_start(
     cluster = start.cluster(place, gateway)
     started = StartedJob(settings, job, int(taken.epoch), start.program, start.shipped, start.store)
     master = JobMaster(started, cluster, start.clock, taken)
-    master.metrics_url = metrics_url
+    master.metrics_url, master.ui_url = urls.metrics, urls.page
     gateway.master = master
     master.on_close(closing.close)
     master.start()
     return master
 
 
-def _serve_metrics(settings: MasterSettings, gateway: Gateway, host: str | None, closing: ExitStack) -> str | None:
-    """Serve metrics before the takeover, so that a taken port does not disturb an older JobMaster."""
-    if settings.metrics_port is None:
-        return None
-    server = MetricsServer(JobCollector(settings.name, lambda: gateway.master), host or LOOPBACK, settings.metrics_port)
-    closing.callback(server.close)
-    return server.url
+class _HttpUrls(NamedTuple):
+    """URLs at which a start serves its metrics and its page; None where the job has no port for them."""
+
+    metrics: str | None
+    page: str | None
+
+
+def _serve_http(settings: MasterSettings, gateway: Gateway, host: str | None, closing: ExitStack) -> _HttpUrls:
+    """Serve metrics and page before the takeover, so that a taken port does not disturb an older JobMaster."""
+
+    def view() -> JobView | None:
+        return None if gateway.master is None else gateway.master.view()
+
+    metrics_url = page_url = None
+    metrics = metrics_application(view)
+    if settings.metrics_port is not None:
+        server = HttpServer(metrics, host or LOOPBACK, settings.metrics_port, "metrics_port")
+        closing.callback(server.close)
+        metrics_url = f"{server.url}/metrics"
+    if settings.ui_port is not None:
+        token = None if is_loopback(settings.ui_host) else new_token()
+        server = HttpServer(Pages(view, metrics, token), settings.ui_host, settings.ui_port, "ui_port")
+        closing.callback(server.close)
+        page_url = f"{server.url}/" + (f"?token={token}" if token else "")
+    return _HttpUrls(metrics_url, page_url)
 
 
 def _newest_checkpoint(store: ObjectStore) -> CheckpointRecord | None:

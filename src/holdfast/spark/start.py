@@ -82,8 +82,10 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
         job.drop_state,
         trigger,
         job.failover,
-        job.metrics_port,
-        job.task_manager.heartbeat_timeout_s,
+        metrics_port=job.metrics_port,
+        ui_port=job.ui_port,
+        ui_host=job.ui_host,
+        heartbeat_timeout_s=job.task_manager.heartbeat_timeout_s,
     )
 
     def cluster(place: Place, _: Gateway) -> SparkCluster:

@@ -12,7 +12,9 @@ arrays of megabytes (a DataFrame is a cycle), however few objects it consists of
 
 import ctypes
 import gc
+import resource
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import TracebackType
 
 import pyarrow as pa
@@ -91,3 +93,12 @@ class GarbageCollection(AbstractContextManager["GarbageCollection"]):
         gc.collect()
         if settles:
             gc.freeze()
+
+
+def resident_bytes() -> int:
+    """Return the bytes of physical memory that this process takes; 0 where the system does not say (not Linux)."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * resource.getpagesize()

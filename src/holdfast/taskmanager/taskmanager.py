@@ -45,6 +45,7 @@ from holdfast.taskmanager.hosting import Hosted, host
 from holdfast.taskmanager.inputs import Inputs
 from holdfast.taskmanager.memory import check_state, give_up_undo
 from holdfast.taskmanager.outputs import Outputs
+from holdfast.taskmanager.process_memory import resident_bytes
 from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.subtask import Subtask
 from holdfast.uploads.janitor import Janitor
@@ -272,6 +273,7 @@ class TaskManager:
             "exchangeMemoryBytes": float(self._area.memory_bytes),
             "exchangeSpilledBytes": float(self._area.spilled_bytes),
             "lastCommittedBatch": float(self._committed),
+            "processMemoryBytes": float(resident_bytes()),
         }
 
     def stop(self) -> None:

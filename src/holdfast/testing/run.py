@@ -83,8 +83,10 @@ def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, 
         job.drop_state,
         trigger,
         job.failover,
-        job.metrics_port,
-        job.task_manager.heartbeat_timeout_s,
+        metrics_port=job.metrics_port,
+        ui_port=job.ui_port,
+        ui_host=job.ui_host,
+        heartbeat_timeout_s=job.task_manager.heartbeat_timeout_s,
     )
 
     def made(place: Place, gateway: Gateway) -> Cluster:

@@ -54,6 +54,7 @@ OF_TASK_MANAGERS = (
     ),
     KnownMetric("exchangeMemoryBytes", "gauge", "holdfast_exchange_memory_bytes", "Exchanged rows in memory"),
     KnownMetric("exchangeSpilledBytes", "gauge", "holdfast_exchange_spilled_bytes", "Exchanged rows in local files"),
+    KnownMetric("processMemoryBytes", "gauge", "holdfast_process_memory_bytes", "Memory of TaskManagers' processes"),
     KnownMetric(
         "lastCommittedBatch", "gauge", "holdfast_last_committed_batch", "Number of the last batch committed", "max"
     ),

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from holdfast.jobmaster.known_metrics import KNOWN
 from holdfast.metrics import BUCKET, SEPARATOR, quantile
+from holdfast.observe.known_metrics import KNOWN
 
 IDENTITY = ("incarnation", "deployments")
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
@@ -79,6 +79,11 @@ class TaskManagerMetrics:
                 _add(reported.before, {name: each for name, each in reported.now.items() if _grows(name)})
                 reported.identity = identity
             reported.now = {name: each for name, each in values.items() if name not in IDENTITY}
+
+    def last(self) -> dict[int, Mapping[str, float]]:
+        """Last reported values of each TaskManager, by its number."""
+        with self._lock:
+            return {number: each.now for number, each in self._reported.items()}
 
     def reports(self) -> Reports:
         """Reports of all TaskManagers as they are now. The call is cheap; `picture` combines them on demand."""

@@ -1,0 +1,2 @@
+"""Everything known about a running job, as immutable facts. The JobMaster fills them in; the query's handle, the
+metrics and the page read them."""

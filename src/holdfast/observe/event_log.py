@@ -1,0 +1,81 @@
+"""The last events and commands of a running job, for people who look for the cause of something.
+
+Both loops of the JobMaster, the one around the execution machine and the one around the coordinator, note here each
+fact that they are told and each command that follows from it. The log is bounded, and keeps no reference to what it
+was told: only names and plain values.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+ENTRIES_MAX = 1000
+"""Entries that the log keeps; a higher value lets people look further back."""
+TEXT_MAX = 200
+"""Characters of a value that the log keeps."""
+
+
+@dataclass(frozen=True)
+class LoggedEvent:
+    """An event that a loop was told, or a command that it carried out."""
+
+    at_s: float
+    """Seconds since the Unix epoch."""
+    loop: str
+    """Loop that noted it: "execution" or "checkpoints"."""
+    is_command: bool
+    name: str
+    values: dict[str, str]
+    """The plain values of it, by name of the field."""
+
+    def __str__(self) -> str:
+        said = ", ".join(f"{name}={value}" for name, value in self.values.items())
+        return f"{self.loop} {'->' if self.is_command else '<-'} {self.name}({said})"
+
+
+class EventLog:
+    """Bounded log. Thread-safe. `now` gives seconds since the Unix epoch."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._entries: deque[LoggedEvent] = deque(maxlen=ENTRIES_MAX)
+
+    def event(self, loop: str, event: object) -> None:
+        """Note an event. A tick is not noted, since nothing but time has passed."""
+        if type(event).__name__ != "Tick":
+            self._note(loop, event, is_command=False)
+
+    def command(self, loop: str, command: object) -> None:
+        self._note(loop, command, is_command=True)
+
+    def recent(self) -> tuple[LoggedEvent, ...]:
+        """The entries kept, oldest first."""
+        with self._lock:
+            return tuple(self._entries)
+
+    def _note(self, loop: str, fact: object, *, is_command: bool) -> None:
+        entry = LoggedEvent(self._now(), loop, is_command, type(fact).__name__, _plain_values(fact))
+        with self._lock:
+            self._entries.append(entry)
+
+
+def _plain_values(fact: Any) -> dict[str, str]:
+    """The fields of a dataclass that are numbers, texts, or errors; collections may be large, so they stay out."""
+    if not is_dataclass(fact):
+        return {}
+    values = ((each.name, getattr(fact, each.name)) for each in fields(fact))
+    return {name: _shown(value) for name, value in values if _is_plain(value)}
+
+
+def _is_plain(value: object) -> bool:
+    is_named_tuple = isinstance(value, tuple) and hasattr(value, "_fields")
+    return is_named_tuple or isinstance(value, bool | int | float | str | Enum | Exception)
+
+
+def _shown(value: object) -> str:
+    shown = value.value if isinstance(value, Enum) else value
+    return str(shown)[:TEXT_MAX]

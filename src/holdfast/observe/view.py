@@ -1,0 +1,143 @@
+"""A running job at one moment, as one immutable value.
+
+    loops, batches, checkpoints, processes ──JobMaster──► JobView ──► Query, Prometheus, the page, `holdfast top`
+
+Whoever shows a job reads a `JobView`, so that two displays of the same moment never disagree. A view costs the job
+nothing until somebody asks for it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.availability import Refusal, listed
+from holdfast.formats.history import CheckpointStats
+from holdfast.graph.program import Leg, OperatorTarget, Program, SourceOrigin
+from holdfast.observe.event_log import LoggedEvent
+from holdfast.observe.metrics import Picture
+
+
+@dataclass(frozen=True)
+class GraphEdge:
+    """A way of rows between two nodes, which are named by kind and name, for example "source/clicks"."""
+
+    origin: str
+    target: str
+    in_python: bool
+    """False if the rows of this edge pass through Spark's JVM."""
+
+
+@dataclass(frozen=True)
+class JobGraph:
+    """The pipeline of a job: names of its nodes in order of declaration, and the ways between them."""
+
+    sources: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+    sinks: tuple[str, ...] = ()
+    edges: tuple[GraphEdge, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProcessView:
+    """A TaskManager or sender that serves now."""
+
+    role: str
+    number: int
+    incarnation: int
+    address: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Last reported metrics of a TaskManager; senders report none."""
+
+
+@dataclass(frozen=True)
+class Restart:
+    """A return to the newest checkpoint: time in seconds since the Unix epoch, and reason."""
+
+    at_s: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A committed batch: PySpark's progress keys, without metrics, and its time from plan to commit."""
+
+    progress: Mapping[str, Any]
+    started_s: float
+    ended_s: float
+
+    @property
+    def rows(self) -> int:
+        return int(self.progress["numInputRows"])
+
+
+@dataclass(frozen=True)
+class JobView:
+    """A job as it is at the moment of the call.
+
+    Times are in seconds since the Unix epoch, watermarks in microseconds, lag in each source's unit.
+    """
+
+    name: str
+    job_id: str
+    run_id: str
+    epoch: int
+    storage: str
+    started_s: float
+    now_s: float
+    phase: str
+    is_active: bool
+    error: str | None
+    paused_by: frozenset[str]
+    """Sinks that lag so far behind that no batch is planned."""
+    refused_by: tuple[Refusal, ...]
+    """Refusals that make a checkpoint wait for a later batch boundary."""
+    outage: str | None
+    graph: JobGraph
+    parallelism: int
+    max_parallelism: int
+    settings: Mapping[str, str]
+    """Checkpoint settings in force, in words."""
+    batches: tuple[Batch, ...]
+    """The last batches, oldest first."""
+    lag: Mapping[str, Mapping[str, int]]
+    source_watermarks: Mapping[str, int]
+    operator_watermarks: Mapping[str, int]
+    checkpoints: tuple[CheckpointStats, ...]
+    """The last triggers and what became of each, oldest first, also of earlier starts."""
+    restored: int | None
+    """Number of the record from which the job went on last; None: from empty state."""
+    restarts: tuple[Restart, ...]
+    processes: tuple[ProcessView, ...]
+    backlog: Mapping[str, int]
+    """Recorded groups that each sink has still to publish."""
+    metrics: Picture
+    events: tuple[LoggedEvent, ...]
+
+    @property
+    def message(self) -> str:
+        """Describe in a sentence the work or the wait that the job is in."""
+        if not self.is_active:
+            return "Stopped" if self.error is None else f"Ended with an error: {self.error}"
+        if self.paused_by:
+            return f"Waiting for sink {', '.join(sorted(self.paused_by))}, which has too many groups to publish"
+        if self.outage is not None:
+            return self.outage
+        return f"Processing; a checkpoint waits: {listed(self.refused_by)}" if self.refused_by else "Processing"
+
+
+def graph_of(program: Program) -> JobGraph:
+    """Describe a program for people. Dead letters are no node: every node may write to them."""
+    edges = tuple(GraphEdge(_origin(leg), _target(leg), program.runs_in_python(leg)) for leg in program.legs)
+    return JobGraph(tuple(program.sources), tuple(program.operators), tuple(program.sinks), edges)
+
+
+def _origin(leg: Leg) -> str:
+    if isinstance(leg.origin, SourceOrigin):
+        return f"source/{leg.origin.source}"
+    return f"operator/{leg.origin.operator}"
+
+
+def _target(leg: Leg) -> str:
+    if isinstance(leg.target, OperatorTarget):
+        return f"operator/{leg.target.operator}"
+    return f"sink/{leg.target.sink}"

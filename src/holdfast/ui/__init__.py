@@ -1,0 +1,1 @@
+"""The page that shows a running job, its JSON, and the metrics for Prometheus, from one HTTP server of the driver."""

@@ -1,0 +1,191 @@
+"""The page in a real browser: its figures are the query's, and outcomes of checkpoints are told apart.
+
+With HOLDFAST_SCREENSHOTS=<folder> the tests also write the pictures that the docs show.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+import holdfast as hf
+from holdfast.errors import CheckpointFailed
+from holdfast.query import Query
+from holdfast.storage.store import open_store
+from holdfast.testing import start
+from holdfast.testing.local import LocalCluster
+from holdfast.testing.stores import Fault, FaultyStore
+from waiting import until
+
+pytestmark = pytest.mark.kill
+
+TABS = ("overview", "checkpoints", "state", "processes", "restarts")
+
+
+class Moody(hf.ProcessFunction):
+    """Counts rows of a key, and refuses cuts while a test says so."""
+
+    refuses = False
+    n = hf.ValueState(pa.int64(), default=0)
+
+    def process(self, row: Any, ctx: Any) -> Any:
+        self.n.update(self.n.value() + 1)
+        yield (row.user, self.n.value())
+
+    def is_snapshot_available(self) -> hf.SnapshotAvailability:
+        if Moody.refuses:
+            return hf.SnapshotAvailability.SOFT_FAILURE.because("an external transaction is open")
+        return hf.SnapshotAvailability.AVAILABLE
+
+
+class Watched:
+    """A job that counts an endless sequence by user, its page in the browser, and a store that fails on request."""
+
+    def __init__(self, browser: Chrome) -> None:
+        self.browser = browser
+        self.loses_manifests = False
+        self.cluster: LocalCluster | None = None
+        Moody.refuses = False
+        job = hf.Job(
+            None,
+            name="purchases",
+            storage="memory://browser",
+            parallelism=4,
+            task_managers=2,
+            ui_port=0,
+            max_rows_per_batch=2_000,
+            checkpoint=hf.CheckpointConfig(trigger=hf.manual(), tolerable_failed_checkpoints=1000),
+        )
+        rows = job.read(hf.SequenceSource(rows_per_second=20_000, name="clicks"))
+        users = rows.map_batches(_users, "user BIGINT")
+        users.key_by("user").process(Moody(), "user BIGINT, n BIGINT", name="by-user").write(hf.NoopSink(name="totals"))
+        store = FaultyStore(open_store(job.storage), self._fault)
+        self.query: Query = start(job, hf.processing_time("50ms"), store=store, on_cluster=self._note)
+        assert self.query.uiUrl is not None
+        browser.get(self.query.uiUrl)
+
+    def _note(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+
+    def _fault(self, operation: str, name: str) -> Fault | None:
+        return Fault.FAIL if self.loses_manifests and name.startswith("manifests/") and operation == "put" else None
+
+    def open_tab(self, name: str) -> None:
+        self.browser.find_element(By.ID, f"tab-{name}").click()
+
+    def text(self) -> str:
+        return self.browser.find_element(By.TAG_NAME, "body").text
+
+    def sees(self, *texts: str) -> None:
+        until(lambda: all(each in self.text() for each in texts))
+
+    def outcomes(self) -> list[str]:
+        """The outcomes in the history, newest first."""
+        self.open_tab("checkpoints")
+        script = "return [...document.querySelectorAll('[aria-label=\"history of checkpoints\"] tbody tr')]"
+        script += ".map((row) => row.cells.length > 1 ? row.cells[2].textContent : '')"
+        return [each for each in self.browser.execute_script(script) if each]
+
+    def picture(self, name: str) -> None:
+        folder = os.environ.get("HOLDFAST_SCREENSHOTS")
+        if folder is not None:
+            height = self.browser.execute_script("return document.body.scrollHeight")
+            self.browser.set_window_size(1200, min(1600, height + 160))
+            self.browser.save_screenshot(str(Path(folder) / f"{name}.png"))
+
+
+def _users(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pc.bit_wise_and(batch.column("value"), 1023)], ["user"])
+
+
+@pytest.fixture
+def watched(browser: Chrome) -> Iterator[Watched]:
+    made = Watched(browser)
+    yield made
+    made.query.stop()
+
+
+def test_the_page_follows_a_job_through_checkpoints_that_complete_are_refused_and_fail_and_a_restart(
+    watched: Watched,
+) -> None:
+    query = watched.query
+    until(lambda: query.totals.batches > 10)
+    number = query.trigger_checkpoint(30)
+    watched.sees("purchases", "clicks", "by-user", "totals", "Processing")
+    until(lambda: watched.outcomes()[:1] == ["completed"])
+    watched.sees(f"record {number}")
+
+    Moody.refuses = True
+    answered = query.totals.batches + 2
+    until(lambda: query.totals.batches >= answered)
+    with pytest.raises(TimeoutError):
+        query.trigger_checkpoint(1)
+    until(lambda: watched.outcomes()[:2] == ["refused", "completed"])
+    watched.sees("an external transaction is open")
+    Moody.refuses = False
+    until(lambda: watched.outcomes()[:1] == ["completed"])
+
+    watched.loses_manifests = True
+    with pytest.raises(CheckpointFailed):
+        query.trigger_checkpoint(30)
+    watched.loses_manifests = False
+    until(lambda: watched.outcomes()[:1] == ["declined"])
+    watched.picture("page-checkpoints")
+    _figures_equal_those_of_the_query(watched)
+
+    assert watched.cluster is not None
+    watched.cluster.kill(1)
+    until(lambda: bool(query.restarts))
+    watched.open_tab("restarts")
+    watched.sees(query.restarts[0].split(":")[0])
+    for tab in TABS:
+        watched.open_tab(tab)
+        watched.sees(
+            {"state": "by-user", "processes": "TaskManager 1", "restarts": query.restarts[0].split(":")[0]}.get(
+                tab, "purchases"
+            )
+        )
+        watched.picture(f"page-{tab}" if tab != "checkpoints" else "page-checkpoints-after")
+
+
+def _figures_equal_those_of_the_query(watched: Watched) -> None:
+    """The tiles of the page count what the query counts."""
+    totals = watched.query.totals
+    watched.open_tab("checkpoints")
+    tile = "return [...document.querySelectorAll('.tile')].find((each) => each.lastChild.textContent === arguments[0])"
+    for label, figure in (("completed", totals.completed_checkpoints), ("failed", totals.failed_checkpoints)):
+        shown = watched.browser.execute_script(f"{tile}.firstChild.textContent", label)
+        assert shown == str(figure)
+
+
+def test_the_page_is_used_by_keyboard_and_fits_a_narrow_screen(watched: Watched) -> None:
+    browser = watched.browser
+    watched.sees("by-user")
+    browser.find_element(By.ID, "tab-overview").send_keys(Keys.ARROW_RIGHT)
+    until(lambda: browser.find_element(By.ID, "tab-checkpoints").get_attribute("aria-selected") == "true")
+    assert browser.switch_to.active_element.get_attribute("id") == "tab-checkpoints"
+    browser.set_window_size(400, 900)
+    for tab in TABS:
+        watched.open_tab(tab)
+        until(lambda: bool(browser.find_elements(By.CSS_SELECTOR, "#view h2")))
+        wide = browser.execute_script("return document.documentElement.scrollWidth")
+        assert wide <= browser.execute_script("return window.innerWidth"), f"{tab} scrolls sideways"
+    browser.set_window_size(1200, 1000)
+
+
+def test_nothing_on_the_page_comes_from_another_host_and_the_console_is_clean(watched: Watched) -> None:
+    watched.sees("by-user")
+    for tab in TABS:
+        watched.open_tab(tab)
+    entries = "return performance.getEntriesByType('resource').map((each) => new URL(each.name).host)"
+    hosts = set(watched.browser.execute_script(entries))
+    assert watched.query.uiUrl is not None
+    assert hosts == {watched.query.uiUrl.split("/")[2]}
+    assert [entry for entry in watched.browser.get_log("browser") if entry["level"] == "SEVERE"] == []
