@@ -5,14 +5,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.functions.aggregates.declared import Aggregate, AggregateSpec, BadRecords, check_aggregates
+from holdfast.functions.aggregates.declared import (
+    Aggregate,
+    AggregateSpec,
+    BadRecords,
+    check_aggregates,
+    without_conditions,
+)
 from holdfast.functions.joins.declared import How
 from holdfast.functions.joins.declaring import JoinSettings
 from holdfast.functions.operator import OperatorInput, OperatorSpec
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction, ProcessSpec
 from holdfast.functions.selecting.duplicates import DuplicatesSpec
+from holdfast.functions.selecting.keyed_top import KeyedTopSpec
 from holdfast.functions.selecting.last import LastSpec
 from holdfast.functions.windows.aggregate import WindowSpec
 from holdfast.functions.windows.declared import WINDOW_START, AnyWindow, SessionWindow
@@ -29,7 +37,9 @@ from holdfast.graph.build import (
     TransformDeclaration,
     UnionDeclaration,
 )
+from holdfast.graph.describing import described
 from holdfast.graph.program import LATE, MapBatches, OperatorOrigin, SourceOrigin
+from holdfast.graph.projecting import Omission, Projection, Selection
 from holdfast.schema import to_arrow_schema
 from holdfast.sinks.base import Sink
 from holdfast.sources.dataframe import DataFrameSource
@@ -56,11 +66,13 @@ class Stream:
         for path in self._paths:
             if not isinstance(path.origin, OperatorOrigin) or path.steps or path.origin.output:
                 raise JobRefused(".late belongs right behind the aggregate(), top() or process() of a windowed key")
-            paths.append(replace(path, origin=OperatorOrigin(path.origin.operator, LATE)))
+            (declared,) = self._job.declared.operators[path.origin.operator].inputs
+            dropped: tuple[StepDeclaration, ...] = (Omission(tuple(declared.computed)),) if declared.computed else ()
+            paths.append(replace(path, origin=OperatorOrigin(path.origin.operator, LATE), steps=dropped))
         return Stream(self._job, tuple(paths))
 
     def __repr__(self) -> str:
-        return f"<Stream of job {self._job.name!r}: {_described(self._paths)}>"
+        return f"<Stream of job {self._job.name!r}: {described(self._paths)}>"
 
     def _then(self, step: StepDeclaration) -> "Stream":
         return Stream(self._job, tuple(replace(path, steps=(*path.steps, step)) for path in self._paths))
@@ -81,20 +93,35 @@ class Stream:
         """
         delay_us = duration_us(delay, "delay")
         idle_us = None if idle_timeout is None else duration_us(idle_timeout, "idle_timeout")
+        return self._timed(column, f"with_watermark({column!r})", delay_us, idle_us, False)
+
+    def _timed(self, column: str, shown: str, delay_us: int, idle_us: int | None, of_batches: bool) -> "Stream":
         paths: list[Path] = []
         for path in self._paths:
             if path.steps or path.watermark is not None or not isinstance(path.origin, SourceOrigin):
                 raise JobRefused(
-                    f"with_watermark({column!r}): it belongs right after read(), once, before any other step, since "
+                    f"{shown}: it belongs right after read(), once, before any other step, since "
                     "the watermark follows the splits of a source"
                 )
             if isinstance(self._job.declared.sources[path.origin.source], DataFrameSource):
                 raise JobRefused(
-                    f"with_watermark({column!r}): source {path.origin.source!r} is read by Spark, which does not say "
+                    f"{shown}: source {path.origin.source!r} is read by Spark, which does not say "
                     "which row is of which split; use a source that Holdfast reads"
                 )
-            paths.append(replace(path, watermark=WatermarkSpec(path.origin.source, column, delay_us, idle_us)))
+            watermark = WatermarkSpec(path.origin.source, column, delay_us, idle_us, of_batches)
+            paths.append(replace(path, watermark=watermark))
         return Stream(self._job, tuple(paths))
+
+    def with_batch_time(self, column: str) -> "Stream":
+        """Add a timestamp column with the time of each row's batch, which is the watermark: for windows of processing
+        time, `key_by("user", hf.window("taken", "10s"))`.
+
+        The time of a batch is part of its plan, and so the same when the batch is processed again. This method belongs
+        right after `read()`.
+        """
+        if not isinstance(column, str) or not column:
+            raise SettingsError(f"with_batch_time({column!r}): expected the name of the column")
+        return self._timed(column, f"with_batch_time({column!r})", 0, None, True)
 
     def transform(self, fn: "Callable[[DataFrame], DataFrame]") -> "Stream":
         """Apply `DataFrame -> DataFrame` by Spark SQL, batch by batch.
@@ -112,6 +139,27 @@ class Stream:
         `fn` is never called with an empty batch.
         """
         return self._then(MapBatches(fn, to_arrow_schema(schema)))
+
+    def select(self, *columns: str, **computed: pc.Expression) -> "Stream":
+        """Give rows of these columns, then of computed ones: `select("auction", price=pc.field("price") * 0.908)`.
+
+        Expressions are PyArrow's. A file source reads only the columns that are needed.
+        """
+        if not columns and not computed:
+            raise SettingsError("select() got no column; name at least one")
+        for name in columns:
+            if not isinstance(name, str) or not name or columns.count(name) > 1 or name in computed:
+                raise SettingsError(f"select({name!r}, …): name each column once; expressions are name=pc.field(…)")
+        for name, made in computed.items():
+            if not isinstance(made, pc.Expression):
+                raise SettingsError(f"select({name}={made!r}): expected an expression such as pc.field('price') * 2")
+        return self._then(Projection({**dict.fromkeys(columns), **computed}))
+
+    def where(self, condition: pc.Expression) -> "Stream":
+        """Keep the rows for which an expression of PyArrow is true: `where(pc.field("price") > 100)`."""
+        if not isinstance(condition, pc.Expression):
+            raise SettingsError(f"where({condition!r}): expected an expression such as pc.field('price') > 100")
+        return self._then(Selection(condition))
 
     def drop_duplicates(
         self, *columns: str, within: Duration | None = None, late: LatePolicy = "drop", name: str | None = None
@@ -189,7 +237,7 @@ class KeyedStream:
 
     def __repr__(self) -> str:
         keys = ", ".join(self._declared.shown_keys)
-        return f"<KeyedStream of job {self._job.name!r}: {_described(self._declared.paths)} → key_by({keys})>"
+        return f"<KeyedStream of job {self._job.name!r}: {described(self._declared.paths)} → key_by({keys})>"
 
     def aggregate(
         self,
@@ -218,6 +266,7 @@ class KeyedStream:
             stream.
         """
         check_aggregates(aggregates, "changes")
+        plain, computed = without_conditions(aggregates)
         lateness_us = duration_us(allowed_lateness, "allowed_lateness")
         if emit not in (None, "final", "changes", "every"):
             raise SettingsError(f"emit is {emit!r}; allowed are 'changes' and 'every', behind a window 'final' as well")
@@ -230,18 +279,21 @@ class KeyedStream:
             found = inputs[0]
             if found.window is not None:
                 kind = SessionSpec if isinstance(found.window, SessionWindow) else WindowSpec
-                return kind(operator, found, dict(aggregates), self._windowing(emit, lateness_us, late))
+                return kind(operator, found, plain, self._windowing(emit, lateness_us, late))
             self._refuse_windowing(emit, lateness_us, late)
             return AggregateSpec(
                 operator,
                 found,
-                dict(aggregates),
+                plain,
                 cast(Literal["changes", "every"], emit or "changes"),
                 self._bad_records,
                 self._job.combine,
             )
 
-        return self._declare(name, "aggregate", specify)
+        read = {each for one in plain.values() for each in (one.column, one.other) if each} - set(computed)
+        whole = late != "drop" or self._job.dead_letters is not None
+        narrowed = replace(self._declared, reads=None if whole else tuple(read), computed=computed)
+        return self._declare(name, "aggregate", specify, (narrowed,))
 
     def process(
         self,
@@ -361,17 +413,19 @@ class KeyedStream:
         late: LatePolicy = "drop",
         name: str | None = None,
     ) -> Stream:
-        """Emit the rows with the greatest values of a column, for each window when it closes. Requires a window.
+        """Emit the rows of each key with the greatest values of a column; behind a window, when the window closes.
 
-        Output: the key columns with the window's bounds, then the other columns of the input.
+        Output behind a window: the key columns with the window's bounds, then the other columns of the input. Without a
+        window: the key columns, the row's `rank` from 1, then the other columns, in each batch for each row that took
+        a rank; it replaces the row that had this rank before.
 
         Parameters
         ----------
         by
             A column with an order; nulls come last, NaN is above every number.
         ties
-            True: rows equal to the last of the `n` come as well, as with `RANK() <= n`. False: at most `n` rows; among
-            equal rows the earliest.
+            True: rows equal to the last of the `n` come as well, as with `RANK() <= n`; only behind a window. False:
+            at most `n` rows; among equal rows the earliest.
         least
             True: the least values instead of the greatest.
         allowed_lateness, late
@@ -380,14 +434,17 @@ class KeyedStream:
         check_top(n, by)
         lateness_us = duration_us(allowed_lateness, "allowed_lateness")
         if self._declared.window is None and WINDOW_START not in self._declared.key_columns:
-            raise SettingsError("top() belongs to windows, which end: add hf.window(…) to key_by")
+            self._refuse_windowing(None, lateness_us, late)
 
         def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> OperatorSpec:
             if inputs[0].window is None:
-                raise JobRefused(
-                    f"operator {operator!r}: top() belongs to windows, and this window_start is none of windows with "
-                    "emit='final': add hf.window(…) to key_by"
-                )
+                self._refuse_windowing(None, lateness_us, late)
+                if ties:
+                    raise JobRefused(
+                        f"operator {operator!r}: top(ties=True) belongs to windows, since without an end equal rows "
+                        "have no bound: add hf.window(…) to key_by, or leave ties out"
+                    )
+                return KeyedTopSpec(operator, inputs[0], n, by, least, self._job.combine)
             return TopSpec(operator, inputs[0], n, by, ties, least, self._windowing(None, lateness_us, late))
 
         return self._declare(name, "top", specify)
@@ -424,21 +481,3 @@ class KeyedStream:
         operator = declared.name_for(name, kind)
         declared.operators[operator] = OperatorDeclaration(operator, inputs or (self._declared,), specify)
         return Stream(self._job, (Path(OperatorOrigin(operator)),))
-
-
-def _described(paths: tuple[Path, ...]) -> str:
-    """Describe the paths into a stream, each from its source or operator over its steps."""
-    ways = []
-    for path in paths:
-        origin = path.origin.source if isinstance(path.origin, SourceOrigin) else path.origin.operator
-        watermark = [] if path.watermark is None else [f"with_watermark({path.watermark.column!r})"]
-        steps = [_shown_step(step) for step in path.steps]
-        ways.append(" → ".join([origin, *watermark, *steps]))
-    return " and ".join(ways)
-
-
-def _shown_step(step: StepDeclaration) -> str:
-    if isinstance(step, UnionDeclaration):
-        return "union_by_name"
-    method = "transform" if isinstance(step, TransformDeclaration) else "map_batches"
-    return f"{method}({getattr(step.fn, '__name__', repr(step.fn))})"

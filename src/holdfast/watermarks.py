@@ -20,12 +20,17 @@ END_US = 253_402_300_799_999_999
 
 @dataclass(frozen=True)
 class WatermarkSpec:
-    """`Stream.with_watermark` as declared, on a column of a source. `idle_us` None: splits are never idle."""
+    """`Stream.with_watermark` as declared, on a column of a source. `idle_us` None: splits are never idle.
+
+    `of_batches`: the column has the time of each row's batch, as `Stream.with_batch_time` adds it; the watermark is the
+    time of the batch itself.
+    """
 
     source: str
     column: str
     delay_us: int
     idle_us: int | None = None
+    of_batches: bool = False
 
     @property
     def key(self) -> str:
@@ -73,6 +78,8 @@ class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The watermark of a batch that is planned at that time, by this source alone."""
         if self.complete:
             return END_US
+        if spec.of_batches:
+            return _greatest([self.watermark_us, now_us])
         reached_us = self.reached_at(now_us, spec.idle_us)
         return _greatest([self.watermark_us, None if reached_us is None else reached_us - spec.delay_us])
 
@@ -174,6 +181,8 @@ class Watermarks:
         """How far the event time of each source has come, None before any row; of sources that have a watermark."""
         found: dict[str, int | None] = {}
         for key, spec in self._specs.items():
+            if spec.of_batches:
+                continue
             reached_us = self.times[key].reached_us
             if spec.source in found:
                 before_us = found[spec.source]

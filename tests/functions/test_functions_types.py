@@ -5,6 +5,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from holdfast.functions.columns import python_values
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorInput
 from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec
 from holdfast.functions.process.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from holdfast.functions.process.values import Codec
 from holdfast.settings import HashMapState, RocksDBState
 from holdfast.state.backends import tables_of
 
@@ -203,3 +205,12 @@ def test_times_become_the_python_values_that_arrow_gives(zone: str | None, unit:
 def test_dates_become_the_python_values_that_arrow_gives() -> None:
     days = pa.array([0, -1, None, 2_000_000, -700_000], pa.int32()).cast(pa.date32())
     assert python_values(days) == days.to_pylist()
+
+
+def test_states_without_a_type_take_times_and_dates() -> None:
+    codec = Codec(None)
+    assert codec.get is not None
+    zoned = datetime(2026, 2, 3, 4, 5, 6, 7, tzinfo=ZoneInfo("Europe/Berlin"))
+    last = datetime(9999, 12, 31, 23, 59, 59, 999_999)
+    for value in (zoned, DAY, DAY.date(), datetime(1, 1, 1), last, {"at": [DAY, zoned]}):
+        assert codec.get(codec.put(value)) == value

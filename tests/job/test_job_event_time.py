@@ -171,3 +171,30 @@ def test_columns_without_a_zone_compare_with_watermark_and_timestamp() -> None:
     stream.key_by("k").process(See(), OUT).write(sink)
     run(job)
     assert tuples(sink) == [(1, -1), (1, 30 * 60 + 5)]
+
+
+def test_windows_of_processing_time_close_by_the_time_of_batches() -> None:
+    clock, feed, sink = ManualClock(start_s=1_000_000.0), Feed("k BIGINT"), hf.MemorySink()
+    job = new_job(checkpoint=SOON)
+    taken = job.read(feed).with_batch_time("taken")
+    taken.key_by("k", hf.window("taken", "10s")).aggregate(n=hf.count()).write(sink)
+    query = start(job, hf.processing_time("0s"), clock=clock)
+    try:
+        for second in (0, 3, 12):
+            clock.advance(1_000_000 + second - clock.now())
+            feed.put([{"k": 1}, {"k": 100 + second}])
+            query.processAllAvailable()
+        until(lambda: len(sink.rows()) == 5 or clock.advance(1) is not None)
+    finally:
+        query.stop()
+    shown = [(row["k"], row["window_start"].timestamp() - 1_000_000, row["n"]) for row in sink.rows()]
+    assert sorted(shown) == [(1, 0, 2), (1, 10, 1), (100, 0, 1), (103, 0, 1), (112, 10, 1)]
+
+
+def test_the_time_of_batches_is_refused_where_it_does_not_belong() -> None:
+    with pytest.raises(hf.JobRefused, match="it has a column of that name"):
+        job = new_job()
+        job.read(script(events(1), schema=EVENTS)).with_batch_time("at").write(hf.NoopSink())
+        run(job)
+    with pytest.raises(hf.JobRefused, match="belongs right after read"):
+        new_job().read(script(events(1), schema=EVENTS)).with_watermark("at", "1s").with_batch_time("taken")

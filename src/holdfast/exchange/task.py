@@ -26,6 +26,7 @@ from holdfast.exchange.sender import Sender, UnitAttempt
 from holdfast.failpoints import hit
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import (
+    BATCH_TIME,
     DEAD_LETTERS,
     Leg,
     MapBatches,
@@ -40,6 +41,7 @@ from holdfast.sinks.base import StageContext
 from holdfast.sinks.dead_letters import bad_rows_to_batch
 from holdfast.sources.base import BadRow, Position
 from holdfast.storage.store import ObjectStore
+from holdfast.watermarks import WatermarkSpec
 
 UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 """Number of each unit of timestamps in a second."""
@@ -65,6 +67,8 @@ class LevelRequest(msgspec.Struct, frozen=True):
     """True if rows may be combined on their way to an operator."""
     closed: dict[str, int] = {}
     """Watermark of each operator in the previous batch, in microseconds."""
+    batch_time_us: int = 0
+    """The time of the batch, as its plan has it."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -182,17 +186,25 @@ class UnitRows:
         self.source = origin.source
         for read in self.work.unit.reads:
             self.split = read.split
-            for batch in source.read(read):
+            columns = self.work.leg.columns
+            for batch in source.read(read) if columns is None else source.read_columns(read, columns):
                 self.position = batch.position
                 self._collect_bad(batch.bad)
                 if batch.rows.num_rows:
-                    self._note_event_time(batch.rows)
-                    yield batch.rows
+                    yield self._timed(batch.rows)
 
-    def _note_event_time(self, rows: pa.RecordBatch) -> None:
+    def _timed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Note the rows' event times, or add the time of the batch."""
         watermark = self.work.leg.watermark
         if watermark is None:
-            return
+            return rows
+        if watermark.of_batches:
+            time = pa.scalar(self.work.request.batch_time_us, BATCH_TIME)
+            return rows.append_column(pa.field(watermark.column, BATCH_TIME), pa.repeat(time, rows.num_rows))
+        self._note_event_time(rows, watermark)
+        return rows
+
+    def _note_event_time(self, rows: pa.RecordBatch, watermark: WatermarkSpec) -> None:
         times = rows.column(watermark.column)
         newest = pc.max(times).value
         if newest is not None:
@@ -238,22 +250,18 @@ def _map(rows: Iterator[pa.RecordBatch], step: MapBatches, where: Callable[[], s
         except errors.HoldfastError:
             raise
         except Exception as error:
-            name = getattr(step.fn, "__name__", repr(step.fn))
             raise errors.UserFunctionError(
-                f"map_batches({name}) raised {errors.in_user_code(error)} at {where()}, {batch.num_rows} rows"
+                f"{step} raised {errors.in_user_code(error)} at {where()}, {batch.num_rows} rows"
             ) from error
 
 
 def _conform(part: object, step: MapBatches) -> pa.RecordBatch:
-    name = getattr(step.fn, "__name__", repr(step.fn))
     if not isinstance(part, pa.RecordBatch):
-        raise errors.UserFunctionError(f"map_batches({name}) gave a {type(part).__name__}, not a pyarrow.RecordBatch")
+        raise errors.UserFunctionError(f"{step} gave a {type(part).__name__}, not a pyarrow.RecordBatch")
     if part.schema.equals(step.schema):
         return part
     if part.schema.names != step.schema.names:
-        raise errors.UserFunctionError(
-            f"map_batches({name}) gave the columns {part.schema.names}, declared are {step.schema.names}"
-        )
+        raise errors.UserFunctionError(f"{step} gave the columns {part.schema.names}, declared are {step.schema.names}")
     return part.cast(step.schema)
 
 
@@ -370,7 +378,8 @@ def _place(work: Work, index: int, origin: UnitRows | None) -> tuple[str, str, s
         return "", ", ".join(f"{leg.origin.operator}/{subtask}" for subtask in unit.subtasks), ""
     if origin is not None:
         first = origin.position
-        position = str(first + index) if isinstance(first, int) and not leg.steps else f"from {first}"
+        in_place = all(isinstance(step, MapBatches) and step.keeps_rows for step in leg.steps)
+        position = str(first + index) if isinstance(first, int) and in_place else f"from {first}"
         return origin.source, origin.split, position
     splits = ", ".join(dict.fromkeys(read.split for read in unit.reads))
     positions = ", ".join(f"{read.start} to {read.stop}" for read in unit.reads if read.start is not None)

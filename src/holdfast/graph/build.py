@@ -9,11 +9,13 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import JobRefused
 from holdfast.functions.operator import EventTime, OperatorInput, OperatorSpec
 from holdfast.functions.windows.declared import PANE, WINDOW_END, WINDOW_START, AnyWindow
 from holdfast.graph.program import (
+    BATCH_TIME,
     DEAD_LETTERS,
     LATE,
     Leg,
@@ -26,11 +28,13 @@ from holdfast.graph.program import (
     Step,
     Transform,
 )
+from holdfast.graph.projecting import Omission, Projection, Selection, columns_read
 from holdfast.graph.uniting import conform, united_schema
 from holdfast.schema import CHANGE_TYPE
 from holdfast.settings import IN_MEMORY, StateBackend
 from holdfast.sinks.base import Sink
 from holdfast.sources.base import Source
+from holdfast.sources.dataframe import DataFrameSource
 from holdfast.watermarks import WatermarkSpec
 
 
@@ -49,7 +53,7 @@ class UnionDeclaration:
     value: str
 
 
-StepDeclaration = MapBatches | TransformDeclaration | UnionDeclaration
+StepDeclaration = MapBatches | TransformDeclaration | UnionDeclaration | Projection | Selection | Omission
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,10 @@ class InputDeclaration:
     """True if each row needs an event time."""
     plain: bool = False
     """True if `window_start` among the keys is a column like any other, and not the previous window."""
+    reads: tuple[str, ...] | None = None
+    """The columns that the operator reads besides its keys, so that others need not reach it; None: all of them."""
+    computed: dict[str, pc.Expression] = field(default_factory=dict)
+    """Columns that are made of others on their way to the operator."""
 
     @property
     def shown_keys(self) -> tuple[str, ...]:
@@ -198,7 +206,16 @@ class _Builder:
         window = declared.window
         divided_by = declared.key_columns or (PANE,)
         needed = () if window is None else (window.column,)
-        schema = self._add_legs(operator, declared.paths, OperatorTarget(operator, number, divided_by, needed))
+        for path in declared.paths:
+            self._check_columns(operator, declared, self._resolve(path)[1])
+        paths = [self._narrowed(path, declared, needed) for path in declared.paths]
+        schema = self._add_legs(operator, paths, OperatorTarget(operator, number, divided_by, needed))
+        event_time = self._event_time(declared.paths, schema)
+        if declared.timed and event_time is not None and event_time.column is not None:
+            self._need(len(declared.paths), event_time.column)
+        return OperatorInput(schema, declared.key_columns, event_time, window, declared.window_place)
+
+    def _check_columns(self, operator: str, declared: InputDeclaration, schema: pa.Schema) -> None:
         for column in declared.key_columns:
             if column not in schema.names:
                 raise JobRefused(
@@ -210,10 +227,20 @@ class _Builder:
                 f"operator {operator!r}: its input has the column {CHANGE_TYPE!r} of change data, which cannot be "
                 "aggregated without retraction; drop the column, or keep only inserts, before key_by"
             )
-        event_time = self._event_time(declared.paths, schema)
-        if declared.timed and event_time is not None and event_time.column is not None:
-            self._need(len(declared.paths), event_time.column)
-        return OperatorInput(schema, declared.key_columns, event_time, window, declared.window_place)
+
+    def _narrowed(self, path: Path, declared: InputDeclaration, needed: tuple[str, ...]) -> Path:
+        """Add the step that leaves the columns which the operator reads, and makes those that are computed for it."""
+        schema = self._resolve(path)[1]
+        wanted = (*declared.key_columns, *needed, *(declared.reads or ()))
+        if declared.reads is None or not set(wanted) <= set(schema.names):
+            if not declared.computed:
+                return path
+            return replace(path, steps=(*path.steps, Projection(dict(declared.computed), added=True)))
+        times = self._event_times([path])
+        columns: dict[str, pc.Expression | None] = {
+            name: None for name in schema.names if name in wanted or name in times
+        }
+        return replace(path, steps=(*path.steps, Projection({**columns, **declared.computed})))
 
     def _need(self, legs: int, column: str) -> None:
         """Rows with a null in that column are bad records on the last so many legs."""
@@ -252,7 +279,8 @@ class _Builder:
         names = tuple(name for name in declared.key_columns if name in (WINDOW_START, WINDOW_END))
         columns = tuple(name for name in declared.key_columns if name not in names)
         place = declared.key_columns.index(names[0])
-        return InputDeclaration(declared.paths, columns, replace(window, names=names), place, declared.timed)
+        given = replace(window, names=names)
+        return replace(declared, key_columns=columns, window=given, window_place=place)
 
     def _add_sink(self, declared: SinkDeclaration) -> pa.Schema:
         return self._add_legs(declared.name, declared.paths, SinkTarget(declared.name))
@@ -260,15 +288,39 @@ class _Builder:
     def _add_legs(self, name: str, paths: Sequence[Path], target: OperatorTarget | SinkTarget) -> pa.Schema:
         first: pa.Schema | None = None
         for path in paths:
-            steps, schema = self._resolve(path)
+            columns = self._columns_read(path)
+            steps, schema = self._resolve(path, columns)
             if first is None:
                 first = schema
             elif not first.equals(schema):
                 raise JobRefused(f"{name!r} unites streams of different schemas: {_line(first)} and {_line(schema)}")
             level = self._origin_level(path)
-            self._legs.append(Leg(len(self._legs), level, path.origin, steps, target, schema, path.watermark))
+            self._legs.append(Leg(len(self._legs), level, path.origin, steps, target, schema, path.watermark, columns))
         assert first is not None
         return first
+
+    def _columns_read(self, path: Path) -> tuple[str, ...] | None:
+        """The columns of the path's source that are read; None: all of them, or there is none."""
+        if not isinstance(path.origin, SourceOrigin):
+            return None
+        by_spark = isinstance(self._declared.sources[path.origin.source], DataFrameSource)
+        if by_spark or any(isinstance(step, TransformDeclaration) for step in path.steps):
+            return None
+        always = () if path.watermark is None else (path.watermark.column,)
+        found = columns_read(self._origin_schema(path), path.steps, always)
+        return found and tuple(name for name in found if name in self._schemas[path.origin].names)
+
+    def _origin_schema(self, path: Path) -> pa.Schema:
+        """The schema of the path's origin, with the time of the batch where the path has it."""
+        schema = self._schemas[path.origin]
+        if path.watermark is None or not path.watermark.of_batches:
+            return schema
+        if path.watermark.column in schema.names:
+            raise JobRefused(
+                f"with_batch_time({path.watermark.column!r}) on source {path.watermark.source!r}: it has a column of "
+                "that name; choose another"
+            )
+        return schema.append(pa.field(path.watermark.column, BATCH_TIME))
 
     def _note_watermarks(self, declared: OperatorDeclaration) -> None:
         """Note the watermarks over all of the operator's inputs."""
@@ -288,14 +340,22 @@ class _Builder:
 
     def _event_time(self, paths: Sequence[Path], schema: pa.Schema) -> EventTime | None:
         """The event time of an input, from the watermarks of its sources."""
-        specs = [self._watermarks[key] for path in paths for key in self._path_watermarks(path)]
+        names, specs = self._event_times(paths), self._watermarks_of(paths)
         if not specs:
             return None
-        names = tuple(dict.fromkeys(spec.column for spec in specs))
-        zoned = any(self._schemas[SourceOrigin(spec.source)].field(spec.column).type.tz for spec in specs)
+        zoned = any(
+            spec.of_batches or self._schemas[SourceOrigin(spec.source)].field(spec.column).type.tz for spec in specs
+        )
         place = schema.get_field_index(names[0]) if len(names) == 1 else -1
         there = place >= 0 and pa.types.is_timestamp(schema.field(place).type)
         return EventTime(names, names[0] if there else None, zoned)
+
+    def _watermarks_of(self, paths: Sequence[Path]) -> list[WatermarkSpec]:
+        return [self._watermarks[key] for path in paths for key in self._path_watermarks(path)]
+
+    def _event_times(self, paths: Sequence[Path]) -> tuple[str, ...]:
+        """The sources' columns that hold the event time of these paths."""
+        return tuple(dict.fromkeys(spec.column for spec in self._watermarks_of(paths)))
 
     def _path_watermarks(self, path: Path) -> tuple[str, ...]:
         if isinstance(path.origin, OperatorOrigin):
@@ -303,7 +363,7 @@ class _Builder:
         watermark = path.watermark
         if watermark is None:
             return ()
-        schema = self._schemas[path.origin]
+        schema = self._origin_schema(path)
         if watermark.column not in schema.names or not pa.types.is_timestamp(schema.field(watermark.column).type):
             raise JobRefused(
                 f"with_watermark({watermark.column!r}) on source {watermark.source!r}: expected one of its timestamp "
@@ -316,19 +376,26 @@ class _Builder:
             )
         return (watermark.key,)
 
-    def _resolve(self, path: Path) -> tuple[tuple[Step, ...], pa.Schema]:
+    def _resolve(self, path: Path, columns: tuple[str, ...] | None = None) -> tuple[tuple[Step, ...], pa.Schema]:
+        """The steps of a path and the schema behind them; `columns`: those of its source that are read."""
         if path.origin not in self._schemas:
             raise JobRefused(
                 f"operator {path.origin.kept_as!r}: its late rows are no stream; declare it with late='stream'"
                 if isinstance(path.origin, OperatorOrigin)
                 else f"source {path.origin.source!r} is not in this job"
             )
-        schema = self._schemas[path.origin]
+        schema = self._origin_schema(path)
+        if columns is not None:
+            batch_time = schema.names[len(self._schemas[path.origin]) :]
+            schema = pa.schema([schema.field(name) for name in (*columns, *batch_time)])
         steps: list[Step] = []
         for step in path.steps:
             if isinstance(step, MapBatches):
                 steps.append(step)
                 schema = step.schema
+            elif isinstance(step, Projection | Selection | Omission):
+                schema = step.schema_of(schema)
+                steps.append(MapBatches(step, schema, str(step), keeps_rows=not isinstance(step, Selection)))
             elif isinstance(step, UnionDeclaration):
                 schema = united_schema([self._resolve(member)[1] for member in step.members], step.tag)
                 steps.append(MapBatches(partial(conform, schema, step.tag, step.value), schema))

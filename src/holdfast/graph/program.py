@@ -21,6 +21,9 @@ from holdfast.sources.base import Source
 from holdfast.sources.dataframe import DataFrameSource
 from holdfast.watermarks import WatermarkSpec
 
+BATCH_TIME = pa.timestamp("us", "UTC")
+"""The type of a column with the time of the batch."""
+
 DEAD_LETTERS = "dead-letters"
 """Name of the sink for bad rows; no other sink may have it."""
 
@@ -31,6 +34,13 @@ class MapBatches:
 
     fn: Callable[[pa.RecordBatch], pa.RecordBatch | Iterator[pa.RecordBatch]]
     schema: pa.Schema
+    shown: str = ""
+    """Description for messages; empty: `map_batches` with the function's name."""
+    keeps_rows: bool = False
+    """True if the step gives a row for each row, in order."""
+
+    def __str__(self) -> str:
+        return self.shown or f"map_batches({getattr(self.fn, '__name__', repr(self.fn))})"
 
 
 @dataclass(frozen=True)
@@ -110,6 +120,8 @@ class Leg:
     schema: pa.Schema
     watermark: WatermarkSpec | None = None
     """Watermark of the source's rows, before any step."""
+    columns: tuple[str, ...] | None = None
+    """Columns of the source that are read; None: all of them."""
 
     @property
     def in_python(self) -> bool:

@@ -146,7 +146,9 @@ class BatchRunner:
         if not units:
             return
         failpoints.hit("jobmaster.level.before")
-        request = LevelRequest(self.job_id, self.epoch, self.run, plan.batch, level, self.combine, plan.closed)
+        request = LevelRequest(
+            self.job_id, self.epoch, self.run, plan.batch, level, self.combine, plan.closed, plan.batch_time_us
+        )
         what = "push" if level == 0 else "pull"
         run = LevelRun(request, units, self.routes, f"batch {plan.batch}, {what} {level}")
         with self.task_managers.calls.under_way(Step.LEVEL, run.description):

@@ -18,7 +18,7 @@ from holdfast.exchange.resident import SenderGateway
 from holdfast.exchange.resident_server import ResidentClient
 from holdfast.exchange.task import UnitResult
 from holdfast.graph.plan import Unit
-from holdfast.graph.program import Leg, Program, SourceOrigin, Transform
+from holdfast.graph.program import BATCH_TIME, Leg, Program, SourceOrigin, Transform
 from holdfast.ids import ProcessId
 from holdfast.jobmaster.cluster import LevelRun, StartProcess
 from holdfast.protocol.taskmanager import ExchangeRoute, TaskManagerGateway
@@ -173,7 +173,10 @@ class SparkCluster:
 
     def _origin_schema(self, leg: Leg) -> pa.Schema:
         if isinstance(leg.origin, SourceOrigin):
-            return self._program.sources[leg.origin.source].schema()
+            schema = self._program.sources[leg.origin.source].schema()
+            if leg.watermark is None or not leg.watermark.of_batches:
+                return schema
+            return schema.append(pa.field(leg.watermark.column, BATCH_TIME))
         return self._program.operators[leg.origin.operator].output_schema
 
     def cancel(self, run: int) -> None:

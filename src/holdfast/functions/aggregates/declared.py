@@ -23,10 +23,11 @@ Does not own the running of them: see `operator.py`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.aggregates.combining import AggregateCombiner
@@ -63,11 +64,16 @@ COLLECTIONS = {"collect_list", "collect_set", "count_distinct"}
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One aggregate; made by `count`, `sum` and so on. `other`: the second column of those that read two."""
+    """An aggregate; made by `count`, `sum` and so on.
+
+    `other`: the second column of those that read two, of `count` the boolean column that says which rows count.
+    `where`: the condition under which rows count; `without_conditions` turns it into columns.
+    """
 
     function: Function
     column: str | None
     other: str | None = None
+    where: pc.Expression | None = None
 
     def __post_init__(self) -> None:
         if self.function not in FUNCTIONS:
@@ -84,67 +90,110 @@ class Aggregate:
     def __str__(self) -> str:
         if self.function == "count" and self.other is not None:
             return f"count({self.column or ''}{', ' if self.column else ''}where={self.other})"
-        return f"{self.function}({self.column or ''}{'' if self.other is None else f', {self.other}'})"
+        given = [self.column, self.other, None if self.where is None else f"where={self.where}"]
+        return f"{self.function}({', '.join(each for each in given if each)})"
 
 
-def count(column: str | None = None, *, where: str | None = None) -> Aggregate:
-    """The number of rows, or of values of `column` that are not null; of those where the boolean column is true."""
-    return Aggregate("count", column, where)
+Condition: TypeAlias = str | pc.Expression
+"""The name of a boolean column, or an expression such as `pc.field("price") < 10_000`."""
 
 
-def stddev(column: str) -> Aggregate:
+def count(column: str | None = None, *, where: Condition | None = None) -> Aggregate:
+    """The number of rows, or of values of `column` that are not null; of those where the condition is true."""
+    if isinstance(where, str):
+        return Aggregate("count", column, where)
+    return Aggregate("count", column, None, _condition(where))
+
+
+def stddev(column: str, *, where: Condition | None = None) -> Aggregate:
     """The standard deviation of a sample, as a double; null of one value (`stddev_samp` of Spark SQL)."""
-    return Aggregate("stddev", column)
+    return Aggregate("stddev", column, None, _condition(where))
 
 
-def variance(column: str) -> Aggregate:
+def variance(column: str, *, where: Condition | None = None) -> Aggregate:
     """The variance of a sample, as a double; null of one value (`var_samp` of Spark SQL)."""
-    return Aggregate("variance", column)
+    return Aggregate("variance", column, None, _condition(where))
 
 
-def max_by(column: str, by: str) -> Aggregate:
+def max_by(column: str, by: str, *, where: Condition | None = None) -> Aggregate:
     """The value of `column` in the row where `by` is greatest, the first of equal ones; rows without it are skipped."""
-    return Aggregate("max_by", column, by)
+    return Aggregate("max_by", column, by, _condition(where))
 
 
-def min_by(column: str, by: str) -> Aggregate:
+def min_by(column: str, by: str, *, where: Condition | None = None) -> Aggregate:
     """The value of `column` in the row where `by` is least, the first of equal ones; rows without it are skipped."""
-    return Aggregate("min_by", column, by)
+    return Aggregate("min_by", column, by, _condition(where))
 
 
-def collect_list(column: str) -> Aggregate:
+def collect_list(column: str, *, where: Condition | None = None) -> Aggregate:
     """All values that are not null, in the order of their arrival. The list is written anew in each batch that adds."""
-    return Aggregate("collect_list", column)
+    return Aggregate("collect_list", column, None, _condition(where))
 
 
-def collect_set(column: str) -> Aggregate:
+def collect_set(column: str, *, where: Condition | None = None) -> Aggregate:
     """The distinct values that are not null. The list is written anew in each batch that adds to it."""
-    return Aggregate("collect_set", column)
+    return Aggregate("collect_set", column, None, _condition(where))
 
 
-def count_distinct(column: str) -> Aggregate:
+def count_distinct(column: str, *, where: Condition | None = None) -> Aggregate:
     """The number of distinct values that are not null. They are kept, as those of `collect_set` are."""
-    return Aggregate("count_distinct", column)
+    return Aggregate("count_distinct", column, None, _condition(where))
 
 
-def sum(column: str) -> Aggregate:
+def sum(column: str, *, where: Condition | None = None) -> Aggregate:
     """The sum of the values that are not null; of integers it is int64, and overflow makes the row bad."""
-    return Aggregate("sum", column)
+    return Aggregate("sum", column, None, _condition(where))
 
 
-def min(column: str) -> Aggregate:
+def min(column: str, *, where: Condition | None = None) -> Aggregate:
     """The least value; strings by code points, NaN above every number."""
-    return Aggregate("min", column)
+    return Aggregate("min", column, None, _condition(where))
 
 
-def max(column: str) -> Aggregate:
+def max(column: str, *, where: Condition | None = None) -> Aggregate:
     """The greatest value; strings by code points, NaN above every number."""
-    return Aggregate("max", column)
+    return Aggregate("max", column, None, _condition(where))
 
 
-def mean(column: str) -> Aggregate:
+def mean(column: str, *, where: Condition | None = None) -> Aggregate:
     """The arithmetic mean as a double."""
-    return Aggregate("mean", column)
+    return Aggregate("mean", column, None, _condition(where))
+
+
+def _condition(where: Condition | None) -> pc.Expression | None:
+    if where is None or isinstance(where, pc.Expression):
+        return where
+    if not isinstance(where, str) or not where:
+        raise SettingsError(
+            f"where={where!r}: expected the name of a boolean column, or an expression such as pc.field('price') < 100"
+        )
+    return pc.field(where)
+
+
+def without_conditions(
+    aggregates: Mapping[str, Aggregate],
+) -> tuple[dict[str, Aggregate], dict[str, pc.Expression]]:
+    """Replace conditions by columns that are computed on the way to the operator; these columns come second.
+
+    A condition of `count` is a column itself. For other aggregates, which skip nulls, the column that they read is
+    null where the condition is not true.
+    """
+    plain: dict[str, Aggregate] = {}
+    computed: dict[str, pc.Expression] = {}
+    for name, aggregate in aggregates.items():
+        where = aggregate.where
+        if where is None:
+            plain[name] = aggregate
+        elif aggregate.function == "count":
+            computed[str(where)] = where
+            plain[name] = Aggregate("count", aggregate.column, str(where))
+        else:
+            read = aggregate.other or aggregate.column
+            masked = f"{read} where {where}"
+            computed[masked] = pc.if_else(where, pc.field(read), pc.scalar(None))
+            changed: dict[str, Any] = {"other" if aggregate.other else "column": masked, "where": None}
+            plain[name] = replace(aggregate, **changed)
+    return plain, computed
 
 
 def first(column: str) -> Aggregate:

@@ -384,6 +384,9 @@ class KeyedListState(ListState):
     def add(self, value: Any) -> None:
         self._cells.add(value)
 
+    def append(self, values: Any, groups: Any = None) -> None:
+        raise UserFunctionError("ListState.append() is for a BatchFunction; a ProcessFunction takes add(value)")
+
     def get(self) -> list[Any]:
         get, kept = self._cells.codec.get, self._cells.all()
         return kept if get is None else [get(each) for each in kept]

@@ -219,28 +219,45 @@ def plain_class(kind: pa.DataType) -> type | None:
 _SCALARS = (type(None), bool, int, float, str, bytes)
 
 
-def _check_packable(value: Any) -> None:
-    """Only what comes back as it was: no classes, sets or dates, which msgpack would turn into something else."""
+_NAIVE, _DATE = 1, 2
+"""Codes of msgpack's extensions: datetimes without a time zone, in microseconds, and dates, in days since 0001."""
+_EPOCH, _MICROSECOND = datetime.datetime(1970, 1, 1), datetime.timedelta(microseconds=1)
+
+
+def _packable(value: Any) -> Any:
+    """The value as msgpack takes it and gives it back: no classes or sets, which it would turn into something else."""
     kind = type(value)
     if kind in _SCALARS:
-        return
+        return value
     if kind is list or kind is tuple:
-        for item in value:
-            _check_packable(item)
-    elif kind is dict:
-        for key, item in value.items():
+        return [_packable(item) for item in value]
+    if kind is dict:
+        for key in value:
             if type(key) not in _SCALARS:
                 raise Misfit(key, "a dict key that msgpack can hold (a number, str, bytes, bool or None)")
-            _check_packable(item)
-    else:
-        raise Misfit(value, "what msgpack can hold: None, bool, int, float, str, bytes, or lists and dicts of these")
+        return {key: _packable(item) for key, item in value.items()}
+    if kind is datetime.datetime:
+        return value if value.tzinfo is not None else _extension(_NAIVE, (value - _EPOCH) // _MICROSECOND)
+    if kind is datetime.date:
+        return _extension(_DATE, value.toordinal())
+    raise Misfit(
+        value, "what msgpack can hold: None, bool, int, float, str, bytes, datetime, date, or lists and dicts of these"
+    )
+
+
+def _extension(code: int, number: int) -> msgspec.msgpack.Ext:
+    return msgspec.msgpack.Ext(code, number.to_bytes(8, "big", signed=True))
+
+
+def _from_extension(code: int, data: memoryview) -> Any:
+    number = int.from_bytes(data, "big", signed=True)
+    return datetime.date.fromordinal(number) if code == _DATE else _EPOCH + number * _MICROSECOND
 
 
 def pack(value: Any) -> bytes:
-    """Any msgpack-able object as bytes; tuples come back as lists. Raises `Misfit`."""
-    _check_packable(value)
+    """Any msgpack-able object as bytes; tuples come back as lists, times with a zone in UTC. Raises `Misfit`."""
     try:
-        return msgspec.msgpack.encode(value)
+        return msgspec.msgpack.encode(_packable(value))
     except (OverflowError, RecursionError, ValueError) as error:
         raise Misfit(value, f"what msgpack can hold ({error})") from error
 
@@ -271,4 +288,4 @@ def _pack_or_none(value: Any) -> bytes | None:
 
 
 def _unpack_or_none(data: bytes | None) -> Any:
-    return None if data is None else msgspec.msgpack.decode(data)
+    return None if data is None else msgspec.msgpack.decode(data, ext_hook=_from_extension)

@@ -37,6 +37,18 @@ def check_top(n: int, by: str) -> None:
         raise SettingsError(f"top(by={by!r}): expected the name of a column")
 
 
+def check_order(operator: str, by: str, schema: pa.Schema) -> None:
+    """Refuse a column by which rows can't be ordered."""
+    place = schema.get_field_index(by)
+    if place < 0:
+        raise JobRefused(
+            f"operator {operator!r}: top(by={by!r}): there is no such column in its input ({', '.join(schema.names)})"
+        )
+    kind = schema.field(place).type
+    if pa.types.is_nested(kind):
+        raise JobRefused(f"operator {operator!r}: top(by={by!r}) has type {kind}, which has no order")
+
+
 @dataclass(frozen=True)
 class TopSpec(WindowedSpec):
     """Raises `JobRefused` when made."""
@@ -54,15 +66,7 @@ class TopSpec(WindowedSpec):
         self.check_input()
         if not isinstance(self.window, Window):
             raise JobRefused(f"operator {self.name!r}: top() is for windows of a fixed size, found {self.window}")
-        place = self.input.schema.get_field_index(self.by)
-        if place < 0:
-            raise JobRefused(
-                f"operator {self.name!r}: top(by={self.by!r}): there is no such column in its input "
-                f"({', '.join(self.input.schema.names)})"
-            )
-        kind = self.input.schema.field(place).type
-        if pa.types.is_nested(kind):
-            raise JobRefused(f"operator {self.name!r}: top(by={self.by!r}) has type {kind}, which has no order")
+        check_order(self.name, self.by, self.input.schema)
 
     @property
     def result_fields(self) -> list[pa.Field]:

@@ -2,7 +2,7 @@
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,12 +29,25 @@ class ColumnarFormat(FileFormat):
     def read(
         self, tree: FileTree, file: FileInfo, start: int, stop: int, schema: pa.Schema, policy: EvolutionPolicy
     ) -> Iterator[Piece]:
+        return self.read_columns(tree, file, start, stop, schema, policy, schema.names)
+
+    def read_columns(
+        self,
+        tree: FileTree,
+        file: FileInfo,
+        start: int,
+        stop: int,
+        schema: pa.Schema,
+        policy: EvolutionPolicy,
+        columns: Sequence[str],
+    ) -> Iterator[Piece]:
         found = self.infer(tree, file)
         check_columns(file.path, found.names, schema, policy)
         check_types(file.path, found, schema)
-        columns = [name for name in schema.names if name in found.names]
-        for position, batch in self.rows(tree, file, columns, start, stop):
-            yield from without_nulls(position, conform(batch, schema))
+        stored = [name for name in columns if name in found.names]
+        wanted = pa.schema([schema.field(name) for name in columns])
+        for position, batch in self.rows(tree, file, stored, start, stop):
+            yield from without_nulls(position, conform(batch, wanted))
 
     @abstractmethod
     def rows(self, tree: FileTree, file: FileInfo, columns: list[str], start: int, stop: int) -> PlacedRows:

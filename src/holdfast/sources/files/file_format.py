@@ -5,7 +5,7 @@ file always gives the same rows.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -66,6 +66,20 @@ class FileFormat(ABC):
         self, tree: FileTree, file: FileInfo, start: int, stop: int, schema: pa.Schema, policy: EvolutionPolicy
     ) -> Iterator[Piece]:
         """Yield the rows of a range. Raises `BadRecord` if the file as a whole cannot be read or does not fit."""
+
+    def read_columns(
+        self,
+        tree: FileTree,
+        file: FileInfo,
+        start: int,
+        stop: int,
+        schema: pa.Schema,
+        policy: EvolutionPolicy,
+        columns: Sequence[str],
+    ) -> Iterator[Piece]:
+        """Yield the rows of a range with these columns alone, in this order; otherwise as `read`."""
+        for piece in self.read(tree, file, start, stop, schema, policy):
+            yield piece._replace(rows=piece.rows.select(list(columns)))
 
     def check(self, schema: pa.Schema) -> None:
         """Raise `JobRefused` for a schema that files of this format cannot have."""

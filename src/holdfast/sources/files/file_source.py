@@ -4,7 +4,7 @@ New files are picked up while the job runs. A file is immutable once discovered.
 the reads of tasks; `file_enumerator` discovers and plans, `formats` read files, and `trees` give access to them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -113,6 +113,12 @@ class FileSource(Source):
         return FileEnumerator(self._tree(form), form, self._starting, context)
 
     def read(self, read: SplitRead) -> Iterator[SourceBatch]:
+        return self._read(read, None)
+
+    def read_columns(self, read: SplitRead, columns: Sequence[str]) -> Iterator[SourceBatch]:
+        return self._read(read, columns)
+
+    def _read(self, read: SplitRead, columns: Sequence[str] | None) -> Iterator[SourceBatch]:
         if self._schema is None or self._format_name is None:
             raise HoldfastError(f"{self!r}: schema() must have been called on the driver before tasks read")
         form = self._format()
@@ -120,7 +126,8 @@ class FileSource(Source):
         file = FileInfo(read.split, detail.size, detail.modified_us)
         start, stop = msgspec.convert(read.start, int), msgspec.convert(read.stop, int)
         source = self.name or self.kind
-        for piece in form.read(self._tree(form), file, start, stop, self._schema, self._policy):
+        part = (self._tree(form), file, start, stop, self._schema, self._policy)
+        for piece in form.read(*part) if columns is None else form.read_columns(*part, columns):
             bad = [BadRow(source, read.split, row.position, row.reason, row.payload) for row in piece.bad]
             yield SourceBatch(piece.rows, piece.position, bad)
 

@@ -1,0 +1,247 @@
+"""Nexmark's queries as users of Holdfast write them; the original's SQL is beside each, shortened.
+
+`Events` reads the three streams. Each query takes it and returns the stream of its results. `QUERIES` has them by name.
+Missing: 9 (it is the winning bids of 4 with more columns), 10 (a log of files), 13 (a table at the side), 21 (strings).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+import pyarrow.compute as pc
+
+import holdfast as hf
+
+EURO = 0.908
+PRICE = pc.field("price")
+BANDS = {"rank1": PRICE < 10_000, "rank2": (PRICE >= 10_000) & (PRICE < 1_000_000), "rank3": PRICE >= 1_000_000}
+HOUR = pc.hour(pc.field("date_time"))
+TIME_OF_DAY = pc.if_else(
+    (HOUR >= 8) & (HOUR <= 18), "dayTime", pc.if_else((HOUR <= 6) | (HOUR >= 20), "nightTime", "otherTime")
+)
+SELLING = ("OR", "ID", "CA")
+
+
+class Events:
+    """The streams of a job that reads the files of `events.write_events`."""
+
+    def __init__(self, job: hf.Job, folder: str) -> None:
+        self._job = job
+        self._folder = folder
+
+    def source(self, kind: str) -> hf.Stream:
+        """Read a stream without a watermark."""
+        return self._job.read(hf.FileSource(f"{self._folder}/{kind}/*.parquet", name=kind))
+
+    @cached_property
+    def persons(self) -> hf.Stream:
+        return self.source("persons").with_watermark("date_time", "1s")
+
+    @cached_property
+    def auctions(self) -> hf.Stream:
+        return self.source("auctions").with_watermark("date_time", "1s")
+
+    @cached_property
+    def bids(self) -> hf.Stream:
+        return self.source("bids").with_watermark("date_time", "1s")
+
+
+def q0(events: Events) -> hf.Stream:
+    """SELECT * FROM bid"""
+    return events.bids
+
+
+def q1(events: Events) -> hf.Stream:
+    """SELECT auction, bidder, date_time, extra, 0.908 * price AS price FROM bid"""
+    return events.bids.select("auction", "bidder", "date_time", "extra", price=PRICE * EURO)
+
+
+def q2(events: Events) -> hf.Stream:
+    """SELECT auction, price FROM bid WHERE auction % 123 = 0"""
+    auction = pc.field("auction")
+    return events.bids.where(auction / 123 * 123 == auction).select("auction", "price")
+
+
+def q3(events: Events) -> hf.Stream:
+    """SELECT p.id, name, city, state, a.id FROM auction a JOIN person p ON a.seller = p.id
+    WHERE a.category = 10 AND p.state IN ('OR', 'ID', 'CA')"""
+    sellers = events.persons.where(pc.field("state").isin(SELLING)).select("id", "name", "city", "state")
+    auctions = events.auctions.where(pc.field("category") == 10).select("seller", auction=pc.field("id"))
+    return sellers.key_by("id").join(auctions.key_by("seller"))
+
+
+def winning_bids(events: Events) -> hf.Stream:
+    """SELECT id, seller, category, expires, max(price) AS final FROM auction, bid
+    WHERE auction = id AND bid.date_time BETWEEN auction.date_time AND expires GROUP BY id, seller, category, expires
+
+    All bids on an auction are in the window that its `expires` is in: so it closes when no more can come.
+    """
+    bids = events.bids.select("auction", "price", "date_time")
+    auctions = events.auctions.select("id", "seller", "category", "date_time", "expires").key_by("id")
+    valid = bids.key_by("auction").join(auctions, between=("date_time", "expires"), suffix="_of_auction")
+    keyed = valid.key_by("id", "seller", "category", "expires", hf.window("expires", "1s"))
+    return keyed.aggregate(final=hf.max("price"))
+
+
+def q4(events: Events) -> hf.Stream:
+    """SELECT category, avg(final) FROM winning_bids GROUP BY category"""
+    return winning_bids(events).key_by("category").aggregate(mean=hf.mean("final"))
+
+
+class LastTen(hf.ProcessFunction):
+    """The mean price of a seller's last ten auctions, at the end of each second in which some of them expired."""
+
+    closed = hf.ListState()
+
+    def process(self, row: Any, ctx: Any) -> None:
+        self.closed.add((row.expires, row.id, row.final))
+        ctx.timers.register_event_time(row.window_end)
+
+    def on_timer(self, timestamp: datetime, ctx: Any) -> Iterator[Any]:
+        known = sorted(self.closed.get())
+        done = [each for each in known if each[0] < timestamp][-10:]
+        self.closed.update(done + [each for each in known if each[0] >= timestamp])
+        yield ctx.key, timestamp, sum(final for _, _, final in done) / len(done)
+
+
+def q6(events: Events) -> hf.Stream:
+    """SELECT seller, avg(final) OVER (PARTITION BY seller ORDER BY expires ROWS 9 PRECEDING) FROM winning_bids"""
+    return winning_bids(events).key_by("seller").process(LastTen(), "seller BIGINT, until TIMESTAMP, mean DOUBLE")
+
+
+def q5(events: Events) -> hf.Stream:
+    """SELECT auction, num FROM (SELECT auction, count(*) AS num, window_start FROM hop(bid, 2s, 10s) GROUP BY 1, 3)
+    WHERE num = max(num) OVER (PARTITION BY window_start)"""
+    counts = events.bids.key_by("auction", hf.window("date_time", "10s", "2s")).aggregate(num=hf.count())
+    return counts.key_by("window_start").top(1, by="num", ties=True)
+
+
+def q7(events: Events) -> hf.Stream:
+    """SELECT auction, price, bidder, date_time FROM bid
+    WHERE price = max(price) OVER (PARTITION BY tumble(date_time, 10s))"""
+    bids = events.bids.select("auction", "price", "bidder", "date_time", "extra")
+    return bids.key_by(hf.window("date_time", "10s")).top(1, by="price", ties=True)
+
+
+def q8(events: Events) -> hf.Stream:
+    """SELECT id, name, window_start FROM tumble(person, 10s) p
+    WHERE EXISTS (SELECT * FROM tumble(auction, 10s) a WHERE a.seller = p.id AND a.window_start = p.window_start)"""
+    window = hf.window("date_time", "10s")
+    persons = events.persons.select("id", "name", "date_time").key_by("id", window)
+    return persons.join(events.auctions.select("seller", "date_time").key_by("seller", window), how="semi")
+
+
+def q11(events: Events) -> hf.Stream:
+    """SELECT bidder, count(*) AS bids, window_start, window_end FROM session(bid, 10s) GROUP BY bidder"""
+    return events.bids.key_by("bidder", hf.session_window("date_time", gap="10s")).aggregate(bids=hf.count())
+
+
+def q12(events: Events) -> hf.Stream:
+    """SELECT bidder, count(*) AS bids, window_start FROM tumble(bid, proctime, 10s) GROUP BY bidder, window_start"""
+    bids = events.source("bids").with_batch_time("taken")
+    return bids.key_by("bidder", hf.window("taken", "10s")).aggregate(bids=hf.count())
+
+
+def q14(events: Events) -> hf.Stream:
+    """SELECT auction, bidder, price * 0.908, CASE … hour(date_time) … END, date_time, extra, count_char(extra, 'c')
+    FROM bid WHERE price * 0.908 > 1000000 AND price * 0.908 < 50000000"""
+    dear = events.bids.where((PRICE * EURO > 1_000_000) & (PRICE * EURO < 50_000_000))
+    computed = {"euro": PRICE * EURO, "part": TIME_OF_DAY, "cs": pc.count_substring(pc.field("extra"), "c")}
+    return dear.select("auction", "bidder", "date_time", "extra", **computed)
+
+
+def bid_counts() -> dict[str, Any]:
+    """How many bids, also in each band of prices."""
+    return {"bids": hf.count(), **{f"{band}_bids": hf.count(where=where) for band, where in BANDS.items()}}
+
+
+def distinct_counts() -> dict[str, Any]:
+    """How many bidders and auctions, also in each band of prices."""
+    bands = [("", None), *((f"{band}_", where) for band, where in BANDS.items())]
+    columns = [("bidders", "bidder"), ("auctions", "auction")]
+    return {f"{band}{shown}": hf.count_distinct(name, where=where) for shown, name in columns for band, where in bands}
+
+
+def q15(events: Events) -> hf.Stream:
+    """SELECT day(date_time), count(*), count(*) FILTER (…) …, count(DISTINCT bidder), … FROM bid GROUP BY 1"""
+    days = events.bids.key_by(hf.window("date_time", "1d"))
+    return days.aggregate(emit="changes", **bid_counts(), **distinct_counts())
+
+
+def q16(events: Events) -> hf.Stream:
+    """SELECT channel, day(date_time), max(date_time), count(*), …, count(DISTINCT bidder), … FROM bid GROUP BY 1, 2"""
+    days = events.bids.key_by("channel", hf.window("date_time", "1d"))
+    return days.aggregate(emit="changes", newest=hf.max("date_time"), **bid_counts(), **distinct_counts())
+
+
+def q17(events: Events) -> hf.Stream:
+    """SELECT auction, day(date_time), count(*), count(*) FILTER (…) …, min(price), max(price), avg(price), sum(price)
+    FROM bid GROUP BY 1, 2"""
+    prices = {name: getattr(hf, name)("price") for name in ("min", "max", "mean", "sum")}
+    days = events.bids.key_by("auction", hf.window("date_time", "1d"))
+    return days.aggregate(emit="changes", **bid_counts(), **prices)
+
+
+def q18(events: Events) -> hf.Stream:
+    """SELECT * FROM bid QUALIFY row_number() OVER (PARTITION BY bidder, auction ORDER BY date_time DESC) = 1"""
+    return events.bids.key_by("bidder", "auction").last(by="date_time")
+
+
+def q19(events: Events) -> hf.Stream:
+    """SELECT *, row_number() OVER (PARTITION BY auction ORDER BY price DESC) AS rank FROM bid QUALIFY rank <= 10"""
+    return events.bids.key_by("auction").top(10, by="price")
+
+
+def q20(events: Events) -> hf.Stream:
+    """SELECT * FROM bid JOIN auction ON auction = id WHERE category = 10"""
+    auctions = events.auctions.where(pc.field("category") == 10)
+    return events.bids.key_by("auction").join(auctions.key_by("id"), suffix="_of_auction")
+
+
+def q22(events: Events) -> hf.Stream:
+    """SELECT auction, bidder, price, channel, split(url, '/')[3], split(url, '/')[4], split(url, '/')[5] FROM bid"""
+    parts = pc.split_pattern(pc.field("url"), "/")
+    folders = {f"dir{place}": pc.list_element(parts, place + 2) for place in (1, 2, 3)}
+    return events.bids.select("auction", "bidder", "price", "channel", **folders)
+
+
+@dataclass(frozen=True)
+class NexmarkQuery:
+    """A query: its function, the streams that it reads, and how its results are to be taken.
+
+    `keys`: the columns by which later results replace earlier ones; empty: each result stays.
+    """
+
+    build: Callable[[Events], hf.Stream]
+    reads: tuple[str, ...] = ("bids",)
+    keys: tuple[str, ...] = ()
+
+    @property
+    def stateful(self) -> bool:
+        return self.build not in (q0, q1, q2, q14, q22)
+
+
+AUCTIONS_BIDS, PERSONS_AUCTIONS = ("auctions", "bids"), ("persons", "auctions")
+QUERIES = {
+    "q0": NexmarkQuery(q0),
+    "q1": NexmarkQuery(q1),
+    "q2": NexmarkQuery(q2),
+    "q3": NexmarkQuery(q3, PERSONS_AUCTIONS),
+    "q4": NexmarkQuery(q4, AUCTIONS_BIDS, ("category",)),
+    "q5": NexmarkQuery(q5),
+    "q6": NexmarkQuery(q6, AUCTIONS_BIDS),
+    "q7": NexmarkQuery(q7),
+    "q8": NexmarkQuery(q8, PERSONS_AUCTIONS),
+    "q11": NexmarkQuery(q11),
+    "q12": NexmarkQuery(q12),
+    "q14": NexmarkQuery(q14),
+    "q15": NexmarkQuery(q15, keys=("window_start",)),
+    "q16": NexmarkQuery(q16, keys=("channel", "window_start")),
+    "q17": NexmarkQuery(q17, keys=("auction", "window_start")),
+    "q18": NexmarkQuery(q18, keys=("bidder", "auction")),
+    "q19": NexmarkQuery(q19, keys=("auction", "rank")),
+    "q20": NexmarkQuery(q20, AUCTIONS_BIDS),
+    "q22": NexmarkQuery(q22),
+}

@@ -1,0 +1,67 @@
+"""`top` without a window against a recomputation in Python, over undo and restarts."""
+
+import random
+from pathlib import Path
+
+import pytest
+from functions_windows_kit import BACKENDS, SCHEMA, Row, batch_of, commit, restored, undo
+
+from holdfast.errors import JobRefused
+from holdfast.functions.operator import BatchContext, EventTime, NewTable, OperatorInput
+from holdfast.functions.selecting.keyed_top import KeyedTopSpec
+from holdfast.state.backends import tables_of
+
+INPUT = OperatorInput(SCHEMA, ("k",), EventTime(("at",), "at"))
+
+
+@pytest.fixture(params=["hashmap", "cache"])
+def tables(request: pytest.FixtureRequest, tmp_path: Path) -> NewTable:
+    return tables_of(BACKENDS[request.param], str(tmp_path))
+
+
+def order(row: Row, least: bool) -> tuple[bool, int]:
+    value = row[2] or 0
+    return row[2] is None, value if least else -value
+
+
+@pytest.mark.parametrize("least", [False, True])
+def test_ranks_are_those_of_a_recomputation(least: bool, tables: NewTable) -> None:
+    seed = random.randrange(1_000_000)
+    print("seed", seed)
+    chance = random.Random(seed)
+    spec = KeyedTopSpec("top", INPUT, 3, "v", least)
+    operator = spec.create(0, 128, tables)
+    seen: dict[str, list[Row]] = {}
+    shown: dict[tuple[str, int], int] = {}
+    for number in range(1, 60):
+        rows = [
+            (chance.choice("abc"), number * 100 + place, chance.choice([None, *range(30)]))
+            for place in range(chance.choice([0, 1, 3, 40]))
+        ]
+        sender = spec.combiner(True, None)
+        assert sender is not None
+        sent = [*sender.take(batch_of(rows)), *sender.finish()] if rows else []
+        for table in operator.tables.values():
+            table.begin(number)
+        result = operator.process(sent, BatchContext(number, 0, "top", 0))
+        if chance.random() < 0.2:
+            undo(operator)
+            continue
+        commit(operator)
+        for row in rows:
+            seen.setdefault(row[0], []).append(row)
+        given = [row for batch in result.output for row in batch.to_pylist()]
+        assert len({(row["k"], row["rank"]) for row in given}) == len(given)
+        shown |= {(row["k"], row["rank"]): round(row["at"].timestamp()) for row in given}
+        for key, kept in seen.items():
+            best = sorted(kept, key=lambda row: order(row, least))[:3]
+            assert [shown[key, place + 1] for place in range(len(best))] == [at for _, at, _ in best]
+        if chance.random() < 0.1:
+            operator = restored(operator, spec, tables)
+
+
+def test_a_rank_in_the_input_and_columns_without_an_order_are_refused() -> None:
+    with pytest.raises(JobRefused, match="rank"):
+        KeyedTopSpec("top", OperatorInput(SCHEMA.set(2, SCHEMA.field("v").with_name("rank")), ("k",)), 3, "at")
+    with pytest.raises(JobRefused, match="no such column"):
+        KeyedTopSpec("top", INPUT, 3, "nothing")

@@ -1,0 +1,118 @@
+"""`select`, `where` and conditions of aggregates in whole jobs; sources read only the columns that are needed."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from job_kit import new_job, script
+
+import holdfast as hf
+from holdfast.sources.files.columnar import ParquetFormat
+from holdfast.testing import run
+
+BIDS = "auction BIGINT, price BIGINT, good BOOLEAN"
+ROWS = [
+    {"auction": 1, "price": 10, "good": True},
+    {"auction": 2, "price": 20, "good": None},
+    {"auction": 1, "price": 30, "good": False},
+    {"auction": 1, "price": None, "good": True},
+]
+PRICE = pc.field("price")
+
+
+def result(made: Any, rows: Any = ROWS, schema: str = BIDS) -> list[dict[str, Any]]:
+    sink, job = hf.MemorySink(), new_job()
+    made(job.read(script(rows[:2], rows[2:], schema=schema))).write(sink)
+    run(job)
+    return sink.rows()
+
+
+def test_rows_are_chosen_and_columns_computed() -> None:
+    def made(bids: hf.Stream) -> hf.Stream:
+        return bids.where(PRICE > 10).select("auction", half=PRICE * 0.5)
+
+    assert result(made) == [{"auction": 2, "half": 10.0}, {"auction": 1, "half": 15.0}]
+
+
+def test_aggregates_take_the_rows_for_which_their_condition_is_true() -> None:
+    def made(bids: hf.Stream) -> hf.Stream:
+        return bids.key_by("auction").aggregate(
+            all=hf.count(),
+            dear=hf.count(where=PRICE >= 20),
+            good=hf.count("price", where="good"),
+            total=hf.sum("price", where=PRICE < 20),
+            prices=hf.count_distinct("price", where=pc.field("good")),
+            best=hf.max_by("good", "price", where=PRICE < 25),
+        )
+
+    last = {row["auction"]: row for row in result(made)}
+    assert last[1] == {"auction": 1, "all": 3, "dear": 1, "good": 1, "total": 10, "prices": 1, "best": True}
+    assert last[2] == {"auction": 2, "all": 1, "dear": 1, "good": 0, "total": None, "prices": 0, "best": None}
+
+
+def test_a_file_is_read_in_the_columns_that_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[list[str]] = []
+    rows = ParquetFormat.rows
+
+    def noted(self: ParquetFormat, tree: Any, file: Any, columns: list[str], start: int, stop: int) -> Any:
+        read.append(columns)
+        return rows(self, tree, file, columns, start, stop)
+
+    monkeypatch.setattr(ParquetFormat, "rows", noted)
+    pq.write_table(pa.Table.from_pylist([{**row, "text": "x"} for row in ROWS]), tmp_path / "a.parquet")
+    job = new_job()
+    bids = job.read(hf.FileSource(str(tmp_path)))
+    bids.key_by("auction").aggregate(n=hf.count(where=PRICE > 5)).write(hf.NoopSink())
+    bids.where(pc.field("good")).select("price").write(hf.NoopSink())
+    bids.where(pc.field("good")).write(hf.NoopSink())
+    run(job)
+    assert read == [["auction", "price"], ["price", "good"], ["auction", "price", "good", "text"]]
+
+
+def test_late_rows_come_without_the_columns_of_conditions() -> None:
+    times = "at TIMESTAMP, v BIGINT"
+    rows = [{"at": datetime.fromtimestamp(second, UTC), "v": second} for second in (50, 90, 5, 91)]
+    late, sink, job = hf.MemorySink(), hf.MemorySink(), new_job()
+    stream = job.read(script(*([row] for row in rows), schema=times)).with_watermark("at", "1s")
+    counts = stream.key_by(hf.window("at", "10s")).aggregate(n=hf.count(where=pc.field("v") > 0), late="stream")
+    counts.write(sink)
+    counts.late.write(late)
+    run(job)
+    assert [list(row) for row in late.rows()] == [["at", "v"]]
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (lambda bids: bids.where(pc.field("nothing") > 1), "No match for FieldRef.Name.nothing"),
+        (lambda bids: bids.where(PRICE + 1), "the condition is of type int64; expected a boolean"),
+        (lambda bids: bids.where(PRICE > "x"), "no kernel matching input types"),
+        (lambda bids: bids.select("nothing"), "there is no column 'nothing' in its input"),
+        (lambda bids: bids.select("price", x=pc.field("y")), "No match for FieldRef.Name.y"),
+    ],
+)
+def test_expressions_that_do_not_fit_are_refused_at_start(made: Any, reason: str) -> None:
+    with pytest.raises(hf.JobRefused, match=reason):
+        result(made)
+
+
+def test_misuse_is_refused_when_declared() -> None:
+    bids = new_job().read(script(ROWS, schema=BIDS))
+    for wrong in (lambda: bids.select(), lambda: bids.select("a", "a"), lambda: bids.where("price > 1")):  # type: ignore[arg-type]
+        with pytest.raises(hf.SettingsError):
+            wrong()
+    with pytest.raises(hf.SettingsError, match="boolean column, or an expression"):
+        hf.sum("price", where=3)  # type: ignore[arg-type]
+
+
+def test_change_data_is_refused_though_the_aggregate_does_not_read_its_column() -> None:
+    with pytest.raises(hf.JobRefused, match="_change_type"):
+        result(
+            lambda rows: rows.key_by("k").aggregate(n=hf.count()),
+            [{"k": 1, "_change_type": "insert"}] * 3,
+            "k BIGINT, _change_type STRING",
+        )

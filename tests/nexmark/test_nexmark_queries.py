@@ -1,0 +1,70 @@
+"""Nexmark's queries over 50,000 events give the results of DuckDB, though a TaskManager is lost on the way."""
+
+import logging
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import holdfast as hf
+from benchmarks.nexmark.events import KINDS, write_events
+from benchmarks.nexmark.expected import SQL, difference, expected
+from benchmarks.nexmark.queries import QUERIES, Events
+from holdfast.testing import start
+from holdfast.testing.local import LocalCluster
+
+EVENTS = 50_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("nexmark") / "events"
+    write_events(made, EVENTS, seed=1, events_per_file=8_000)
+    return made
+
+
+def test_events_have_the_proportions_and_hot_keys_of_the_original(folder: Path) -> None:
+    rows = {kind: pq.read_table(folder / kind).num_rows for kind in KINDS}
+    assert rows == {"persons": EVENTS // 50, "auctions": EVENTS * 3 // 50, "bids": EVENTS * 46 // 50}
+    bids = pq.read_table(folder / "bids").to_pandas()
+    hot = bids.auction.value_counts().head(EVENTS * 3 // 50 // 100).sum() / len(bids)
+    assert 0.45 < hot < 0.6, "half of the bids are on hot auctions"
+    assert bids.date_time.is_monotonic_increasing
+
+
+def test_events_are_the_same_for_the_same_seed(folder: Path, tmp_path: Path) -> None:
+    write_events(tmp_path / "again", 8_000, seed=1, events_per_file=8_000)
+    write_events(tmp_path / "other", 8_000, seed=2, events_per_file=8_000)
+    first = pq.read_table(folder / "bids" / "0000.parquet")
+    assert pq.read_table(tmp_path / "again/bids").equals(first)
+    assert not pq.read_table(tmp_path / "other/bids").equals(first)
+
+
+def test_each_query_has_its_sql() -> None:
+    assert list(QUERIES) == list(SQL)
+
+
+def test_a_missing_and_a_wrong_result_are_told(folder: Path) -> None:
+    right = expected("q4", folder)
+    assert difference("q4", right, folder) == ""
+    assert difference("q4", right.slice(1), folder) == "q4: 1 results are missing, 0 are too many"
+    wrong = right.set_column(1, "mean", pc.add(right["mean"], 1.0))
+    assert difference("q4", wrong, folder) == "q4: 5 results are missing, 5 are too many"
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_results_are_those_of_a_database(name: str, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    query, sink = QUERIES[name], hf.MemorySink()
+    job = hf.Job(
+        None, name=name, storage=f"memory://nexmark-{name}", parallelism=2, task_managers=2, max_rows_per_batch=9_000
+    )
+    query.build(Events(job, str(folder))).write(sink)
+    clusters: list[LocalCluster] = []
+    running = start(job, hf.available_now(drain=True), on_cluster=clusters.append)
+    if query.stateful:
+        clusters[0].kill(1)
+    running.awaitTermination()
+    assert len(running.restarts) == query.stateful
+    assert difference(name, sink.table(), folder, query.keys) == ""
