@@ -17,10 +17,10 @@ MAY_IMPORT: dict[str, str] = {
     "__init__": "functions job query settings sinks sources streams",
     "testing": "exchange functions graph job jobmaster journal protocol query schema settings sinks sources storage "
     "taskmanager uploads",
-    "job": "functions graph schema settings sinks sources spark streams",
+    "job": "functions graph schema settings sinks sources spark streams ui",
     "streams": "functions graph schema sinks sources",
     "spark": "__init__ exchange graph jobmaster journal protocol query settings sources storage taskmanager",
-    "query": "formats jobmaster observe settings",
+    "query": "jobmaster observe settings ui",
     # Control: the JobMaster executes what the pure rules decide, and the journal remembers.
     "jobmaster": "checkpoint exchange execution formats functions graph journal maintenance observe protocol "
     "recovery settings sinks sources state storage taskmanager ui",
@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, str] = {
     "execution": "settings",
     "journal": "storage",
     # Upkeep: what looks after stored data as a whole, for a JobMaster and for people.
-    "cli": "__init__ formats journal maintenance storage",
+    "cli": "__init__ formats journal maintenance storage ui",
     "maintenance": "formats journal recovery sinks sources storage",
     # Data: sources, exchange, TaskManager, state, changelog, uploads, formats, storage.
     "exchange": "functions graph protocol sinks sources state storage taskmanager",

@@ -2,6 +2,7 @@
 
     holdfast verify <storage>            reads all that the retained checkpoints refer to; writes nothing
     holdfast checkpoints <storage>       lists the last checkpoints, also those that failed, with their reasons
+    holdfast top <url>                   follows a running query by its page, in the terminal
     holdfast gc <storage> [--dry-run]    deletes what epochs before the newest takeover left
     holdfast --version                   prints the version
 
@@ -43,6 +44,7 @@ from holdfast.maintenance.verify import verify as verify_storage
 from holdfast.storage.reach import check_reachable
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
+from holdfast.ui.screen import fetched, follow
 
 app = typer.Typer(
     help="Look after the storage of a Holdfast job.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
@@ -108,6 +110,13 @@ def checkpoints(storage: Storage, option: Options = None, json: Json = False) ->
         _print_json({"checkpoints": [asdict(each) for each in found]})
     else:
         _print_history(found)
+
+
+@app.command()
+def top(url: Annotated[str, typer.Argument(help="The page of a running query: query.uiUrl, with its token.")]) -> None:
+    """Follow a running query in the terminal: rows, lag, state, checkpoints. Ctrl-C ends the display alone."""
+    with _told():
+        follow(lambda: fetched(url))
 
 
 @app.command()

@@ -27,6 +27,7 @@ from holdfast.sinks.dead_letters import DeadLetterSink
 from holdfast.sources.base import Source
 from holdfast.sources.equivalents import explain_streaming_dataframe
 from holdfast.streams import Stream
+from holdfast.ui.notebook import html_table
 from holdfast.units import duration_us
 
 if TYPE_CHECKING:
@@ -189,6 +190,12 @@ class Job:
         said = [f"{verb} {', '.join(names)}" for verb, names in parts.items() if names]
         state = "was not started" if self.query is None else "runs" if self.query.isActive else "has ended"
         return f"<Job {self.name!r} on {self.storage}: {'; '.join([*said, state])}>"
+
+    def _repr_html_(self) -> str:
+        declared = self.declared
+        kinds = (("source", declared.sources), ("operator", declared.operators), ("sink", declared.sinks))
+        rows = [(kind, name) for kind, names in kinds for name in names]
+        return html_table(f"Job {self.name} on {self.storage}", ("kind", "name"), rows)
 
     def read(self, source: "Source | DataFrame") -> "Stream":
         """Make a stream of a source's rows. A source instance is read once per branch, from the same plan."""

@@ -5,14 +5,18 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 import msgspec
+from rich.console import Console
 
 from holdfast.availability import listed
 from holdfast.errors import HoldfastError, QueryFailed
-from holdfast.formats.history import CheckpointStats
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.progress import Totals
 from holdfast.observe.view import JobView
 from holdfast.settings import CheckpointConfig
+from holdfast.ui import api
+from holdfast.ui.checkpoint_list import CheckpointList
+from holdfast.ui.notebook import html_table
+from holdfast.ui.screen import documents, follow
 
 
 class Query:
@@ -83,12 +87,12 @@ class Query:
         return self._master.ui_url
 
     @property
-    def checkpoints(self) -> list[CheckpointStats]:
+    def checkpoints(self) -> CheckpointList:
         """The last 100 triggers of this start, oldest first, and what became of each; `outcome` says that.
 
         The storage keeps such a list over restarts: `holdfast checkpoints <storage>`.
         """
-        return self._master.progress.outcomes()
+        return CheckpointList(self._master.progress.outcomes())
 
     @property
     def totals(self) -> Totals:
@@ -104,6 +108,21 @@ class Query:
     def restarts(self) -> list[str]:
         """Reasons of the restarts from a checkpoint since the start, oldest first."""
         return [each.reason for each in self._master.progress.restarts()]
+
+    def show(self, console: Console | None = None) -> None:
+        """Draw rows, lag and checkpoints in the terminal until the query ends, or until Ctrl-C, which ends only this.
+
+        `holdfast top <uiUrl>` draws the same from another process.
+        """
+        follow(lambda: documents(self.view()), console)
+
+    def _repr_html_(self) -> str:
+        job = api.job(self.view())
+        facts = {"phase": job["phase"], "message": job["message"], "rows": f"{job['rows']:,}"}
+        facts |= {"rows/s": f"{job['rows_per_s']:,.0f}", "batches": f"{job['batches_committed']:,}"}
+        facts |= {"completed checkpoints": self.totals.completed_checkpoints, "restarts": job["restarts"]}
+        page = {} if self.uiUrl is None or not self.isActive else {"page": self.uiUrl}
+        return html_table(f"Query {self.name}", ("", ""), (facts | page).items())
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
         """Wait at most `timeout` seconds for the end; True if the query has ended. Raises `QueryFailed` if it ended
