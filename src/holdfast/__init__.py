@@ -65,6 +65,7 @@ from holdfast.sources.dataframe import DataFrameSource
 from holdfast.sources.files.file_source import FileSource
 from holdfast.sources.pyspark_reader import DataSourceReaderSource
 from holdfast.sources.sequence import SequenceSource
+from holdfast.stored_state.read import read_state
 from holdfast.streams import KeyedStream, Stream
 
 __version__ = "0.1.0.dev0"
@@ -132,6 +133,7 @@ __all__ = [
     "min",
     "min_by",
     "processing_time",
+    "read_state",
     "session_window",
     "stddev",
     "sum",

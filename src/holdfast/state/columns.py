@@ -34,6 +34,11 @@ def object_field(name: str) -> pa.Field:
     return pa.field(name, pa.large_binary(), metadata={_ENCODING: b"msgpack"})
 
 
+def is_object(field: pa.Field) -> bool:
+    """True if a value field holds any object, as `object_field` makes it."""
+    return (field.metadata or {}).get(_ENCODING) == b"msgpack"
+
+
 class Column:
     """`values` and `valid` are written in place by operators, at slots they looked up in this batch.
 
@@ -44,7 +49,7 @@ class Column:
         self.field = field
         dtype = physical_dtype(field.type)
         self.fixed_width = dtype is not None
-        self._msgpack = (field.metadata or {}).get(_ENCODING) == b"msgpack"
+        self._msgpack = is_object(field)
         self.values: Values = _blank(dtype or np.dtype(object), capacity)
         self.valid: Bools = np.zeros(capacity, np.bool_)
 

@@ -2,70 +2,42 @@
 
     holdfast verify <storage>            reads all that the retained checkpoints refer to; writes nothing
     holdfast checkpoints <storage>       lists the last checkpoints, also those that failed, with their reasons
+    holdfast operators <storage>         lists the operators of a checkpoint, their states, rows and bytes
+    holdfast state <storage> <operator>  shows the rows of an operator's state, or writes them to a file
+    holdfast diff <storage> <a> <b>      counts the rows that changed between two checkpoints, per operator
     holdfast top <url>                   follows a running query by its page, in the terminal
     holdfast gc <storage> [--dry-run]    deletes what epochs before the newest takeover left
     holdfast --version                   prints the version
 
 Exit code 0: all is well; 1: a problem was found and printed; 2: the command line was not understood. Output for scripts
-goes to stdout (`--json`: a single document), progress to stderr. The rules are in `maintenance/`.
+goes to stdout (`--json`: a single document), progress to stderr. The rules are in `maintenance/` and `stored_state/`.
 """
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import DownloadColumn, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
 import holdfast
+from holdfast.cli import state as state_commands
+from holdfast.cli.common import Json, Options, Storage, open_storage_of, print_json, progress, told
 from holdfast.errors import HoldfastError
 from holdfast.formats.history import CheckpointStats, read_history
 from holdfast.journal.cleanup import CleanupPlan, carry_out
-from holdfast.journal.job import is_job
 from holdfast.maintenance.cleaning import observe
 from holdfast.maintenance.cleaning import plan as plan_cleaning
 from holdfast.maintenance.report import Report
 from holdfast.maintenance.verify import verify as verify_storage
-from holdfast.storage.reach import check_reachable
-from holdfast.storage.retrying import RetryingStore
-from holdfast.storage.store import ObjectStore, open_store
 from holdfast.ui.screen import fetched, follow
 
 app = typer.Typer(
     help="Look after the storage of a Holdfast job.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
 )
-
-Storage = Annotated[
-    str, typer.Argument(help="The job's storage: file:///…, s3://…, gs://…, az://…, or a local folder.")
-]
-Options = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option",
-        "-o",
-        envvar="HOLDFAST_STORAGE_OPTIONS",
-        metavar="KEY=VALUE",
-        help="A storage option, as in Job(storage_options=…); may be repeated. In the variable: several, with spaces "
-        "between them. Credentials may also come from the provider's own variables (AWS_ACCESS_KEY_ID, …).",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-
 
 HISTORY_WIDTH = 130
 """Characters that the table of checkpoints takes also where the terminal is narrower, or there is none."""
@@ -89,13 +61,13 @@ def options(
 @app.command()
 def verify(storage: Storage, option: Options = None, json: Json = False) -> None:
     """Read everything that the retained checkpoints refer to and report problems. Writes nothing."""
-    with _told():
-        store = _open(storage, option)
-        with _progress(DownloadColumn(), TransferSpeedColumn()) as bar:
+    with told():
+        store = open_storage_of(storage, option)
+        with progress(DownloadColumn(), TransferSpeedColumn()) as bar:
             task = bar.add_task("reading", total=None)
             report = verify_storage(store, lambda done, total: bar.update(task, completed=done, total=total))
         if json:
-            _print_json({"ok": report.ok, **msgspec.to_builtins(report)})
+            print_json({"ok": report.ok, **msgspec.to_builtins(report)})
         else:
             _print_report(report)
     raise typer.Exit(0 if report.ok else 1)
@@ -104,10 +76,10 @@ def verify(storage: Storage, option: Options = None, json: Json = False) -> None
 @app.command()
 def checkpoints(storage: Storage, option: Options = None, json: Json = False) -> None:
     """List the last triggers, completed or not, with what became of them. Written every 10 s while the job runs."""
-    with _told():
-        found = read_history(_open(storage, option))
+    with told():
+        found = read_history(open_storage_of(storage, option))
     if json:
-        _print_json({"checkpoints": [asdict(each) for each in found]})
+        print_json({"checkpoints": [asdict(each) for each in found]})
     else:
         _print_history(found)
 
@@ -115,7 +87,7 @@ def checkpoints(storage: Storage, option: Options = None, json: Json = False) ->
 @app.command()
 def top(url: Annotated[str, typer.Argument(help="The page of a running query: query.uiUrl, with its token.")]) -> None:
     """Follow a running query in the terminal: rows, lag, state, checkpoints. Ctrl-C ends the display alone."""
-    with _told():
+    with told():
         follow(lambda: fetched(url))
 
 
@@ -130,9 +102,9 @@ def gc(
 
     Safe while the job runs. Unknown names are left alone and reported.
     """
-    with _told():
-        store = _open(storage, option)
-        with _progress(TextColumn("{task.completed}/{task.total}")) as bar:
+    with told():
+        store = open_storage_of(storage, option)
+        with progress(TextColumn("{task.completed}/{task.total}")) as bar:
             task = bar.add_task("listing", total=None)
             observed = observe(store)
             if observed is None:
@@ -145,50 +117,12 @@ def gc(
                     store, plan, progress=lambda done, total: bar.update(task, completed=done, total=total)
                 )
         if json:
-            _print_json(_plan_as_json(plan, int(observed.taken.epoch), dry_run, deleted))
+            print_json(_plan_as_json(plan, int(observed.taken.epoch), dry_run, deleted))
         else:
             print("\n".join(plan.lines()))
             print(
                 f"epoch {observed.taken.epoch} lives; " + ("nothing was deleted" if dry_run else f"deleted: {deleted}")
             )
-
-
-def main() -> None:
-    """Run the console script."""
-    app()
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """Print an error of Holdfast as its message and end with exit code 1, without a traceback."""
-    try:
-        yield
-    except HoldfastError as error:
-        print(f"holdfast: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
-
-
-def _open(storage: str, options: list[str] | None) -> ObjectStore:
-    url = storage if "://" in storage else Path(storage).absolute().as_uri()
-    given: dict[str, str] = {}
-    for each in options or []:
-        key, equals, value = each.partition("=")
-        if not key or not equals:
-            raise typer.BadParameter("expected KEY=VALUE", param_hint="--option")
-        given[key] = value
-    check_reachable(url, given)
-    store = RetryingStore(open_store(url, given, make=False))
-    if not is_job(store):
-        raise HoldfastError(
-            f"{store.url}: this is not the storage of a job: it has neither an object `job` nor a journal. Name the "
-            "folder that was given as Job(storage=…)"
-        )
-    return store
-
-
-def _progress(*amounts: ProgressColumn) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def _print_report(report: Report) -> None:
@@ -258,9 +192,10 @@ def _plan_as_json(plan: CleanupPlan, epoch: int, dry_run: bool, deleted: int) ->
     }
 
 
-def _print_json(document: dict[str, object]) -> None:
-    print(msgspec.json.encode(document).decode())
+for _command in (state_commands.operators, state_commands.state, state_commands.diff):
+    app.command()(_command)
 
 
-if __name__ == "__main__":
-    main()
+def main() -> None:
+    """Run the console script."""
+    app()

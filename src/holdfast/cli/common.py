@@ -1,0 +1,62 @@
+"""Options, errors and output that all commands share."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+
+from holdfast.errors import HoldfastError
+from holdfast.storage.store import ObjectStore
+from holdfast.stored_state.opened import open_storage
+
+Storage = Annotated[
+    str, typer.Argument(help="The job's storage: file:///…, s3://…, gs://…, az://…, or a local folder.")
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        "-o",
+        envvar="HOLDFAST_STORAGE_OPTIONS",
+        metavar="KEY=VALUE",
+        help="A storage option, as in Job(storage_options=…); may be repeated. In the variable: several, with spaces "
+        "between them. Credentials may also come from the provider's own variables (AWS_ACCESS_KEY_ID, …).",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Print an error of Holdfast as its message and end with exit code 1, without a traceback."""
+    try:
+        yield
+    except HoldfastError as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def open_storage_of(storage: str, options: list[str] | None) -> ObjectStore:
+    url = storage if "://" in storage else Path(storage).absolute().as_uri()
+    given: dict[str, str] = {}
+    for each in options or []:
+        key, equals, value = each.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter("expected KEY=VALUE", param_hint="--option")
+        given[key] = value
+    return open_storage(url, given)
+
+
+def progress(*amounts: ProgressColumn) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def print_json(document: dict[str, object]) -> None:
+    print(msgspec.json.encode(document).decode())

@@ -1,0 +1,104 @@
+"""Opens a retained checkpoint of a job's storage for reading; takes nothing over and writes nothing.
+
+    journal ──► the record of the wanted number ──► manifests ──► handles of every operator's tables
+
+A running job subsumes checkpoints that it does not retain, and deletes their objects afterwards. A reader that finds
+an object gone looks at the journal again: where the record is gone too, the error says so and what to do.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from holdfast.errors import HoldfastError, ObjectNotFound
+from holdfast.formats.handles import TableHandle
+from holdfast.formats.manifests import load_manifests
+from holdfast.journal.fence import list_journal, read_record
+from holdfast.journal.job import is_job
+from holdfast.journal.records import CheckpointRecord
+from holdfast.storage.reach import check_reachable
+from holdfast.storage.retrying import RetryingStore
+from holdfast.storage.store import ObjectStore, open_store
+
+LATEST = "latest"
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class OpenedCheckpoint:
+    """A checkpoint of a storage: its number in the journal, its record, and the handles of all tables."""
+
+    store: ObjectStore
+    number: int
+    record: CheckpointRecord
+    handles: tuple[TableHandle, ...]
+
+
+def open_storage(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
+    """Open a job's storage for reading. Raises `StorageError`, or `HoldfastError` where there is no job."""
+    given = dict(options or {})
+    check_reachable(url, given)
+    store = RetryingStore(open_store(url, given, make=False))
+    if not is_job(store):
+        raise HoldfastError(
+            f"{store.url}: this is not the storage of a job: it has neither an object `job` nor a journal. Name the "
+            "folder that was given as Job(storage=…)"
+        )
+    return store
+
+
+def retained(store: ObjectStore) -> dict[int, CheckpointRecord]:
+    """Read the records of the checkpoints that a storage retains, by number, oldest first."""
+    found: dict[int, CheckpointRecord] = {}
+    for number in sorted(list_journal(store).numbers):
+        try:
+            record = read_record(store, number)
+        except ObjectNotFound:
+            continue  # it expired after the listing
+        if isinstance(record, CheckpointRecord):
+            found[number] = record
+    return found
+
+
+def open_checkpoint(store: ObjectStore, checkpoint: int | str = LATEST) -> OpenedCheckpoint:
+    """Open a checkpoint by its number, or the newest one.
+
+    Raises
+    ------
+    HoldfastError
+        The storage retains no checkpoint of that number, or none at all; the message lists those it retains.
+    StorageError, CorruptObject
+        An object cannot be read.
+    """
+    records = retained(store)
+    if not records:
+        raise HoldfastError(f"{store.url}: no checkpoint has completed yet, so there is no state to read")
+    number = max(records) if checkpoint == LATEST else checkpoint
+    if number not in records:
+        there = ", ".join(map(str, records))
+        raise HoldfastError(
+            f"{store.url}: there is no checkpoint {number!r}; the storage retains {there}. Name one of these, or "
+            f"{LATEST!r}; a job keeps more of them with CheckpointConfig(retained=…)"
+        )
+    assert isinstance(number, int)
+    record = records[number]
+
+    def load() -> tuple[TableHandle, ...]:
+        manifests = load_manifests(store, record.manifests)
+        return tuple(handle for manifest in manifests for handle in manifest.tables)
+
+    return OpenedCheckpoint(store, number, record, while_retained(store, number, load))
+
+
+def while_retained(store: ObjectStore, number: int, read: Callable[[], Found]) -> Found:
+    """Read something of a checkpoint; if an object is gone because the running job let go of the checkpoint, say so."""
+    try:
+        return read()
+    except ObjectNotFound as error:
+        if number in retained(store):
+            raise
+        raise HoldfastError(
+            f"{store.url}: the running job let go of checkpoint {number} while it was read. Read it again, or make "
+            "the job keep checkpoints for longer with CheckpointConfig(retained=…)"
+        ) from error

@@ -1,0 +1,62 @@
+"""`hf.read_state`: an operator's state as an Arrow table, without Spark and without the job."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.stored_state.opened import LATEST, open_checkpoint, open_storage
+from holdfast.stored_state.rows import StateScan, scan
+
+
+def read_state(
+    storage: str,
+    operator: str,
+    state: str | None = None,
+    *,
+    checkpoint: int | str = LATEST,
+    key: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> pa.Table:
+    """Read an operator's state from a checkpoint of a job's storage, also while the job runs.
+
+    Parameters
+    ----------
+    storage, storage_options
+        As given to `Job`.
+    operator
+        Name of the operator.
+    state
+        Name of a map or list state, or `"timers"`; None: all value-like states, or the accumulators of aggregates.
+    checkpoint
+        Number of a retained checkpoint's record, or `"latest"`.
+    key
+        A value for each key column: only rows of that key. None: all rows.
+
+    Returns
+    -------
+    A table with the key columns, the state's columns, and `key_group`. Expired entries that were not removed yet are
+    among the rows; `written_at` says how old they are.
+
+    Raises
+    ------
+    HoldfastError
+        There is no such checkpoint, operator or state, or the running job let go of the checkpoint meanwhile.
+    StorageError, CorruptObject
+        An object cannot be read.
+    """
+    store = open_storage(storage, storage_options)
+    found = scan(open_checkpoint(store, checkpoint), operator, state, storage_options)
+    if key is not None:
+        return rows_of_key(found, key, found.read(found.range_of(key), store))
+    return pa.Table.from_batches([found.read(each, store) for each in found.ranges()], found.schema)
+
+
+def rows_of_key(found: StateScan, key: Mapping[str, Any], rows: pa.RecordBatch) -> pa.Table:
+    """Choose the rows of a key."""
+    wanted = found.key_row(key)
+    chosen = pa.Table.from_batches([rows], found.schema)
+    for name in found.key_columns:
+        chosen = chosen.filter(pc.equal(chosen.column(name), wanted.column(name)[0]))
+    return chosen

@@ -1,0 +1,118 @@
+"""Rows of a stored table: the handles of a checkpoint become Arrow rows, one range of key groups after the other.
+
+Reading is recovery without a job: `recovery.restore` replays materialized parts and log into a table in memory, whose
+rows are then shown. A range is one subtask's share of the state, so it fits wherever the subtask did. All of this can
+be sent to another process: a `StateScan` names objects and ranges, and holds no connection.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError
+from holdfast.formats.handles import TableHandle
+from holdfast.recovery.downloads import ObjectCache
+from holdfast.recovery.restore import restore_table, select
+from holdfast.state.changes import key_schema_of, value_schema_of
+from holdfast.state.keys import encode_keys, grouped_by, key_groups
+from holdfast.state.table import StateTable
+from holdfast.storage.store import ObjectStore
+from holdfast.stored_state.opened import OpenedCheckpoint, open_storage, while_retained
+from holdfast.stored_state.states import ReadableState, find_state, shown
+
+
+@dataclass(frozen=True)
+class KeyGroupRange:
+    """The key groups from `start` up to, and without, `stop`."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class StateScan:
+    """Everything needed to read one state of one operator from a checkpoint, in pieces."""
+
+    storage: str
+    storage_options: Mapping[str, str] = field(repr=False)
+    number: int
+    """Number of the checkpoint's record."""
+    operator: str
+    key_columns: tuple[str, ...]
+    state: ReadableState
+    max_parallelism: int
+    stored: pa.Schema
+    handles: tuple[TableHandle, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows that are read."""
+        return shown(_no_rows(self.stored), self.state).schema
+
+    def ranges(self) -> list[KeyGroupRange]:
+        """Ranges of key groups that together are the whole state: one for each subtask that wrote the checkpoint."""
+        return [KeyGroupRange(each.key_group_start, each.key_group_stop) for each in self.handles]
+
+    def range_of(self, key: Mapping[str, Any]) -> KeyGroupRange:
+        """The key group of a key, given as a value for each key column. Raises `HoldfastError` naming a column."""
+        group = key_groups(encode_keys(self.key_row(key), list(self.key_columns)), self.max_parallelism)[0]
+        return KeyGroupRange(int(group), int(group) + 1)
+
+    def key_row(self, key: Mapping[str, Any]) -> pa.RecordBatch:
+        """Make a row of the key columns, in their stored types."""
+        if key.keys() != set(self.key_columns):
+            raise HoldfastError(
+                f"operator {self.operator!r} has the key columns {', '.join(self.key_columns)}; "
+                f"the key names {', '.join(key) or 'none'}"
+            )
+        try:
+            arrays = [pa.array([key[name]]).cast(self.stored.field(name).type) for name in self.key_columns]
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise HoldfastError(
+                f"operator {self.operator!r}: the key {dict(key)!r} is none of its keys: {error}"
+            ) from error
+        return pa.RecordBatch.from_arrays(arrays, list(self.key_columns))
+
+    def read(self, groups: KeyGroupRange, store: ObjectStore | None = None) -> pa.RecordBatch:
+        """Read the rows of a range, sorted by key group. Raises `HoldfastError` if the checkpoint is gone."""
+        opened = store or open_storage(self.storage, self.storage_options)
+        return while_retained(opened, self.number, lambda: self._read(groups, opened))
+
+    def _read(self, groups: KeyGroupRange, store: ObjectStore) -> pa.RecordBatch:
+        handles = select(self.handles, self.operator, self.state.table, groups.start, groups.stop)
+        keys = grouped_by(key_schema_of(self.stored), len(self.key_columns))
+        table = StateTable(keys, value_schema_of(self.stored), self.max_parallelism)
+        with ObjectCache(store) as fetch:
+            restore_table(table, handles, fetch, groups.start, groups.stop)
+        return shown(table.snapshot(), self.state)
+
+
+def scan(
+    opened: OpenedCheckpoint, operator: str, state: str | None = None, storage_options: Mapping[str, str] | None = None
+) -> StateScan:
+    """Prepare the reading of an operator's state. Raises `HoldfastError` naming the operators or states there are."""
+    identity = opened.record.operators.get(operator)
+    if identity is None:
+        there = ", ".join(repr(name) for name in opened.record.operators) or "none"
+        raise HoldfastError(
+            f"{opened.store.url}, checkpoint {opened.number}: there is no operator {operator!r}; there are {there}"
+        )
+    found = find_state(operator, identity.tables, state)
+    handles = tuple(each for each in opened.handles if (each.operator, each.table) == (operator, found.table))
+    return StateScan(
+        storage=opened.store.url,
+        storage_options=dict(storage_options or {}),
+        number=opened.number,
+        operator=operator,
+        key_columns=identity.key_columns,
+        state=found,
+        max_parallelism=opened.record.max_parallelism,
+        stored=pa.ipc.read_schema(pa.py_buffer(identity.tables[found.table])),
+        handles=tuple(sorted(handles, key=lambda each: each.key_group_start)),
+    )
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], each.type) for each in schema], schema=schema)
