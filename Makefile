@@ -8,7 +8,7 @@ CODE := src tests benchmarks examples
 BENCH :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-pure test-spark test-kill test-long test-versions simulate check format \
+.PHONY: help setup postgres demo test test-pure test-spark test-kill test-long test-versions simulate check format \
         bench-count bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-checkpoints freeze clean
 
 help:  ## List the targets
@@ -26,16 +26,19 @@ demo: setup  ## 336,776 real flights through a job that is killed twice; compare
 test: setup  ## All tests but the long ones, in some fifteen minutes on two cores
 	@$(MAKE) --no-print-directory --jobs 3 test-pure test-spark test-kill
 
-test-pure: setup  ## The tests without Spark
+postgres: setup
+	@scripts/find_postgres.sh >/dev/null
+
+test-pure: setup postgres  ## The tests without Spark
 	$(PYTEST) -n 2 --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long"
 
 test-spark: setup  ## The tests that share a Spark session
 	$(PYTEST) --timeout 180 -m "spark and not kill and not long"
 
-test-kill: setup  ## The tests that start and kill real processes
+test-kill: setup postgres  ## The tests that start and kill real processes
 	$(PYTEST) --timeout 300 -m "kill and not long"
 
-test-long: setup  ## At least 100 random, printed, replayable kills, and what else takes long
+test-long: setup postgres  ## At least 100 random, printed, replayable kills, and what else takes long
 	$(PYTEST) --timeout 3600 -m long
 
 test-versions: setup  ## The README's example with the lowest versions allowed, and on each Python found on the PATH

@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, str] = {
     "graph": "functions settings sinks sources",
     "functions": "sources state",
     "sinks": "sources storage",
-    "sources": "schema storage",
+    "sources": "schema state.compiled storage",
     "recovery": "formats state storage",
     "materialize": "changelog formats state storage uploads",
     "state": "settings",

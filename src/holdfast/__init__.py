@@ -63,6 +63,7 @@ from holdfast.sinks.noop import NoopSink
 from holdfast.sinks.parquet import ParquetSink
 from holdfast.sources.dataframe import DataFrameSource
 from holdfast.sources.files.file_source import FileSource
+from holdfast.sources.postgres.cdc_source import PostgresCdcSource
 from holdfast.sources.pyspark_reader import DataSourceReaderSource
 from holdfast.sources.sequence import SequenceSource
 from holdfast.stored_state.read import read_state
@@ -97,6 +98,7 @@ __all__ = [
     "ObjectExists",
     "ObjectNotFound",
     "ParquetSink",
+    "PostgresCdcSource",
     "ProcessFunction",
     "PublishFailed",
     "Query",

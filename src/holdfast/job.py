@@ -24,7 +24,7 @@ from holdfast.settings import (
     size_bytes,
 )
 from holdfast.sinks.dead_letters import DeadLetterSink
-from holdfast.sources.base import Source
+from holdfast.sources.base import Source, SourceOutput
 from holdfast.sources.equivalents import explain_streaming_dataframe
 from holdfast.streams import Stream
 from holdfast.ui.notebook import html_table
@@ -197,13 +197,30 @@ class Job:
         rows = [(kind, name) for kind, names in kinds for name in names]
         return html_table(f"Job {self.name} on {self.storage}", ("kind", "name"), rows)
 
-    def read(self, source: "Source | DataFrame") -> "Stream":
-        """Make a stream of a source's rows. A source instance is read once per branch, from the same plan."""
+    def read(self, source: "Source | SourceOutput | DataFrame") -> "Stream":
+        """Make a stream of a source's rows. A source instance is read once per branch, from the same plan.
+
+        Of a source with several streams each is read by itself, `job.read(cdc.table("public.orders"))`; they share one
+        position.
+        """
+        if isinstance(source, SourceOutput):
+            return Stream(self, (Path(SourceOrigin(self._name_of(source.source), source.output)),))
         if not isinstance(source, Source):
             raise JobRefused(_no_source(source))
+        if source.has_outputs:
+            raise JobRefused(
+                f"read({source!r}): it has several streams; read one of them, as in read(source.table(name))"
+            )
         name = self.declared.name_for(source.name, source.kind)
         self.declared.sources[name] = source
         return Stream(self, (Path(SourceOrigin(name)),))
+
+    def _name_of(self, source: Source) -> str:
+        """Return the name under which a source is in the job, and put it there at its first stream."""
+        known = [name for name, each in self.declared.sources.items() if each is source]
+        name = known[0] if known else self.declared.name_for(source.name, source.kind)
+        self.declared.sources[name] = source
+        return name
 
     def start(self, trigger: QueryTrigger | None = None) -> "Query":
         """Check the job, deploy it, and run it in the background.

@@ -108,7 +108,8 @@ class Stream:
                     f"{shown}: source {path.origin.source!r} is read by Spark, which does not say "
                     "which row is of which split; use a source that Holdfast reads"
                 )
-            watermark = WatermarkSpec(path.origin.source, column, delay_us, idle_us, of_batches)
+            origin = path.origin
+            watermark = WatermarkSpec(origin.source, column, delay_us, idle_us, of_batches, origin.output)
             paths.append(replace(path, watermark=watermark))
         return Stream(self._job, tuple(paths))
 

@@ -23,7 +23,7 @@ class WatermarkSpec:
     """`Stream.with_watermark` as declared, on a column of a source. `idle_us` None: splits are never idle.
 
     `of_batches`: the column has the time of each row's batch, as `Stream.with_batch_time` adds it; the watermark is the
-    time of the batch itself.
+    time of the batch itself. `output` names one of the source's further streams.
     """
 
     source: str
@@ -31,11 +31,12 @@ class WatermarkSpec:
     delay_us: int
     idle_us: int | None = None
     of_batches: bool = False
+    output: str = ""
 
     @property
     def key(self) -> str:
         """Its name in plans and records."""
-        return f"{self.source}/{self.column}"
+        return "/".join(each for each in (self.source, self.output, self.column) if each)
 
 
 class SplitTime(msgspec.Struct, frozen=True, array_like=True):

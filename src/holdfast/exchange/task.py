@@ -186,8 +186,7 @@ class UnitRows:
         self.source = origin.source
         for read in self.work.unit.reads:
             self.split = read.split
-            columns = self.work.leg.columns
-            for batch in source.read(read) if columns is None else source.read_columns(read, columns):
+            for batch in source.read_output(origin.output, read, self.work.store, self.work.leg.columns):
                 self.position = batch.position
                 self._collect_bad(batch.bad)
                 if batch.rows.num_rows:

@@ -171,7 +171,8 @@ class _Builder:
 
     def build(self, dead_letters: Sink | None) -> Program:
         for name, source in self._declared.sources.items():
-            self._schemas[SourceOrigin(name)] = source.schema()
+            outputs = source.outputs() or {"": source.schema()}
+            self._schemas |= {SourceOrigin(name, output): schema for output, schema in outputs.items()}
         operators = {name: self._add_operator(declared) for name, declared in self._declared.operators.items()}
         sink_schemas = {name: self._add_sink(declared) for name, declared in self._declared.sinks.items()}
         self._refuse_unread_operators()
@@ -344,7 +345,8 @@ class _Builder:
         if not specs:
             return None
         zoned = any(
-            spec.of_batches or self._schemas[SourceOrigin(spec.source)].field(spec.column).type.tz for spec in specs
+            spec.of_batches or self._schemas[SourceOrigin(spec.source, spec.output)].field(spec.column).type.tz
+            for spec in specs
         )
         place = schema.get_field_index(names[0]) if len(names) == 1 else -1
         there = place >= 0 and pa.types.is_timestamp(schema.field(place).type)

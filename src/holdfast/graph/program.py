@@ -66,7 +66,10 @@ Step = MapBatches | Transform
 
 @dataclass(frozen=True)
 class SourceOrigin:
+    """The main stream of a source, or another of its outputs by name."""
+
     source: str
+    output: str = ""
 
 
 LATE = "late"

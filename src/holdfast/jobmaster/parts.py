@@ -23,7 +23,7 @@ from holdfast.journal.fence import TakenOver
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
 from holdfast.observe.event_log import EventLog
-from holdfast.settings import CheckpointConfig
+from holdfast.settings import AvailableNow, CheckpointConfig
 from holdfast.sinks.base import PublishContext, Sink
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sources.base import EnumeratorContext
@@ -57,8 +57,9 @@ def publishers_of(job: StartedJob) -> dict[str, Publisher]:
 
 
 def planner_of(job: StartedJob, objects: SourceObjects, senders: int, clock: Clock) -> Planner:
+    to_end = isinstance(job.settings.trigger, AvailableNow)
     enumerators = {
-        name: source.enumerator(EnumeratorContext(objects, name, job.epoch, clock))
+        name: source.enumerator(EnumeratorContext(objects, name, job.epoch, clock, to_end))
         for name, source in job.program.sources.items()
     }
     program = job.program

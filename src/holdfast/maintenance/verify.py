@@ -28,6 +28,7 @@ from holdfast.sinks.gathered import Expanded
 from holdfast.sinks.staging import StagedRows, decode_one
 from holdfast.sources.files.discovery_chunks import decode as decode_chunk
 from holdfast.sources.files.discovery_chunks import join
+from holdfast.sources.postgres.segments import check_segment
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
@@ -195,12 +196,16 @@ class _Verification:
             if data is None:
                 return
             try:
+                if isinstance(names.parse(name), names.SegmentName):
+                    check_segment(name, data)
+                    continue
                 stored.append((name, decode_chunk(name, data)))
             except CorruptObject as error:
                 self._report.wrong(kinds.SOURCES, name, str(error), expected)
                 return
         try:
-            join(source, stored)
+            if stored:
+                join(source, stored)
         except CorruptObject as error:
             self._report.wrong(kinds.SOURCES, chunks[0], str(error), expected)
 

@@ -79,6 +79,8 @@ class EnumeratorContext:
     source: str
     epoch: int
     clock: Clock
+    available_now: bool = False
+    """True if the query ends with the data that is there now: the first `latest()` then waits until it has seen all."""
 
 
 class Enumerator(ABC):
@@ -169,6 +171,18 @@ class Source(ABC):
         Raises `JobRefused` if the schema cannot be known, or the source is known to be unreadable.
         """
 
+    @property
+    def has_outputs(self) -> bool:
+        """True if the source has no main stream, but several others."""
+        return False
+
+    def outputs(self) -> dict[str, pa.Schema]:
+        """Return the schemas of further streams that the source has beside its main one, by name (a table, say).
+
+        All outputs are read from the same plans, and so move together.
+        """
+        return {}
+
     @abstractmethod
     def enumerator(self, context: EnumeratorContext) -> Enumerator:
         """Return the enumerator of a start, on the driver."""
@@ -184,3 +198,20 @@ class Source(ABC):
         """
         for batch in self.read(read):
             yield replace(batch, rows=batch.rows.select(list(columns)))
+
+    def read_output(
+        self, output: str, read: SplitRead, store: ObjectStore, columns: Sequence[str] | None
+    ) -> Iterator[SourceBatch]:
+        """Yield the rows of a read for one of the `outputs` ("": the main stream), with these columns alone if given.
+
+        `store` is the job's storage.
+        """
+        return self.read(read) if columns is None else self.read_columns(read, columns)
+
+
+@dataclass(frozen=True)
+class SourceOutput:
+    """One of a source's further streams, as `Job.read` takes it."""
+
+    source: Source
+    output: str

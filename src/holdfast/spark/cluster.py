@@ -173,7 +173,8 @@ class SparkCluster:
 
     def _origin_schema(self, leg: Leg) -> pa.Schema:
         if isinstance(leg.origin, SourceOrigin):
-            schema = self._program.sources[leg.origin.source].schema()
+            source = self._program.sources[leg.origin.source]
+            schema = source.outputs().get(leg.origin.output) or source.schema()
             if leg.watermark is None or not leg.watermark.of_batches:
                 return schema
             return schema.append(pa.field(leg.watermark.column, BATCH_TIME))

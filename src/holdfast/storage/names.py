@@ -8,6 +8,7 @@
     dstl/<epoch>/<incarnation>/<uuid>                changelog objects
     shared/<epoch>/<incarnation>/<uuid>              materialized files
     sources/<epoch>/<uuid>                           discovery chunks
+    segments/<epoch>/<source>/<n>-<uuid>             changes that a source stored; clean-up leaves them to the source
     staging/<job id>/<epoch>/<run>/…                 staged output; the rest of the name is the sink's
     probes/<epoch>/<uuid>                            written and read back at start()
     history/<epoch>                                  what became of the last checkpoints, for people
@@ -32,6 +33,7 @@ MANIFESTS = "manifests/"
 CHANGELOG = "dstl/"
 SHARED = "shared/"
 SOURCES = "sources/"
+SEGMENTS = "segments/"
 STAGING = "staging/"
 PROBES = "probes/"
 HISTORY = "history/"
@@ -100,6 +102,15 @@ class SourceName(NamedTuple):
     uuid: str
 
 
+class SegmentName(NamedTuple):
+    """`segments/<epoch>/<source>/<n>-<uuid>`"""
+
+    epoch: int
+    source: str
+    number: int
+    uuid: str
+
+
 class StagedName(NamedTuple):
     """`staging/<job id>/<epoch>/<run>/<rest>`"""
 
@@ -116,7 +127,9 @@ class ProbeName(NamedTuple):
     uuid: str
 
 
-EpochName = ManifestName | CommittablesName | ChangelogName | SharedName | SourceName | StagedName | ProbeName
+EpochName = (
+    ManifestName | CommittablesName | ChangelogName | SharedName | SourceName | SegmentName | StagedName | ProbeName
+)
 Name = JobName | JournalName | BegunName | HistoryName | EpochName
 
 
@@ -157,6 +170,11 @@ def shared_object(epoch: int, incarnation: int) -> str:
 def source_chunk(epoch: int) -> str:
     """A new name at each call."""
     return f"{SOURCES}{_number(epoch)}/{uuid4().hex}"
+
+
+def segment(epoch: int, source: str, number: int) -> str:
+    """A new name at each call."""
+    return f"{SEGMENTS}{_number(epoch)}/{escape(source)}/{_number(number)}-{uuid4().hex}"
 
 
 def staging_folder(job_id: str, epoch: int, run: int) -> str:
@@ -252,6 +270,7 @@ _PARSERS = {
     CHANGELOG: re.compile(rf"(?P<epoch>{_N})/(?P<incarnation>{_N})/{_UUID}", re.ASCII),
     SHARED: re.compile(rf"(?P<epoch>{_N})/(?P<incarnation>{_N})/{_UUID}", re.ASCII),
     SOURCES: re.compile(rf"(?P<epoch>{_N})/{_UUID}", re.ASCII),
+    SEGMENTS: re.compile(rf"(?P<epoch>{_N})/(?P<source>[^/]+)/(?P<number>{_N})-{_UUID}", re.ASCII),
     STAGING: re.compile(rf"(?P<job>[0-9a-f]{{32}})/(?P<epoch>{_N})/(?P<run>{_N})/(?P<rest>.+)", re.ASCII | re.DOTALL),
     PROBES: re.compile(rf"(?P<epoch>{_N})/{_UUID}", re.ASCII),
 }
@@ -270,6 +289,9 @@ def _build(area: str, found: dict[str, str]) -> Name | None:
         return None if sink is None else CommittablesName(epoch, int(found["checkpoint"]), sink)
     if area == STAGING:
         return StagedName(found["job"], epoch, int(found["run"]), found["rest"])
+    if area == SEGMENTS:
+        source = unescape(found["source"])
+        return None if source is None else SegmentName(epoch, source, int(found["number"]), found["uuid"])
     if area == SOURCES:
         return SourceName(epoch, found["uuid"])
     if area == PROBES:

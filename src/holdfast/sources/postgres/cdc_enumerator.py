@@ -1,0 +1,175 @@
+"""The JobMaster's side of a PostgreSQL slot: owns reader and spool, plans, and lets segments go."""
+
+import logging
+from collections.abc import Mapping
+
+import msgspec
+
+from holdfast.errors import JobRefused
+from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, SourcePlan
+from holdfast.sources.postgres.chain import find_root, follow, stored_segments
+from holdfast.sources.postgres.decoding import Settings
+from holdfast.sources.postgres.initial import NOT_BEGUN
+from holdfast.sources.postgres.reader import Reader
+from holdfast.sources.postgres.segments import Segment, read_head
+from holdfast.sources.postgres.server import Server, SlotState
+from holdfast.sources.postgres.spool import LSN_READ, SEGMENT, SEQUENCE_IN, SLOT, SPLIT, SYSTEM, Place, Spool
+from holdfast.sources.postgres.writer import Piece
+from holdfast.storage import names
+from holdfast.storage.store import ObjectInfo
+
+log = logging.getLogger(__name__)
+
+CATCH_UP_LOOK_S = 0.1
+
+
+class PostgresEnumerator(Enumerator):
+    """Plans what the reader stored. The first call of `initial` or `restore` starts the reader."""
+
+    def __init__(
+        self, server: Server, settings: Settings, split_transactions: bool, context: EnumeratorContext
+    ) -> None:
+        self._server = server
+        self._settings = settings
+        self._context = context
+        self._spool = Spool(split_transactions)
+        self._system = server.identity()
+        self._reader = Reader(server, settings, self._spool, context.store, context.epoch, context.source, self._system)
+
+    # --- beginning ----------------------------------------------------------------------------------------------------
+
+    def initial(self) -> Offsets:
+        listed = stored_segments(self._context.store, self._context.source)
+        if not self._taken_up(listed):
+            self._begin_chain(listed)
+        self._reader.start()
+        return self._offsets(Place(0, 0))
+
+    def restore(self, offsets: Offsets, objects: list[str]) -> None:
+        place = self._place(offsets)
+        for fact, now in ((SYSTEM, self._system), (SLOT, self._settings.slot)):
+            if offsets.get(fact) != now:
+                raise JobRefused(
+                    f"source {self._context.source!r}: the checkpoint is of {fact} {offsets.get(fact)!r}, "
+                    f"and this is {fact} {now!r}: give the one that the job was started with, or start on a new storage"
+                )
+        listed = stored_segments(self._context.store, self._context.source)
+        root = find_root(self._context.store, listed, objects[0])
+        chain = [root, *follow(self._context.store, self._context.source, listed, root)]
+        if chain[-1].head.snapshot and place.segment <= 1:
+            chain = self._only_first(chain)
+        self._spool.reset(root.head.number, chain)
+        self._reader.passed = place
+        self._drop_older(listed, root, chain)
+        self._reader.start()
+
+    def _taken_up(self, listed: list[ObjectInfo]) -> bool:
+        """Go on with what an earlier driver stored before its first checkpoint, if the slot is still the same."""
+        slot = self._server.slot(self._settings.slot)
+        for root in self._roots(listed):
+            chain = [root, *follow(self._context.store, self._context.source, listed, root)]
+            if self._fits(chain[-1], slot):
+                self._spool.reset(0, self._only_first(chain) if chain[-1].head.snapshot else chain)
+                return True
+        return False
+
+    def _fits(self, last: Segment, slot: SlotState | None) -> bool:
+        """Return whether the slot goes on where a chain ends. A snapshot that was not finished makes the slot anew."""
+        ours = last.head.system == self._system and last.head.slot == self._settings.slot
+        goes_on = slot is not None and slot.confirmed_lsn <= last.head.end_lsn
+        return ours and (bool(last.head.snapshot) or goes_on)
+
+    def _roots(self, listed: list[ObjectInfo]) -> list[Segment]:
+        """Return the first segments of chains, those of the newest epoch first."""
+        first = [info for info in listed if _number(info.name) == 0]
+        newest = sorted(first, key=lambda info: info.name, reverse=True)
+        return [read_head(self._context.store, info.name, info.size) for info in newest]
+
+    def _only_first(self, chain: list[Segment]) -> list[Segment]:
+        """Give up the segments of a snapshot that was not finished."""
+        self._context.store.delete([each.name for each in chain[1:]])
+        return chain[:1]
+
+    def _begin_chain(self, listed: list[ObjectInfo]) -> None:
+        """Store the first segment, which has no rows: it says that the slot is ours."""
+        slot = self._server.slot(self._settings.slot)
+        self._context.store.delete([info.name for info in listed])
+        self._spool.reset(0, [])
+        if self._settings.snapshot == "initial":
+            if slot is not None:
+                raise JobRefused(
+                    f"source {self._context.source!r}: slot {self._settings.slot!r} exists already, and nothing in "
+                    "this storage is of it; its snapshot would not fit. Drop it (SELECT pg_drop_replication_slot(…)), give "
+                    "another slot, or snapshot='never' to read what it has"
+                )
+            self._reader.writer.write(Piece(0, [], end_lsn=0, snapshot=NOT_BEGUN))
+            return
+        lsn = self._server.create_slot(self._settings.slot) if slot is None else slot.confirmed_lsn
+        chunks = dict.fromkeys(self._settings.tables) if self._settings.snapshot == "chunked" else None
+        self._reader.writer.write(Piece(0, [0], end_lsn=lsn, chunks=chunks))
+
+    def _drop_older(self, listed: list[ObjectInfo], root: Segment, chain: list[Segment]) -> None:
+        """Delete segments of older epochs that lie before the root or beside the chain."""
+        kept = {each.name for each in chain}
+        self._context.store.delete(
+            [info.name for info in listed if info.name not in kept and (_number(info.name) or 0) < root.head.number]
+        )
+
+    # --- planning -----------------------------------------------------------------------------------------------------
+
+    def latest(self) -> Offsets:
+        if self._context.available_now:
+            while not self._reader.caught_up.wait(CATCH_UP_LOOK_S) and self._reader.is_running:
+                self._raise_problem()
+        self._raise_problem()
+        return self._offsets(self._spool.end)
+
+    def _raise_problem(self) -> None:
+        problem = self._reader.problem
+        if problem is not None:
+            raise problem
+
+    def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
+        end, reads = self._spool.plan(self._place(start), self._place(until), rows_max, bytes_max)
+        return SourcePlan(self._offsets(end), reads, self._spool.availability(end))
+
+    def open_splits(self, offsets: Offsets) -> list[str]:
+        return [SPLIT]
+
+    def objects(self, offsets: Offsets) -> list[str]:
+        place = self._place(offsets)
+        return self._spool.names(Place(max(0, place.segment - 1), 0))
+
+    def completed(self, offsets: Offsets) -> None:
+        place = self._place(offsets)
+        self._reader.passed = place
+        self._context.store.delete([each.name for each in self._spool.let_go(place)])
+
+    def lag(self, offsets: Offsets) -> Mapping[str, int]:
+        return {SPLIT: self._spool.waiting(self._place(offsets))}
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _place(self, offsets: Offsets) -> Place:
+        try:
+            return Place(msgspec.convert(offsets[SEGMENT], int), msgspec.convert(offsets[SEQUENCE_IN], int))
+        except (KeyError, msgspec.ValidationError) as error:
+            raise JobRefused(
+                f"source {self._context.source!r}: the checkpoint's position {offsets!r} is not one of a "
+                "PostgresCdcSource: give the source a new name"
+            ) from error
+
+    def _offsets(self, place: Place) -> Offsets:
+        return {
+            SEGMENT: place.segment,
+            SEQUENCE_IN: place.sequence,
+            LSN_READ: self._spool.lsn_at(place),
+            SYSTEM: self._system,
+            SLOT: self._settings.slot,
+        }
+
+
+def _number(name: str) -> int | None:
+    parsed = names.parse(name)
+    return parsed.number if isinstance(parsed, names.SegmentName) else None

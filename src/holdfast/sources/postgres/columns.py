@@ -1,0 +1,124 @@
+"""Columns of tables: PostgreSQL's types as Arrow types, and values as text as Arrow arrays.
+
+A type that Arrow and Spark cannot show exactly is text, as PostgreSQL writes it: arrays, enums, intervals, `time`,
+JSON, `numeric` without a precision. All values come as text, from `pgoutput` and from COPY alike, under session
+settings that fix their form (`SESSION`).
+"""
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import JobRefused
+from holdfast.schema import CHANGE_TYPE
+from holdfast.sources.postgres.kernels import gather
+
+SESSION = "-c datestyle=ISO,YMD -c timezone=UTC -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex"
+"""Options of every session: the form in which PostgreSQL writes values."""
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+_PLAIN: dict[int, pa.DataType] = {
+    16: pa.bool_(),
+    17: pa.binary(),
+    20: pa.int64(),
+    21: pa.int16(),
+    23: pa.int32(),
+    26: pa.int64(),  # oid
+    700: pa.float32(),
+    701: pa.float64(),
+    1082: pa.date32(),
+    1114: pa.timestamp("us"),
+    1184: pa.timestamp("us", tz="UTC"),
+}
+_NUMERIC = 1700
+LSN, XID, COMMIT_TIME = "_lsn", "_xid", "_commit_time"
+FACTS = [
+    pa.field(CHANGE_TYPE, pa.string(), nullable=False),
+    pa.field(LSN, pa.int64(), nullable=False),
+    pa.field(XID, pa.int64(), nullable=False),
+    pa.field(COMMIT_TIME, pa.timestamp("us", tz="UTC"), nullable=False),
+]
+"""Columns that tell of each row which change it belongs to."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A published column: name, type and type modifier as in PostgreSQL's catalog; `key`: part of the primary key."""
+
+    name: str
+    type_oid: int
+    modifier: int
+    key: bool = False
+
+    @property
+    def arrow(self) -> pa.DataType:
+        return arrow_type(self.type_oid, self.modifier)
+
+
+class TableColumns(msgspec.Struct, frozen=True):
+    """A table with its published columns, in the table's order."""
+
+    name: str
+    columns: tuple[Column, ...]
+
+    def schema(self) -> pa.Schema:
+        """Return the schema of the table's stream."""
+        return pa.schema([*(pa.field(each.name, each.arrow) for each in self.columns), *FACTS])
+
+
+def arrow_type(oid: int, modifier: int) -> pa.DataType:
+    """Return the Arrow type of a PostgreSQL type; text where there is none that shows all values exactly."""
+    if oid == _NUMERIC and modifier >= 4:
+        precision, scale = (modifier - 4) >> 16, (modifier - 4) & 0x7FF
+        if precision <= 38 and scale <= precision:
+            return pa.decimal128(precision, scale)
+    return _PLAIN.get(oid, pa.string())
+
+
+def text_array(data: Bytes, starts: Ints, lengths: Ints) -> pa.Array:
+    """Return values as strings; negative lengths are nulls."""
+    count = len(starts)
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(np.maximum(lengths, 0), out=offsets[1:])
+    if offsets[-1] >= 2**31:
+        raise ValueError(f"a column of {offsets[-1]} bytes in a piece; pieces are made smaller than 2 GB")
+    out = np.empty(int(offsets[-1]), np.uint8)
+    valid = np.zeros((count + 7) // 8, np.uint8)
+    gather(data, starts, lengths, offsets, out, valid)
+    buffers = [pa.py_buffer(valid), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(out)]
+    return pa.StringArray.from_buffers(count, buffers[1], buffers[2], buffers[0])
+
+
+def typed(table: str, column: Column, text: pa.Array) -> pa.Array:
+    """Convert values from text. Raises `JobRefused`, naming the column, if one has no place in the Arrow type."""
+    made = column.arrow
+    try:
+        return _CASTS.get(made.id, _cast)(text, made)
+    except (pa.ArrowInvalid, ValueError) as error:
+        raise JobRefused(
+            f"table {table}, column {column.name!r}: a value does not fit {made}: {error}. "
+            f"Name the column in PostgresCdcSource(text_columns=…) to have it as text"
+        ) from error
+
+
+def _cast(text: pa.Array, made: pa.DataType) -> pa.Array:
+    return text if made == pa.string() else pc.cast(text, made)
+
+
+def _booleans(text: pa.Array, made: pa.DataType) -> pa.Array:
+    return pc.starts_with(text, "t")
+
+
+def _binary(text: pa.Array, made: pa.DataType) -> pa.Array:
+    return pa.array([None if each is None else bytes.fromhex(each[2:]) for each in text.to_pylist()], made)
+
+
+_CASTS: dict[int, Callable[[pa.Array, pa.DataType], pa.Array]] = {
+    pa.bool_().id: _booleans,
+    pa.binary().id: _binary,
+}

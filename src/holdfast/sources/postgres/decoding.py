@@ -1,0 +1,149 @@
+"""From the messages of a slot to pieces of segments: relations, transactions, truncations."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from holdfast.errors import JobRefused
+from holdfast.sources.postgres import pgoutput
+from holdfast.sources.postgres.columns import TableColumns
+from holdfast.sources.postgres.pgoutput import CHANGES, Decoded, Relation, Scan, Transaction
+from holdfast.sources.postgres.read_back import read_back
+from holdfast.sources.postgres.server import MARK, Server
+from holdfast.sources.postgres.writer import Piece
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a reader, as `PostgresCdcSource` documents them."""
+
+    slot: str
+    publication: str
+    tables: Mapping[str, TableColumns]
+    snapshot: str
+    truncate: str
+    on_new_column: str
+    chunk_rows: int
+    spool_bytes_max: int
+    slot_warning_bytes: int
+    outage_timeout_s: float
+
+
+@dataclass
+class Resumption:
+    """The transaction in which the chain ends: its `left` next changes are known already."""
+
+    xid: int = 0
+    left: int = 0
+
+
+@dataclass
+class Decoder:
+    """Decodes one connection's messages, in their order."""
+
+    server: Server
+    settings: Settings
+    _relations: dict[int, Relation] = field(default_factory=dict)
+    _open: Transaction | None = None
+    _known: Resumption = field(default_factory=Resumption)
+
+    def reset(self, open_xid: int, open_changes: int) -> None:
+        """Begin a connection, perhaps with a transaction of which so many changes are stored."""
+        self._relations = {}
+        self._open = None
+        self._known = Resumption(open_xid, open_changes)
+
+    def apart(self, payload: bytes) -> str | None:
+        """Take a message that stands for itself; return the content of a mark."""
+        kind = payload[:1]
+        if kind == b"R":
+            self._relate(pgoutput.relation(payload))
+        elif kind == b"T":
+            self._truncate([self._relations[oid] for oid in pgoutput.truncated(payload) if oid in self._relations])
+        elif kind == b"M":
+            prefix, content = pgoutput.logical_message(payload)
+            return content.decode() if prefix == MARK else None
+        return None
+
+    def waiting(self) -> Piece | None:
+        """Return a piece that a message apart made; there is none so far."""
+        return None
+
+    def piece(self, payloads: Sequence[bytes]) -> Piece | None:
+        """Decode messages that have no relation, mark or truncation among them."""
+        payloads = self._without_known(payloads)
+        if not payloads:
+            return None
+        scan = Scan(payloads, self._open)
+        tables = {}
+        for relation in self._relations.values():
+            if relation.name in self.settings.tables and len(scan.changes(relation.oid)):
+                table = self.settings.tables[relation.name]
+                tables[table.name] = [self._complete(table, pgoutput.decode(scan, relation, table))]
+        self._open = scan.open
+        ends = (scan.commits + 1).tolist()
+        if scan.open is None and (not ends or ends[-1] != len(payloads)):
+            ends.append(len(payloads))
+        opened = scan.open or Transaction(0, 0, 0)
+        return Piece(len(payloads), ends, tables, scan.end_lsn or None, opened.xid, opened.changes)
+
+    def _complete(self, table: TableColumns, decoded: Decoded) -> pa.RecordBatch:
+        if not decoded.unknown:
+            return decoded.rows
+        return read_back(self.server, table, decoded)
+
+    def _without_known(self, payloads: Sequence[bytes]) -> Sequence[bytes]:
+        """Drop the changes that are stored already, and remember the transaction that they belong to."""
+        if not self._known.xid:
+            return payloads
+        place = 0
+        if payloads[0][0] == ord("B") and self._open is None:
+            begin = payloads[0]
+            lsn, time_us, xid = (int.from_bytes(begin[a:b], "big") for a, b in ((1, 9), (9, 17), (17, 21)))
+            if xid != self._known.xid:
+                raise JobRefused(
+                    f"slot {self.settings.slot!r}: transaction {self._known.xid}, of which {self._known.left} changes "
+                    f"are stored, does not come again; {xid} came instead. Start on a new storage, with a snapshot"
+                )
+            self._open = Transaction(xid, lsn, time_us, self._known.left)
+            place = 1
+        while place < len(payloads) and self._known.left and payloads[place][0] in bytes(CHANGES):
+            self._known.left -= 1
+            place += 1
+        if not self._known.left:
+            self._known = Resumption()
+        return payloads[place:]
+
+    def _relate(self, found: Relation) -> None:
+        self._relations[found.oid] = found
+        table = self.settings.tables.get(found.name)
+        if table is None:
+            return
+        columns = {column.name: column for column in found.columns}
+        for column in table.columns:
+            now = columns.pop(column.name, None)
+            if now is None:
+                self._changed(table, f"column {column.name!r} was dropped or renamed", found)
+            elif column.type_oid != _TEXT and (now.type_oid, now.modifier) != (column.type_oid, column.modifier):
+                self._changed(table, f"column {column.name!r} has another type now", found)
+        if columns and self.settings.on_new_column == "fail":
+            self._changed(table, f"there are new columns: {', '.join(sorted(columns))}", found)
+
+    def _changed(self, table: TableColumns, problem: str, found: Relation) -> None:
+        raise JobRefused(
+            f"table {table.name}: {problem} (it has {', '.join(each.name for each in found.columns)}; the job was "
+            f"started with {', '.join(each.name for each in table.columns)}). Start the job again, on a new storage if "
+            "its state depends on the column; on_new_column='ignore' passes new columns over"
+        )
+
+    def _truncate(self, relations: Sequence[Relation]) -> None:
+        names = [each.name for each in relations if each.name in self.settings.tables]
+        if names and self.settings.truncate == "fail":
+            raise JobRefused(
+                f"{', '.join(names)} was truncated, and the server does not tell the rows that were there: delete rows "
+                "by DELETE, or give truncate='ignore' to keep them in what the job writes"
+            )
+
+
+_TEXT = 25

@@ -1,0 +1,94 @@
+"""The initial snapshot: all tables as of one moment, from which the slot then tells the changes.
+
+Checkpoints are refused while it runs, so that a death in it means that it begins anew: the rows that were read of a
+snapshot that is gone would not fit together with those of another.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
+
+import numpy as np
+
+from holdfast.errors import JobRefused
+from holdfast.sources.postgres.decoding import Settings
+from holdfast.sources.postgres.pgoutput import EPOCH_US
+from holdfast.sources.postgres.server import Server, lsn
+from holdfast.sources.postgres.snapshot import copied_batch, copy_table
+from holdfast.sources.postgres.spool import Spool
+from holdfast.sources.postgres.writer import Piece, SegmentWriter
+
+log = logging.getLogger(__name__)
+
+NOT_BEGUN = "the initial snapshot has not begun"
+
+
+class Stopped(Exception):
+    """Ends a snapshot in the middle, because the reader shall end."""
+
+
+class InitialSnapshot:
+    """The snapshot of one slot; it is due until its last segment is in the spool."""
+
+    def __init__(
+        self,
+        server: Server,
+        settings: Settings,
+        spool: Spool,
+        writer: SegmentWriter,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._server = server
+        self._settings = settings
+        self._spool = spool
+        self._writer = writer
+        self._stopping = stopping
+        self.interrupted = False
+        """True once a snapshot broke off after rows of it were stored: a reader in this process cannot mend that."""
+
+    @property
+    def is_due(self) -> bool:
+        last = self._spool.last
+        return last is not None and bool(last.head.snapshot)
+
+    def run(self) -> bool:
+        """Read all tables; return False if the reader shall end before that."""
+        if self._spool.end.segment > 1:
+            raise JobRefused(
+                f"slot {self._settings.slot!r}: the server went away during the initial snapshot, whose moment is lost "
+                "with the connection: start the job again, and the snapshot begins anew"
+            )
+        if self._server.slot(self._settings.slot) is not None:
+            self._server.drop_slot(self._settings.slot)
+        with closing(self._server.connect(replication=True)) as replication, replication.cursor() as creating:
+            creating.execute(f'CREATE_REPLICATION_SLOT "{self._settings.slot}" LOGICAL pgoutput EXPORT_SNAPSHOT')
+            _, point, exported, _ = creating.fetchone()
+            try:
+                self._copy_all(lsn(point), exported)
+            except Stopped:
+                return False
+        return True
+
+    def _copy_all(self, point: int, exported: str) -> None:
+        began_s = time.monotonic()
+        at_us = int(datetime.now(UTC).timestamp() * 1_000_000) - EPOCH_US
+        with closing(self._server.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            cursor.execute("SET TRANSACTION SNAPSHOT %s", (exported,))
+            for name, table in self._settings.tables.items():
+                reason = f"the initial snapshot of table {name} is being read"
+
+                def take(rows: list[bytes], table: object = table, name: str = name, reason: str = reason) -> None:
+                    numbers = np.arange(len(rows), dtype=np.int64)
+                    batch = copied_batch(self._settings.tables[name], rows, point, at_us, numbers)
+                    self._write(Piece(len(rows), [], {name: [batch]}, point, snapshot=reason))
+
+                copy_table(cursor, table, "", take)
+        self._write(Piece(0, [0], end_lsn=point))
+        log.info("slot %r: the initial snapshot took %.1f s", self._settings.slot, time.monotonic() - began_s)
+
+    def _write(self, piece: Piece) -> None:
+        if self._stopping() or not self._writer.write(piece):
+            raise Stopped

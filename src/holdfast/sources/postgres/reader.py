@@ -1,0 +1,308 @@
+"""The reader of a slot: a thread of the driver that turns what the server sends into segments.
+
+    connect ─► find own segments, check the slot ─► snapshot, if one is due ─► stream ─► pieces ─► segment stored
+       ▲                                                                                             │
+       └── the server is away: again after a pause                     LSN confirmed to the server ◄─┘
+
+Invariants
+- An LSN is confirmed only when everything before it is in stored segments, an empty segment included. So the slot is
+  never ahead of the chain; a slot that is, is another slot of the same name.
+- The confirmed LSN is one byte less than the end of the last commit: psycopg2 would otherwise confirm by itself what
+  keepalives tell. The server still skips that commit.
+- A transaction whose beginning is stored and whose end is not is told anew after a reconnection, and its known changes
+  are dropped by their number.
+"""
+
+import logging
+import threading
+import time
+from contextlib import closing
+from typing import Any
+
+from holdfast.errors import HoldfastError, JobRefused
+from holdfast.sources.postgres.chain import follow, stored_segments
+from holdfast.sources.postgres.decoding import Decoder, Settings
+from holdfast.sources.postgres.initial import InitialSnapshot
+from holdfast.sources.postgres.server import APPLICATION, Server, ServerAway, lsn_text, wait_readable
+from holdfast.sources.postgres.spool import Place, Spool
+from holdfast.sources.postgres.writer import Piece, SegmentWriter
+from holdfast.storage.store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+PIECE_MESSAGES_MAX = 100_000
+PIECE_BYTES_MAX = 16 << 20
+"""Bounds of a piece in messages and bytes. Higher values: fewer, larger segments, and more memory."""
+FLUSH_S = 0.05
+"""Least seconds between two segments while changes trickle in. A lower value: less delay, more objects."""
+FEEDBACK_S = 5.0
+"""Seconds between two answers to the server in quiet times; it gives up after `wal_sender_timeout`."""
+MARK_S = 10.0
+"""Seconds without changes after which the place in the WAL is stored, so that the slot does not hold it back."""
+RECONNECT_S_MAX = 5.0
+BUSY_S_MAX = 90.0
+"""Bound in seconds on the wait for a slot that another connection holds, which may be our own that died."""
+LOOK_S = 15.0
+"""Seconds between two looks at the slot's size."""
+
+
+class Reader:
+    """Reads one slot. `start` begins the thread; `problem` is what the query must be told."""
+
+    def __init__(
+        self, server: Server, settings: Settings, spool: Spool, store: ObjectStore, epoch: int, source: str, system: str
+    ) -> None:
+        self._server = server
+        self._settings = settings
+        self._spool = spool
+        self._store = store
+        self._source = source
+        self._stopping = threading.Event()
+        self.writer = SegmentWriter(store, epoch, source, spool, self._stopping.wait, self._note)
+        self.writer.system, self.writer.slot = system, settings.slot
+        self._decoder = Decoder(server, settings)
+        self._initial = InitialSnapshot(server, settings, spool, self.writer, self._stopping.is_set)
+        self._thread = threading.Thread(target=self._run, name=f"holdfast-cdc-{source}", daemon=True)
+        self._first = True
+        self._warned_bytes = settings.slot_warning_bytes
+        self._lock = threading.Lock()
+        self._problem: HoldfastError | None = None
+        self.passed = Place(0, 0)
+        """The place of the last completed checkpoint."""
+        self.caught_up = threading.Event()
+        """Set once everything that the server had at the start of this reader is stored."""
+        self.message = ""
+        """Says why nothing is read at the moment; empty while all is well."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, and wait for it."""
+        self._stopping.set()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(30)
+
+    @property
+    def problem(self) -> HoldfastError | None:
+        """An outage, or the error that ended the reader."""
+        with self._lock:
+            return self._problem
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def _note(self, problem: HoldfastError | None) -> None:
+        with self._lock:
+            self._problem = problem
+
+    # --- connections --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        away_since_s, pause_s = 0.0, 0.1
+        while not self._stopping.is_set():
+            try:
+                self._read()
+            except ServerAway as away:
+                now_s = time.monotonic()
+                away_since_s = away_since_s if self.message else now_s
+                self.message = f"{away}; away for {now_s - away_since_s:.0f} s"
+                log.warning("source %r: %s; it is tried again", self._source, self.message)
+                if now_s - away_since_s > self._settings.outage_timeout_s:
+                    self._note(away)
+                pause_s = min(RECONNECT_S_MAX, 2 * pause_s)
+                self._stopping.wait(pause_s)
+            except HoldfastError as error:
+                self._note(error)
+                return
+            except Exception as error:
+                log.exception("source %r: its reader failed", self._source)
+                self._note(JobRefused(f"source {self._source!r}: its reader failed: {type(error).__name__}: {error}"))
+                return
+            else:
+                pause_s = 0.1
+
+    def _read(self) -> None:
+        """Connect and read until the reader shall end. Raises `ServerAway`."""
+        import psycopg2
+
+        try:
+            self._check_identity()
+            self._adopt()
+            if self._initial.is_due and not self._initial.run():
+                return
+            with closing(self._server.connect(replication=True)) as connection, connection.cursor() as cursor:
+                self._begin(cursor)
+                self.message = ""
+                self._stream(connection, cursor)
+        except (psycopg2.OperationalError, psycopg2.InterfaceError, psycopg2.errors.AdminShutdown) as error:
+            raise ServerAway(f"the server ended the connection: {str(error).strip()}") from error
+        except psycopg2.DatabaseError as error:
+            if "terminat" in str(error) or "closed the connection" in str(error) or "no message from" in str(error):
+                raise ServerAway(f"the server ended the connection: {str(error).strip()}") from error
+            raise
+
+    def _check_identity(self) -> None:
+        found = self._server.identity()
+        if found != self.writer.system:
+            raise JobRefused(
+                f"source {self._source!r}: the server is another one: its system identifier is {found}, and this "
+                f"job's positions are of {self.writer.system}. Give the server's own DSN, or start on a new storage"
+            )
+
+    def _adopt(self) -> None:
+        """Take in segments that an earlier driver stored, and compare the slot with them."""
+        last = self._spool.last
+        if last is not None:
+            for segment in follow(self._store, self._source, stored_segments(self._store, self._source), last):
+                self._spool.append(segment)
+            last = self._spool.last
+        if self._initial.is_due:
+            return
+        slot = self._server.slot(self._settings.slot)
+        if slot is None:
+            raise JobRefused(
+                f"source {self._source!r}: slot {self._settings.slot!r} is gone, and the server may have removed "
+                f"changes since {lsn_text(last.head.end_lsn if last else 0)}: start on a new storage, with a snapshot"
+            )
+        if last is not None and slot.confirmed_lsn > last.head.end_lsn:
+            raise JobRefused(
+                f"source {self._source!r}: slot {self._settings.slot!r} stands at {lsn_text(slot.confirmed_lsn)}, "
+                f"but this job's changes end at {lsn_text(last.head.end_lsn)}: the slot was re-created, or another "
+                "reader moved it on. Drop it and start on a new storage, with a snapshot"
+            )
+        if slot.active_pid is not None and self._first and slot.active_application.startswith(APPLICATION):
+            log.info("source %r: ends process %d, an older driver's reader", self._source, slot.active_pid)
+            self._server.terminate(slot.active_pid)
+        self._first = False
+
+    def _begin(self, cursor: Any) -> None:
+        import psycopg2
+
+        last = self._spool.last
+        assert last is not None
+        self._decoder.reset(last.head.open_xid, last.head.open_changes)
+        options = {"proto_version": "1", "publication_names": self._settings.publication, "messages": "true"}
+        busy_until_s = time.monotonic() + BUSY_S_MAX
+        while True:
+            try:
+                cursor.start_replication(
+                    slot_name=self._settings.slot,
+                    start_lsn=last.head.end_lsn,
+                    decode=False,
+                    options=options,
+                    status_interval=3600,
+                )
+                break
+            except psycopg2.errors.ObjectInUse as busy:
+                if time.monotonic() > busy_until_s:
+                    raise JobRefused(
+                        f"source {self._source!r}: slot {self._settings.slot!r} is in use: {str(busy).strip()}: stop "
+                        "the other reader, or give another slot"
+                    ) from busy
+                if self._stopping.wait(0.2):
+                    return
+        self._mark = f"{self._source} {time.time_ns()}"
+        self._server.mark(self._mark)
+
+    # --- the stream ---------------------------------------------------------------------------------------------------
+
+    def _stream(self, connection: Any, cursor: Any) -> None:
+        payloads: list[bytes] = []
+        size = 0
+        read, append = cursor.read_message, payloads.append
+        now_s = time.monotonic()
+        flushed_s = fed_s = moved_s = looked_s = now_s
+        while not self._stopping.is_set():
+            message = read()
+            if message is not None:
+                payload = message.payload
+                size += len(payload)
+                if payload[0] in _APART:
+                    if payloads:
+                        self._store_piece(cursor, payloads)
+                        payloads.clear()
+                        size = 0
+                    self._apart(cursor, payload)
+                    flushed_s = moved_s = time.monotonic()
+                    continue
+                append(payload)
+                if len(payloads) < PIECE_MESSAGES_MAX and size < PIECE_BYTES_MAX:
+                    continue
+            now_s = time.monotonic()
+            if payloads and (message is not None or now_s - flushed_s >= FLUSH_S):
+                self._store_piece(cursor, payloads)
+                payloads.clear()
+                size = 0
+                flushed_s = fed_s = moved_s = now_s
+                self._pause_when_full(cursor)
+            elif message is None:
+                if now_s - moved_s >= MARK_S and not payloads:
+                    self._store_place(cursor)
+                    moved_s = now_s
+                if now_s - fed_s >= FEEDBACK_S:
+                    self._confirm(cursor)
+                    fed_s = now_s
+                wait_readable(connection, FLUSH_S if payloads else 0.5)
+            if now_s - looked_s >= LOOK_S:
+                self._look_at_slot()
+                looked_s = now_s
+
+    def _store_piece(self, cursor: Any, payloads: list[bytes]) -> None:
+        piece = self._decoder.piece(payloads)
+        if piece is not None and self.writer.write(piece):
+            self._confirm(cursor)
+
+    def _apart(self, cursor: Any, payload: bytes) -> None:
+        """Take a message that stands for itself: a relation, a logical message, a truncation."""
+        mark = self._decoder.apart(payload)
+        if mark == self._mark:
+            self.caught_up.set()
+        piece = self._decoder.waiting()
+        if piece is not None and self.writer.write(piece):
+            self._confirm(cursor)
+
+    def _confirm(self, cursor: Any) -> None:
+        last = self._spool.last
+        assert last is not None
+        cursor.send_feedback(flush_lsn=max(0, last.head.end_lsn - 1), force=True)
+
+    def _store_place(self, cursor: Any) -> None:
+        """Store that nothing came up to the place that the last keepalive told."""
+        last = self._spool.last
+        if last is not None and not last.head.open_xid and cursor.wal_end > last.head.end_lsn:
+            self.writer.write(Piece(0, [0], end_lsn=cursor.wal_end))
+            self._confirm(cursor)
+
+    def _pause_when_full(self, cursor: Any) -> None:
+        """Read nothing while the spool is full, unless no checkpoint could ever empty it."""
+        warned = False
+        while self._spool.size > self._settings.spool_bytes_max and self._spool.has_cut_after(self.passed):
+            if not warned:
+                self.message = (
+                    f"the spool is full with {self._spool.size >> 20} MB (spool_bytes_max): nothing is read from slot "
+                    f"{self._settings.slot!r} until a checkpoint completes, and the server keeps its WAL"
+                )
+                log.warning("source %r: %s", self._source, self.message)
+                warned = True
+            self._confirm(cursor)
+            if self._stopping.wait(0.2):
+                return
+        if warned:
+            self.message = ""
+
+    def _look_at_slot(self) -> None:
+        state = self._server.slot(self._settings.slot)
+        if state is not None and state.kept_bytes > self._warned_bytes:
+            log.warning(
+                "source %r: the server keeps %d MB of WAL for slot %r",
+                self._source,
+                state.kept_bytes >> 20,
+                self._settings.slot,
+            )
+            self._warned_bytes = 2 * state.kept_bytes
+
+
+_APART = frozenset(b"RMT")
+"""Kinds of messages that are looked at one by one."""

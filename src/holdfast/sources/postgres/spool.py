@@ -1,0 +1,180 @@
+"""The spool: the chain of segments that are stored and not yet behind a checkpoint. Thread-safe; no I/O.
+
+    reader ──append──► segment n, n+1, n+2 … ──plan──► reads of a batch
+                          └── let go once a checkpoint is past it
+
+A position is (number of a segment, sequence number within it). The place behind a segment's last row is the beginning
+of the next segment, also before that is stored.
+"""
+
+import threading
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from holdfast.availability import SnapshotAvailability
+from holdfast.sources.base import SplitRead
+from holdfast.sources.postgres.segments import Part, Segment
+
+SPLIT = "changes"
+"""The only split: all tables of a slot share one position, so that a transaction over several tables stays whole."""
+SEGMENT, SEQUENCE_IN, SYSTEM, SLOT, LSN_READ = "segment", "sequence", "system", "slot", "lsn"
+"""Names of the entries in the offsets."""
+
+
+class ReadDetail(msgspec.Struct, frozen=True, array_like=True):
+    """What a task needs to know of a segment."""
+
+    name: str
+    parts: dict[str, Part]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A position in the chain."""
+
+    segment: int
+    sequence: int
+
+
+class Spool:
+    """The chain; `refusal` says why its beginning may not be a cut (empty: it may)."""
+
+    def __init__(self, split_transactions: bool) -> None:
+        self._split_transactions = split_transactions
+        self._lock = threading.Condition()
+        self._segments: list[Segment] = []
+        self._first = 0
+
+    def reset(self, first: int, segments: list[Segment]) -> None:
+        """Begin anew with these segments, of which the first has that number."""
+        with self._lock:
+            self._first, self._segments = first, list(segments)
+
+    def append(self, segment: Segment) -> None:
+        with self._lock:
+            self._segments.append(segment)
+            self._lock.notify_all()
+
+    @property
+    def end(self) -> Place:
+        with self._lock:
+            return Place(self._first + len(self._segments), 0)
+
+    @property
+    def last(self) -> Segment | None:
+        with self._lock:
+            return self._segments[-1] if self._segments else None
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all segments in the spool."""
+        with self._lock:
+            return sum(each.size for each in self._segments)
+
+    def names(self, place: Place) -> list[str]:
+        """Return the names of the segments from a place on."""
+        with self._lock:
+            return [each.name for each in self._segments[max(0, place.segment - self._first) :]]
+
+    def let_go(self, place: Place) -> list[Segment]:
+        """Remove and return the segments before a place, but for the one right before it, which tells of its end."""
+        with self._lock:
+            count = max(0, min(place.segment - 1 - self._first, len(self._segments)))
+            gone, self._segments = self._segments[:count], self._segments[count:]
+            self._first += count
+            return gone
+
+    def has_cut_after(self, place: Place) -> bool:
+        """Return whether a checkpoint further on is possible with what is stored."""
+        with self._lock:
+            return any(
+                len(each.ends) and (each.head.number > place.segment or each.ends[-1] > place.sequence)
+                for each in self._segments
+                if each.head.number >= place.segment
+            )
+
+    def waiting(self, place: Place) -> int:
+        """Return the number of changes from a place on."""
+        with self._lock:
+            after = self._segments[max(0, place.segment - self._first) :]
+            return sum(each.head.sequences for each in after) - (place.sequence if after else 0)
+
+    def lsn_at(self, place: Place) -> int:
+        with self._lock:
+            index = place.segment - self._first - 1
+            return self._segments[index].head.end_lsn if 0 <= index < len(self._segments) else 0
+
+    def refusal(self, place: Place) -> str:
+        """Return the reason why a checkpoint may not be cut at a place; empty if it may."""
+        if self._split_transactions:
+            with self._lock:
+                found = self._at(place)
+            return found.head.snapshot and self._refusal(place) if found is not None else ""
+        return self._refusal(place)
+
+    def _refusal(self, place: Place) -> str:
+        with self._lock:
+            index = place.segment - self._first
+            if place.sequence and 0 <= index < len(self._segments):
+                return self._segments[index].refusal_at(place.sequence)
+            before = index - 1
+            return self._segments[before].refusal if 0 <= before < len(self._segments) else ""
+
+    def _at(self, place: Place) -> Segment | None:
+        index = place.segment - self._first - (0 if place.sequence else 1)
+        return self._segments[index] if 0 <= index < len(self._segments) else None
+
+    def plan(self, start: Place, until: Place, rows_max: int, bytes_max: int) -> tuple[Place, list[SplitRead]]:
+        """Return the end and the reads of a batch: up to the last cut within the limits, or else up to the limits."""
+        with self._lock:
+            segments = self._segments[max(0, start.segment - self._first) :]
+        reach, cut = start, None
+        rows = size = 0
+        for segment in segments:
+            if segment.head.number > until.segment or (segment.head.number == until.segment and not until.sequence):
+                break
+            first = start.sequence if segment.head.number == start.segment else 0
+            left = segment.head.sequences - first
+            per_row = segment.size / max(1, segment.head.sequences)
+            taken = min(left, rows_max - rows, max(1, int((bytes_max - size) / max(per_row, 1e-9))))
+            if left and taken <= 0:
+                break
+            stop = first + taken
+            reach = _normal(segment, stop)
+            at = int(np.searchsorted(segment.ends, stop, "right"))
+            if at and (segment.ends[at - 1] > first or not left):
+                cut = _normal(segment, int(segment.ends[at - 1]))
+            rows, size = rows + taken, size + int(taken * per_row)
+            if stop < segment.head.sequences or rows >= rows_max or size >= bytes_max:
+                break
+        end = reach if cut is None or self._split_transactions else cut
+        return end, self._reads(segments, start, end)
+
+    def _reads(self, segments: list[Segment], start: Place, end: Place) -> list[SplitRead]:
+        reads = []
+        for segment in segments:
+            number, head = segment.head.number, segment.head
+            if number > end.segment or (number == end.segment and not end.sequence):
+                break
+            first = start.sequence if number == start.segment else 0
+            stop = end.sequence if number == end.segment else head.sequences
+            if stop > first and head.parts:
+                detail = msgspec.msgpack.encode(ReadDetail(segment.name, head.parts))
+                share = (stop - first) / head.sequences
+                rows = max(1, round(share * sum(part.rows for part in head.parts.values())))
+                reads.append(SplitRead(SPLIT, first, stop, rows, detail))
+        return reads
+
+    def availability(self, place: Place) -> SnapshotAvailability:
+        reason = self.refusal(place)
+        if reason:
+            return SnapshotAvailability.SOFT_FAILURE.because(reason)
+        return SnapshotAvailability.AVAILABLE
+
+
+def _normal(segment: Segment, sequence: int) -> Place:
+    if sequence == segment.head.sequences:
+        return Place(segment.head.number + 1, 0)
+    return Place(segment.head.number, sequence)

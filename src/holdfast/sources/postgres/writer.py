@@ -1,0 +1,98 @@
+"""Writing segments: from decoded rows to stored, chained objects. The reader's thread alone uses it."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import StorageError
+from holdfast.sources.postgres.segments import Head, Segment, decode_head, encode_segment, new_name
+from holdfast.sources.postgres.spool import Spool
+from holdfast.storage.store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+"""Pause in seconds before a segment that could not be stored is tried again."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Content of a segment to be written; fields as in `Head`. `end_lsn` None: that of the segment before."""
+
+    sequences: int
+    ends: list[int]
+    tables: Mapping[str, list[pa.RecordBatch]] = field(default_factory=dict)
+    end_lsn: int | None = None
+    open_xid: int = 0
+    open_changes: int = 0
+    snapshot: str = ""
+    chunks: Mapping[str, int | None] | None = None
+
+
+class SegmentWriter:
+    """Writer of one source's segments in one epoch.
+
+    `wait(seconds)` pauses and returns whether the reader shall end; `trouble` is told of every failure of the store,
+    and of its end (None).
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        epoch: int,
+        source: str,
+        spool: Spool,
+        wait: Callable[[float], bool],
+        trouble: Callable[[StorageError | None], None],
+    ) -> None:
+        self._store = store
+        self._epoch = epoch
+        self._source = source
+        self._spool = spool
+        self._wait = wait
+        self._trouble = trouble
+        self.system = ""
+        self.slot = ""
+
+    def write(self, piece: Piece) -> bool:
+        """Store a piece as the next segment; return False if the reader shall end before that is possible."""
+        before = self._spool.last
+        head = Head(
+            number=self._spool.end.segment,
+            previous="" if before is None else before.uuid,
+            system=self.system,
+            slot=self.slot,
+            sequences=piece.sequences,
+            ends=np.array(piece.ends, np.int32).tobytes(),
+            end_lsn=_end_lsn(piece, before),
+            open_xid=piece.open_xid,
+            open_changes=piece.open_changes,
+            snapshot=piece.snapshot,
+            parts={},
+            chunks=dict(piece.chunks if piece.chunks is not None else {} if before is None else before.head.chunks),
+        )
+        tables = {table: pa.Table.from_batches(batches) for table, batches in piece.tables.items() if batches}
+        data = encode_segment(head, tables)
+        while True:
+            # A new name for each attempt, because a put that was reported as failed may land later.
+            name = new_name(self._epoch, self._source, head.number)
+            try:
+                self._store.put(name, data)
+                break
+            except StorageError as error:
+                log.warning("source %r: segment %d could not be stored: %s", self._source, head.number, error)
+                self._trouble(error)
+                if self._wait(RETRY_S):
+                    return False
+        self._trouble(None)
+        self._spool.append(Segment(name, decode_head(name, data), len(data)))
+        return True
+
+
+def _end_lsn(piece: Piece, before: Segment | None) -> int:
+    if piece.end_lsn is not None:
+        return piece.end_lsn
+    return 0 if before is None else before.head.end_lsn
