@@ -99,7 +99,7 @@ class PostgresEnumerator(Enumerator):
             if slot is not None:
                 raise JobRefused(
                     f"source {self._context.source!r}: slot {self._settings.slot!r} exists already, and nothing in "
-                    "this storage is of it; its snapshot would not fit. Drop it (SELECT pg_drop_replication_slot(…)), give "
+                    "this storage is of it; its snapshot would not fit. Drop it (pg_drop_replication_slot), give "
                     "another slot, or snapshot='never' to read what it has"
                 )
             self._reader.writer.write(Piece(0, [], end_lsn=0, snapshot=NOT_BEGUN))
