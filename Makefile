@@ -23,8 +23,9 @@ demo: setup  ## 336,776 real flights through a job that is killed twice; compare
 	@$(RUN) python -m examples.flights
 
 # Three tiers side by side: what is pure takes both cores, Spark's tests and real processes that are killed mostly wait.
+# All share one Kafka broker; HOLDFAST_KAFKA=host:port names another one.
 test: setup  ## All tests but the long ones, in some fifteen minutes on two cores
-	@$(MAKE) --no-print-directory --jobs 3 test-pure test-spark test-kill
+	@$(RUN) python -m examples.kafka.broker $(MAKE) --no-print-directory --jobs 3 test-pure test-spark test-kill
 
 postgres: setup
 	@scripts/find_postgres.sh >/dev/null

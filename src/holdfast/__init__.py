@@ -10,6 +10,7 @@ from holdfast.errors import (
     JobRefused,
     ObjectExists,
     ObjectNotFound,
+    PositionLost,
     PublishFailed,
     QueryFailed,
     RestartsExhausted,
@@ -63,6 +64,7 @@ from holdfast.sinks.noop import NoopSink
 from holdfast.sinks.parquet import ParquetSink
 from holdfast.sources.dataframe import DataFrameSource
 from holdfast.sources.files.file_source import FileSource
+from holdfast.sources.kafka.kafka_source import KafkaSource
 from holdfast.sources.postgres.cdc_source import PostgresCdcSource
 from holdfast.sources.pyspark_reader import DataSourceReaderSource
 from holdfast.sources.sequence import SequenceSource
@@ -90,6 +92,7 @@ __all__ = [
     "HoldfastError",
     "Job",
     "JobRefused",
+    "KafkaSource",
     "KeyedStream",
     "ListState",
     "MapState",
@@ -98,6 +101,7 @@ __all__ = [
     "ObjectExists",
     "ObjectNotFound",
     "ParquetSink",
+    "PositionLost",
     "PostgresCdcSource",
     "ProcessFunction",
     "PublishFailed",

@@ -6,6 +6,7 @@
     ├── BadRecord            change the data, or use bad_records="dead_letter"
     ├── UserFunctionError    change the function: operator, key, batch and row are named
     ├── StateTooLarge        give the table more memory or another backend
+    ├── PositionLost         a source no longer has the rows that come next: start elsewhere, or from the earliest
     ├── StorageError         look at the storage; retried if the retry policy says so
     │   ├── ObjectNotFound
     │   └── ObjectExists     put-if-absent found an object
@@ -52,6 +53,10 @@ class UserFunctionError(HoldfastError):
 
 class StateTooLarge(HoldfastError):
     """A state table outgrew its share of the TaskManager's memory, or the numbers that its rows can have."""
+
+
+class PositionLost(HoldfastError):
+    """The rows that follow a source's position are gone; names split, wanted and available position."""
 
 
 class StorageError(HoldfastError):

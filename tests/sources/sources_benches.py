@@ -10,10 +10,12 @@ import cloudpickle
 import pyarrow as pa
 from sources_kit import SCHEMA, ids, new_store, write
 
+import kafka_kit
 from holdfast.clock import ManualClock
 from holdfast.sources.base import Enumerator, EnumeratorContext, Source, SplitRead
 from holdfast.sources.dataframe import DataFrameSource
 from holdfast.sources.files.file_source import FileSource
+from holdfast.sources.kafka.kafka_source import KafkaSource
 from holdfast.sources.pyspark_reader import DataSourceReaderSource
 from holdfast.sources.sequence import SequenceSource
 from holdfast.storage.store import ObjectStore, open_store
@@ -208,6 +210,28 @@ def dataframe(folder: Path) -> SourceBench:
     )
 
 
+def kafka(folder: Path) -> SourceBench:
+    """Three partitions, with transactions that are committed and aborted."""
+    topic = kafka_kit.new_topic(partitions=3)
+    writer = kafka_kit.Writer(transactional=True)
+    written: list[tuple] = []
+
+    def more() -> None:
+        for end in (writer.commit, writer.abort, writer.commit) if len(written) < 40 else ():
+            writer.begin()
+            values = [f"value {len(written) + place}" for place in range(4)]
+            for place, value in enumerate(values):
+                writer.put(topic, [value], partition=place % 3)
+            end()
+            if end == writer.commit:
+                written.extend((value, place % 3) for place, value in enumerate(values))
+
+    more()
+    return SourceBench(
+        lambda: KafkaSource(kafka_kit.address(), topic, value="string", metadata=["partition"]), more, lambda: written
+    )
+
+
 BENCHES: dict[str, Callable[[Path], SourceBench]] = {
     "sequence": sequence,
     "script": script,
@@ -220,4 +244,5 @@ BENCHES: dict[str, Callable[[Path], SourceBench]] = {
     "datasource": datasource(Reader),
     "datasource-limited": datasource(LimitedReader),
     "dataframe": dataframe,
+    "kafka": kafka,
 }

@@ -3,6 +3,7 @@
 PyArrow's JSON reader is not used, because it ends the process on a line that is `null` (PyArrow 26).
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -66,21 +67,26 @@ class JsonParser(BlockParser):
         self._decoder = msgspec.json.Decoder(dict[str, Any])
 
     def parse(self, data: bytes) -> ParsedBlock:
+        return self.parse_records(record for record in records_of(data) if not record.data.isspace()).block(
+            self._schema
+        )
+
+    def parse_records(self, given: Iterable[TextRecord]) -> Salvaged:
+        """Parse records that were divided already; each is a JSON object, or bad."""
         found = Salvaged([], [])
         records: list[TextRecord] = []
         rows: list[dict[str, Any]] = []
-        for record in records_of(data):
+        for record in given:
             try:
                 rows.append(self._decoder.decode(record.data))
                 records.append(record)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                if not record.data.isspace():
-                    found.bad.append(bad_text(record, f"not a JSON object: {error}"))
+                found.bad.append(bad_text(record, f"not a JSON object: {error}"))
         if self._policy.on_new_column == "fail":
             self._refuse_new(rows)
         if rows:
             self._salvage(rows, records, found)
-        return found.block(self._schema)
+        return found
 
     def _salvage(self, rows: list[dict[str, Any]], records: list[TextRecord], found: Salvaged) -> None:
         """Convert the rows; halve them if that fails, until each bad row stands alone."""

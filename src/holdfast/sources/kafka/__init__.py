@@ -1,0 +1,1 @@
+"""Kafka as a source: settings, planning on the driver, and reading in tasks."""

@@ -1,0 +1,93 @@
+"""Reading with the client's own `consume`, where the fast way (`queue_reader.py`) cannot be taken."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import PositionLost, StorageError
+from holdfast.sources.kafka.client import ANSWER_S_MAX, client_package, made, translated
+from holdfast.sources.kafka.messages import HEADERS, Messages, PartitionReader
+
+MESSAGES_MAX = 10_000
+"""Messages that are taken at once. A higher value makes larger Arrow batches."""
+
+
+class ClientReader(PartitionReader):
+    """A consumer that is assigned one partition at a time, and goes on where its last read ended."""
+
+    def __init__(self, whose: str, settings: Mapping[str, Any]) -> None:
+        self._whose = whose
+        self._servers = str(settings["bootstrap.servers"])
+        self._package = client_package()
+        self._consumer = made(whose, self._package.Consumer, {**settings, "group.id": "holdfast-reader"})
+        self._place: tuple[str, int, int] | None = None
+        self._left: list[Any] = []
+        """Messages that came with the last read, and that lie behind its end."""
+
+    def read(self, topic: str, partition: int, start: int, stop: int, headers: bool) -> Iterator[Messages]:
+        if self._place != (topic, partition, start):
+            self._left = []
+            self._consumer.assign([self._package.TopicPartition(topic, partition, start)])
+        self._place = None
+        at, deadline_s = start, time.monotonic() + ANSWER_S_MAX
+        while at < stop:
+            taken = self._left or self._taken()
+            self._left = []
+            found = []
+            for place, message in enumerate(taken):
+                if message.error() is not None:
+                    at = max(at, self._end_or_raise(message, topic, partition, start))
+                elif message.offset() < stop:
+                    found.append(message)
+                    at = message.offset() + 1
+                else:
+                    at, self._left = stop, taken[place:]
+                    break
+            if found:
+                yield as_arrays(found, headers)
+            deadline_s = time.monotonic() + ANSWER_S_MAX if taken else deadline_s
+            if time.monotonic() > deadline_s:
+                raise StorageError(
+                    f"{self._whose}: Kafka at {self._servers}: no answer for {topic}/{partition} at {at}"
+                )
+        self._place = (topic, partition, stop)
+
+    def _taken(self) -> list[Any]:
+        """Take what is there, or wait for a message: `consume` would wait for as many as it may take."""
+        found: list[Any] = self._consumer.consume(MESSAGES_MAX, timeout=0)
+        return found or self._consumer.consume(1, timeout=0.2)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _end_or_raise(self, message: Any, topic: str, partition: int, start: int) -> int:
+        """Return the offset up to which the partition was read, if that is what the message says."""
+        codes, error = self._package.KafkaError, message.error()
+        if error.code() == codes._PARTITION_EOF:
+            return int(message.offset())
+        if error.code() in {codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE}:
+            raise PositionLost(
+                f"{self._whose}: topic {topic!r}, partition {partition}: wanted is offset {start}: {error}"
+            )
+        raise translated(self._whose, self._servers, error)
+
+
+def as_arrays(messages: list[Any], headers: bool) -> Messages:
+    """Convert the client's messages."""
+    return Messages(
+        keys=pa.array([message.key() for message in messages], pa.binary()),
+        values=pa.array([message.value() for message in messages], pa.binary()),
+        headers=pa.array([header_rows(message) for message in messages], HEADERS) if headers else None,
+        offsets=np.array([message.offset() for message in messages], np.int64),
+        timestamps_ms=np.array(
+            [message.timestamp()[1] if message.timestamp()[0] else -1 for message in messages], np.int64
+        ),
+    )
+
+
+def header_rows(message: Any) -> list[dict[str, Any]] | None:
+    found = message.headers()
+    return None if found is None else [{"key": key, "value": value} for key, value in found]

@@ -1,0 +1,42 @@
+"""Messages of a partition as Arrow arrays, and the interface of readers."""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
+
+
+class Messages(NamedTuple):
+    """Neighbouring messages of a partition, in the order of their offsets."""
+
+    keys: pa.Array
+    values: pa.Array
+    headers: pa.Array | None
+    """None if headers were not asked for."""
+    offsets: npt.NDArray[np.int64]
+    timestamps_ms: npt.NDArray[np.int64]
+    """-1 for a message without a time."""
+
+
+class PartitionReader(Protocol):
+    """Reader of a process, kept between reads. Used by one thread at a time."""
+
+    def read(self, topic: str, partition: int, start: int, stop: int, headers: bool) -> Iterator[Messages]:
+        """Yield the messages with offsets in `[start, stop)`, which must all be there.
+
+        Offsets without a message (markers of transactions, aborted or compacted messages) are passed over.
+
+        Raises
+        ------
+        PositionLost
+            The offset `start` is no longer there, or the partition is gone.
+        StorageError
+            The cluster does not answer.
+        """
+        ...
+
+    def close(self) -> None: ...

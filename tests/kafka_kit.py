@@ -1,0 +1,113 @@
+"""One Kafka broker for a test run, started when the first test asks for it; topics and messages in it."""
+
+import atexit
+import os
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from uuid import uuid4
+
+from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from examples.kafka.broker import VARIABLE, Broker
+from waiting import until
+
+ISOLATED = "read_committed"
+
+
+@cache
+def address() -> str:
+    """The broker of HOLDFAST_KAFKA, or one that ends with this process."""
+    if VARIABLE in os.environ:
+        return os.environ[VARIABLE]
+    folder = tempfile.TemporaryDirectory(prefix="holdfast-kafka-")
+    broker = Broker(Path(folder.name))
+    atexit.register(folder.cleanup)
+    atexit.register(broker.stop)
+    return broker.start().address
+
+
+@cache
+def admin(servers: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": servers})
+
+
+def new_topic(partitions: int = 1, name: str | None = None, servers: str | None = None, **config: str) -> str:
+    name = name or f"topic-{uuid4().hex[:12]}"
+    created = admin(servers or address()).create_topics([NewTopic(name, partitions, 1, config=config)])
+    created[name].result(30)
+    return name
+
+
+def delete_topic(name: str) -> None:
+    admin(address()).delete_topics([name])[name].result(30)
+
+
+class Writer:
+    """A producer of messages, in transactions if it has a name for them."""
+
+    def __init__(self, transactional: bool = False, servers: str | None = None) -> None:
+        settings = {"bootstrap.servers": servers or address(), "linger.ms": 0}
+        self._servers = servers or address()
+        self._touched: set[tuple[str, int]] = set()
+        if transactional:
+            settings["transactional.id"] = uuid4().hex
+        self._producer = Producer(settings)
+        if transactional:
+            self._producer.init_transactions(30)
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def put(self, topic: str, values: Sequence[bytes | str | None], partition: int = 0, **facts: object) -> None:
+        """Write messages and wait until the broker has them."""
+        for value in values:
+            self._producer.produce(topic, value=value, partition=partition, **facts)
+        self._touched.add((topic, partition))
+        assert self._producer.flush(30) == 0
+
+    def commit(self) -> None:
+        """Commit, and wait until readers see it: the broker writes its markers after it has answered."""
+        self._producer.commit_transaction(30)
+        self._await_markers()
+
+    def abort(self) -> None:
+        self._producer.abort_transaction(30)
+        self._await_markers()
+
+    def _await_markers(self) -> None:
+        until(lambda: all(len(set(ends)) == 1 for ends in self._ends()), "the end of a transaction")
+        self._touched.clear()
+
+    def _ends(self) -> list[tuple[int, ...]]:
+        """The last stable offset and the end of each partition that was written to."""
+        asked = {TopicPartition(*partition): OffsetSpec.latest() for partition in self._touched}
+        levels = (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+        found = [admin(self._servers).list_offsets(asked, isolation_level=level) for level in levels]
+        return [tuple(answers[one].result().offset for answers in found) for one in asked]
+
+
+def committed(topic: str, partitions: int = 1, servers: str | None = None) -> list[tuple[bytes | None, bytes | None]]:
+    """Key and value of all committed messages of a topic, read with the client alone."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers or address(),
+            "group.id": uuid4().hex,
+            "isolation.level": ISOLATED,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+    found, ended = [], 0
+    while ended < partitions:
+        for message in consumer.consume(1000, timeout=10):
+            if message.error() is None:
+                found.append((message.key(), message.value()))
+            else:
+                ended += 1
+    consumer.close()
+    return found
