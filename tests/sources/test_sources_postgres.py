@@ -1,0 +1,140 @@
+"""The PostgreSQL source against a real server: copies equal their tables, and errors say what to do."""
+
+import pytest
+from sources_postgres_server import History, assert_equal, copied, is_equal, job_of, running
+
+import holdfast as hf
+from holdfast.errors import JobRefused, QueryFailed
+from holdfast.storage.store import open_store
+from holdfast.testing import run
+from waiting import until
+
+
+@pytest.mark.parametrize("snapshot", ["initial", "never"])
+def test_copies_equal_their_tables_after_a_history(database, tmp_path, snapshot):
+    tables = database.create("a", "b")
+    history = History(database, seed=1)
+    if snapshot == "initial":
+        history.write(30)
+    run(job_of(database.source(snapshot=snapshot), tables, tmp_path))
+    history.write(30)
+    run(job_of(database.source(snapshot=snapshot), tables, tmp_path, max_rows_per_batch=100))
+    assert_equal(database, tmp_path)
+
+
+def test_the_table_keeps_up_while_the_query_runs_and_segments_go(database, tmp_path):
+    tables = database.create("a", "b")
+    store = open_store(f"file://{tmp_path}/job")
+    with running(job_of(database.source(), tables, tmp_path, checkpoint=hf.CheckpointConfig(trigger=hf.every("50ms")))):
+        for seed in range(3):
+            History(database, seed).write(20)
+        number = int(database.execute(f"SELECT count(*) FROM {tables[0]}")[0][0])
+        until(lambda: (tmp_path / "copy0" / "_delta_log").exists(), "the copy")
+        until(lambda: len(copied(tmp_path, 0)) == number, lambda: f"{len(copied(tmp_path, 0))} of {number} rows")
+        until(lambda: is_equal(database, tmp_path), "equality")
+        until(lambda: len(store.list("segments/")) <= 4, lambda: f"{len(store.list('segments/'))} segments")
+
+
+def test_a_transaction_larger_than_a_batch_is_divided_by_no_checkpoint(database, tmp_path):
+    tables = database.create("a", "b")
+    for table in tables:
+        database.execute(f"INSERT INTO {table} (id) VALUES (0)")
+    run(job_of(database.source(), tables, tmp_path))
+    both = "; ".join(f"INSERT INTO {table} (id) SELECT generate_series(1, 3000)" for table in tables)
+    database.execute(f"BEGIN; {both}; COMMIT")
+    job = job_of(
+        database.source(),
+        tables,
+        tmp_path,
+        max_rows_per_batch=500,
+        checkpoint=hf.CheckpointConfig(trigger=hf.every("1ms")),
+    )
+    query = run(job)
+    assert query.totals.refused_checkpoints > 0
+    counts = {(len(copied(tmp_path, 0)), len(copied(tmp_path, 1)))}
+    assert counts == {(3001, 3001)}
+    assert query.totals.completed_checkpoints <= 3
+
+
+def test_updates_without_a_preimage_read_back_large_values(database, tmp_path):
+    tables = database.create("a", full=False)
+    database.execute(
+        f"INSERT INTO {tables[0]} (id, big) SELECT g, repeat(md5(random()::text), 400) FROM generate_series(1, 20) g"
+    )
+    run(job_of(database.source(before="key"), tables, tmp_path))
+    database.execute(f"UPDATE {tables[0]} SET name = 'new'; UPDATE {tables[0]} SET id = id + 100 WHERE id < 5")
+    database.execute(f"UPDATE {tables[0]} SET name = 'newer' WHERE id = 6; DELETE FROM {tables[0]} WHERE id IN (6, 7)")
+    run(job_of(database.source(before="key"), tables, tmp_path))
+    assert_equal(database, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "settings", "said"),
+    [
+        ("DROP PUBLICATION {publication}", {}, "there is no publication .* CREATE PUBLICATION"),
+        ("ALTER PUBLICATION {publication} DROP TABLE {table}", {}, "does not have table .* ADD TABLE"),
+        ("ALTER TABLE {table} REPLICA IDENTITY DEFAULT", {}, "REPLICA IDENTITY DEFAULT.*REPLICA IDENTITY FULL"),
+        ("ALTER TABLE {table} REPLICA IDENTITY NOTHING", {"before": "key"}, "REPLICA IDENTITY NOTHING"),
+        ("ALTER TABLE {table} DROP CONSTRAINT {name}_pkey", {}, "no primary key"),
+        ("ALTER TABLE {table} RENAME TO {name}_x", {}, "there is no table"),
+        ("SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')", {}, "plugin 'test_decoding'"),
+        ("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')", {}, "exists already"),
+    ],
+)
+def test_what_keeps_the_source_from_reading_is_refused_at_the_start(database, tmp_path, prepare, settings, said):
+    database.prefix = f"e{abs(hash(said)) % 10**8}"
+    database.slot, database.publication = f"slot_{database.prefix}", f"pub_{database.prefix}"
+    tables = database.create("a")
+    name = tables[0].partition(".")[2]
+    facts = {"publication": database.publication, "table": tables[0], "name": name, "slot": database.slot}
+    database.execute(prepare.format(**facts))
+    with pytest.raises(JobRefused, match=said):
+        run(job_of(database.source(**settings), tables, tmp_path))
+    database.execute(f"DROP TABLE IF EXISTS public.{name}_x")
+
+
+def test_a_user_who_may_not_replicate_is_refused(database, tmp_path):
+    tables = database.create("a")
+    database.execute("DROP ROLE IF EXISTS weak; CREATE ROLE weak LOGIN")
+    source = hf.PostgresCdcSource(
+        database.server.dsn.replace("user=holdfast", "user=weak"), database.slot, database.publication, tables
+    )
+    with pytest.raises(JobRefused, match="may not replicate: ALTER ROLE"):
+        run(job_of(source, tables, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("ALTER TABLE {table} ADD COLUMN extra int", "new columns: extra"),
+        ("ALTER TABLE {table} DROP COLUMN name", "'name' was dropped or renamed"),
+        ("ALTER TABLE {table} RENAME COLUMN name TO called", "'name' was dropped or renamed"),
+        ("ALTER TABLE {table} ALTER COLUMN amount TYPE numeric(20,4)", "'amount' has another type"),
+        ("TRUNCATE {table}", "was truncated"),
+    ],
+)
+def test_a_change_of_the_table_ends_the_running_query_with_its_name(database, tmp_path, change, said):
+    database.prefix = f"c{abs(hash(said)) % 10**8}"
+    database.slot, database.publication = f"slot_{database.prefix}", f"pub_{database.prefix}"
+    tables = database.create("a")
+    job = job_of(database.source(), tables, tmp_path, failover=hf.FailoverConfig(restarts_max=0))
+    with running(job) as query:
+        database.execute(f"INSERT INTO {tables[0]} (id) VALUES (1)")
+        until(lambda: is_equal(database, tmp_path), "the first row")
+        database.execute(change.format(table=tables[0]))
+        database.execute(f"INSERT INTO {tables[0]} (id) VALUES (2)")
+        with pytest.raises(QueryFailed, match=said):
+            query.awaitTermination(30)
+
+
+def test_a_slot_that_was_made_anew_is_refused(database, tmp_path):
+    tables = database.create("a")
+    database.execute(f"INSERT INTO {tables[0]} (id) VALUES (1)")
+    run(job_of(database.source(), tables, tmp_path))
+    database.execute("SELECT pg_drop_replication_slot(%s)", (database.slot,))
+    with pytest.raises((JobRefused, QueryFailed), match="is gone"):
+        run(job_of(database.source(), tables, tmp_path, failover=hf.FailoverConfig(restarts_max=0)))
+    database.execute(f"INSERT INTO {tables[0]} (id) VALUES (2)")
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (database.slot,))
+    with pytest.raises((JobRefused, QueryFailed), match="re-created"):
+        run(job_of(database.source(), tables, tmp_path, failover=hf.FailoverConfig(restarts_max=0)))
