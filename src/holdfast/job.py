@@ -67,6 +67,11 @@ class Job:
     max_rows_per_batch, max_bytes_per_batch
         Bounds of a batch, over all sources, in rows and bytes. Higher values: fewer, longer batches that take more
         memory.
+    target_batch_duration
+        Duration that batches are to take, from their plan to their commit: each gets as many rows as are expected to
+        take that long, up to `max_rows_per_batch`. A checkpoint, a stop or an undo then waits for about that time,
+        whatever the load. Higher values: more rows per second, less often. None: batches are as large as their bounds
+        allow.
     max_event_time_skew
         A source with a watermark is not read while its event time is further ahead of the slowest other source that
         has rows. A higher value lets sources drift apart, and joins and windows hold more state. None: no limit.
@@ -107,6 +112,7 @@ class Job:
         failover: FailoverConfig | None = None,
         max_rows_per_batch: int = 2_000_000,
         max_bytes_per_batch: Size = "256MB",
+        target_batch_duration: Duration | None = None,
         max_event_time_skew: Duration | None = None,
         bad_records: str = "fail",
         dead_letters: str | None = None,
@@ -134,9 +140,9 @@ class Job:
         self.task_manager = task_manager or TaskManagerConfig()
         self.failover = failover or FailoverConfig()
         self.max_rows_per_batch = max_rows_per_batch
-        self.max_event_time_skew_us = (
-            None if max_event_time_skew is None else duration_us(max_event_time_skew, "max_event_time_skew")
-        )
+        target_us = _optional_us(target_batch_duration, "target_batch_duration")
+        self.target_batch_duration_s = None if target_us is None else target_us / 1e6
+        self.max_event_time_skew_us = _optional_us(max_event_time_skew, "max_event_time_skew")
         self.max_bytes_per_batch = size_bytes(max_bytes_per_batch, "max_bytes_per_batch")
         self.dead_letters = _dead_letter_sink(bad_records, dead_letters, self.storage_options)
         self.combine = combine
@@ -160,6 +166,8 @@ class Job:
                 raise SettingsError(f"{field}={value!r} is not allowed: a whole number from 1")
         if self.senders is not None and (not isinstance(self.senders, int) or self.senders < 0):
             raise SettingsError(f"senders={self.senders!r} is not allowed: a whole number from 0, or None")
+        if self.target_batch_duration_s is not None and self.target_batch_duration_s <= 0:
+            raise SettingsError("target_batch_duration must be longer than nothing; None: batches of any duration")
         if self.parallelism and self.max_parallelism and self.parallelism > self.max_parallelism:
             raise SettingsError(
                 f"parallelism={self.parallelism} is above max_parallelism={self.max_parallelism}; lower it"
@@ -248,6 +256,12 @@ class Job:
             )
         if not isinstance(trigger, QueryTrigger):
             raise SettingsError(f"trigger={trigger!r} is not allowed: processing_time('1s') or available_now()")
+        whole = [name for name, source in self.declared.sources.items() if not source.divisible]
+        if whole and self.target_batch_duration_s is not None:
+            raise JobRefused(
+                f"source {whole[0]!r} reads everything that is there in each batch, so target_batch_duration cannot "
+                "limit its batches; leave target_batch_duration out, or read with a source that can be limited"
+            )
         endless = [name for name, source in self.declared.sources.items() if source.endless]
         if endless and isinstance(trigger, AvailableNow):
             raise JobRefused(
@@ -255,6 +269,10 @@ class Job:
                 "or start with processing_time()"
             )
         return trigger
+
+
+def _optional_us(duration: Duration | None, name: str) -> int | None:
+    return None if duration is None else duration_us(duration, name)
 
 
 def _no_source(found: Any) -> str:

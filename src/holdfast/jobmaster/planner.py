@@ -23,6 +23,7 @@ from holdfast.clock import Clock
 from holdfast.errors import JobRefused
 from holdfast.functions.operator import Timers
 from holdfast.graph.plan import Plan, group_reads
+from holdfast.jobmaster.batch_sizing import BatchSizer
 from holdfast.sources.base import Enumerator, Offsets, SourcePlan
 from holdfast.watermarks import Watermarks
 
@@ -40,11 +41,13 @@ class BatchLimits:
     """Bounds of a batch, over all sources.
 
     `skew_us_max`: a source whose event time is further ahead of the slowest source that has rows is not read.
+    `duration_s`: batches get the rows that are expected to take this long, and never more than `rows_max`.
     """
 
     rows_max: int
     bytes_max: int
     skew_us_max: int | None = None
+    duration_s: float | None = None
 
 
 class _Look:
@@ -81,6 +84,7 @@ class Planner:
         self._enumerators = enumerators
         self._looks = {name: _Look(enumerator, monotonic) for name, enumerator in enumerators.items()}
         self._limits = limits
+        self._sizer = None if limits.duration_s is None else BatchSizer(limits.duration_s, limits.rows_max)
         self._senders = senders
         self._clock = clock
         self._next_batch = 1
@@ -193,8 +197,9 @@ class Planner:
     def _source_plans(self, until: AllOffsets) -> dict[str, SourcePlan]:
         """Plan the next input of each source, all together within the limits."""
         limits = self._limits
+        batch_rows_max = limits.rows_max if self._sizer is None else self._sizer.rows
         plans = {
-            name: enumerator.plan(self.offsets[name], until[name], limits.rows_max, limits.bytes_max)
+            name: enumerator.plan(self.offsets[name], until[name], batch_rows_max, limits.bytes_max)
             for name, enumerator in self._enumerators.items()
         }
         reading = [name for name, plan in plans.items() if plan.reads]
@@ -203,7 +208,7 @@ class Planner:
         left = {name: self._rows_left(name, plans[name]) for name in reading}
         for name in reading:
             share = left[name] / sum(left.values())
-            rows_max, bytes_max = max(1, round(limits.rows_max * share)), max(1, round(limits.bytes_max * share))
+            rows_max, bytes_max = max(1, round(batch_rows_max * share)), max(1, round(limits.bytes_max * share))
             plans[name] = self._enumerators[name].plan(self.offsets[name], until[name], rows_max, bytes_max)
         return plans
 
@@ -267,6 +272,11 @@ class Planner:
         self._watermarks.committed(event_times, plan.batch_time_us, open_splits)
         objects = {name: found for name, e in self._enumerators.items() if (found := e.objects(plan.to[name]))}
         return Position(plan.batch_time_us, plan.to, objects, self._watermarks.times)
+
+    def took(self, rows: int, duration_s: float) -> None:
+        """Note how long a committed batch took from its plan to its commit."""
+        if self._sizer is not None:
+            self._sizer.observe(rows, duration_s)
 
     def completed(self, position: Position) -> None:
         """Note that a checkpoint at that position was recorded; a newer source is not in it."""

@@ -194,7 +194,9 @@ class Work:
             checkpoint_events.BatchCommitted(command.batch, position, progress, outcome.committables, refusals)
         )
         standing = Standing(self._planner.lag(), self._planner.source_watermarks())
-        self._progress.batch(plan, outcome, self._clock.monotonic() - self._started_s, standing)
+        duration_s = self._clock.monotonic() - self._started_s
+        self._planner.took(outcome.rows_in, duration_s)
+        self._progress.batch(plan, outcome, duration_s, standing)
         return ev.BatchCommitted(command.run, command.batch)
 
     def before_commit(self) -> None:

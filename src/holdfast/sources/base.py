@@ -164,6 +164,11 @@ class Source(ABC):
         """True if the source has no end and all its rows exist at once, so that `available_now` would never finish."""
         return False
 
+    @property
+    def divisible(self) -> bool:
+        """True if a batch can be limited to some of the rows that are there; False if it always reads all of them."""
+        return True
+
     @abstractmethod
     def schema(self) -> pa.Schema:
         """Return the schema of the rows. Called by `start()` on the driver, before the source travels to tasks.

@@ -71,6 +71,11 @@ class DataFrameSource(Source):
         """Give the source the session that asks for offsets. Called on the driver before `enumerator`."""
         self._spark = spark
 
+    @property
+    def divisible(self) -> bool:
+        """False: a batch reads everything up to the latest offset."""
+        return False
+
     def schema(self) -> pa.Schema:
         return self._schema
 

@@ -78,6 +78,11 @@ class DataSourceReaderSource(Source):
         self._reader, self._schema = opened(reader, schema, dict(options or {}))
         self._starting = None if starting is None else flat_offsets(f"{self!r}: starting", starting)
 
+    @property
+    def divisible(self) -> bool:
+        """False: a batch reads everything up to the latest offset."""
+        return False
+
     def schema(self) -> pa.Schema:
         return self._schema
 

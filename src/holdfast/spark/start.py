@@ -73,7 +73,9 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
     stored = open_stored_job(store, job.name, layout.parallelism, job.max_parallelism)
     layout = Layout(layout.parallelism, stored.max_parallelism, layout.task_managers)
 
-    limits = BatchLimits(job.max_rows_per_batch, job.max_bytes_per_batch, job.max_event_time_skew_us)
+    limits = BatchLimits(
+        job.max_rows_per_batch, job.max_bytes_per_batch, job.max_event_time_skew_us, job.target_batch_duration_s
+    )
     settings = MasterSettings(
         job.name,
         layout,

@@ -74,7 +74,9 @@ def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, 
     stored = open_stored_job(opened, job.name, parallelism, job.max_parallelism)
     layout = Layout(parallelism, stored.max_parallelism, task_managers)
 
-    limits = BatchLimits(job.max_rows_per_batch, job.max_bytes_per_batch, job.max_event_time_skew_us)
+    limits = BatchLimits(
+        job.max_rows_per_batch, job.max_bytes_per_batch, job.max_event_time_skew_us, job.target_batch_duration_s
+    )
     settings = MasterSettings(
         job.name,
         layout,

@@ -1,0 +1,113 @@
+"""Batches of a target duration: the model by itself, with noise and jumps, and in a job."""
+
+import random
+import time
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+from job_kit import new_job
+
+import holdfast as hf
+from holdfast.errors import JobRefused, SettingsError
+from holdfast.jobmaster.batch_sizing import GROWTH_MAX, ROWS_FIRST, BatchSizer
+from holdfast.testing import start
+from waiting import until
+
+SEEDS = range(100)
+TARGET_S = 1.0
+
+
+class Machine:
+    """A machine on which batches take a fixed time and a time for each row, give or take 8 %."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self.fixed_s = self._random.uniform(0, 0.3)
+        self.slope_s = 10 ** self._random.uniform(-7, -4)
+
+    def durations(self, sizer: BatchSizer, batches: int, available: float = float("inf")) -> list[float]:
+        found = []
+        for _ in range(batches):
+            rows = int(min(sizer.rows, available))
+            found.append((self.fixed_s + self.slope_s * rows) * self._random.uniform(0.92, 1.08))
+            sizer.observe(rows, found[-1])
+        return found
+
+
+def settles(durations: list[float]) -> bool:
+    """True if batches are within a quarter of the target after ten of them."""
+    return all(abs(each - TARGET_S) <= 0.25 * TARGET_S for each in durations[10:])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_batches_settle_at_the_target(seed: int) -> None:
+    found = Machine(seed).durations(BatchSizer(TARGET_S, 10**9), 40)
+    assert settles(found[15:]) and max(found) <= 2 * TARGET_S * 1.1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_tenfold_jump_of_the_load_overshoots_at_most_twofold(seed: int) -> None:
+    machine, sizer = Machine(seed), BatchSizer(TARGET_S, 10**9)
+    machine.durations(sizer, 30, available=0.1 * (TARGET_S - machine.fixed_s) / machine.slope_s)
+    found = machine.durations(sizer, 20)
+    assert settles(found) and max(found) <= 2 * TARGET_S
+
+
+@pytest.mark.parametrize("factor", [10.0, 0.1])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_tenfold_jump_of_the_cost_of_a_row_is_followed(seed: int, factor: float) -> None:
+    machine, sizer = Machine(seed), BatchSizer(TARGET_S, 10**9)
+    machine.durations(sizer, 30)
+    machine.slope_s *= factor
+    found = machine.durations(sizer, 20)
+    assert settles(found) and sum(each > 2 * TARGET_S for each in found) <= 1
+
+
+def test_growth_and_bounds() -> None:
+    sizer = BatchSizer(TARGET_S, 50_000)
+    assert sizer.rows == ROWS_FIRST
+    sizer.observe(ROWS_FIRST, 0.001)
+    assert sizer.rows == GROWTH_MAX * ROWS_FIRST
+    sizer.observe(40_000, 0.001)
+    assert sizer.rows == 50_000
+    sizer.observe(0, 100.0)
+    assert sizer.rows == 50_000, "a batch without rows says nothing"
+    sizer.observe(50_000, 10**9)
+    assert sizer.rows == 1
+
+
+def slow(seconds_per_row: float) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    def step(batch: pa.RecordBatch) -> pa.RecordBatch:
+        time.sleep(batch.num_rows * seconds_per_row)
+        return batch
+
+    return step
+
+
+def test_a_job_has_batches_of_about_that_duration() -> None:
+    job = new_job(target_batch_duration="200ms", max_rows_per_batch=10_000_000)
+    rows = job.read(hf.SequenceSource(name="numbers"))
+    rows.map_batches(slow(4e-6), "value BIGINT").write(hf.NoopSink())
+    query = start(job, hf.processing_time("0s"))
+    try:
+        until(lambda: query.totals.batches >= 12)
+        last = query.totals.batch_ms[8:12]
+        assert 100 < sorted(last)[1] < 400, last
+        assert query.totals.batch_rows[0] == ROWS_FIRST
+    finally:
+        query.stop()
+
+
+def test_sources_that_read_all_there_is_are_refused_by_name() -> None:
+    job = new_job(target_batch_duration="1s")
+    source = hf.DataFrameSource(lambda start, end: None, lambda: {"n": 1}, "v BIGINT", name="by-spark")
+    job.read(source).write(hf.NoopSink())
+    with pytest.raises(JobRefused, match="source 'by-spark' reads everything that is there"):
+        job.checked(hf.processing_time())
+
+
+@pytest.mark.parametrize("duration", [0, "-1s", "soon"])
+def test_durations_that_are_none_are_refused(duration: object) -> None:
+    with pytest.raises(SettingsError, match="target_batch_duration"):
+        new_job(target_batch_duration=duration)
