@@ -107,13 +107,13 @@ def history_under_kills(folder: Path, snapshot: str, seed: int, transactions: in
         server.stop()
 
 
-@pytest.mark.parametrize("snapshot", ["initial"])
+@pytest.mark.parametrize("snapshot", ["initial", "chunked"])
 def test_copies_equal_their_tables_though_driver_and_server_are_killed(tmp_path, snapshot):
-    history_under_kills(tmp_path, snapshot, seed=1, transactions=120, rows_max=30, kills=3)
+    history_under_kills(tmp_path, snapshot, seed=1, transactions=80, rows_max=30, kills=2)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("snapshot", ["initial"])
+@pytest.mark.parametrize("snapshot", ["initial", "chunked"])
 def test_copies_equal_their_tables_after_ten_thousand_transactions_under_kills(tmp_path, snapshot):
     history_under_kills(tmp_path, snapshot, seed=7, transactions=10_000, rows_max=500, kills=20)

@@ -1,5 +1,7 @@
 """The PostgreSQL source against a real server: copies equal their tables, and errors say what to do."""
 
+import threading
+
 import pytest
 from sources_postgres_server import History, assert_equal, copied, is_equal, job_of, running
 
@@ -10,15 +12,15 @@ from holdfast.testing import run
 from waiting import until
 
 
-@pytest.mark.parametrize("snapshot", ["initial", "never"])
+@pytest.mark.parametrize("snapshot", ["initial", "chunked", "never"])
 def test_copies_equal_their_tables_after_a_history(database, tmp_path, snapshot):
     tables = database.create("a", "b")
     history = History(database, seed=1)
-    if snapshot == "initial":
+    if snapshot != "never":
         history.write(30)
-    run(job_of(database.source(snapshot=snapshot), tables, tmp_path))
+    run(job_of(database.source(snapshot=snapshot, chunk_rows=7), tables, tmp_path))
     history.write(30)
-    run(job_of(database.source(snapshot=snapshot), tables, tmp_path, max_rows_per_batch=100))
+    run(job_of(database.source(snapshot=snapshot, chunk_rows=7), tables, tmp_path, max_rows_per_batch=100))
     assert_equal(database, tmp_path)
 
 
@@ -33,6 +35,38 @@ def test_the_table_keeps_up_while_the_query_runs_and_segments_go(database, tmp_p
         until(lambda: len(copied(tmp_path, 0)) == number, lambda: f"{len(copied(tmp_path, 0))} of {number} rows")
         until(lambda: is_equal(database, tmp_path), "equality")
         until(lambda: len(store.list("segments/")) <= 4, lambda: f"{len(store.list('segments/'))} segments")
+
+
+@pytest.mark.parametrize("snapshot", ["initial", "chunked"])
+def test_each_change_fits_the_row_before_though_rows_change_during_the_snapshot(database, tmp_path, snapshot):
+    tables = database.create("a")
+    History(database, seed=5, keys=200).write(40)
+    job = hf.Job(None, name="strict", storage=f"file://{tmp_path}/job")
+    sink = hf.MemorySink()
+    job.read(database.source(snapshot=snapshot, chunk_rows=11).table(tables[0])).write(sink)
+    writing = threading.Thread(target=History(database, seed=6, keys=200).write, args=(60, 20))
+    writing.start()
+    run(job)
+    writing.join()
+    run(job)
+    kept = replayed(sink.rows())
+    expected = database.execute(f"SELECT id, name, amount FROM {tables[0]} ORDER BY id")
+    assert [(key, kept[key]["name"], kept[key]["amount"]) for key in sorted(kept)] == expected
+
+
+def replayed(rows):
+    """Apply changes strictly: a row that is there cannot be inserted, and one that changes is as it was."""
+    kept = {}
+    for row in rows:
+        kind = row["_change_type"]
+        values = {name: value for name, value in row.items() if not name.startswith("_")}
+        key = values["id"]
+        if kind in ("insert", "update_postimage"):
+            assert key not in kept, f"{kind} of a row that is there: {row}, {kept[key]}"
+            kept[key] = values
+        else:
+            assert kept.pop(key, None) == values, f"{kind} of a row that is not there as it was: {row}"
+    return kept
 
 
 def test_a_transaction_larger_than_a_batch_is_divided_by_no_checkpoint(database, tmp_path):

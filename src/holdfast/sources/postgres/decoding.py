@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from holdfast.errors import JobRefused
 from holdfast.sources.postgres import pgoutput
+from holdfast.sources.postgres.chunks import Chunks
 from holdfast.sources.postgres.columns import TableColumns
 from holdfast.sources.postgres.pgoutput import CHANGES, Decoded, Relation, Scan, Transaction
 from holdfast.sources.postgres.read_back import read_back
@@ -44,12 +45,15 @@ class Decoder:
 
     server: Server
     settings: Settings
+    chunks: Chunks
     _relations: dict[int, Relation] = field(default_factory=dict)
     _open: Transaction | None = None
     _known: Resumption = field(default_factory=Resumption)
+    _waiting: Piece | None = None
 
-    def reset(self, open_xid: int, open_changes: int) -> None:
+    def reset(self, open_xid: int, open_changes: int, frontiers: Mapping[str, int | None]) -> None:
         """Begin a connection, perhaps with a transaction of which so many changes are stored."""
+        self.chunks.reset(frontiers)
         self._relations = {}
         self._open = None
         self._known = Resumption(open_xid, open_changes)
@@ -63,12 +67,16 @@ class Decoder:
             self._truncate([self._relations[oid] for oid in pgoutput.truncated(payload) if oid in self._relations])
         elif kind == b"M":
             prefix, content = pgoutput.logical_message(payload)
-            return content.decode() if prefix == MARK else None
+            if prefix != MARK:
+                return None
+            self._waiting = self.chunks.finish(content.decode(), int.from_bytes(payload[2:10], "big"))
+            return content.decode()
         return None
 
     def waiting(self) -> Piece | None:
-        """Return a piece that a message apart made; there is none so far."""
-        return None
+        """Return the piece that the last message apart made, if any."""
+        piece, self._waiting = self._waiting, None
+        return piece
 
     def piece(self, payloads: Sequence[bytes]) -> Piece | None:
         """Decode messages that have no relation, mark or truncation among them."""
@@ -89,9 +97,8 @@ class Decoder:
         return Piece(len(payloads), ends, tables, scan.end_lsn or None, opened.xid, opened.changes)
 
     def _complete(self, table: TableColumns, decoded: Decoded) -> pa.RecordBatch:
-        if not decoded.unknown:
-            return decoded.rows
-        return read_back(self.server, table, decoded)
+        rows = read_back(self.server, table, decoded) if decoded.unknown else decoded.rows
+        return self.chunks.admit(table, rows)
 
     def _without_known(self, payloads: Sequence[bytes]) -> Sequence[bytes]:
         """Drop the changes that are stored already, and remember the transaction that they belong to."""

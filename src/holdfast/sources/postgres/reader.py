@@ -21,6 +21,7 @@ from typing import Any
 
 from holdfast.errors import HoldfastError, JobRefused
 from holdfast.sources.postgres.chain import follow, stored_segments
+from holdfast.sources.postgres.chunks import Chunks
 from holdfast.sources.postgres.decoding import Decoder, Settings
 from holdfast.sources.postgres.initial import InitialSnapshot
 from holdfast.sources.postgres.server import APPLICATION, Server, ServerAway, lsn_text, wait_readable
@@ -60,7 +61,8 @@ class Reader:
         self._stopping = threading.Event()
         self.writer = SegmentWriter(store, epoch, source, spool, self._stopping.wait, self._note)
         self.writer.system, self.writer.slot = system, settings.slot
-        self._decoder = Decoder(server, settings)
+        self._chunks = Chunks(server, settings.tables, settings.chunk_rows)
+        self._decoder = Decoder(server, settings, self._chunks)
         self._initial = InitialSnapshot(server, settings, spool, self.writer, self._stopping.is_set)
         self._thread = threading.Thread(target=self._run, name=f"holdfast-cdc-{source}", daemon=True)
         self._first = True
@@ -182,7 +184,7 @@ class Reader:
 
         last = self._spool.last
         assert last is not None
-        self._decoder.reset(last.head.open_xid, last.head.open_changes)
+        self._decoder.reset(last.head.open_xid, last.head.open_changes, last.head.chunks)
         options = {"proto_version": "1", "publication_names": self._settings.publication, "messages": "true"}
         busy_until_s = time.monotonic() + BUSY_S_MAX
         while True:
@@ -215,6 +217,8 @@ class Reader:
         now_s = time.monotonic()
         flushed_s = fed_s = moved_s = looked_s = now_s
         while not self._stopping.is_set():
+            if self._chunks.is_due:
+                self._chunks.begin()
             message = read()
             if message is not None:
                 payload = message.payload
@@ -257,11 +261,13 @@ class Reader:
     def _apart(self, cursor: Any, payload: bytes) -> None:
         """Take a message that stands for itself: a relation, a logical message, a truncation."""
         mark = self._decoder.apart(payload)
-        if mark == self._mark:
-            self.caught_up.set()
         piece = self._decoder.waiting()
         if piece is not None and self.writer.write(piece):
             self._confirm(cursor)
+            if not self._chunks.frontiers:
+                self._server.mark(self._mark)
+        if mark == self._mark and not self._chunks.frontiers:
+            self.caught_up.set()
 
     def _confirm(self, cursor: Any) -> None:
         last = self._spool.last

@@ -1,0 +1,207 @@
+"""The chunked snapshot: tables are read in ranges of their key, each put into the stream at one point, exactly.
+
+    choose a range ─► from here on keep its changes ─► read it at a snapshot S of the server ─► write a mark
+                                                                                                  │
+    rows of the chunk, with the changes of transactions that S did not see ◄── the mark comes in the stream
+
+Changes of keys that no chunk has brought yet are dropped: their chunk will bring the rows as they are. A transaction
+that S saw is told before the mark, since its commit lies before it in the WAL. So each key begins with one insert, at
+the mark of its chunk, and from there on the stream tells every change.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.schema import CHANGE_TYPE
+from holdfast.sources.postgres.columns import XID, Column, Ints, TableColumns
+from holdfast.sources.postgres.pgoutput import EPOCH_US, stored_schema
+from holdfast.sources.postgres.server import Server
+from holdfast.sources.postgres.snapshot import column_name, copied_batch, copy_table, quoted
+from holdfast.sources.postgres.writer import Piece
+
+RECENT_MAX = 100_000
+"""Transactions that are remembered, to notice one that is told and not yet seen by a snapshot."""
+ATTEMPTS_MAX = 100
+_INTEGERS = (20, 21, 23)
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """What a snapshot of the server saw, as `pg_current_snapshot()` tells it."""
+
+    least: int
+    next: int
+    running: frozenset[int]
+
+    @staticmethod
+    def parse(text: str) -> "Visibility":
+        least, following, running = text.split(":")
+        return Visibility(int(least), int(following), frozenset(int(each) for each in running.split(",") if each))
+
+    def saw(self, xids: Ints) -> npt.NDArray[np.bool_]:
+        """Return which transactions were seen, by the 32 bits of their ids that the stream tells."""
+        full = (self.next >> 32 << 32) + xids
+        full = np.where(full > self.next + 2**31, full - 2**32, full)
+        return (full < self.least) | ((full < self.next) & ~np.isin(full, list(self.running)))
+
+
+@dataclass
+class Chunk:
+    """A range of a table that was read and waits for its mark. `stop` None: it has no upper end."""
+
+    table: TableColumns
+    first: int | None
+    stop: int | None
+    mark: str
+    rows: list[bytes] = field(default_factory=list)
+    saw: Visibility | None = None
+    changes: list[pa.RecordBatch] = field(default_factory=list)
+
+
+class Chunks:
+    """State of the chunked snapshot of a connection: `frontiers` has the tables that are not read to their end, with
+    the key up to which (exclusive) they are; None: not begun."""
+
+    def __init__(self, server: Server, tables: Mapping[str, TableColumns], rows_max: int) -> None:
+        self._server = server
+        self._tables = tables
+        self._rows_max = rows_max
+        self._recent: deque[int] = deque(maxlen=RECENT_MAX)
+        self._number = 0
+        self._chunk: Chunk | None = None
+        self.frontiers: dict[str, int | None] = {}
+
+    def reset(self, frontiers: Mapping[str, int | None]) -> None:
+        """Begin a connection; a chunk that was under way is read again."""
+        self.frontiers = dict(frontiers)
+        self._chunk = None
+        self._recent.clear()
+
+    @property
+    def is_due(self) -> bool:
+        """True if a chunk can be begun."""
+        return bool(self.frontiers) and self._chunk is None
+
+    def admit(self, table: TableColumns, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows whose keys a chunk has brought; keep those of the chunk under way."""
+        if not self.frontiers:
+            return rows
+        self._recent.extend(np.unique(rows.column(XID).to_numpy()).tolist())
+        if table.name not in self.frontiers:
+            return rows
+        chunk = self._chunk
+        if chunk is not None and chunk.table.name == table.name:
+            chunk.changes.append(rows.filter(pa.array(_between(table, rows, chunk.first, chunk.stop))))
+        frontier = self.frontiers[table.name]
+        if frontier is None:
+            return rows.slice(0, 0)
+        return rows.filter(pa.array(_between(table, rows, None, frontier)))
+
+    def begin(self) -> None:
+        """Read the next chunk, and write its mark."""
+        name = next(iter(self.frontiers))
+        table, first = self._tables[name], self.frontiers[name]
+        self._number += 1
+        stop = self._stop(table, first)
+        mark = f"chunk {name} {self._number} {datetime.now(UTC).timestamp()}"
+        self._chunk = chunk = Chunk(table, first, stop, mark)
+        for _ in range(ATTEMPTS_MAX):
+            self._read(chunk)
+            assert chunk.saw is not None
+            running = {xid & 0xFFFFFFFF for xid in chunk.saw.running}
+            if running.isdisjoint(self._recent):  # else a transaction is told already whose end S did not see yet
+                break
+        self._server.mark(mark)
+
+    def finish(self, mark: str, lsn: int) -> Piece | None:
+        """Return the rows of the chunk with that mark; None if there is none."""
+        chunk = self._chunk
+        if chunk is None or chunk.mark != mark:
+            return None
+        self._chunk = None
+        name = chunk.table.name
+        if chunk.stop is None:
+            del self.frontiers[name]
+        else:
+            self.frontiers[name] = chunk.stop
+        rows = _latest(chunk, lsn)
+        tables = {name: [rows]} if rows.num_rows else {}
+        return Piece(1, [1], tables, chunks=dict(self.frontiers))
+
+    def _stop(self, table: TableColumns, first: int | None) -> int | None:
+        """Return the key before which the next chunk ends; None if it takes all that is left."""
+        key = _leading(table)
+        if key.type_oid not in _INTEGERS:
+            return None
+        condition = "" if first is None else f"WHERE {column_name(key.name)} >= {first}"
+        name = column_name(key.name)
+        found = self._server.query(
+            f"SELECT max(k)::int8, count(*) FROM (SELECT {name} AS k FROM {quoted(table.name)} {condition} "
+            f"ORDER BY {name} LIMIT {self._rows_max}) AS listed"
+        )
+        last, count = found[0]
+        return None if count < self._rows_max else int(last) + 1
+
+    def _read(self, chunk: Chunk) -> None:
+        name = column_name(_leading(chunk.table).name)
+        bounds = [(">=", chunk.first), ("<", chunk.stop)]
+        where = " AND ".join(f"{name} {sign} {bound}" for sign, bound in bounds if bound is not None)
+        chunk.rows.clear()
+        with closing(self._server.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            cursor.execute("SELECT pg_current_snapshot()::text")
+            chunk.saw = Visibility.parse(cursor.fetchone()[0])
+            copy_table(cursor, chunk.table, where, chunk.rows.extend)
+
+
+def _leading(table: TableColumns) -> Column:
+    return next(each for each in table.columns if each.key)
+
+
+def _between(table: TableColumns, rows: pa.RecordBatch, first: int | None, stop: int | None) -> npt.NDArray[np.bool_]:
+    """Return which rows have their key in a range."""
+    found = np.ones(rows.num_rows, np.bool_)
+    if first is None and stop is None:
+        return found
+    keys = rows.column(_leading(table).name).to_numpy(zero_copy_only=False)
+    if first is not None:
+        found &= keys >= first
+    if stop is not None:
+        found &= keys < stop
+    return found
+
+
+def _latest(chunk: Chunk, lsn: int) -> pa.RecordBatch:
+    """Return the chunk's rows as they are at its mark, as inserts."""
+    assert chunk.saw is not None
+    at_us = int(datetime.now(UTC).timestamp() * 1_000_000) - EPOCH_US
+    read = copied_batch(chunk.table, chunk.rows, lsn, at_us, np.zeros(len(chunk.rows), np.int64))
+    unseen = [each.filter(pa.array(~chunk.saw.saw(each.column(XID).to_numpy()))) for each in chunk.changes]
+    rows = pa.Table.from_batches([read, *unseen], schema=stored_schema(chunk.table)).combine_chunks()
+    keys = [rows.column(each.name).to_pylist() for each in chunk.table.columns if each.key]
+    present: dict[tuple[object, ...], int] = {}
+    for place, (kind, *key) in enumerate(zip(rows.column(CHANGE_TYPE).to_pylist(), *keys, strict=True)):
+        if kind == "delete":
+            present.pop(tuple(key), None)
+        elif kind != "update_preimage":
+            present[tuple(key)] = place
+    found = rows.take(pa.array(list(present.values()), pa.int64()))
+    count = found.num_rows
+    facts = [
+        np.full(count, lsn),
+        np.zeros(count, np.int64),
+        np.full(count, at_us + EPOCH_US),
+        np.zeros(count, np.int64),
+    ]
+    made = [found.column(each.name) for each in chunk.table.columns]
+    made.append(pa.array(["insert"] * count, pa.string()))
+    made += [pc.cast(pa.array(values), kept.type) for values, kept in zip(facts, list(found.schema)[-4:], strict=True)]
+    return pa.table(made, schema=found.schema).combine_chunks().to_batches()[0] if count else read.slice(0, 0)
