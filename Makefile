@@ -9,7 +9,7 @@ BENCH :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup postgres demo test test-pure test-spark test-kill test-long test-versions simulate check format \
-        bench-count bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-checkpoints freeze clean
+        bench-count bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-checkpoints experiments freeze clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -81,6 +81,9 @@ bench-memory: setup  ## The driver's memory over 3,600 batches with one checkpoi
 
 bench-checkpoints: setup  ## Checkpoints of large state with and without a changelog (BENCH="--state-mb 1200 …")
 	@$(RUN) python -m benchmarks.checkpoints $(BENCH)
+
+experiments: setup  ## The documents' experiments with pictures, in some 30 minutes (BENCH=--quick: 5)
+	@$(RUN) python -m benchmarks.experiments $(BENCH)
 
 freeze: setup  ## Print what is installed, as constraints.txt holds it
 	@.venv/bin/python -m pip list --format=freeze --exclude-editable --exclude pip

@@ -299,6 +299,8 @@ def _updates(options: argparse.Namespace, rate: float | None, jobs: Sequence[Run
 
 
 def _recoveries(options: argparse.Namespace, rate: float | None, job: Running) -> dict[str, Any]:
+    if not options.recoveries:
+        return {}
     settle_s = [SETTLE_S * (1.0 + loss / options.recoveries) for loss in range(options.recoveries)]
     local_s = [job.recover(True, rate, each)[0] for each in settle_s] if options.local_recovery else []
     taken_s, restored_bytes = zip(*(job.recover(False, rate, each) for each in settle_s), strict=True)
@@ -330,6 +332,7 @@ def _figures(options: argparse.Namespace, job: Running, updates: Updates, fill_s
         "seconds": options.seconds,
         "store": str(job.storage.parent),
         **_checkpoints(updates.checkpoints),
+        **({"series": _series(updates.checkpoints)} if options.series else {}),
         "rows_per_s": round(updates.rows / updates.seconds),
         "cpu_us_per_row": round(updates.cpu_s / max(1, updates.rows) * 1e6, 1),
         "max_lag_s": round(updates.lag_s, 2),
@@ -338,6 +341,11 @@ def _figures(options: argparse.Namespace, job: Running, updates: Updates, fill_s
         "materializations": metrics.get("completedMaterialization"),
         "fill_s": round(fill_s, 1),
     }
+
+
+def _series(checkpoints: Sequence[CheckpointStats]) -> list[tuple[float, int, int]]:
+    """Of each checkpoint: milliseconds from the cut to the record, bytes stored for it, bytes that it refers to."""
+    return [(round(each.duration_s * 1000, 1), each.incremental_bytes, each.full_bytes) for each in checkpoints]
 
 
 def _checkpoints(checkpoints: Sequence[CheckpointStats]) -> dict[str, Any]:
@@ -387,6 +395,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--local-recovery", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--folder", default=None, help="where the state lies; default: the temporary folder")
     parser.add_argument("--store", default=None, help="where the store lies; default: memory, or beside the state")
+    parser.add_argument("--series", action="store_true", help="durations and sizes of all checkpoints in the JSON")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     options = parser.parse_args(argv)
     modes = {"on": [True], "off": [False], "both": [True, False]}[options.changelog]

@@ -30,8 +30,8 @@ from holdfast.graph.program import OperatorTarget, Program, SourceOrigin
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.cluster import LevelRun, StartProcess
 from holdfast.jobmaster.identity import identities
-from holdfast.observe.known_metrics import OF_TASK_MANAGERS
 from holdfast.jobmaster.start import Gateway, Place
+from holdfast.observe.known_metrics import OF_TASK_MANAGERS
 from holdfast.protocol.streams import Sent
 from holdfast.protocol.taskmanager import (
     Acknowledgement,

@@ -1,0 +1,1 @@
+"""The experiments of the changelog's and the cache's documents, run again here, with pictures beside their figures."""

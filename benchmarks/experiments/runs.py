@@ -1,0 +1,93 @@
+"""The runs of all experiments: which benchmark, with which options, for about how long."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+ROWS_OF_STATE = 1_000_000
+CACHES = {"0 %": ROWS_OF_STATE // 4, "50 %": ROWS_OF_STATE // 2, "100 %": ROWS_OF_STATE}
+"""Rows that stay in memory, by the share of look-ups that they answer."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured. Seconds are those of one job's updates; rows those of one run of a state table."""
+
+    state_mb: tuple[int, ...]
+    seconds: int
+    recoveries: int
+    pressed_seconds: int
+    cache_rows: int
+
+
+FULL = Size(state_mb=(100, 1200), seconds=180, recoveries=3, pressed_seconds=60, cache_rows=4_000_000)
+QUICK = Size(state_mb=(20, 100), seconds=15, recoveries=1, pressed_seconds=10, cache_rows=1_000_000)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A benchmark as a process of its own, and the seconds that it takes, roughly."""
+
+    name: str
+    module: str
+    options: tuple[str, ...]
+    seconds: float
+
+    @property
+    def command(self) -> str:
+        return f"python -m {self.module} {' '.join(self.options)}"
+
+    def measure(self) -> dict[str, Any]:
+        """Run the benchmark; returns its JSON. Raises `RuntimeError` with the end of its output if it fails."""
+        command = [sys.executable, "-m", self.module, *self.options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{self.command} failed:\n{done.stderr[-2000:]}")
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+
+def runs(size: Size) -> list[Run]:
+    """List the runs: A and B by state size, C step by step, the cache by its hits."""
+    return [*(_checkpoints(size, state_mb) for state_mb in size.state_mb), *_pressed(size), *_caches(size)]
+
+
+def _checkpoints(size: Size, state_mb: int) -> Run:
+    options = ["--state-mb", str(state_mb), "--changelog", "both", "--seconds", str(size.seconds)]
+    options += ["--recoveries", str(size.recoveries), "--series", "--json"]
+    return Run(f"A and B, {state_mb} MB", "benchmarks.checkpoints", tuple(options), 2.6 * size.seconds + state_mb / 8)
+
+
+def _pressed(size: Size) -> list[Run]:
+    """C: as many updates as go through, with the changelog and local copies switched on step by step."""
+    steps: dict[str, Sequence[str]] = {
+        "without changelog": ("--changelog", "off", "--no-local-recovery"),
+        "with changelog": ("--changelog", "on", "--no-local-recovery"),
+        "with changelog and local copies": ("--changelog", "on", "--local-recovery"),
+    }
+    common = ["--state-mb", str(size.state_mb[0]), "--updates-per-s", "max", "--recoveries", "0"]
+    common += ["--seconds", str(size.pressed_seconds), "--json"]
+    return [
+        Run(f"C, {name}", "benchmarks.checkpoints", (*common, *step), size.pressed_seconds + 20)
+        for name, step in steps.items()
+    ]
+
+
+def _caches(size: Size) -> list[Run]:
+    found = []
+    for hits, rows in CACHES.items():
+        for cache in (0, rows):
+            options = ["--backend", "rocksdb", "--cache", str(cache), "--keys", str(ROWS_OF_STATE)]
+            options += [
+                "--pattern",
+                "returning" if hits == "50 %" else "random",
+                "--rows",
+                str(size.cache_rows),
+                "--json",
+            ]
+            name = f"cache, {hits} hits, " + ("without" if cache == 0 else "with")
+            found.append(Run(name, "benchmarks.state", tuple(options), 10 + size.cache_rows / 2e5))
+    return found
