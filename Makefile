@@ -8,8 +8,8 @@ CODE := src tests benchmarks examples
 BENCH :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup postgres demo test test-pure test-spark test-kill test-long test-versions simulate check format \
-        bench-count bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-checkpoints experiments freeze clean
+.PHONY: help setup postgres demo demo-cdc test test-pure test-spark test-kill test-long test-versions simulate check format \
+        bench-count bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-checkpoints bench-postgres experiments freeze clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -21,6 +21,9 @@ setup: .venv/set-up  ## Virtual environment, pinned packages, Java (the other ta
 
 demo: setup  ## 336,776 real flights through a job that is killed twice; compares the result with a direct computation
 	@$(RUN) python -m examples.flights
+
+demo-cdc: setup postgres  ## PostgreSQL under load, a job that keeps revenue per customer in a Delta table, a kill; compares
+	@$(RUN) python -m examples.revenue
 
 # Three tiers side by side: what is pure takes both cores, Spark's tests and real processes that are killed mostly wait.
 # All share one Kafka broker; HOLDFAST_KAFKA=host:port names another one.
@@ -84,6 +87,9 @@ bench-checkpoints: setup  ## Checkpoints of large state with and without a chang
 
 experiments: setup  ## The documents' experiments with pictures, in some 30 minutes (BENCH=--quick: 5)
 	@$(RUN) python -m benchmarks.experiments $(BENCH)
+
+bench-postgres: setup postgres  ## PostgreSQL's snapshot and changes, beside pg_recvlogical, as one JSON line
+	@$(RUN) python -m benchmarks.postgres --json $(BENCH)
 
 freeze: setup  ## Print what is installed, as constraints.txt holds it
 	@.venv/bin/python -m pip list --format=freeze --exclude-editable --exclude pip

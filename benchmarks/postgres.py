@@ -32,7 +32,8 @@ class Bench:
         self._runs = 0
         self.server.execute(
             f"CREATE TABLE {TABLE} (id bigint PRIMARY KEY, customer int, amount numeric(12,2), status text, "
-            f"at timestamptz DEFAULT now()); ALTER TABLE {TABLE} REPLICA IDENTITY FULL; CREATE PUBLICATION orders FOR TABLE {TABLE}"
+            f"at timestamptz DEFAULT now()); ALTER TABLE {TABLE} REPLICA IDENTITY FULL; "
+            f"CREATE PUBLICATION orders FOR TABLE {TABLE}"
         )
 
     def insert(self, first: int, rows: int) -> None:
