@@ -28,9 +28,9 @@ from holdfast.functions.operator import Timers
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import OperatorTarget, Program, SourceOrigin
 from holdfast.ids import ProcessId, Role
-from holdfast.jobmaster.cluster import LevelRun, StartProcess
+from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
 from holdfast.jobmaster.identity import identities
-from holdfast.jobmaster.start import Gateway, Place
+from holdfast.jobmaster.start import ClusterContext, Gateway
 from holdfast.observe.known_metrics import OF_TASK_MANAGERS
 from holdfast.protocol.streams import Sent
 from holdfast.protocol.taskmanager import (
@@ -47,7 +47,7 @@ from holdfast.protocol.taskmanager import (
 from holdfast.sinks.staging import StagedParquet, encode
 from holdfast.storage import names
 from holdfast.storage.store import ObjectInfo
-from holdfast.taskmanager.remote import Call
+from holdfast.taskmanager.remote import CallBody
 
 T = TypeVar("T")
 
@@ -113,10 +113,10 @@ class Wire:
 
     def call(self, what: str, incarnation: int, arguments: Any, serve: Callable[[msgspec.Raw], T], kind: Any) -> T:
         """A call of the driver's to a stand-in."""
-        body = _encode(Call(incarnation, msgspec.Raw(_encode(arguments))))
+        body = _encode(CallBody(incarnation, msgspec.Raw(_encode(arguments))))
         self.note(what, len(body))
         with self.elsewhere():
-            answer = _encode(serve(_decode(body, type=Call).arguments))
+            answer = _encode(serve(_decode(body, type=CallBody).arguments))
         self.note(f"{what}, answer", len(answer))
         return _decode(answer, type=kind)  # type: ignore[no-any-return]
 
@@ -326,10 +326,10 @@ class StandInSender:
 
     def run(self, order: Order) -> Iterator[UnitResult]:
         wire = self._cluster.wire
-        body = _encode(Call(self._process.incarnation, msgspec.Raw(_encode(order))))
+        body = _encode(CallBody(self._process.incarnation, msgspec.Raw(_encode(order))))
         wire.note("order", len(body))
         with wire.elsewhere():
-            taken = _decode(_decode(body, type=Call).arguments, type=Order)
+            taken = _decode(_decode(body, type=CallBody).arguments, type=Order)
             results = [_encode(self._result(unit, taken)) for unit in taken.units]
         for result in results:
             wire.note("unit result", len(result))
@@ -366,11 +366,11 @@ class StandInCluster:
     residents: int
     program: Program
     store: DictStore
-    place: Place
+    place: ClusterContext
     job_master: Gateway
     wire: Wire = field(default_factory=Wire)
     heartbeats: bool = False
-    _processes: dict[ProcessId, tuple[StartProcess, Any]] = field(default_factory=dict)
+    _processes: dict[ProcessId, tuple[ProcessStarter, Any]] = field(default_factory=dict)
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "stand-ins"))
     _earlier: dict[int, list[str]] = field(default_factory=dict)
 
@@ -387,7 +387,7 @@ class StandInCluster:
     def check(self) -> None:
         """Stand-ins are always there."""
 
-    def start(self, start: StartProcess) -> None:
+    def start(self, start: ProcessStarter) -> None:
         process = start.process
         kind = StandInTaskManager if process.role is Role.TASK_MANAGER else StandInSender
         self._processes[process] = (start, kind(self, process))

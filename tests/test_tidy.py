@@ -344,6 +344,16 @@ def test_the_rooms_still_to_do_are_rooms_that_have_something_to_do():
     assert found >= OPENINGS_TO_DO, f"clean now, take them off OPENINGS_TO_DO: {sorted(OPENINGS_TO_DO - found)}"
 
 
+def test_a_public_class_name_means_one_class():
+    places: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(where(path, node.lineno))
+    doubles = [f"{name}: {', '.join(at)}" for name, at in sorted(places.items()) if len(at) > 1]
+    assert not doubles, "name each class for what it alone is:\n" + "\n".join(doubles)
+
+
 def test_tests_wait_for_conditions_and_never_just_sleep():
     wrong = []
     for path in python_files("tests"):

@@ -66,10 +66,10 @@ class Scenario:
                 if "base" in named:
                     groups = {sink: parse_groups(named[sink]) for sink in named if sink not in ("base", "objects")}
                     base = ev.BaseRecord(JournalNumber(int(named["base"])), names(named, "objects"), groups)
-                return ev.Started(self.now, self.now, base)
+                return ev.CoordinatorStarted(self.now, self.now, base)
             case "tick":
                 self.now += float(plain[0])
-                return ev.Tick(self.now, self.now)
+                return ev.CoordinatorTick(self.now, self.now)
             case "deploy":
                 live = {int(tm): Incarnation(int(number)) for tm, number in (word.split(":") for word in plain)}
                 return ev.TaskManagersChanged(RunNumber(int(named["run"])), live)
@@ -85,7 +85,7 @@ class Scenario:
                 )
                 staged = {sink: [one.encode() for one in each.split(",")] for sink, each in named.items()}
                 position = ev.Position(batch, {"source": {"split": batch}})
-                return ev.BatchCommitted(BatchNumber(batch), position, "idle" not in plain, staged, refusals)
+                return ev.CommitAcknowledged(BatchNumber(batch), position, "idle" not in plain, staged, refusals)
             case "request":
                 return ev.TriggerRequested(plain[0])
             case "close":

@@ -116,7 +116,7 @@ class World:
         self.needed: dict[int, set[str]] = {}
         self.sent: int | None = None
         started = ev.BaseRecord(JournalNumber(base), record.objects(), groups) if base and record else None
-        self.tell(ev.Started(self.now, self.now, started))
+        self.tell(ev.CoordinatorStarted(self.now, self.now, started))
         self.restore(base)
         self.at(0.1, self.tick)
 
@@ -140,7 +140,7 @@ class World:
 
     def tick(self) -> None:
         self.at(0.4, self.tick)
-        self.tell(ev.Tick(self.now, self.now))
+        self.tell(ev.CoordinatorTick(self.now, self.now))
         dice = self.random.random()
         if dice < 0.1 and self.running and self.task_managers and not self.stopped:
             self.materialize(self.random.choice(list(self.task_managers.values())))
@@ -184,7 +184,7 @@ class World:
                 committables[sink] = [one]
         position = ev.Position(self.batch, {"source": {"split": self.offset}})
         self.refusals = self.refuse()
-        event = ev.BatchCommitted(BatchNumber(self.batch), position, progress, committables, self.refusals)
+        event = ev.CommitAcknowledged(BatchNumber(self.batch), position, progress, committables, self.refusals)
         self.tell(event)
         if self.fault():
             self.tell(event)

@@ -35,7 +35,7 @@ class Driver:
         self.planning_stands = False
         self.gathers = 0
         self.records: list[ev.StoreAndRecord] = []
-        self.tell(ev.Started(0.0, 0.0, None))
+        self.tell(ev.CoordinatorStarted(0.0, 0.0, None))
         self.tell(ev.TaskManagersChanged(RunNumber(1), {}))
 
     def tell(self, event: ev.Event) -> None:
@@ -61,11 +61,11 @@ class Driver:
 
     def wait(self, seconds: float) -> None:
         self.now_s += seconds
-        self.tell(ev.Tick(self.now_s, self.now_s))
+        self.tell(ev.CoordinatorTick(self.now_s, self.now_s))
 
     def commit(self, batch: int) -> None:
         committables = {"out": [piece(batch, task) for task in range(TASKS)]}
-        self.tell(ev.BatchCommitted(BatchNumber(batch), ev.Position(batch, {}), True, committables))
+        self.tell(ev.CommitAcknowledged(BatchNumber(batch), ev.Position(batch, {}), True, committables))
 
     def checkpoint(self) -> list[bytes]:
         """Cut; what the record holds of the sink, from wherever it is stored."""

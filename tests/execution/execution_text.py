@@ -58,7 +58,7 @@ class Scenario:
                 wanted = {Role.TASK_MANAGER: int(plain[0]), Role.SENDER: int(named.get("senders", "0"))}
                 return [ev.Started(self.now_s, wanted, base)]
             case "senders-wanted":
-                return [ev.Wanted(Role.SENDER, int(plain[0]))]
+                return [ev.ProcessesWanted(Role.SENDER, int(plain[0]))]
             case "tick":
                 self.now_s += float(plain[0])
                 return [ev.Tick(self.now_s)]
@@ -146,7 +146,7 @@ def show(command: ev.Command) -> str:
             return f"Deploy run={command.run} base={command.base} live={to(command.live)}{why}"
         case ev.AnnounceDeployed():
             return f"AnnounceDeployed run={command.run} live={to(command.live)}"
-        case ev.Plan():
+        case ev.PlanBatch():
             paused = f" paused by {', '.join(sorted(command.paused_by))}" if command.paused_by else ""
             return f"Plan{paused}"
         case ev.RunBatch():

@@ -3,8 +3,8 @@
 import random
 
 from holdfast.execution.units import (
+    AcceptOutcome,
     AnswerEnded,
-    Count,
     Event,
     Give,
     GiveUp,
@@ -12,7 +12,7 @@ from holdfast.execution.units import (
     LevelDone,
     LevelFailed,
     LevelLeft,
-    SenderLost,
+    SenderEnded,
     SenderServes,
     SendersWanted,
     UnitReported,
@@ -50,7 +50,7 @@ class History:
                 self.orders.append((command, list(command.units), self.level))
             elif isinstance(command, GiveUp):
                 self.given_up.append(command.sender)
-            elif isinstance(command, Count):
+            elif isinstance(command, AcceptOutcome):
                 self.counted.append(command.unit)
             self.failed |= isinstance(command, LevelFailed)
             self.over |= isinstance(command, LevelDone | LevelFailed)
@@ -67,9 +67,9 @@ class History:
             gone = self.given_up.pop()
             if self.alive.get(gone.number) == gone:
                 del self.alive[gone.number]
-            self.tell(SenderLost(gone, "given up"))
+            self.tell(SenderEnded(gone, "given up"))
         elif self.alive and self.rng.random() < 0.15:
-            self.tell(SenderLost(self.alive.pop(self.rng.choice(list(self.alive))), "killed"))
+            self.tell(SenderEnded(self.alive.pop(self.rng.choice(list(self.alive))), "killed"))
         elif self.orders:
             self.report(*self.rng.choice(self.orders))
 

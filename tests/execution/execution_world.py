@@ -19,7 +19,7 @@ from holdfast.ids import BatchNumber, JournalNumber, ProcessId, Role, RunNumber
 from holdfast.settings import FailoverConfig
 
 PASSING = [errors.StorageError, errors.StaleCall, errors.RowsNeeded, errors.HoldfastError]
-WORK = (ev.Deploy, ev.Plan, ev.RunBatch, ev.Commit, ev.Undo, ev.Finish)
+WORK = (ev.Deploy, ev.PlanBatch, ev.RunBatch, ev.Commit, ev.Undo, ev.Finish)
 REPEATED = (ev.Registered, ev.Lost, ev.Unreachable, ev.CallEnded, ev.Deployed, ev.DeployFailed, ev.BatchProcessed)
 REPEATED += (ev.BatchFailed, ev.BatchCommitted, ev.CommitFailed, ev.Undone, ev.UndoFailed)
 """Events that name what they are about, so that a late repetition must change nothing."""
@@ -210,7 +210,7 @@ class World:
                 self.attempts[command.batch] += isinstance(command, ev.RunBatch)
                 assert self.attempts[command.batch] <= self.config.batch_attempts, f"{command} once more"
                 self.work(command)
-            case ev.Plan():
+            case ev.PlanBatch():
                 self.later(self.random.uniform(0.0, 0.3), lambda: self.plan(command))
             case ev.Interrupt():
                 self.later(self.random.uniform(0.0, 0.3), lambda working=self.working: self.interrupt(working))  # type: ignore[misc]
@@ -259,11 +259,11 @@ class World:
     def interrupt(self, working: ev.Command | None) -> None:
         if working is not self.working or self.hung:
             return
-        if isinstance(working, ev.Plan | ev.Finish):
+        if isinstance(working, ev.PlanBatch | ev.Finish):
             self.working = None
             self.tell(ev.Interrupted())
 
-    def plan(self, command: ev.Plan) -> None:
+    def plan(self, command: ev.PlanBatch) -> None:
         if self.working is not command or command.paused_by:
             return
         self.working = None

@@ -13,7 +13,7 @@ from holdfast.execution import machine as rules
 from holdfast.execution import processes
 from holdfast.execution.calls import Calls
 from holdfast.execution.machine import Machine
-from holdfast.execution.processes import Process, Processes
+from holdfast.execution.processes import Process, ProcessTable
 from holdfast.ids import RunNumber
 
 SEEDS = 60
@@ -24,13 +24,13 @@ def _counts_no_restarts() -> AbstractContextManager[Any]:
 
 
 def _counts_no_losses() -> AbstractContextManager[Any]:
-    before = Processes.lost
+    before = ProcessTable.lost
 
-    def lost(self: Processes, process: Process, now_s: float) -> float:
+    def lost(self: ProcessTable, process: Process, now_s: float) -> float:
         process.lost_s.clear()
         return before(self, process, now_s)
 
-    return mock.patch.object(Processes, "lost", lost)
+    return mock.patch.object(ProcessTable, "lost", lost)
 
 
 def _never_waits() -> AbstractContextManager[Any]:
@@ -38,15 +38,15 @@ def _never_waits() -> AbstractContextManager[Any]:
 
 
 def _forgets_every_loss_at_a_checkpoint() -> AbstractContextManager[Any]:
-    def proved(self: Processes) -> None:
+    def proved(self: ProcessTable) -> None:
         for each in self:
             each.streak = 0
 
-    return mock.patch.object(Processes, "proved", proved)
+    return mock.patch.object(ProcessTable, "proved", proved)
 
 
 def _believes_late_losses() -> AbstractContextManager[Any]:
-    return mock.patch.object(Processes, "of", lambda self, process: self._processes[process.role, process.number])
+    return mock.patch.object(ProcessTable, "of", lambda self, process: self._processes[process.role, process.number])
 
 
 def _commits_beside_a_loss() -> AbstractContextManager[Any]:

@@ -12,11 +12,11 @@ from holdfast.execution.units import (
     CANCEL_S_MAX,
     LOSSES_MAX,
     STARTS_MAX,
+    AcceptOutcome,
     AnswerBroke,
     AnswerEnded,
-    Cancel,
+    CancelOrder,
     Command,
-    Count,
     Give,
     GiveUp,
     LevelBegun,
@@ -24,13 +24,13 @@ from holdfast.execution.units import (
     LevelFailed,
     LevelLeft,
     RunInSpark,
-    SenderLost,
+    SenderEnded,
     SenderServes,
     SendersWanted,
     StartSenders,
-    Tick,
     UnitReported,
     Units,
+    UnitsTick,
 )
 
 
@@ -48,9 +48,9 @@ def given(commands: list[Command]) -> list[Give]:
 def test_units_are_divided_among_all_senders_and_the_level_is_done_with_the_last_report():
     units = serving(2)
     assert units.handle(LevelBegun((0, 1, 2))) == [Give(sender(0), 1, (0, 2)), Give(sender(1), 2, (1,))]
-    assert units.handle(UnitReported(sender(0), 1, 0)) == [Count(0)]
-    assert units.handle(UnitReported(sender(1), 2, 1)) == [Count(1)]
-    assert units.handle(UnitReported(sender(0), 1, 2)) == [Count(2), LevelDone()]
+    assert units.handle(UnitReported(sender(0), 1, 0)) == [AcceptOutcome(0)]
+    assert units.handle(UnitReported(sender(1), 2, 1)) == [AcceptOutcome(1)]
+    assert units.handle(UnitReported(sender(0), 1, 2)) == [AcceptOutcome(2), LevelDone()]
 
 
 def test_a_sender_takes_the_next_level_while_its_last_answer_is_still_ending():
@@ -60,7 +60,7 @@ def test_a_sender_takes_the_next_level_while_its_last_answer_is_still_ending():
     assert units.handle(LevelLeft(0.0)) == []
     assert units.handle(LevelBegun((0,))) == [Give(sender(0), 2, (0,))]
     assert units.handle(AnswerEnded(sender(0), 1)) == []
-    assert units.handle(UnitReported(sender(0), 2, 0)) == [Count(0), LevelDone()]
+    assert units.handle(UnitReported(sender(0), 2, 0)) == [AcceptOutcome(0), LevelDone()]
 
 
 def test_units_wait_for_a_sender_that_is_being_started():
@@ -75,31 +75,31 @@ def test_the_death_of_a_sender_gives_what_it_had_not_reported_to_another_one_und
     units.handle(UnitReported(sender(0), 1, 0))
     units.handle(UnitReported(sender(1), 2, 1))
     units.handle(UnitReported(sender(1), 2, 3))
-    assert units.handle(SenderLost(sender(0), "killed")) == [Give(sender(1), 3, (2,))]
-    assert units.handle(UnitReported(sender(1), 3, 2)) == [Count(2), LevelDone()]
+    assert units.handle(SenderEnded(sender(0), "killed")) == [Give(sender(1), 3, (2,))]
+    assert units.handle(UnitReported(sender(1), 3, 2)) == [AcceptOutcome(2), LevelDone()]
 
 
 def test_a_sender_that_was_given_up_and_wakes_changes_nothing():
     units = serving(2)
     units.handle(LevelBegun((0, 1)))
-    units.handle(SenderLost(sender(0), "silent"))
+    units.handle(SenderEnded(sender(0), "silent"))
     units.handle(UnitReported(sender(1), 2, 1))
     assert units.handle(UnitReported(sender(0), 1, 0)) == []
     assert units.handle(AnswerEnded(sender(0), 1)) == []
-    assert units.handle(UnitReported(sender(1), 3, 0)) == [Count(0), LevelDone()]
+    assert units.handle(UnitReported(sender(1), 3, 0)) == [AcceptOutcome(0), LevelDone()]
 
 
 def test_a_report_that_comes_twice_counts_once():
     units = serving(1)
     units.handle(LevelBegun((0, 1)))
-    assert units.handle(UnitReported(sender(0), 1, 0)) == [Count(0)]
+    assert units.handle(UnitReported(sender(0), 1, 0)) == [AcceptOutcome(0)]
     assert units.handle(UnitReported(sender(0), 1, 0)) == []
 
 
 def test_a_report_about_an_earlier_level_counts_for_no_later_one():
     units = serving(1)
     units.handle(LevelBegun((0,)))
-    assert units.handle(LevelLeft(0.0)) == [Cancel(sender(0), 1)]
+    assert units.handle(LevelLeft(0.0)) == [CancelOrder(sender(0), 1)]
     assert units.handle(LevelBegun((0,))) == [], "the sender works on the cancelled order"
     assert units.handle(UnitReported(sender(0), 1, 0)) == []
     assert units.handle(AnswerEnded(sender(0), 1)) == [Give(sender(0), 2, (0,))]
@@ -110,10 +110,10 @@ def test_a_sender_that_goes_on_with_what_was_cancelled_is_given_up_after_a_while
     units.handle(LevelBegun((0,)))
     units.handle(LevelLeft(10.0))
     units.handle(LevelBegun((0,)))
-    assert units.handle(Tick(10.0 + CANCEL_S_MAX)) == []
-    [given_up] = units.handle(Tick(10.1 + CANCEL_S_MAX))
+    assert units.handle(UnitsTick(10.0 + CANCEL_S_MAX)) == []
+    [given_up] = units.handle(UnitsTick(10.1 + CANCEL_S_MAX))
     assert isinstance(given_up, GiveUp)
-    assert units.handle(SenderLost(sender(0), "killed")) == []
+    assert units.handle(SenderEnded(sender(0), "killed")) == []
     assert units.handle(SenderServes(sender(0, 2))) == [Give(sender(0, 2), 2, (0,))]
 
 
@@ -139,7 +139,7 @@ def test_a_unit_that_ends_one_sender_after_the_other_fails_the_level_and_spares_
     for attempt in range(1, LOSSES_MAX + 1):
         process = sender(0, attempt)
         assert given(units.handle(SenderServes(process))) == [Give(process, attempt, (0, 1))]
-        commands = units.handle(SenderLost(process, "killed"))
+        commands = units.handle(SenderEnded(process, "killed"))
         failed = [command.reason for command in commands if isinstance(command, LevelFailed)]
         assert bool(failed) == (attempt == LOSSES_MAX)
     assert failed == [f"unit 0 was being worked on by {LOSSES_MAX} senders that ended; last: killed"]
@@ -149,8 +149,8 @@ def test_where_no_sender_can_be_started_units_go_as_a_short_spark_job():
     units = Units(1)
     units.handle(LevelBegun((0, 1)))
     for incarnation in range(1, STARTS_MAX):
-        assert units.handle(SenderLost(sender(0, incarnation), "no port")) == []
-    last = units.handle(SenderLost(sender(0, STARTS_MAX), "no port"))
+        assert units.handle(SenderEnded(sender(0, incarnation), "no port")) == []
+    last = units.handle(SenderEnded(sender(0, STARTS_MAX), "no port"))
     assert last == [StartSenders(0), RunInSpark((0, 1)), LevelDone()]
     units.handle(LevelLeft(0.0))
     assert units.handle(LevelBegun((5,))) == [RunInSpark((5,)), LevelDone()]
@@ -163,9 +163,9 @@ def test_a_sender_whose_slot_is_needed_leaves_its_units_to_the_others():
     assert commands[0] == StartSenders(1)
     assert [command.sender for command in commands if isinstance(command, GiveUp)] == [sender(1)]
     units.handle(UnitReported(sender(0), 1, 0))
-    units.handle(SenderLost(sender(1), "ended"))
+    units.handle(SenderEnded(sender(1), "ended"))
     units.handle(AnswerEnded(sender(0), 1))
-    assert units.handle(UnitReported(sender(0), 3, 1)) == [Count(1), LevelDone()]
+    assert units.handle(UnitReported(sender(0), 3, 1)) == [AcceptOutcome(1), LevelDone()]
     assert units.handle(SendersWanted(2)) == [StartSenders(2)]
 
 

@@ -12,7 +12,7 @@ import pytest
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorInput, OperatorResult
 from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec
 from holdfast.functions.process.states import AggregatingState, ListState, MapState, ReducingState, ValueState
-from holdfast.functions.process.sweeping import ROUNDS, ROWS_MAX, Pace
+from holdfast.functions.process.sweeping import ROUNDS, ROWS_MAX, SweepPace
 from holdfast.settings import HashMapState, RocksDBState
 from holdfast.state.backends import tables_of
 
@@ -389,7 +389,7 @@ def test_values_written_before_their_state_had_a_time_to_live_begin_it_when_they
 
 def test_a_round_takes_its_time_whatever_batches_come() -> None:
     for size, step_us in ((10_000, 1000), (10_000, 70_000), (5_000_000, 100_000), (3, 1000)):
-        pace, looked, now_us = Pace(40_000_000), 0, 0
+        pace, looked, now_us = SweepPace(40_000_000), 0, 0
         while looked < size:
             rows = pace.rows(size, now_us)
             assert rows <= ROWS_MAX

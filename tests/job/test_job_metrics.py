@@ -15,7 +15,7 @@ from holdfast.errors import JobRefused, SettingsError
 from holdfast.journal.fence import journal_numbers
 from holdfast.metrics import Histogram, quantile
 from holdfast.observe.known_metrics import KNOWN, OF_TASK_MANAGERS
-from holdfast.observe.metrics import Subtask, TaskManagerMetrics, picture
+from holdfast.observe.metrics import SubtaskId, TaskManagerMetrics, picture
 from holdfast.query import Query
 from holdfast.testing import start
 from holdfast.testing.local import LocalCluster
@@ -58,7 +58,7 @@ def test_what_a_subtask_reports_is_found_by_operator_and_subtask_even_with_dots_
     metrics.update(0, report(1, **{"stateCacheHitRatio.per.key.0": 0.5}))
     metrics.update(1, report(2, **{"stateCacheHitRatio.per.key.1": 1.0}))
     found = picture(metrics.reports())
-    assert found.by_subtask["stateCacheHitRatio"] == {Subtask("per.key", 0): 0.5, Subtask("per.key", 1): 1.0}
+    assert found.by_subtask["stateCacheHitRatio"] == {SubtaskId("per.key", 0): 0.5, SubtaskId("per.key", 1): 1.0}
     assert found.values["stateCacheHitRatio"] == 0.75
 
 

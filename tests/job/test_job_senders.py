@@ -14,7 +14,7 @@ from holdfast.execution import events
 from holdfast.graph.build import build_program
 from holdfast.graph.plan import Unit
 from holdfast.ids import ProcessId, Role
-from holdfast.jobmaster.cluster import LevelRun, StartProcess
+from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
 from holdfast.jobmaster.senders import Senders
 from holdfast.protocol.taskmanager import ExchangeRoutes, Registration
 from waiting import until
@@ -41,11 +41,11 @@ class Slots:
 
     def __init__(self) -> None:
         self.fit = 2
-        self.started: list[StartProcess] = []
+        self.started: list[ProcessStarter] = []
         self.ended: list[ProcessId] = []
         self.in_spark: list[list[int]] = []
 
-    def start(self, start: StartProcess) -> None:
+    def start(self, start: ProcessStarter) -> None:
         self.started.append(start)
 
     def end(self, process: ProcessId) -> None:
@@ -74,7 +74,7 @@ class Starter:
     def tell(self, event: events.Event) -> None:
         if isinstance(event, events.Lost) and self._there.get(event.process.number) == event.process:
             del self._there[event.process.number]
-        if isinstance(event, events.Wanted):
+        if isinstance(event, events.ProcessesWanted):
             self._wanted = event.count
         for number in set(range(self._wanted)) - self._there.keys():
             self._incarnation += 1
@@ -95,7 +95,7 @@ def senders_on(cluster: Any) -> Senders:
     program = build_program(job.declared, lambda fn, schema: schema, None)
     starter = Starter()
     starter.senders = Senders(cluster, program, ManualClock(), starter.tell, 30.0)
-    starter.tell(events.Wanted(Role.SENDER, cluster.residents))
+    starter.tell(events.ProcessesWanted(Role.SENDER, cluster.residents))
     until(lambda: len(cluster.started) == cluster.residents, "the start of all senders")
     return starter.senders
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from holdfast.clock import ManualClock
 from holdfast.ids import ProcessId, Role
-from holdfast.jobmaster.cluster import StartProcess
+from holdfast.jobmaster.cluster import ProcessStarter
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.protocol.taskmanager import Registration
 
@@ -17,9 +17,9 @@ class NotingCluster:
     heartbeats = False
 
     def __init__(self) -> None:
-        self.started: list[StartProcess] = []
+        self.started: list[ProcessStarter] = []
 
-    def start(self, start: StartProcess) -> None:
+    def start(self, start: ProcessStarter) -> None:
         self.started.append(start)
 
     def gateway(self, route: object) -> Any:

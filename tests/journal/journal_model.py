@@ -23,7 +23,7 @@ from holdfast.checkpoint.events import Group, Publish
 from holdfast.checkpoint.publication import Publication
 from holdfast.ids import JournalNumber
 from holdfast.journal import rules
-from holdfast.journal.cleanup import Survey, plan_cleanup
+from holdfast.journal.cleanup import StorageSurvey, plan_cleanup
 from holdfast.journal.records import CheckpointRecord
 from holdfast.storage.store import ObjectInfo
 
@@ -258,9 +258,9 @@ class Model:
         assert master.sent is not None
         takeover = master.sent.kind == "takeover"
         outcome = rules.outcome(master.sent, dict(world.records).get(master.number))  # type: ignore[arg-type]
-        if outcome is rules.Outcome.WRITTEN:
+        if outcome is rules.PutOutcome.WRITTEN:
             return f"finds its own {master.number}", self._written(world, index, master)
-        if outcome is rules.Outcome.ABSENT:
+        if outcome is rules.PutOutcome.ABSENT:
             again = master._replace(phase=master.phase.replace("read", "put"))
             return f"finds {master.number} absent", put_master(world, index, again)
         after = self._over_again(master) if takeover else STOPPED
@@ -440,7 +440,7 @@ def plan_of(
     by_name = {_name(thing): thing for thing in things}
     if weakness is Weakness.CLEANS_UP_ALL_EPOCHS:
         epoch = 10**6
-    plan = plan_cleanup(Survey(epoch, needed, older, [ObjectInfo(name, 1, 0.0) for name in by_name]))
+    plan = plan_cleanup(StorageSurvey(epoch, needed, older, [ObjectInfo(name, 1, 0.0) for name in by_name]))
     return frozenset(by_name[info.name] for info in plan.deleted), frozenset(int(number) for number in plan.expired)
 
 

@@ -8,7 +8,7 @@ from journal_kit import Steered, advance, checkpoint, fresh_store, numbers, star
 from holdfast.errors import CorruptObject, StorageError
 from holdfast.journal.cleanup import (
     CleanupPlan,
-    Survey,
+    StorageSurvey,
     carry_out,
     needed_objects,
     plan_cleanup,
@@ -107,7 +107,7 @@ def test_a_plan_alone_deletes_nothing_and_can_be_read() -> None:
 
 def test_nothing_is_deleted_of_the_living_epoch_or_a_later_one() -> None:
     listing = [ObjectInfo(names.changelog_object(epoch, 1), 1, 0.0) for epoch in (3, 4, 5, 6)]
-    plan = plan_cleanup(Survey(4, frozenset(), {}, listing))
+    plan = plan_cleanup(StorageSurvey(4, frozenset(), {}, listing))
     assert [info.name for info in plan.deleted] == [listing[0].name]
 
 
@@ -117,7 +117,7 @@ def test_the_oldest_epoch_goes_first_and_within_it_the_oldest_object() -> None:
         ObjectInfo(names.changelog_object(2, 1), 1, 20.0),
         ObjectInfo(names.source_chunk(1), 1, 30.0),
     ]
-    plan = plan_cleanup(Survey(4, frozenset(), {}, listing))
+    plan = plan_cleanup(StorageSurvey(4, frozenset(), {}, listing))
     assert [info.modified_s for info in plan.deleted] == [30.0, 10.0, 20.0]
 
 

@@ -10,7 +10,7 @@ from kills_pipelines import Shape, check
 
 from holdfast import failpoints
 from holdfast.exchange.task import UnitResult
-from holdfast.jobmaster.cluster import LevelRun, StartProcess
+from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
 from holdfast.protocol.taskmanager import Registration
 from holdfast.testing.local import LocalCluster
 
@@ -87,7 +87,7 @@ class RetryingCluster(LocalCluster):
 
     refused = 0
 
-    def start(self, start: StartProcess) -> None:
+    def start(self, start: ProcessStarter) -> None:
         super().start(start)
         again = self._gateway.register(Registration(start.process, "in process", "again"))
         RetryingCluster.refused += not again

@@ -22,8 +22,8 @@ from holdfast.exchange.task import UnitResult, run_unit
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import Program
 from holdfast.ids import ProcessId, Role
-from holdfast.jobmaster.cluster import LevelRun, StartProcess
-from holdfast.jobmaster.start import Gateway, Place, task_manager_settings
+from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
+from holdfast.jobmaster.start import ClusterContext, Gateway, task_manager_settings
 from holdfast.protocol.taskmanager import ExchangeRoute, ExchangeRoutes
 from holdfast.settings import TaskManagerConfig
 from holdfast.storage.retrying import RetryingStore
@@ -225,7 +225,7 @@ class RemoteJobMaster:
 @dataclass
 class Hosted:
     process: Process
-    start: StartProcess
+    start: ProcessStarter
     served: TaskManager | ResidentSender
     remote: RemoteTaskManager | RemoteSender
 
@@ -237,7 +237,7 @@ class SimulatedCluster:
     network: Network
     program: Program
     store: ObjectStore
-    place: Place
+    place: ClusterContext
     job_master: Gateway
     clock: Clock
     config: TaskManagerConfig
@@ -256,10 +256,10 @@ class SimulatedCluster:
 
     # --- TaskManagers -------------------------------------------------------------------------------------------------
 
-    def start(self, start: StartProcess) -> None:
+    def start(self, start: ProcessStarter) -> None:
         self.network.runtime.later(self.network.rng.uniform(0.0, 0.3), partial(self._launch, start))
 
-    def _launch(self, start: StartProcess) -> None:
+    def _launch(self, start: ProcessStarter) -> None:
         if not self.master.alive:
             return
         runtime = self.network.runtime
@@ -268,7 +268,7 @@ class SimulatedCluster:
         process.on_death.append(partial(self._ended, process, start))
         runtime.spawn(partial(self._main, process, start), "main", process)
 
-    def _main(self, process: Process, start: StartProcess) -> None:
+    def _main(self, process: Process, start: ProcessStarter) -> None:
         settings = msgspec.structs.replace(
             task_manager_settings(self.place, self.config, self.store.url),
             process=start.process,
@@ -289,7 +289,7 @@ class SimulatedCluster:
         self.network.runtime.sleep(self.network.rng.uniform(0.0, 1.0))
         process.kill()
 
-    def _sender(self, process: Process, start: StartProcess) -> Hosted:
+    def _sender(self, process: Process, start: ProcessStarter) -> Hosted:
         sender = ResidentSender(self.program, RetryingStore(self.store), self)
         return Hosted(process, start, sender, RemoteSender(self.network, process, sender))
 
@@ -298,7 +298,7 @@ class SimulatedCluster:
         task_managers = {id_.number: each.remote for id_, each in self.hosted.items() if id_.role is Role.TASK_MANAGER}
         return LocalLinks(routes, task_managers)  # type: ignore[arg-type]
 
-    def _ended(self, process: Process, start: StartProcess) -> None:
+    def _ended(self, process: Process, start: ProcessStarter) -> None:
         self.hosted.pop(start.process, None)
         if self.master.alive:
             ended = partial(start.ended, start.process, f"{process.name} ended")

@@ -80,8 +80,8 @@ def _truncates_before_a_checkpoint_uses_the_base() -> AbstractContextManager[Any
 
 
 def _believes_a_refusal() -> AbstractContextManager[Any]:
-    def read_back(store: Any, number: int, own: Any) -> rules.Outcome:
-        return rules.Outcome.TAKEN
+    def read_back(store: Any, number: int, own: Any) -> rules.PutOutcome:
+        return rules.PutOutcome.TAKEN
 
     return mock.patch("holdfast.journal.fence._read_back", read_back)
 

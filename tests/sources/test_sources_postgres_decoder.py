@@ -11,8 +11,8 @@ from sources_postgres_kit import UNCHANGED, Change, begin, commit, delete, inser
 
 from holdfast.errors import JobRefused
 from holdfast.sources.postgres import pgoutput
-from holdfast.sources.postgres.columns import Column, TableColumns, arrow_type, typed
-from holdfast.sources.postgres.pgoutput import SEQUENCE, Scan, Transaction
+from holdfast.sources.postgres.columns import PublishedColumn, TableColumns, arrow_type, typed
+from holdfast.sources.postgres.pgoutput import SEQUENCE, PartialTransaction, Scan
 
 REAL = [
     b'B\x00\x00\x00\x00\x04\x15\x85\x80\x00\x03\x04\x01Q\xd3\xd7"\x00\x00\x02\xd5',
@@ -27,7 +27,10 @@ REAL_RELATION = (
 """Messages that PostgreSQL 15 sent for an insert."""
 
 INT, STRING = 23, 25
-TABLE = TableColumns("public.t", (Column("id", INT, -1, True), Column("v", STRING, -1), Column("w", STRING, -1)))
+TABLE = TableColumns(
+    "public.t",
+    (PublishedColumn("id", INT, -1, True), PublishedColumn("v", STRING, -1), PublishedColumn("w", STRING, -1)),
+)
 RELATION = pgoutput.relation(
     relation(7, "public.t", [("id", INT, -1, True), ("v", STRING, -1, True), ("w", STRING, -1, True)])
 )
@@ -40,7 +43,7 @@ def test_messages_of_a_real_server_are_decoded():
         [("id", 23), ("v", 25), ("n", 1700), ("w", 1184)],
     )
     table = TableColumns(
-        found.name, tuple(Column(c.name, c.type_oid, c.modifier, c.name == "id") for c in found.columns)
+        found.name, tuple(PublishedColumn(c.name, c.type_oid, c.modifier, c.name == "id") for c in found.columns)
     )
     scan = Scan(REAL, None)
     rows = pgoutput.decode(scan, found, table).rows.to_pylist()
@@ -100,8 +103,8 @@ def test_any_changes_are_decoded_as_a_plain_decoder_does_however_they_are_divide
 
 def test_a_piece_that_ends_inside_a_transaction_tells_its_number_of_changes():
     scan = Scan([begin(5, 50), insert(7, ["1", None, None]), insert(7, ["2", None, None])], None)
-    assert scan.open == Transaction(5, 50, 0, 2)
-    assert Scan([insert(7, ["3", None, None])], scan.open).open == Transaction(5, 50, 0, 3)
+    assert scan.open == PartialTransaction(5, 50, 0, 2)
+    assert Scan([insert(7, ["3", None, None])], scan.open).open == PartialTransaction(5, 50, 0, 3)
     assert Scan([commit(50, 60)], scan.open).open is None
 
 
@@ -145,11 +148,11 @@ def test_a_changed_key_under_the_default_identity_is_a_delete_and_an_insert():
     ],
 )
 def test_types_have_their_arrow_types_and_those_without_are_text(oid, modifier, text, value):
-    found = typed("public.t", Column("c", oid, modifier), pa.array([text, None]))
+    found = typed("public.t", PublishedColumn("c", oid, modifier), pa.array([text, None]))
     assert found.type == arrow_type(oid, modifier)
     assert found.to_pylist() == [value, None]
 
 
 def test_a_value_without_a_place_in_arrow_is_refused_with_its_column():
     with pytest.raises(JobRefused, match=r"public.t, column 'c'.*infinity.*text_columns"):
-        typed("public.t", Column("c", 1114, -1), pa.array(["infinity"]))
+        typed("public.t", PublishedColumn("c", 1114, -1), pa.array(["infinity"]))

@@ -14,7 +14,7 @@ from holdfast.errors import CheckpointFailed, HoldfastError
 from holdfast.state import table as table_module
 from holdfast.state import unlogged
 from holdfast.state.base_rocksdb import RocksDBBase
-from holdfast.state.history import Segment
+from holdfast.state.history import UndoSegment
 from holdfast.state.table import StateTable
 
 KEY = pa.schema([("k", pa.int64())])
@@ -157,11 +157,11 @@ def test_of_batches_that_touch_the_same_rows_the_later_ones_are_not_gone_through
         for keys in batches:
             world.process(keys)
         waiting = world.table._unlogged.waiting(world.batch)
-        assert all(isinstance(each, Segment) for each in waiting)
+        assert all(isinstance(each, UndoSegment) for each in waiting)
         return [
             None if each.unseen is None else sorted(world.table.keys_of(each.unseen).column("k").to_pylist())
             for each in waiting
-            if isinstance(each, Segment)
+            if isinstance(each, UndoSegment)
         ]
 
     assert unseen([1, 2, 3], [1, 2], [2, 3], [3, 4], [4, 5]) == [None, [], [], [4], [5]]

@@ -5,7 +5,7 @@ from holdfast.errors import HoldfastError, StaleCall, StorageError
 from holdfast.functions.operator import COMBINED_INPUT
 from holdfast.protocol.streams import SentStream, Streams
 from holdfast.protocol.taskmanager import ExchangeTag, ProcessRequest
-from holdfast.taskmanager.buffers import KeptRows, SpillArea
+from holdfast.taskmanager.buffers import RowBuffer, SpillArea
 from holdfast.taskmanager.digest import Section, fold, of_sections
 from holdfast.taskmanager.inputs import Inputs
 from holdfast.taskmanager.outputs import Outputs
@@ -36,7 +36,7 @@ def request(*streams: SentStream, run: int = 1, batch: int = 5) -> ProcessReques
 
 def test_rows_past_the_memory_bound_go_to_local_files_and_come_back_in_order(tmp_path):
     area = SpillArea(2000, str(tmp_path))
-    kept = KeptRows(area)
+    kept = RowBuffer(area)
     batches = [rows(start) for start in range(0, 1000, 100)]
     for batch in batches:
         kept.append(batch)
@@ -48,7 +48,7 @@ def test_rows_past_the_memory_bound_go_to_local_files_and_come_back_in_order(tmp
 
 def test_dropping_gives_memory_back_and_deletes_the_file(tmp_path):
     area = SpillArea(1000, str(tmp_path))
-    kept = KeptRows(area)
+    kept = RowBuffer(area)
     for start in (0, 100, 200):
         kept.append(rows(start))
     reading = kept.batches()
@@ -61,14 +61,14 @@ def test_dropping_gives_memory_back_and_deletes_the_file(tmp_path):
 
 def test_closing_the_area_removes_its_folder(tmp_path):
     area = SpillArea(0, str(tmp_path))
-    KeptRows(area).append(rows(0))
+    RowBuffer(area).append(rows(0))
     area.close()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_local_disk_that_takes_nothing_is_named(tmp_path):
     area = SpillArea(0, str(tmp_path))
-    kept = KeptRows(area)
+    kept = RowBuffer(area)
     kept.append(rows(0))
     other = pa.record_batch({"m": ["not the schema of the file"]})
     with pytest.raises(StorageError, match="local_dir"):

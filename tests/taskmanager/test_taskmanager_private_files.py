@@ -11,7 +11,7 @@ import pytest
 import holdfast as hf
 from holdfast.recovery.local import open_copies
 from holdfast.state.backends import new_table
-from holdfast.taskmanager.buffers import KeptRows, SpillArea
+from holdfast.taskmanager.buffers import RowBuffer, SpillArea
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
@@ -34,7 +34,7 @@ def open_to_others(folder: Path) -> list[str]:
 
 def test_rows_that_are_spilled(local: Path) -> None:
     area = SpillArea(0, str(local))
-    kept = KeptRows(area)
+    kept = RowBuffer(area)
     kept.append(pa.record_batch([[1], [2]], schema=SCHEMA))
     (file,) = local.rglob("*.arrows")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -15,7 +15,7 @@ from holdfast.testing.scheduler import ManualScheduler
 from holdfast.testing.stores import Fault
 from holdfast.uploads.attempts import Upload
 from holdfast.uploads.hedging import EXTRA_REQUESTS_RATIO_MAX, TIMEOUT_S_MIN, Hedging
-from holdfast.uploads.janitor import AGAIN_S, FAILED_AGAIN_S, Janitor
+from holdfast.uploads.janitor import AGAIN_S, FAILED_AGAIN_S, DeletionQueue
 from holdfast.uploads.puts import Puts
 from holdfast.uploads.uploader import LOGS, SHARED
 
@@ -195,7 +195,7 @@ def test_hedging_spares_nearly_all_uploads_the_slowest_answers_and_stays_within_
     for policy in (RetryPolicy.fixed(timeout=None), HEDGING):
         scheduler = ManualScheduler(lambda lane: 4.0 if rng.random() < 0.01 else rng.uniform(0.2, 0.8))
         store = ObstoreStore("memory://", MemoryStore())
-        puts = Puts(policy, scheduler, Janitor(store))
+        puts = Puts(policy, scheduler, DeletionQueue(store))
         names = (f"object {number}" for number in itertools.count())
         took_s = []
         for _ in range(uploads):
@@ -210,7 +210,7 @@ def test_hedging_spares_nearly_all_uploads_the_slowest_answers_and_stays_within_
 
 def test_large_files_are_not_slow_for_taking_longer_than_pieces_of_logs():
     scheduler = ManualScheduler(lambda lane: 0.01 if lane == LOGS else 0.5)
-    puts = Puts(HEDGING, scheduler, Janitor(ObstoreStore("memory://", MemoryStore())))
+    puts = Puts(HEDGING, scheduler, DeletionQueue(ObstoreStore("memory://", MemoryStore())))
     names = (f"object {number}" for number in itertools.count())
     for lane, size_bytes in [(LOGS, 1_000_000)] * 200 + [(SHARED, 64_000_000)] * 10:
         scheduler.result(puts.put(lambda name: None, names.__next__, size_bytes, lane))

@@ -4,7 +4,7 @@ from obstore.store import MemoryStore
 
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.stores import Fault, FaultyStore
-from holdfast.uploads.janitor import Janitor
+from holdfast.uploads.janitor import DeletionQueue
 from holdfast.uploads.ownership import Ownership
 from holdfast.uploads.uploader import Uploader
 
@@ -36,7 +36,7 @@ def test_a_delete_that_failed_stays_queued_until_it_succeeds():
     inner = ObstoreStore("memory://", MemoryStore())
     inner.put("o", b"x")
     faults = [Fault.FAIL, None]
-    janitor = Janitor(FaultyStore(inner, lambda operation, name: faults.pop(0)))
+    janitor = DeletionQueue(FaultyStore(inner, lambda operation, name: faults.pop(0)))
     janitor.discard(["o"])
     janitor.sweep()
     assert janitor.queued() == 1
@@ -48,7 +48,7 @@ def test_a_delete_that_failed_stays_queued_until_it_succeeds():
 def test_a_delete_that_failed_when_a_deployment_ended_is_repeated_by_the_next_one():
     inner = ObstoreStore("memory://", MemoryStore())
     faults = [Fault.FAIL, None]
-    janitor = Janitor(FaultyStore(inner, lambda operation, name: faults.pop(0)))
+    janitor = DeletionQueue(FaultyStore(inner, lambda operation, name: faults.pop(0)))
     for left in (1, 0):
         uploader = Uploader(inner, 1, 1, janitor=janitor)
         name = uploader.put_shared(b"part")

@@ -166,7 +166,7 @@ def divides(batch: int, entry: Entry) -> bool:
     return any(each.batch_start <= batch < each.batch_stop - 1 for each in parts)
 
 
-class Wanted(NamedTuple):
+class RangePart(NamedTuple):
     """The part of a range that a cut needs."""
 
     range: Range
@@ -191,7 +191,7 @@ class Wanted(NamedTuple):
             yield piece if as_it_is else msgspec.structs.replace(piece, sqn_start=start, sqn_stop=stop)
 
 
-def wanted(ranges: Sequence[Range], from_sqn: int, up_to_batch: int) -> list[Wanted]:
+def wanted(ranges: Sequence[Range], from_sqn: int, up_to_batch: int) -> list[RangePart]:
     """List the parts of these ranges that a cut at that batch needs, from that SQN on."""
-    found = [Wanted(each, max(each.sqn_start, from_sqn), each.sqn_stop_at(up_to_batch)) for each in ranges]
+    found = [RangePart(each, max(each.sqn_start, from_sqn), each.sqn_stop_at(up_to_batch)) for each in ranges]
     return [each for each in found if each.sqn_start < each.sqn_stop]

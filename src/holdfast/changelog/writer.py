@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from holdfast.changelog.ranges import Deferred, DeferredChanges, Entry, Range, Skipped, Wanted, divides, wanted
+from holdfast.changelog.ranges import Deferred, DeferredChanges, Entry, Range, RangePart, Skipped, divides, wanted
 from holdfast.errors import CheckpointFailed, HoldfastError
 from holdfast.formats.blocks import Merge
 from holdfast.formats.handles import LogPiece
@@ -135,7 +135,7 @@ class ChangelogWriter:
         """
         return self.store(self.cut(up_to_batch, from_sqn))
 
-    def cut(self, up_to_batch: int, from_sqn: int | None = None) -> Sequence[Wanted]:
+    def cut(self, up_to_batch: int, from_sqn: int | None = None) -> Sequence[RangePart]:
         """Do the first half of `persist`, at once: fix the ranges that the cut needs, whatever comes after."""
         with self._lock:
             start = self._check(up_to_batch, from_sqn)
@@ -149,7 +149,7 @@ class ChangelogWriter:
                 each.range.asked = True
             return needed
 
-    def store(self, cut: Sequence[Wanted]) -> Future[list[LogPiece]]:
+    def store(self, cut: Sequence[RangePart]) -> Future[list[LogPiece]]:
         """Do the second half: collect the changes that wait elsewhere, while batches are appended, and upload them."""
         collected = self._collect()
         for each in collected:
@@ -385,7 +385,7 @@ def _with_gaps(entries: Sequence[Entry], skipped: Collection[int], cuts: Collect
     return kept
 
 
-def _combined(log: LogId, needed: Sequence[Wanted]) -> Future[list[LogPiece]]:
+def _combined(log: LogId, needed: Sequence[RangePart]) -> Future[list[LogPiece]]:
     """The pieces of all ranges in order once all are stored; or the first error."""
     combined: Future[list[LogPiece]] = Future()
     lock = threading.Lock()

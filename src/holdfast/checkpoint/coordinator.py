@@ -39,7 +39,7 @@ from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, 
 from holdfast.settings import CheckpointConfig
 
 
-class Phase(Enum):
+class CoordinatorPhase(Enum):
     DEPLOYING = "deploying"
     RUNNING = "running"
     FAILING = "failing"
@@ -50,7 +50,7 @@ class Coordinator:
 
     def __init__(self, config: CheckpointConfig) -> None:
         self._config = config
-        self._phase = Phase.DEPLOYING
+        self._phase = CoordinatorPhase.DEPLOYING
         self._superseded = False
         self._failover_ordered = False
         self._committing = False
@@ -73,13 +73,13 @@ class Coordinator:
         self._ledger = Ledger()
         self._commands: list[ev.Command] = []
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
-            ev.Started: self._on_started,
-            ev.Tick: self._on_tick,
+            ev.CoordinatorStarted: self._on_started,
+            ev.CoordinatorTick: self._on_tick,
             ev.ConfigChanged: self._on_config_changed,
             ev.TriggerRequested: lambda event: self._demand.requests.append(event.request_id),
             ev.CloseRequested: lambda event: self._close_requests.append(event.request_id),
             ev.CommitBegan: self._on_commit_began,
-            ev.BatchCommitted: self._on_batch_committed,
+            ev.CommitAcknowledged: self._on_batch_committed,
             ev.Acknowledged: self._on_acknowledged,
             ev.Declined: self._on_declined,
             ev.FailoverBegan: self._on_failover_began,
@@ -112,7 +112,7 @@ class Coordinator:
         if self._superseded:
             return []
         self._commands = []
-        self._at_commit = isinstance(event, ev.BatchCommitted)
+        self._at_commit = isinstance(event, ev.CommitAcknowledged)
         self._handlers[type(event)](event)
         if not self._superseded:
             self._advance()
@@ -149,8 +149,8 @@ class Coordinator:
         sent = self._pending.unanswered
         assert (sent is None) == (self._sent is None), "what was sent is not what is unanswered"
         assert sent is None or self._again is None, "two records are unanswered at once"
-        assert self._phase is not Phase.DEPLOYING or not len(self._pending), "pending while deploying"
-        assert self._phase is not Phase.FAILING or not self._quiet, "failing, but nothing to wait for"
+        assert self._phase is not CoordinatorPhase.DEPLOYING or not len(self._pending), "pending while deploying"
+        assert self._phase is not CoordinatorPhase.FAILING or not self._quiet, "failing, but nothing to wait for"
         for holder in self._registry.holders():
             if isinstance(holder, PendingHolder):
                 assert self._pending.get(holder.checkpoint_id), f"{holder} outlived its checkpoint"
@@ -159,7 +159,7 @@ class Coordinator:
 
     # --- time, settings, requests -------------------------------------------------------------------------------------
 
-    def _on_started(self, event: ev.Started) -> None:
+    def _on_started(self, event: ev.CoordinatorStarted) -> None:
         self._now_s, self._wall_s = event.now_s, event.wall_s
         self._demand.started(event.wall_s)
         base = event.base
@@ -174,7 +174,7 @@ class Coordinator:
             self._registry.hold(GroupHolder(sink, number), [group.object])
             self._publication.add(sink, group)
 
-    def _on_tick(self, event: ev.Tick) -> None:
+    def _on_tick(self, event: ev.CoordinatorTick) -> None:
         self._now_s, self._wall_s = event.now_s, event.wall_s
         for pending in self._pending.expired(self._now_s, self._config.timeout_s):
             waiting = ", ".join(map(str, pending.missing())) or "none: its record was still to be written"
@@ -189,11 +189,11 @@ class Coordinator:
     # --- batches ------------------------------------------------------------------------------------------------------
 
     def _on_commit_began(self, event: ev.CommitBegan) -> None:
-        self._committing = self._phase is Phase.RUNNING
+        self._committing = self._phase is CoordinatorPhase.RUNNING
 
-    def _on_batch_committed(self, event: ev.BatchCommitted) -> None:
+    def _on_batch_committed(self, event: ev.CommitAcknowledged) -> None:
         self._committing = False
-        if self._phase is Phase.RUNNING:
+        if self._phase is CoordinatorPhase.RUNNING:
             if self._ledger.is_new(event.batch):
                 self._demand.refusals = event.refusals
             self._ledger.committed(event)
@@ -245,7 +245,7 @@ class Coordinator:
     # --- failover -----------------------------------------------------------------------------------------------------
 
     def _on_failover_began(self, event: ev.FailoverBegan) -> None:
-        self._phase = Phase.FAILING
+        self._phase = CoordinatorPhase.FAILING
         self._failover_ordered = self._committing = False
         for pending in self._pending.abortable():
             self._abort(pending, f"failover: {event.reason}", Outcome.ENDED)
@@ -256,20 +256,20 @@ class Coordinator:
 
     def _choose_base(self) -> None:
         """Once no record is unanswered, the newest one is what the job goes back to."""
-        if self._phase is Phase.FAILING and self._quiet:
-            self._phase = Phase.DEPLOYING
+        if self._phase is CoordinatorPhase.FAILING and self._quiet:
+            self._phase = CoordinatorPhase.DEPLOYING
             self._drop_staged(self._ledger.drop())
             self._commands.append(ev.RestoreFrom(self._records.newest))
 
     def _on_task_managers_changed(self, event: ev.TaskManagersChanged) -> None:
-        if self._phase is Phase.FAILING:
+        if self._phase is CoordinatorPhase.FAILING:
             raise HoldfastError(
                 "TaskManagers were deployed while the answer of a checkpoint record was open, so that the base was not "
                 "known; expected: wait for RestoreFrom before deploying"
             )
         for pending in self._pending.abortable():
             self._abort(pending, "the TaskManagers changed", Outcome.ENDED)
-        self._phase = Phase.RUNNING
+        self._phase = CoordinatorPhase.RUNNING
         self._committing = False
         self._run = event.run
         self._live = dict(event.live)
@@ -341,7 +341,7 @@ class Coordinator:
             return
         self._sent = None
         self._registry.acknowledge(event.stored.values())
-        outcome = Outcome.FAILED if self._phase is Phase.RUNNING else Outcome.ENDED
+        outcome = Outcome.FAILED if self._phase is CoordinatorPhase.RUNNING else Outcome.ENDED
         self._abort(pending, f"no record was written: {event.reason}", outcome)
         self._choose_base()
 
@@ -378,7 +378,7 @@ class Coordinator:
         if self._quiet and (numbers := self._records.expire(self._now_s)):
             self._commands.append(ev.ExpireRecords(numbers))
         self._commands += self._publication.publish(self._now_s)
-        if self._phase is Phase.RUNNING and not self._failover_ordered and not self._committing:
+        if self._phase is CoordinatorPhase.RUNNING and not self._failover_ordered and not self._committing:
             self._serve_requests()
             self._serve_policy()
         self._serve_close_requests()
@@ -396,7 +396,7 @@ class Coordinator:
             self._commands.append(ev.DeleteObjects(names))
 
     def _order_failover(self) -> None:
-        if self._phase is not Phase.RUNNING or self._failover_ordered:
+        if self._phase is not CoordinatorPhase.RUNNING or self._failover_ordered:
             return
         reason = self._failures.verdict(self._now_s, self._config)
         if reason is not None:
@@ -424,7 +424,7 @@ class Coordinator:
         if not self._close_requests or self._again is not None:
             return
         newest = self._records.newest
-        may_record = self._phase is Phase.RUNNING and not self._failover_ordered and self._quiet
+        may_record = self._phase is CoordinatorPhase.RUNNING and not self._failover_ordered and self._quiet
         all_published = bool(self._records.groups_of_newest) and not self._publication.unpublished()
         if newest is not None and may_record and all_published:
             self._last_id = CheckpointId(self._last_id + 1)

@@ -11,7 +11,7 @@ Does not own: what a cut needs besides (progress, a free place, the pause), and 
 from dataclasses import dataclass
 
 from holdfast.availability import Refusal, listed
-from holdfast.checkpoint.triggers import CheckpointTrigger, Schedule
+from holdfast.checkpoint.triggers import CheckpointTrigger, TriggerSchedule
 from holdfast.ids import CheckpointId
 
 BY_POLICY = "policy"
@@ -43,7 +43,7 @@ class Demand:
         self.requests: list[str] = []
         """Those who asked and were not served yet."""
         self.refusals: tuple[Refusal, ...] = ()
-        self._schedule = Schedule()
+        self._schedule = TriggerSchedule()
         self._refused_requests = 0
         """So many of the requests, the first ones, were told that they wait."""
         self._refused_hard: set[str] = set()

@@ -67,7 +67,7 @@ class BaseRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class CoordinatorStarted:
     """The storage was taken over. The first event, once. Nothing is triggered before `TaskManagersChanged`."""
 
     now_s: float
@@ -76,7 +76,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class CoordinatorTick:
     """Time passed: `now_s` monotonic, for time-outs; `wall_s` since the Unix epoch, for trigger policies.
 
     Time enters by this event alone, so one should precede every other event that is far from the last one.
@@ -108,7 +108,7 @@ class TriggerRequested:
 class CommitBegan:
     """A batch is about to be committed, and a cut must be of the state as it is: there is none before it is.
 
-    Only without a changelog; answered by `BatchCommitted`, or the job fails over.
+    Only without a changelog; answered by `CommitAcknowledged`, or the job fails over.
     """
 
 
@@ -124,7 +124,7 @@ class CloseRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchCommitted:
+class CommitAcknowledged:
     """Every TaskManager answered the commit of `batch`.
 
     `progress`: sources moved or state changed. `committables`: what was staged, per sink, in unit order. `refusals`:
@@ -280,13 +280,13 @@ class DeleteFailed:
 
 
 Event = (
-    Started
-    | Tick
+    CoordinatorStarted
+    | CoordinatorTick
     | ConfigChanged
     | TriggerRequested
     | CloseRequested
     | CommitBegan
-    | BatchCommitted
+    | CommitAcknowledged
     | Acknowledged
     | Declined
     | FailoverBegan

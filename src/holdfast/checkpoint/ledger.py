@@ -15,7 +15,7 @@ Does not own: groups that a record holds (publication), the bytes of committable
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from holdfast.checkpoint.events import BatchCommitted, Position
+from holdfast.checkpoint.events import CommitAcknowledged, Position
 from holdfast.checkpoint.gathering import Gather, Gathered, GatherFailed
 from holdfast.ids import BatchNumber, RunNumber
 
@@ -90,7 +90,7 @@ class Ledger:
         """Whether it is past the last committed one: numbers grow, also from run to run."""
         return self.last is None or batch > self.last.batch
 
-    def committed(self, event: BatchCommitted) -> None:
+    def committed(self, event: CommitAcknowledged) -> None:
         """A batch was committed; a repetition is ignored."""
         if not self.is_new(event.batch):
             return

@@ -109,7 +109,7 @@ def cron(expression: str, timezone: str = "UTC") -> Cron:
     return Cron(expression, timezone)
 
 
-class Schedule:
+class TriggerSchedule:
     """What is due by a trigger, and what of it was served."""
 
     def __init__(self) -> None:

@@ -100,7 +100,7 @@ class UnitResult(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Work:
+class UnitWork:
     """An attempt at a unit, and the objects that the work needs."""
 
     unit: Unit
@@ -141,7 +141,7 @@ def run_unit(
 
     `check` is called for each batch of rows and raises if the unit's result is no longer wanted.
     """
-    work = Work(unit, request, program, links, store, check)
+    work = UnitWork(unit, request, program, links, store, check)
     rows = UnitRows(work)
     try:
         return deliver(apply_steps(rows, work.leg.steps, rows.where), work, rows)
@@ -159,7 +159,7 @@ def failure_of(error: Exception, where: str = "") -> Failure:
 class UnitRows:
     """Iterates the rows of a unit before any step, tracks their place, and collects malformed rows."""
 
-    work: Work
+    work: UnitWork
     count: int = 0
     bad: list[BadRow] = field(default_factory=list)
     split: str = ""
@@ -264,7 +264,7 @@ def _conform(part: object, step: MapBatches) -> pa.RecordBatch:
     return part.cast(step.schema)
 
 
-def deliver(rows: Iterator[pa.RecordBatch], work: Work, origin: UnitRows | None = None) -> UnitResult:
+def deliver(rows: Iterator[pa.RecordBatch], work: UnitWork, origin: UnitRows | None = None) -> UnitResult:
     """Take the rows of a unit to its leg's target. `origin` is known if the rows did not pass through Spark."""
     target = work.leg.target
     bad: list[BadRow] = origin.bad if origin else []
@@ -306,7 +306,7 @@ def _stage_context(sink: str, request: LevelRequest, unit: int, attempt: str, st
 
 
 def _send(
-    rows: Iterator[pa.RecordBatch], work: Work, target: OperatorTarget, origin: UnitRows | None, bad: list[BadRow]
+    rows: Iterator[pa.RecordBatch], work: UnitWork, target: OperatorTarget, origin: UnitRows | None, bad: list[BadRow]
 ) -> Sent:
     request = work.request
     combiner = work.program.operators[target.operator].combiner(request.combine, request.closed.get(target.operator))
@@ -327,7 +327,7 @@ def _send(
 
 
 def _accepted(
-    rows: Iterator[pa.RecordBatch], sink: str, work: Work, origin: UnitRows | None, bad: list[BadRow]
+    rows: Iterator[pa.RecordBatch], sink: str, work: UnitWork, origin: UnitRows | None, bad: list[BadRow]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows that a sink can show; add the others to `bad`."""
     for batch in rows:
@@ -343,7 +343,7 @@ def _accepted(
 def _null_keys(
     batch: pa.RecordBatch,
     nulls: npt.NDArray[np.int64],
-    work: Work,
+    work: UnitWork,
     target: OperatorTarget,
     origin: UnitRows | None,
 ) -> list[BadRow]:
@@ -353,7 +353,7 @@ def _null_keys(
 
 
 def _bad_rows(
-    batch: pa.RecordBatch, reasons: Mapping[int, str], work: Work, origin: UnitRows | None, operator: str = ""
+    batch: pa.RecordBatch, reasons: Mapping[int, str], work: UnitWork, origin: UnitRows | None, operator: str = ""
 ) -> list[BadRow]:
     """Convert rows, given by number with a reason, to bad rows; raise `BadRecord` if the job does not keep them."""
     bad = []
@@ -370,7 +370,7 @@ def _bad_rows(
     return bad
 
 
-def _place(work: Work, index: int, origin: UnitRows | None) -> tuple[str, str, str]:
+def _place(work: UnitWork, index: int, origin: UnitRows | None) -> tuple[str, str, str]:
     """Place of a row (source, split, position), as exactly as known: steps and Spark lose the position."""
     leg, unit = work.leg, work.unit
     if isinstance(leg.origin, OperatorOrigin):

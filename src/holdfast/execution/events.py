@@ -62,7 +62,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ProcessesWanted:
     """From now on there are to be so many processes of that role; those past the count are not started again."""
 
     role: Role
@@ -258,7 +258,7 @@ class Failed:
 Event = (
     Started
     | Tick
-    | Wanted
+    | ProcessesWanted
     | Registered
     | Lost
     | Unreachable
@@ -324,7 +324,7 @@ class AnnounceDeployed:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlanBatch:
     """Wait for the next batch. While `paused_by` names sinks, plan none: only answer those who wait for the query."""
 
     paused_by: frozenset[str] = field(default_factory=frozenset)
@@ -406,7 +406,7 @@ Command = (
     | EndProcess
     | Deploy
     | AnnounceDeployed
-    | Plan
+    | PlanBatch
     | RunBatch
     | Commit
     | Undo

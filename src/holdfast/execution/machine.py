@@ -82,7 +82,7 @@ class Machine:
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             ev.Started: self._on_started,
             ev.Tick: self._on_tick,
-            ev.Wanted: self._on_wanted,
+            ev.ProcessesWanted: self._on_wanted,
             ev.Registered: self._on_registered,
             ev.Lost: self._on_lost,
             ev.Unreachable: self._on_unreachable,
@@ -177,7 +177,7 @@ class Machine:
         else:
             self._commands += self._supervision.start_due(self._now_s)
 
-    def _on_wanted(self, event: ev.Wanted) -> None:
+    def _on_wanted(self, event: ev.ProcessesWanted) -> None:
         self._supervision.want(event.role, event.count, self._now_s)
 
     def _on_registered(self, event: ev.Registered) -> None:
@@ -254,7 +254,7 @@ class Machine:
 
     def _plan(self) -> None:
         self._batch = None
-        self._begin(Phase.PLANNING, ev.Plan(self.paused_by))
+        self._begin(Phase.PLANNING, ev.PlanBatch(self.paused_by))
 
     def _on_sinks_lag(self, event: ev.SinksLag) -> None:
         self.paused_by = event.sinks

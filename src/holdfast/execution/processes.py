@@ -42,7 +42,7 @@ class Process:
         return ProcessId(self.role, self.number, self.incarnation)
 
 
-class Processes:
+class ProcessTable:
     """All processes of a job."""
 
     def __init__(self, config: FailoverConfig) -> None:

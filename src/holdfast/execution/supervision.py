@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from holdfast import errors
 from holdfast.execution import events as ev
 from holdfast.execution.calls import Call, Calls
-from holdfast.execution.processes import Process, Processes
+from holdfast.execution.processes import Process, ProcessTable
 from holdfast.ids import Incarnation, ProcessId, Role, RunNumber
 from holdfast.settings import FailoverConfig
 
@@ -28,7 +28,7 @@ class Supervision:
 
     def __init__(self, config: FailoverConfig) -> None:
         self._config = config
-        self._processes = Processes(config)
+        self._processes = ProcessTable(config)
         self._calls = Calls(config)
 
     def want(self, role: Role, count: int, now_s: float) -> None:

@@ -48,7 +48,7 @@ class SenderServes:
 
 
 @dataclass(frozen=True, slots=True)
-class SenderLost:
+class SenderEnded:
     """A sender has ended, or was given up: nothing it still does counts."""
 
     sender: ProcessId
@@ -103,14 +103,22 @@ class AnswerBroke:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class UnitsTick:
     """Time passes."""
 
     now_s: float
 
 
 Event = (
-    SenderServes | SenderLost | SendersWanted | LevelBegun | LevelLeft | UnitReported | AnswerEnded | AnswerBroke | Tick
+    SenderServes
+    | SenderEnded
+    | SendersWanted
+    | LevelBegun
+    | LevelLeft
+    | UnitReported
+    | AnswerEnded
+    | AnswerBroke
+    | UnitsTick
 )
 
 
@@ -127,7 +135,7 @@ class Give:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class CancelOrder:
     """Tell a sender that an order is not wanted any more."""
 
     sender: ProcessId
@@ -135,7 +143,7 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class AcceptOutcome:
     """The report that led here is the unit's outcome."""
 
     unit: int
@@ -167,13 +175,13 @@ class StartSenders:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """End a sender. Answered by `SenderLost`."""
+    """End a sender. Answered by `SenderEnded`."""
 
     sender: ProcessId
     reason: str
 
 
-Command = Give | Cancel | Count | RunInSpark | LevelDone | LevelFailed | StartSenders | GiveUp
+Command = Give | CancelOrder | AcceptOutcome | RunInSpark | LevelDone | LevelFailed | StartSenders | GiveUp
 
 
 # --- rules ------------------------------------------------------------------------------------------------------------
@@ -212,14 +220,14 @@ class Units:
         self._failed_starts = 0
         self._rules: dict[type[Event], Callable[..., Iterable[Command]]] = {
             SenderServes: self._on_serves,
-            SenderLost: self._on_lost,
+            SenderEnded: self._on_lost,
             SendersWanted: self._on_wanted,
             LevelBegun: self._on_begun,
             LevelLeft: self._on_left,
             UnitReported: self._on_reported,
             AnswerEnded: self._on_ended,
             AnswerBroke: self._on_broke,
-            Tick: self._on_tick,
+            UnitsTick: self._on_tick,
         }
 
     def handle(self, event: Event) -> list[Command]:
@@ -244,7 +252,7 @@ class Units:
         self._senders[event.sender] = _Sender()
         return self._give()
 
-    def _on_lost(self, event: SenderLost) -> Iterable[Command]:
+    def _on_lost(self, event: SenderEnded) -> Iterable[Command]:
         if event.sender in self._given_up:
             self._given_up.discard(event.sender)
             return
@@ -266,7 +274,7 @@ class Units:
             yield from self._give_up(sender, "its slot is needed for a TaskManager")
         yield from self._give()
 
-    def _on_tick(self, event: Tick) -> Iterable[Command]:
+    def _on_tick(self, event: UnitsTick) -> Iterable[Command]:
         for process, sender in list(self._senders.items()):
             if sender.left_s is not None and event.now_s - sender.left_s > CANCEL_S_MAX:
                 yield from self._give_up(process, f"it goes on with cancelled units for more than {CANCEL_S_MAX:.0f} s")
@@ -301,7 +309,7 @@ class Units:
             if sender.units:
                 sender.units.clear()
                 sender.left_s = event.now_s
-                yield Cancel(process, sender.attempt)
+                yield CancelOrder(process, sender.attempt)
 
     def _on_reported(self, event: UnitReported) -> Iterable[Command]:
         sender, level = self._order(event), self._level
@@ -309,7 +317,7 @@ class Units:
             return
         sender.units.remove(event.unit)
         level.missing.discard(event.unit)
-        yield Count(event.unit)
+        yield AcceptOutcome(event.unit)
         if not level.missing:
             yield LevelDone()
         yield from self._give()

@@ -12,7 +12,7 @@ from holdfast.execution.calls import Step
 from holdfast.ids import ProcessId
 
 
-class Calls:
+class CallReporter:
     """Reporter of calls. Thread-safe."""
 
     def __init__(self, tell: Callable[[events.Event], None]) -> None:

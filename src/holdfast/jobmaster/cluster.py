@@ -26,7 +26,7 @@ class LevelRun(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class StartProcess:
+class ProcessStarter:
     """Start of a TaskManager or a sender. `ended` is called with the reason when the process is over, from any thread;
     only the first call counts."""
 
@@ -56,7 +56,7 @@ class Cluster(Protocol):
         """Check the cluster. Raises `SessionStopped` if it has ended: nothing will run there again."""
         ...
 
-    def start(self, start: StartProcess) -> None:
+    def start(self, start: ProcessStarter) -> None:
         """Start a process and return at once; the process registers with the JobMaster by itself."""
         ...
 

@@ -72,10 +72,10 @@ class _Requests:
     """Promises: requested checkpoints, and the failover's base."""
 
     checkpoints: dict[str, "Future[JournalNumber | None]"] = field(default_factory=dict)
-    base: "Future[Base] | None" = None
+    base: "Future[RestartCheckpoint] | None" = None
 
 
-class Base(NamedTuple):
+class RestartCheckpoint(NamedTuple):
     """Checkpoint to restart from: its number in the journal, and its record. None for the beginning."""
 
     number: JournalNumber | None
@@ -142,7 +142,7 @@ class Control:
             found = events.BaseRecord(base_number, objects, groups)
         self._submit(self._delete_thread, self.history.load)
         self._thread.start()
-        self.post(events.Started(self._clock.monotonic(), self._clock.now(), found))
+        self.post(events.CoordinatorStarted(self._clock.monotonic(), self._clock.now(), found))
 
     def post(self, event: Event) -> None:
         self._events.put(event)
@@ -164,7 +164,7 @@ class Control:
             self._fail_requests()
         return promise
 
-    def committed(self, event: events.BatchCommitted) -> None:
+    def committed(self, event: events.CommitAcknowledged) -> None:
         """Note a committed batch, and ask the sinks too if a cut may be taken after it."""
         answers = [publisher.refusal() for publisher in self._publishers.values()]
         refusals = [answer for answer in answers if answer is not None]
@@ -185,9 +185,9 @@ class Control:
         self._events.put(begin)
         return promise
 
-    def begin_failover(self, reason: str) -> "Future[Base]":
+    def begin_failover(self, reason: str) -> "Future[RestartCheckpoint]":
         """Resolve pending checkpoints and choose the newest record as the base."""
-        promise: Future[Base] = Future()
+        promise: Future[RestartCheckpoint] = Future()
 
         def begin() -> None:
             self._requests.base = promise
@@ -322,7 +322,7 @@ class Control:
     def _tick(self) -> None:
         self._task_managers.check_heartbeats()
         now_s = self._clock.monotonic()
-        self._handle(events.Tick(now_s, self._clock.now()))
+        self._handle(events.CoordinatorTick(now_s, self._clock.now()))
         self._listeners.tick(now_s, self._coordinator.outstanding)
         self.backlog = dict(self._coordinator.backlog)
         if self.history.is_due():
@@ -393,7 +393,7 @@ class Control:
             case events.RestoreFrom():
                 if self._requests.base is not None:
                     promise, self._requests.base = self._requests.base, None
-                    promise.set_result(Base(command.number, self._recorder.record(command.number)))
+                    promise.set_result(RestartCheckpoint(command.number, self._recorder.record(command.number)))
             case events.FailQuery():
                 error = PublishFailed(f"sink {command.sink!r} refuses group {command.number}: {command.reason}")
                 self._submit(self._record_thread, self._recorder.fail_query, error)

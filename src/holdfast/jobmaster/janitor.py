@@ -17,7 +17,7 @@ from holdfast.storage.store import ObjectStore
 log = logging.getLogger(__name__)
 
 
-class Janitor:
+class EpochJanitor:
     """Deletes objects of epochs before `epoch`. It may run at any time after the takeover, and repeatedly."""
 
     def __init__(self, store: ObjectStore, epoch: int, publishers: Mapping[str, Publisher]) -> None:

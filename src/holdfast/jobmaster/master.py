@@ -30,7 +30,7 @@ from holdfast.formats.history import CheckpointStats
 from holdfast.ids import JournalNumber, ProcessId, Role
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.conductor import Conductor
-from holdfast.jobmaster.control import Base, Control, Listeners
+from holdfast.jobmaster.control import Control, Listeners, RestartCheckpoint
 from holdfast.jobmaster.deployer import Deployer, StartedJob, base_objects
 from holdfast.jobmaster.news import SourceNews
 from holdfast.jobmaster.outages import Outages
@@ -47,8 +47,8 @@ from holdfast.jobmaster.processes import Processes
 from holdfast.jobmaster.progress import Progress
 from holdfast.jobmaster.senders import Senders
 from holdfast.jobmaster.taskmanagers import TaskManagers
-from holdfast.jobmaster.waiters import End, Waiters
-from holdfast.jobmaster.work import Work
+from holdfast.jobmaster.waiters import QueryEnd, Waiters
+from holdfast.jobmaster.work import WorkQueue
 from holdfast.journal.fence import TakenOver
 from holdfast.observe.event_log import EventLog
 from holdfast.observe.view import JobView, ProcessView, graph_of
@@ -98,12 +98,12 @@ class JobMaster:
         self._closing = threading.Event()
         self._runs: Future[None] = Future()
         """Kept once everything was deployed for the first time; fails with the error that prevented it."""
-        self._ended = End()
+        self._ended = QueryEnd()
         self._is_fenced = False
         self._stopped_early = False
         self._on_close: Callable[[], None] = lambda: None
         self._looked_at_cluster_s = float("-inf")
-        self._base = Base(taken.base_number, taken.base)
+        self._base = RestartCheckpoint(taken.base_number, taken.base)
         self._machine = Machine(job.settings.failover)
         self._conductor = Conductor(job.settings.name, self._machine, self._execute, self._event_log)
         silence_s = job.settings.heartbeat_timeout_s
@@ -282,7 +282,7 @@ class JobMaster:
                 self._control.deployed(command.run, command.live)
                 if not self._runs.done():
                     self._runs.set_result(None)
-            case ev.Plan():
+            case ev.PlanBatch():
                 begin(lambda: work.plan(command))
             case ev.RunBatch():
                 begin(lambda: work.run(command))
@@ -307,7 +307,7 @@ class JobMaster:
             case ev.End():
                 self._end(command)
 
-    def _base_chosen(self, promise: "Future[Base]") -> None:
+    def _base_chosen(self, promise: "Future[RestartCheckpoint]") -> None:
         self._base = promise.result()
         self._tell(ev.BaseChosen(self._base.number))
 
@@ -401,8 +401,8 @@ class JobMaster:
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
-    def _make_work(self) -> Work:
-        return Work(
+    def _make_work(self) -> WorkQueue:
+        return WorkQueue(
             self._settings,
             self._cluster,
             self._clock,

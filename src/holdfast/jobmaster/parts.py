@@ -11,13 +11,13 @@ from holdfast.graph.program import DEAD_LETTERS
 from holdfast.jobmaster.control import Control, Listeners
 from holdfast.jobmaster.deployer import StartedJob
 from holdfast.jobmaster.identity import identities
-from holdfast.jobmaster.janitor import Janitor
+from holdfast.jobmaster.janitor import EpochJanitor
 from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.jobmaster.outages import Outages
 from holdfast.jobmaster.planner import Planner
 from holdfast.jobmaster.publisher import Publisher
 from holdfast.jobmaster.remains import Remains
-from holdfast.jobmaster.sweeper import Sweeper
+from holdfast.jobmaster.sweeper import CleanupSchedule
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.journal.fence import TakenOver
 from holdfast.journal.journal import Journal
@@ -90,10 +90,10 @@ def sweeper_of(
     post: Callable[[Event], None],
     clock: Clock,
     stopping: Callable[[], bool],
-) -> Sweeper:
-    janitor = Janitor(job.store, job.epoch, publishers)
+) -> CleanupSchedule:
+    janitor = EpochJanitor(job.store, job.epoch, publishers)
     remains = Remains(job.store, job.stored.job_id, job.epoch, publishers, objects)
-    return Sweeper(janitor, remains, post, clock, stopping)
+    return CleanupSchedule(janitor, remains, post, clock, stopping)
 
 
 def position_of(base: CheckpointRecord | None) -> Position | None:

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from holdfast.clock import Clock
 from holdfast.ids import ProcessId, Role
-from holdfast.jobmaster.cluster import Cluster, StartProcess
+from holdfast.jobmaster.cluster import Cluster, ProcessStarter
 from holdfast.protocol.taskmanager import Registration
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Processes(Generic[G]):
                 return
             self._started[process.number] = process
             self._heard_s[process.number] = self._clock.monotonic()
-        self._cluster.start(StartProcess(process, self._on_end))
+        self._cluster.start(ProcessStarter(process, self._on_end))
 
     def register(self, registration: Registration) -> bool:
         """Register a process. True for the first process of the incarnation started last, however often; False: the

@@ -158,7 +158,7 @@ class Senders(Processes[SenderGateway]):
             orders = self._threads.pop(sender, None)
         if orders is not None:
             orders.put(None)
-        self._tell(rules.SenderLost(sender, reason))
+        self._tell(rules.SenderEnded(sender, reason))
         self._tell_machine(events.Lost(sender, reason))
 
     def _is_silent(self, process: ProcessId) -> None:
@@ -167,7 +167,7 @@ class Senders(Processes[SenderGateway]):
 
     def check_heartbeats(self) -> None:
         super().check_heartbeats()
-        self._tell(rules.Tick(self._clock.monotonic()))
+        self._tell(rules.UnitsTick(self._clock.monotonic()))
 
     def make_room(self, task_managers_missing: bool) -> None:
         """Give slots up for a TaskManager that has none while executors are missing; take them again afterwards."""
@@ -184,7 +184,7 @@ class Senders(Processes[SenderGateway]):
     def _handle(self, event: rules.Event, result: UnitResult | None = None) -> None:
         """Handle an event; the lock is held. Calls to other processes are made on threads of their own."""
         for command in self._units.handle(event):
-            if isinstance(command, rules.Count):
+            if isinstance(command, rules.AcceptOutcome):
                 assert self._level is not None and result is not None
                 self._level.results[command.unit] = result
             else:
@@ -195,13 +195,13 @@ class Senders(Processes[SenderGateway]):
         match command:
             case rules.Give(sender, attempt, units):
                 self._give(sender, attempt, units)
-            case rules.Cancel(sender, attempt):
+            case rules.CancelOrder(sender, attempt):
                 self._call(self._cancel, sender, attempt)
             case rules.GiveUp(sender, reason):
                 self._call(self.give_up, sender, reason)
             case rules.StartSenders(count):
                 self.count = count
-                self._tell_machine(events.Wanted(Role.SENDER, count))
+                self._tell_machine(events.ProcessesWanted(Role.SENDER, count))
             case rules.RunInSpark(units) if level is not None:
                 level.in_spark += [level.units[unit] for unit in units]
             case rules.LevelDone() if level is not None:

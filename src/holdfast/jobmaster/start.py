@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Place:
+class ClusterContext:
     """Facts for making a cluster: a job's start, and the JobMaster's address."""
 
     job: StoredJob
@@ -53,7 +53,7 @@ class Place:
 
 
 def task_manager_settings(
-    place: Place, config: TaskManagerConfig, storage_url: str, storage_options: Mapping[str, str] | None = None
+    place: ClusterContext, config: TaskManagerConfig, storage_url: str, storage_options: Mapping[str, str] | None = None
 ) -> TaskManagerSettings:
     """Settings of all TaskManagers of a start; `process` is filled in when a TaskManager is started."""
     return TaskManagerSettings(
@@ -101,7 +101,7 @@ class Start:
     program: Program
     shipped: bytes
     clock: Clock
-    cluster: Callable[[Place, Gateway], Cluster]
+    cluster: Callable[[ClusterContext, Gateway], Cluster]
     host: str | None
     """Host on which the JobMaster listens; None if TaskManagers are in this process."""
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -158,7 +158,7 @@ def _take_over_and_start(
     server = JobMasterServer(gateway, secret, start.host) if start.host is not None else None
     if server is not None:
         closing.callback(server.close)
-    place = Place(job, int(taken.epoch), secret, server.address if server else "")
+    place = ClusterContext(job, int(taken.epoch), secret, server.address if server else "")
     cluster = start.cluster(place, gateway)
     started = StartedJob(settings, job, int(taken.epoch), start.program, start.shipped, start.store)
     master = JobMaster(started, cluster, start.clock, taken)

@@ -15,7 +15,7 @@ from holdfast.checkpoint.events import ObjectsFound
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.clock import Clock
 from holdfast.errors import CorruptObject, StorageError
-from holdfast.jobmaster.janitor import Janitor
+from holdfast.jobmaster.janitor import EpochJanitor
 from holdfast.jobmaster.remains import Remains
 
 log = logging.getLogger(__name__)
@@ -28,13 +28,13 @@ OLDER_EVERY = 12
 clean-up."""
 
 
-class Sweeper:
+class CleanupSchedule:
     """Schedules clean-up. The control thread calls `died` and `tick`; the JobMaster calls `start`, `finish` and
     `close`."""
 
     def __init__(
         self,
-        janitor: Janitor,
+        janitor: EpochJanitor,
         remains: Remains,
         found: Callable[[ObjectsFound], None],
         clock: Clock,

@@ -16,7 +16,7 @@ from holdfast.errors import TaskManagerLost
 from holdfast.execution import events
 from holdfast.execution.calls import Step
 from holdfast.ids import ProcessId, Role
-from holdfast.jobmaster.calls import Calls
+from holdfast.jobmaster.calls import CallReporter
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.processes import HEARTBEAT_TIMEOUT_S, Processes, Serving
 from holdfast.protocol.taskmanager import ExchangeRoute, TaskManagerGateway
@@ -43,7 +43,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
             return cluster.gateway(ExchangeRoute(process.number, process.incarnation, address))
 
         super().__init__(Role.TASK_MANAGER, count, cluster, clock, connect, self._ended, heartbeat_timeout_s)
-        self.calls = Calls(tell)
+        self.calls = CallReporter(tell)
         self._tell = tell
         self._threads: dict[ProcessId, ThreadPoolExecutor] = {}
         self._open: dict[ProcessId, set[Answer]] = {}

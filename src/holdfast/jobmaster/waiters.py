@@ -12,7 +12,7 @@ from holdfast.jobmaster.planner import AllOffsets
 log = logging.getLogger(__name__)
 
 
-class End:
+class QueryEnd:
     """The end of a query, which any thread may wait for."""
 
     def __init__(self) -> None:

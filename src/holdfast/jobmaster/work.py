@@ -18,7 +18,7 @@ from holdfast.ids import BatchNumber
 from holdfast.jobmaster.batches import BatchOutcome, BatchRunner
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.conductor import Interruption
-from holdfast.jobmaster.control import Base, Control
+from holdfast.jobmaster.control import Control, RestartCheckpoint
 from holdfast.jobmaster.deployer import Deployer, MasterSettings
 from holdfast.jobmaster.final_checkpoint import FinalCheckpoint
 from holdfast.jobmaster.news import SourceNews
@@ -33,7 +33,7 @@ from holdfast.settings import AvailableNow, ProcessingTime
 log = logging.getLogger(__name__)
 
 
-class Work:
+class WorkQueue:
     """Tasks of the work thread. `interruption` ends its waiting."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Work:
 
     # --- deployments --------------------------------------------------------------------------------------------------
 
-    def deploy(self, command: ev.Deploy, base: Base) -> ev.Event:
+    def deploy(self, command: ev.Deploy, base: RestartCheckpoint) -> ev.Event:
         try:
             if command.restart is not None:
                 self._cluster.check()
@@ -109,7 +109,7 @@ class Work:
 
     # --- planning -----------------------------------------------------------------------------------------------------
 
-    def plan(self, command: ev.Plan) -> ev.Event:
+    def plan(self, command: ev.PlanBatch) -> ev.Event:
         try:
             return self._await_batch(bool(command.paused_by))
         except Exception as error:
@@ -191,7 +191,7 @@ class Work:
         position = self._planner.committed(plan, outcome.event_times, outcome.timers)
         progress, refusals = plan.progress or outcome.fired > 0, (*outcome.refusals, *plan.refusals)
         self._control.committed(
-            checkpoint_events.BatchCommitted(command.batch, position, progress, outcome.committables, refusals)
+            checkpoint_events.CommitAcknowledged(command.batch, position, progress, outcome.committables, refusals)
         )
         standing = Standing(self._planner.lag(), self._planner.source_watermarks())
         duration_s = self._clock.monotonic() - self._started_s

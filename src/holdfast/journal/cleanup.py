@@ -39,7 +39,7 @@ ManifestObjects = Callable[[str, bytes], Iterable[str]]
 
 
 @dataclass(frozen=True)
-class Survey:
+class StorageSurvey:
     """Observed facts that a plan is made from. `older_records` lie below the base (below the epoch if there is no
     base); the value None is a record that cannot be read."""
 
@@ -71,7 +71,7 @@ class CleanupPlan:
         return lines
 
 
-def plan_cleanup(survey: Survey) -> CleanupPlan:
+def plan_cleanup(survey: StorageSurvey) -> CleanupPlan:
     """Divide all objects and records into kept, deleted and unknown; pure."""
     expired: list[JournalNumber] = []
     unknown: list[str] = []
@@ -94,11 +94,11 @@ def plan_cleanup(survey: Survey) -> CleanupPlan:
     return CleanupPlan(expired, [info for _, info in candidates], kept, unknown)
 
 
-def survey(store: ObjectStore, taken: TakenOver, needed: Iterable[str]) -> Survey:
+def survey(store: ObjectStore, taken: TakenOver, needed: Iterable[str]) -> StorageSurvey:
     """List records and objects; write nothing. `needed`: the names that `needed_objects` returned for the base."""
     below = taken.epoch if taken.base_number is None else taken.base_number
     listing = [info for folder in names.EPOCH_FOLDERS for info in store.list(folder)]
-    return Survey(taken.epoch, frozenset(needed), _older_records(store, below), listing)
+    return StorageSurvey(taken.epoch, frozenset(needed), _older_records(store, below), listing)
 
 
 def needed_objects(

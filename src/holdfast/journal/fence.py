@@ -156,7 +156,7 @@ def mark_begun(store: ObjectStore, number: int, patience: Patience) -> None:
         patience.spend(f"{store.url}: it is not known whether {name} was written", cause)
 
 
-def settle(store: ObjectStore, number: int, own: Record, patience: Patience) -> rules.Outcome:
+def settle(store: ObjectStore, number: int, own: Record, patience: Patience) -> rules.PutOutcome:
     """Put a record at a number and find out its outcome: `WRITTEN` or `TAKEN`.
 
     Raises `StorageError` if the outcome is not known; the caller may try again with the same record.
@@ -166,19 +166,19 @@ def settle(store: ObjectStore, number: int, own: Record, patience: Patience) -> 
         cause: StorageError
         try:
             store.create(name, data)
-            return rules.Outcome.WRITTEN
+            return rules.PutOutcome.WRITTEN
         except StorageError as error:
             cause = error
         try:
             found = _read_back(store, number, own)
-            if found is not rules.Outcome.ABSENT:
+            if found is not rules.PutOutcome.ABSENT:
                 return found
         except StorageError as error:
             cause = error
         patience.spend(f"{store.url}: it is not known whether {name} was written", cause)
 
 
-def _read_back(store: ObjectStore, number: int, own: Record) -> rules.Outcome:
+def _read_back(store: ObjectStore, number: int, own: Record) -> rules.PutOutcome:
     try:
         return rules.outcome(own, read_record(store, number))
     except ObjectNotFound:
@@ -186,7 +186,7 @@ def _read_back(store: ObjectStore, number: int, own: Record) -> rules.Outcome:
     except CorruptObject:
         # Whole-object writes are atomic, so a record that cannot be read is not the caller's: a newer version or a
         # foreign program wrote it.
-        return rules.Outcome.TAKEN
+        return rules.PutOutcome.TAKEN
 
 
 def _attempt(store: ObjectStore, patience: Patience) -> TakenOver | None:
@@ -195,7 +195,7 @@ def _attempt(store: ObjectStore, patience: Patience) -> TakenOver | None:
     )
     number = rules.number_for_put(listed.numbers)
     hit("journal.takeover.listed")
-    if settle(store, number, Takeover(number, uuid4().hex), patience) is rules.Outcome.TAKEN:
+    if settle(store, number, Takeover(number, uuid4().hex), patience) is rules.PutOutcome.TAKEN:
         return None
     hit("journal.takeover.put")
     after = _listed(store, patience)

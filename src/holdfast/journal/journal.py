@@ -100,7 +100,7 @@ class Journal:
             raise ValueError("there is no record to resolve")
         self._check_not_fenced()
         patience = Patience(self._attempts_max, self._wait)
-        if settle(self._store, self._next, self._sent, patience) is rules.Outcome.TAKEN:
+        if settle(self._store, self._next, self._sent, patience) is rules.PutOutcome.TAKEN:
             self._end()
         if not self._begun:
             mark_begun(self._store, self._next, patience)

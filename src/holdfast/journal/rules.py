@@ -25,7 +25,7 @@ from enum import Enum, auto
 from holdfast.journal.records import Record
 
 
-class Outcome(Enum):
+class PutOutcome(Enum):
     """Outcome of a put, as a later read shows it."""
 
     WRITTEN = auto()
@@ -41,14 +41,14 @@ def number_for_put(numbers: Iterable[int]) -> int:
     return max(numbers, default=0) + 1
 
 
-def outcome(own: Record, found: Record | None) -> Outcome:
+def outcome(own: Record, found: Record | None) -> PutOutcome:
     """Outcome of the put of `own`, given the record `found` at its number (None: no record).
 
     The nonce decides, not equality: a position may be NaN.
     """
     if found is None:
-        return Outcome.ABSENT
-    return Outcome.WRITTEN if (found.epoch, found.nonce) == (own.epoch, own.nonce) else Outcome.TAKEN
+        return PutOutcome.ABSENT
+    return PutOutcome.WRITTEN if (found.epoch, found.nonce) == (own.epoch, own.nonce) else PutOutcome.TAKEN
 
 
 def takeover_counts(number: int, base: int | None, listed: Collection[int], begun: bool) -> bool:

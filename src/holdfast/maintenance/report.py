@@ -21,7 +21,7 @@ class Problem(msgspec.Struct, frozen=True, order=True):
     expected: str
 
 
-class Count(msgspec.Struct):
+class ObjectCount(msgspec.Struct):
     """Number of objects and bytes read of a kind."""
 
     objects: int = 0
@@ -49,7 +49,7 @@ class Report(msgspec.Struct):
     job_id: str = ""
     epoch: int = 0
     checkpoints: list[CheckpointSummary] = []
-    read: dict[str, Count] = msgspec.field(default_factory=lambda: {kind: Count() for kind in KINDS})
+    read: dict[str, ObjectCount] = msgspec.field(default_factory=lambda: {kind: ObjectCount() for kind in KINDS})
     problems: list[Problem] = []
     notes: list[str] = []
 

@@ -15,7 +15,7 @@ materialization runs.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 
-from holdfast.changelog.ranges import Wanted
+from holdfast.changelog.ranges import RangePart
 from holdfast.changelog.writer import ChangelogWriter, NeededLog
 from holdfast.clock import Clock
 from holdfast.errors import CheckpointFailed, StorageError
@@ -93,7 +93,7 @@ class LoggedTable(KeyedState):
         self._last_cut = max(self._last_cut, pending.batch)
         return lambda: self._store(pending, cut)
 
-    def _store(self, pending: PendingCut, cut: Sequence[Wanted]) -> None:
+    def _store(self, pending: PendingCut, cut: Sequence[RangePart]) -> None:
         self._log.store(cut).add_done_callback(lambda pieces: self._persisted(pending, pieces))
 
     def _persisted(self, pending: PendingCut, pieces: Future[list[LogPiece]]) -> None:

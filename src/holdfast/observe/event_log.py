@@ -46,7 +46,7 @@ class EventLog:
 
     def event(self, loop: str, event: object) -> None:
         """Note an event. A tick is not noted, since nothing but time has passed."""
-        if type(event).__name__ != "Tick":
+        if not type(event).__name__.endswith("Tick"):
             self._note(loop, event, is_command=False)
 
     def command(self, loop: str, command: object) -> None:

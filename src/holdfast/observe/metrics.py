@@ -17,7 +17,7 @@ IDENTITY = ("incarnation", "deployments")
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
-class Subtask(NamedTuple):
+class SubtaskId(NamedTuple):
     operator: str
     subtask: int
 
@@ -42,7 +42,7 @@ class Picture:
     """All metrics at a moment, by known name."""
 
     values: Mapping[str, float] = field(default_factory=dict)
-    by_subtask: Mapping[str, Mapping[Subtask, float]] = field(default_factory=dict)
+    by_subtask: Mapping[str, Mapping[SubtaskId, float]] = field(default_factory=dict)
     distributions: Mapping[str, Distribution] = field(default_factory=dict)
 
     def summary(self) -> dict[str, object]:
@@ -113,7 +113,7 @@ def distribution_of(values: Mapping[str, float], name: str) -> Distribution:
 
 def _picture(flat: Mapping[str, float]) -> Picture:
     values: dict[str, float] = {}
-    by_subtask: dict[str, dict[Subtask, float]] = {}
+    by_subtask: dict[str, dict[SubtaskId, float]] = {}
     distributions: set[str] = set()
     for name, value in flat.items():
         base, separator, _ = name.partition(SEPARATOR)
@@ -122,7 +122,7 @@ def _picture(flat: Mapping[str, float]) -> Picture:
             distributions.add(base)
         elif dot:
             operator, _, subtask = place.rpartition(".")
-            by_subtask.setdefault(metric, {})[Subtask(operator, int(subtask))] = value
+            by_subtask.setdefault(metric, {})[SubtaskId(operator, int(subtask))] = value
         else:
             values[base] = value
     for name, each in by_subtask.items():

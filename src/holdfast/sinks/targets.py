@@ -24,7 +24,7 @@ _PLACES = ("endpoint", "endpoint_url", "account_name")
 
 
 @dataclass(frozen=True)
-class Place:
+class TargetFolder:
     """A folder at a provider."""
 
     provider: str
@@ -32,7 +32,7 @@ class Place:
     folders: tuple[str, ...]
     whose: Mapping[str, str]
 
-    def shares(self, other: "Place") -> bool:
+    def shares(self, other: "TargetFolder") -> bool:
         """True if the two folders are the same or nested. Buckets of the same name count as the same if their owners
         are not stated."""
         if (self.provider, self.bucket) != (other.provider, other.bucket):
@@ -45,13 +45,13 @@ class Place:
         return self.folders[:shorter] == other.folders[:shorter]
 
 
-def place_of(url: str, storage_options: Mapping[str, str]) -> Place | None:
+def place_of(url: str, storage_options: Mapping[str, str]) -> TargetFolder | None:
     """Parse a URL into the folder that it names; None for a scheme that no store is opened for."""
     parts = urlsplit(url)
     if parts.scheme == "memory":
-        return Place("memory", parts.netloc, (parts.path,), {})
+        return TargetFolder("memory", parts.netloc, (parts.path,), {})
     if parts.scheme == "file":
-        return Place("file", "", PurePath(os.path.realpath(unquote(parts.path))).parts, {})
+        return TargetFolder("file", "", PurePath(os.path.realpath(unquote(parts.path))).parts, {})
     provider = _PROVIDERS.get(parts.scheme)
     if provider is None:
         return None
@@ -61,7 +61,7 @@ def place_of(url: str, storage_options: Mapping[str, str]) -> Place | None:
         if bare in _PLACES:
             whose[bare.removesuffix("_url")] = str(value).rstrip("/")
     path = posixpath.normpath("/" + unquote(parts.path))
-    return Place(provider, parts.netloc.partition("@")[0], tuple(filter(None, path.split("/"))), whose)
+    return TargetFolder(provider, parts.netloc.partition("@")[0], tuple(filter(None, path.split("/"))), whose)
 
 
 def refuse_shared_targets(storage: str, storage_options: Mapping[str, str], sinks: Mapping[str, Sink]) -> None:
@@ -79,7 +79,7 @@ def refuse_shared_targets(storage: str, storage_options: Mapping[str, str], sink
             )
 
 
-def _relation(place: Place, other: Place) -> str:
+def _relation(place: TargetFolder, other: TargetFolder) -> str:
     if place.folders == other.folders:
         return "it is the same one"
     inside = len(other.folders) > len(place.folders)

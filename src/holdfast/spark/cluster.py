@@ -20,7 +20,7 @@ from holdfast.exchange.task import UnitResult
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import BATCH_TIME, Leg, Program, SourceOrigin, Transform
 from holdfast.ids import ProcessId
-from holdfast.jobmaster.cluster import LevelRun, StartProcess
+from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
 from holdfast.protocol.taskmanager import ExchangeRoute, TaskManagerGateway
 from holdfast.sources.dataframe import DataFrameSource
 from holdfast.spark.failures import step_failure
@@ -81,7 +81,7 @@ class SparkCluster:
                 "Spark's JVM). Stop the query first; to go on from the last checkpoint, start the job on a new session"
             )
 
-    def start(self, start: StartProcess) -> None:
+    def start(self, start: ProcessStarter) -> None:
         settings = msgspec.structs.replace(self._task_manager, process=start.process)
         self._hosting.start(start, StayingProcess(self._shipment, msgspec.msgpack.encode(settings)))
 

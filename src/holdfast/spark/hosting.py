@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.errors import HoldfastError, SenderLost, TaskManagerLost
 from holdfast.ids import ProcessId, Role
-from holdfast.jobmaster.cluster import StartProcess
+from holdfast.jobmaster.cluster import ProcessStarter
 from holdfast.spark.failures import cause_of_death, first_line
 from holdfast.spark.session import cancel_group, failed_attempt, has_ended
 from holdfast.taskmanager.client import ProcessClient
@@ -48,12 +48,12 @@ class Hosting:
         self._name = name
         self._group = group
         self._secret = secret
-        self._starts: dict[ProcessId, StartProcess] = {}
+        self._starts: dict[ProcessId, ProcessStarter] = {}
         self._threads: dict[ProcessId, threading.Thread] = {}
         self._clients: dict[ProcessId, ProcessClient] = {}
         self._kills_before: dict[ProcessId, int] = {}
 
-    def start(self, start: StartProcess, body: TaskBody) -> None:
+    def start(self, start: ProcessStarter, body: TaskBody) -> None:
         """Start a process and return at once; `start.ended` is called when the process is over, perhaps by several
         threads."""
         self._starts[start.process] = start
@@ -66,7 +66,7 @@ class Hosting:
         self._threads[start.process] = thread
         thread.start()
 
-    def _host(self, start: StartProcess, body: TaskBody) -> None:
+    def _host(self, start: ProcessStarter, body: TaskBody) -> None:
         """Run a Spark job of a single task for as long as the process lives."""
         reason = "its Spark task returned"
         try:

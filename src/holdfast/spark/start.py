@@ -15,7 +15,7 @@ from holdfast.jobmaster.deployer import MasterSettings
 from holdfast.jobmaster.deployment import Layout
 from holdfast.jobmaster.planner import BatchLimits
 from holdfast.jobmaster.program_end import end_with_program
-from holdfast.jobmaster.start import Gateway, Place, Start, open_stored_job, start_job, task_manager_settings
+from holdfast.jobmaster.start import ClusterContext, Gateway, Start, open_stored_job, start_job, task_manager_settings
 from holdfast.query import Query
 from holdfast.settings import QueryTrigger
 from holdfast.sources.dataframe import DataFrameSource
@@ -90,7 +90,7 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
         heartbeat_timeout_s=job.task_manager.heartbeat_timeout_s,
     )
 
-    def cluster(place: Place, _: Gateway) -> SparkCluster:
+    def cluster(place: ClusterContext, _: Gateway) -> SparkCluster:
         return _cluster(job, session, program, shipped, place, layout.task_managers)
 
     start = Start(settings, store, program, shipped, SystemClock(), cluster, driver_host(session), job.storage_options)
@@ -154,7 +154,7 @@ def _is_there(store: ObjectStore, name: str) -> bool:
 
 
 def _cluster(
-    job: "Job", session: SparkSession, program: Program, shipped: bytes, place: Place, task_managers: int
+    job: "Job", session: SparkSession, program: Program, shipped: bytes, place: ClusterContext, task_managers: int
 ) -> SparkCluster:
     left = slots(session) - task_managers
     residents = resident_senders(job.senders, left, program)

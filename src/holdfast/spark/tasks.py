@@ -20,7 +20,7 @@ from holdfast.exchange.links import FlightLinks
 from holdfast.exchange.task import (
     UnitResult,
     UnitRows,
-    Work,
+    UnitWork,
     apply_steps,
     deliver,
     failure_of,
@@ -123,7 +123,7 @@ class ReadUnit:
         unit = msgspec.msgpack.decode(self._units, type=list[Unit])[_partition()]
         connections = Connections(worker.shipment.secret)
         links = FlightLinks(run.routes, connections)
-        work = Work(unit, run.request, worker.program, links, worker.store)
+        work = UnitWork(unit, run.request, worker.program, links, worker.store)
         rows = UnitRows(work)
         failure = None
         try:
@@ -178,7 +178,7 @@ class DeliverUnit:
         unit = self._unit(units)
         connections = Connections(worker.shipment.secret)
         links = FlightLinks(run.routes, connections)
-        work = Work(unit, run.request, worker.program, links, worker.store)
+        work = UnitWork(unit, run.request, worker.program, links, worker.store)
         counted = _Counted(batches, work.leg.schema)
         try:
             with connections:

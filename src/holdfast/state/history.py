@@ -21,7 +21,7 @@ UNDO_BYTES_MAX = 256 * 1024 * 1024
 
 
 @dataclass(eq=False)
-class Segment:
+class UndoSegment:
     """The rows that batch `batch` changed, as they were before it; it made the table `appeared` rows larger.
 
     `unseen`: at least those of its slots that no earlier batch which waits to be logged touched; None: all of them
@@ -48,19 +48,19 @@ class Segment:
         return self.rows.memory_bytes + (0 if self.keys is None else self.keys.memory_bytes)
 
 
-class History:
+class UndoHistory:
     """Segments in order of their batches, at most `bytes_max` of them."""
 
     def __init__(self, bytes_max: int = UNDO_BYTES_MAX) -> None:
         self.memory_bytes = 0
         self._bytes_max = bytes_max
-        self._segments: deque[Segment] = deque()
-        self.by_slot: list[Segment] = []
+        self._segments: deque[UndoSegment] = deque()
+        self.by_slot: list[UndoSegment] = []
         """The newest segments, whose slots still have their keys."""
         self._reaches: int | None = None
         self._released: int | None = None
 
-    def add(self, segment: Segment) -> None:
+    def add(self, segment: UndoSegment) -> None:
         """The segment of a batch that is committed now, above all before."""
         self._drop_released()
         self._segments.append(segment)
@@ -84,7 +84,7 @@ class History:
         while self.memory_bytes > self._bytes_max:
             self._drop_oldest()
 
-    def take_after(self, batch: int) -> list[Segment]:
+    def take_after(self, batch: int) -> list[UndoSegment]:
         """Takes out the segments of later batches, newest first.
 
         Raises

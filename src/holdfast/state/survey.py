@@ -28,14 +28,14 @@ Wanted = Callable[[Mapping[str, tuple[Values, Bools]]], Bools]
 
 
 @dataclass(frozen=True)
-class Place:
+class SurveyPlace:
     """The place of a round: a slot in memory, or, with `key`, a place in the base store."""
 
     slot: int = 0
     key: bytes | None = None
 
 
-START = Place()
+START = SurveyPlace()
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Survey:
 
     keys: pa.RecordBatch
     seen: int
-    place: Place
+    place: SurveyPlace
 
 
-def survey(rows: Rows, residency: Residency | None, place: Place, rows_max: int, wanted: Wanted | None) -> Survey:
+def survey(rows: Rows, residency: Residency | None, place: SurveyPlace, rows_max: int, wanted: Wanted | None) -> Survey:
     """Look at the next rows of the round, at most `rows_max`; without `wanted` all are."""
     if place.key is None and (residency is None or residency.entries_max):
         used = rows.index.slots_used
@@ -67,13 +67,13 @@ def _in_memory(rows: Rows, start: int, rows_max: int, wanted: Wanted | None, has
     found = slots
     if wanted is not None:
         found = slots[wanted({column.field.name: column.gather(slots) for column in rows.columns})]
-    over = Place(0, b"") if has_base else START
-    return Survey(_keys(rows, rows.index.columns(found)), len(slots), over if stop == used else Place(stop))
+    over = SurveyPlace(0, b"") if has_base else START
+    return Survey(_keys(rows, rows.index.columns(found)), len(slots), over if stop == used else SurveyPlace(stop))
 
 
 def _in_base(rows: Rows, residency: Residency, start: bytes, rows_max: int, wanted: Wanted | None) -> Survey:
     keys, records = next(residency.base.scan(start, rows_max + 1), ([], []))
-    place = Place(0, keys.pop()) if len(keys) > rows_max else START
+    place = SurveyPlace(0, keys.pop()) if len(keys) > rows_max else START
     found = keys
     if wanted is not None:
         columns = residency.codec.decode(records[: len(keys)])

@@ -27,13 +27,13 @@ from holdfast.state import kernels
 from holdfast.state.capture import Captured
 from holdfast.state.changes import decoded, merge_changes, stored_rows, stored_schema, value_schema_of, within
 from holdfast.state.columns import Column, object_field
-from holdfast.state.history import UNDO_BYTES_MAX, History, Segment
+from holdfast.state.history import UNDO_BYTES_MAX, UndoHistory, UndoSegment
 from holdfast.state.keys import check_key_types, declared_columns, encode_columns, refuse_nulls
 from holdfast.state.physical import Bools, Slots, values_of
 from holdfast.state.residency import BaseStore, Residency
 from holdfast.state.row_codec import RowCodec
 from holdfast.state.rows import KeyedRows, OldRows, Presence, Rows
-from holdfast.state.survey import Place, Survey, Wanted, survey
+from holdfast.state.survey import Survey, SurveyPlace, Wanted, survey
 from holdfast.state.transaction import Transaction
 from holdfast.state.unlogged import Unlogged, touched_by
 from holdfast.state.widening import check_stored, widened
@@ -86,7 +86,7 @@ class StateTable:
         self._stamp = 0
         self._count = 0
         self._transaction: Transaction | None = None
-        self._history = History(undo_bytes_max)
+        self._history = UndoHistory(undo_bytes_max)
         self._residency: Residency | None = None
         if base is not None:
             self._residency = Residency(self._rows, base, cache_max_entries, max_parallelism, self._slots_go)
@@ -201,7 +201,7 @@ class StateTable:
         schema = pa.schema([*self.key_schema, *self.value_schema])
         return pa.RecordBatch.from_arrays(self._rows.arrow(self._rows.copy(slots)), schema=schema)
 
-    def survey(self, place: Place, rows_max: int, wanted: Wanted | None) -> Survey:
+    def survey(self, place: SurveyPlace, rows_max: int, wanted: Wanted | None) -> Survey:
         """Look at the next rows of a round over all rows, without touching them (see `survey`)."""
         return survey(self._rows, self._residency, place, rows_max, wanted)
 
@@ -255,7 +255,7 @@ class StateTable:
             self._rows.estimate_objects(old.slots)
             changed = old if self._residency is None else self._residency.committed(old, present, transaction.changed)
             if len(changed.slots):
-                segment = Segment(transaction.batch, changed, appeared)
+                segment = UndoSegment(transaction.batch, changed, appeared)
                 self._history.add(segment)
                 if transaction.deferred:
                     self._unlogged.add(segment, transaction.unseen(), whole=changed is old)

@@ -18,7 +18,7 @@ import numpy as np
 
 from holdfast.errors import CheckpointFailed
 from holdfast.state import kernels
-from holdfast.state.history import History, Segment
+from holdfast.state.history import UndoHistory, UndoSegment
 from holdfast.state.physical import Slots
 from holdfast.state.rows import KeyedRows, OldRows, RowCopies, Rows
 
@@ -103,7 +103,7 @@ class Condensed:
         return self.slots.nbytes
 
 
-Part = Segment | Condensed
+Part = UndoSegment | Condensed
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +157,7 @@ def touched_by(parts: Sequence[Part], slots_used: int) -> Slots:
         return next((each.slots for each in parts), np.empty(0, np.int32))
     touched = np.zeros(slots_used, np.bool_)
     for each in parts:
-        unseen = each.unseen if isinstance(each, Segment) else None
+        unseen = each.unseen if isinstance(each, UndoSegment) else None
         kernels.fill(touched, each.slots if unseen is None else unseen, True)
     slots: Slots = kernels.where(touched)
     return slots
@@ -166,11 +166,11 @@ def touched_by(parts: Sequence[Part], slots_used: int) -> Slots:
 class Unlogged:
     """Segments of committed batches whose changes wait to be collected, and changes read before they were asked for."""
 
-    def __init__(self, rows: Rows, history: History) -> None:
+    def __init__(self, rows: Rows, history: UndoHistory) -> None:
         self._rows = rows
         self._history = history
         self._condensed: Condensed | None = None
-        self._waiting: list[Segment] = []
+        self._waiting: list[UndoSegment] = []
         """Segments of the batches after the condensed ones."""
         self._read: list[Read] = []
         """Changes of batches before all that wait."""
@@ -184,7 +184,7 @@ class Unlogged:
         """A batch begins: see `Chain`."""
         return self._chain.begin(stamp)
 
-    def add(self, segment: Segment, unseen: Slots, *, whole: bool) -> None:
+    def add(self, segment: UndoSegment, unseen: Slots, *, whole: bool) -> None:
         """The segment of the batch that is committed now, which the history has too; `whole`: all rows it touched."""
         if self._chain.add(whole):
             segment.unseen = unseen
@@ -288,17 +288,17 @@ class Unlogged:
     def _parts(self) -> list[Part]:
         return [*([] if self._condensed is None else [self._condensed]), *self._waiting]
 
-    def _keep(self, waiting: list[Segment], condensed: Condensed | None) -> None:
+    def _keep(self, waiting: list[UndoSegment], condensed: Condensed | None) -> None:
         self._waiting = waiting
         self._condensed = condensed
         self.memory_bytes = sum(each.memory_bytes for each in self._parts())
         self.unseen_bytes = sum(0 if each.unseen is None else each.unseen.nbytes for each in waiting)
 
-    def _by_slot(self, from_batch: int) -> list[Segment]:
+    def _by_slot(self, from_batch: int) -> list[UndoSegment]:
         """Segments of that batch and later ones, including those whose undo was dropped."""
         found = {*self._waiting, *self._history.by_slot}
         return sorted((each for each in found if each.batch >= from_batch), key=lambda each: each.batch)
 
-    def _changed(self, segment: Segment, now: OldRows) -> Read:
+    def _changed(self, segment: UndoSegment, now: OldRows) -> Read:
         different = self._rows.different(now, segment.rows)
         return Read(segment.batch, segment.batch, self._rows.with_keys(now.only(different)))

@@ -12,7 +12,7 @@ import pyarrow.flight as flight
 
 from holdfast.errors import StaleCall
 from holdfast.ids import ProcessId
-from holdfast.taskmanager.remote import Call, serving
+from holdfast.taskmanager.remote import CallBody, serving
 from holdfast.taskmanager.security import server_options
 
 Handler = Callable[[bytes], Any]
@@ -42,7 +42,7 @@ class ActionServer(flight.FlightServerBase):  # type: ignore[misc]
             handler = self._actions.get(action.type)
             if handler is None:
                 raise flight.FlightServerError(f"no action {action.type!r}; known: {', '.join(sorted(self._actions))}")
-            call = msgspec.msgpack.decode(action.body.to_pybytes(), type=Call)
+            call = msgspec.msgpack.decode(action.body.to_pybytes(), type=CallBody)
             self.check_incarnation(call.incarnation)
             answer = handler(bytes(call.arguments))
             return self._stream(action.type, answer) if isinstance(answer, Streamed) else [_encode(answer)]

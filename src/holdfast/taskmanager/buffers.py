@@ -69,7 +69,7 @@ class SpillArea:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-class KeptRows:
+class RowBuffer:
     """A sequence of record batches of one schema. Appended by one thread at a time, then read any number of times."""
 
     def __init__(self, area: SpillArea) -> None:

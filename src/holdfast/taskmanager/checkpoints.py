@@ -34,7 +34,7 @@ AT_ONCE_MAX = 4
 
 
 @dataclass(frozen=True)
-class Cut:
+class LocalCheckpoint:
     """One checkpoint's work of this TaskManager."""
 
     checkpoint_id: int
@@ -84,7 +84,7 @@ class CheckpointWork:
         self._pieces_seen: Set[tuple[str, int]] = frozenset()
         self._pool = ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="checkpoint")
 
-    def start(self, cut: Cut) -> None:
+    def start(self, cut: LocalCheckpoint) -> None:
         """Returns at once; answered by an acknowledgement or a decline."""
         work = self._submit(self._run, cut)
         if work is not None:
@@ -108,7 +108,7 @@ class CheckpointWork:
         _log.info("TaskManager %d: a checkpoint of a deployment that has ended is let go", self._task_manager)
         return None
 
-    def _run(self, cut: Cut) -> None:
+    def _run(self, cut: LocalCheckpoint) -> None:
         try:
             acknowledgement = self._persist(cut)
         except CheckpointFailed as error:
@@ -124,7 +124,7 @@ class CheckpointWork:
         self._until_answered(lambda: self._job_master.acknowledge(acknowledgement))
         hit("taskmanager.acknowledge.after")
 
-    def _persist(self, cut: Cut) -> Acknowledgement:
+    def _persist(self, cut: LocalCheckpoint) -> Acknowledgement:
         tables = [handle.result() for handle in cut.handles]
         hit("taskmanager.cut.uploaded")
         name = self._store_manifest(cut, tables)
@@ -152,7 +152,7 @@ class CheckpointWork:
             subtask_bytes=of_subtasks,
         )
 
-    def _store_manifest(self, cut: Cut, tables: list[TableHandle]) -> str:
+    def _store_manifest(self, cut: LocalCheckpoint, tables: list[TableHandle]) -> str:
         manifest = Manifest(self._epoch, cut.checkpoint_id, self._task_manager, self._incarnation, cut.batch, tables)
         name = names.manifest(self._epoch, cut.checkpoint_id, self._task_manager)
         try:
@@ -163,7 +163,7 @@ class CheckpointWork:
             raise
         return name
 
-    def _held(self, cut: Cut) -> tuple[int, list[str]]:
+    def _held(self, cut: LocalCheckpoint) -> tuple[int, list[str]]:
         """What the live logs hold, with a number that orders it: a higher one was looked at later."""
         with self._held_lock:
             late = self._closing_sequence

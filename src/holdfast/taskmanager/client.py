@@ -23,7 +23,7 @@ from holdfast.protocol.taskmanager import (
     ProcessResult,
     StreamTag,
 )
-from holdfast.taskmanager.remote import Call, calling
+from holdfast.taskmanager.remote import CallBody, calling
 from holdfast.taskmanager.security import connect
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class ProcessClient:
             return msgspec.msgpack.decode(results[0].body.to_pybytes(), type=answer)
 
     def _body(self, arguments: Any) -> bytes:
-        return msgspec.msgpack.encode(Call(self.peer.incarnation, msgspec.Raw(msgspec.msgpack.encode(arguments))))
+        return msgspec.msgpack.encode(CallBody(self.peer.incarnation, msgspec.Raw(msgspec.msgpack.encode(arguments))))
 
     def _lost(self, reason: str) -> HoldfastError:
         return TaskManagerLost(f"{self.peer} at {self.address} cannot be reached: {reason}")

@@ -36,7 +36,7 @@ from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.checkpoints import Answers, CheckpointWork
 from holdfast.taskmanager.subtask import Subtask
-from holdfast.uploads.janitor import Janitor
+from holdfast.uploads.janitor import DeletionQueue
 from holdfast.uploads.uploader import Uploader
 
 _log = logging.getLogger(__name__)
@@ -171,7 +171,7 @@ def host(
     store: ObjectStore,
     job_master: JobMasterGateway,
     answers: Answers,
-    janitor: Janitor,
+    janitor: DeletionQueue,
     clock: Clock,
     pool: ThreadPoolExecutor,
     local_dir: str | None = None,
@@ -227,7 +227,9 @@ def _ranges(deployment: Deployment) -> Iterator[Range]:
     return (each for some in itertools.zip_longest(*of_each) for each in some if each is not None)
 
 
-def _uploader(deployment: Deployment, store: ObjectStore, janitor: Janitor, copies: LocalCopies | None) -> Uploader:
+def _uploader(
+    deployment: Deployment, store: ObjectStore, janitor: DeletionQueue, copies: LocalCopies | None
+) -> Uploader:
     settings = deployment.changelog
     return Uploader(
         store,

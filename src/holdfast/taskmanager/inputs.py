@@ -16,7 +16,7 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError, StaleCall
 from holdfast.protocol.streams import SentStream
 from holdfast.protocol.taskmanager import ExchangeTag, ProcessRequest
-from holdfast.taskmanager.buffers import KeptRows, SpillArea
+from holdfast.taskmanager.buffers import RowBuffer, SpillArea
 from holdfast.taskmanager.digest import Section, fold, of_sections
 
 Taken = dict[tuple[str, int], list[tuple[int, pa.RecordBatch]]]
@@ -38,7 +38,7 @@ class _AttemptKey(NamedTuple):
 
 @dataclass
 class _Received:
-    rows: KeptRows
+    rows: RowBuffer
     digest: int = 0
 
 
@@ -59,7 +59,7 @@ class Attempt:
                 raise StaleCall(f"batch {self.tag.batch}: rows of attempt {self.tag.attempt} came after it was let go")
             received = self.sections.get(section)
             if received is None:
-                received = self.sections[section] = _Received(KeptRows(self.area))
+                received = self.sections[section] = _Received(RowBuffer(self.area))
             received.rows.append(rows)
             received.digest = fold(received.digest, rows)
 

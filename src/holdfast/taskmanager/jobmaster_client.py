@@ -11,7 +11,7 @@ import pyarrow.flight as flight
 
 from holdfast.ids import ProcessId
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, Registration
-from holdfast.taskmanager.remote import Call, calling
+from holdfast.taskmanager.remote import CallBody, calling
 from holdfast.taskmanager.security import connect
 
 
@@ -39,7 +39,7 @@ class JobMasterClient:
         self._flight.close()
 
     def _call(self, action: str, incarnation: int, arguments: Any) -> bool:
-        body = msgspec.msgpack.encode(Call(incarnation, msgspec.Raw(msgspec.msgpack.encode(arguments))))
+        body = msgspec.msgpack.encode(CallBody(incarnation, msgspec.Raw(msgspec.msgpack.encode(arguments))))
         with calling(self._unanswered):
             results = list(self._flight.do_action((action, body), self._options))
             return msgspec.msgpack.decode(results[0].body.to_pybytes(), type=bool)

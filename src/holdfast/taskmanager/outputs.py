@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from holdfast.errors import StaleCall
-from holdfast.taskmanager.buffers import KeptRows, SpillArea
+from holdfast.taskmanager.buffers import RowBuffer, SpillArea
 
 ROWS_PER_BATCH_MAX = 128 * 1024
 """Longer ones are cut when read: one message each, small enough to overlap sending and receiving."""
@@ -21,12 +21,12 @@ class Outputs:
 
     def __init__(self, area: SpillArea) -> None:
         self._area = area
-        self._kept: dict[tuple[int, str, int], KeptRows] = {}
+        self._kept: dict[tuple[int, str, int], RowBuffer] = {}
         self._lock = threading.Lock()
 
     def put(self, batch: int, operator: str, subtask: int, rows: Iterable[pa.RecordBatch]) -> int:
         """Keep the whole output of one subtask in one batch (possibly none); returns the number of rows."""
-        kept = KeptRows(self._area)
+        kept = RowBuffer(self._area)
         for piece in rows:
             if piece.num_rows:
                 kept.append(piece)

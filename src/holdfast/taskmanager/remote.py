@@ -33,7 +33,7 @@ class RemoteError(msgspec.Struct, frozen=True):
     message: str
 
 
-class Call(msgspec.Struct, frozen=True):
+class CallBody(msgspec.Struct, frozen=True):
     """The body of an action: for which incarnation it is meant, and the arguments."""
 
     incarnation: int

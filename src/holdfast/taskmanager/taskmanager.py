@@ -40,7 +40,7 @@ from holdfast.protocol.taskmanager import (
 from holdfast.recovery.local import open_copies
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.buffers import SpillArea
-from holdfast.taskmanager.checkpoints import Answers, Cut
+from holdfast.taskmanager.checkpoints import Answers, LocalCheckpoint
 from holdfast.taskmanager.hosting import Hosted, host
 from holdfast.taskmanager.inputs import Inputs
 from holdfast.taskmanager.memory import check_state, give_up_undo
@@ -48,7 +48,7 @@ from holdfast.taskmanager.outputs import Outputs
 from holdfast.taskmanager.process_memory import resident_bytes
 from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.subtask import Subtask
-from holdfast.uploads.janitor import Janitor
+from holdfast.uploads.janitor import DeletionQueue
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class TaskManager:
         self._inputs = Inputs(self._area)
         self._outputs = Outputs(self._area)
         self._answers = Answers()
-        self._janitor = Janitor(store)
+        self._janitor = DeletionQueue(store)
         self._copies = open_copies(
             settings.local_dir, settings.job_id, settings.process.number, settings.local_copies_bytes_max
         )
@@ -244,7 +244,7 @@ class TaskManager:
             hosted.checkpoints.decline(checkpoint_id, error)
             return
         sync_ms = (time.monotonic() - begun_s) * 1000.0
-        hosted.checkpoints.start(Cut(checkpoint_id, batch, handles, hosted.held, begun_s, sync_ms))
+        hosted.checkpoints.start(LocalCheckpoint(checkpoint_id, batch, handles, hosted.held, begun_s, sync_ms))
 
     def complete(self, run: int, checkpoint_id: int) -> None:
         self._see(run, "complete")

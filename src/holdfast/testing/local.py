@@ -15,8 +15,8 @@ from holdfast.exchange.resident import SenderGateway
 from holdfast.exchange.task import UnitResult, run_unit
 from holdfast.graph.program import Program
 from holdfast.ids import ProcessId
-from holdfast.jobmaster.cluster import LevelRun, StartProcess
-from holdfast.jobmaster.start import Gateway, Place, task_manager_settings
+from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
+from holdfast.jobmaster.start import ClusterContext, Gateway, task_manager_settings
 from holdfast.protocol.taskmanager import (
     Acknowledgement,
     CommitAnswer,
@@ -41,7 +41,7 @@ T = TypeVar("T")
 class _Hosted:
     """One TaskManager with everything through which it reaches the world, so that all of it can be cut at once."""
 
-    start: StartProcess
+    start: ProcessStarter
     store: CutOffStore
     job_master: "_Reachable"
     task_manager: TaskManager
@@ -68,7 +68,7 @@ class LocalCluster:
         self,
         program: Program,
         store: ObjectStore,
-        place: Place,
+        place: ClusterContext,
         gateway: Gateway,
         clock: Clock,
         task_manager: TaskManagerConfig,
@@ -89,7 +89,7 @@ class LocalCluster:
     def check(self) -> None:
         """This process is always there."""
 
-    def start(self, start: StartProcess) -> None:
+    def start(self, start: ProcessStarter) -> None:
         settings = msgspec.structs.replace(self._settings, process=start.process)
         store, job_master = CutOffStore(self._store), _Reachable(self._gateway)
         task_manager = TaskManager(settings, store, job_master, self._clock)

@@ -15,7 +15,7 @@ from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.deployer import MasterSettings
 from holdfast.jobmaster.deployment import Layout
 from holdfast.jobmaster.planner import BatchLimits
-from holdfast.jobmaster.start import Gateway, Place, Start, open_stored_job, start_job
+from holdfast.jobmaster.start import ClusterContext, Gateway, Start, open_stored_job, start_job
 from holdfast.query import Query
 from holdfast.settings import QueryTrigger, available_now
 from holdfast.storage.reach import check_reachable
@@ -24,7 +24,7 @@ from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing.local import LocalCluster
 from holdfast.testing.source import TestSource
 
-MakeCluster = Callable[[Program, ObjectStore, Place, Gateway], Cluster]
+MakeCluster = Callable[[Program, ObjectStore, ClusterContext, Gateway], Cluster]
 
 
 def run(job: Job, *, store: ObjectStore | None = None, clock: Clock | None = None) -> Query:
@@ -55,7 +55,7 @@ def start(
     if store is None:
         check_reachable(job.storage, job.storage_options)
 
-    def local(program: Program, plain: ObjectStore, place: Place, gateway: Gateway) -> LocalCluster:
+    def local(program: Program, plain: ObjectStore, place: ClusterContext, gateway: Gateway) -> LocalCluster:
         made = LocalCluster(program, plain, place, gateway, used, job.task_manager)
         if on_cluster is not None:
             on_cluster(made)
@@ -91,7 +91,7 @@ def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, 
         heartbeat_timeout_s=job.task_manager.heartbeat_timeout_s,
     )
 
-    def made(place: Place, gateway: Gateway) -> Cluster:
+    def made(place: ClusterContext, gateway: Gateway) -> Cluster:
         return cluster(program, plain, place, gateway)
 
     shipped = cloudpickle.dumps(program)

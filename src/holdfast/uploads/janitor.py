@@ -19,7 +19,7 @@ AGAIN_S = 300.0
 FAILED_AGAIN_S = 5.0
 
 
-class Janitor:
+class DeletionQueue:
     """A queue of names to delete. Thread-safe; `sweep` does I/O, nothing else does."""
 
     def __init__(self, store: ObjectStore) -> None:

@@ -13,7 +13,7 @@ from holdfast.changelog_config import RetryPolicy
 from holdfast.metrics import Histogram
 from holdfast.uploads.attempts import Answer, Losers, Upload
 from holdfast.uploads.hedging import Hedging
-from holdfast.uploads.janitor import Janitor
+from holdfast.uploads.janitor import DeletionQueue
 from holdfast.uploads.scheduling import Scheduler, report_failure
 
 DELETES = "delete"
@@ -28,7 +28,7 @@ class Puts:
         With the lane `DELETES`, and those that `put` is given.
     """
 
-    def __init__(self, policy: RetryPolicy, scheduler: Scheduler, janitor: Janitor) -> None:
+    def __init__(self, policy: RetryPolicy, scheduler: Scheduler, janitor: DeletionQueue) -> None:
         self._policy = policy
         self._scheduler = scheduler
         self._janitor = janitor

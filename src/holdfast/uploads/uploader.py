@@ -27,7 +27,7 @@ from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 from holdfast.uploads.gathering import Gathering
 from holdfast.uploads.in_flight import InFlight
-from holdfast.uploads.janitor import Janitor
+from holdfast.uploads.janitor import DeletionQueue
 from holdfast.uploads.ownership import Ownership
 from holdfast.uploads.packing import PackedObject, PersistRequest, pack
 from holdfast.uploads.precedence import Precedence
@@ -96,7 +96,7 @@ class Uploader:
         uploads_max: int = UPLOADS_MAX,
         materializations_max: int = 1,
         retries: RetryPolicy | None = None,
-        janitor: Janitor | None = None,
+        janitor: DeletionQueue | None = None,
         copies: Copies | None = None,
         scheduler: Scheduler | None = None,
     ) -> None:
@@ -108,7 +108,7 @@ class Uploader:
         policy = retries or RetryPolicy()
         self._scheduler = scheduler or _threads(uploads_max, materializations_max, policy.max_attempts)
         self._ownership = Ownership()
-        self._janitor = janitor or Janitor(store)
+        self._janitor = janitor or DeletionQueue(store)
         self._puts = Puts(policy, self._scheduler, self._janitor)
         self._copies = copies
         self._precedence = Precedence(self._scheduler)

@@ -18,7 +18,7 @@ from holdfast.functions.columns import BoolArray
 from holdfast.functions.joins.bounds import AT, FROM, LEAVES, LEFT, RIGHT, SIDES, UNTIL, SameWindow, Times
 from holdfast.functions.joins.kept_rows import KeptRows
 from holdfast.functions.joins.meeting import Intervals, Pairs, Points, SortedPoints
-from holdfast.functions.joins.output import JoinOutput, Rows, RowsOfBatch, RowsOfTable
+from holdfast.functions.joins.output import JoinOutput, RowsOfBatch, RowsOfTable, SideRows
 from holdfast.functions.kernels import number_keys
 from holdfast.functions.operator import BatchContext, NewTable, Operator, OperatorResult, Timers
 from holdfast.functions.timing.time_index import concatenated
@@ -160,7 +160,7 @@ class JoinOperator(Operator):
             self._note_match(RIGHT, right, pairs.right, right_slots)
             self._output.pairs(self._rows(LEFT, left, left_slots), self._rows(RIGHT, right, right_slots), pairs)
 
-    def _rows(self, side: int, arrived: Arrived, slots: Slots | None) -> Rows:
+    def _rows(self, side: int, arrived: Arrived, slots: Slots | None) -> SideRows:
         return RowsOfBatch(arrived.rows) if slots is None else RowsOfTable(self._kept[side].table, slots)
 
     def _note_match(self, side: int, arrived: Arrived, numbers: Integers, slots: Slots | None) -> None:

@@ -20,7 +20,7 @@ ROWS_AT_ONCE_MAX = 1 << 17
 """Pairs that are put together at a time. A higher value makes larger batches of output."""
 
 
-class Rows(ABC):
+class SideRows(ABC):
     """Rows of one side."""
 
     @abstractmethod
@@ -35,7 +35,7 @@ class Rows(ABC):
         """Rows by their numbers, which may repeat."""
 
 
-class RowsOfBatch(Rows):
+class RowsOfBatch(SideRows):
     """Rows that came."""
 
     def __init__(self, rows: pa.RecordBatch) -> None:
@@ -51,7 +51,7 @@ class RowsOfBatch(Rows):
         return self._rows.take(pa.array(numbers))
 
 
-class RowsOfTable(Rows):
+class RowsOfTable(SideRows):
     """Rows that are kept, at distinct slots; each is read once."""
 
     def __init__(self, table: StateTable, slots: Slots) -> None:
@@ -85,13 +85,13 @@ class JoinOutput:
         """Output goes into `result` from now on."""
         self._result = result
 
-    def pairs(self, left: Rows, right: Rows, pairs: Pairs) -> None:
+    def pairs(self, left: SideRows, right: SideRows, pairs: Pairs) -> None:
         """Put out rows that meet."""
         for start in range(0, len(pairs.left), ROWS_AT_ONCE_MAX):
             piece = slice(start, start + ROWS_AT_ONCE_MAX)
             self._put_out([left.take(pairs.left[piece]), right.take(pairs.right[piece])])
 
-    def alone(self, side: int, rows: Rows) -> None:
+    def alone(self, side: int, rows: SideRows) -> None:
         """Put out rows without the other side."""
         if len(rows):
             found = rows.all()

@@ -20,7 +20,7 @@ from holdfast.functions.process.array_states import AnyArrayState, ArrayValueSta
 from holdfast.functions.process.entries import Journal, save_rows
 from holdfast.functions.process.function_operator import FunctionOperator
 from holdfast.functions.process.output import fit_batches
-from holdfast.functions.process.sweeping import Sweeper, with_sweep
+from holdfast.functions.process.sweeping import ExpirySweeper, with_sweep
 from holdfast.functions.running import bad_row, raised, where_of
 from holdfast.functions.timing.array_timers import ArrayTimers
 from holdfast.functions.timing.timers import EVENT, PROCESSING, TIMERS
@@ -41,7 +41,7 @@ class BatchOperator(FunctionOperator):
             self.tables.update(state.own_tables)
             self._function.__dict__[name] = state
         entries = {state.name: state.entries for state in self._states if not isinstance(state, ArrayValueState)}
-        self._sweeper = Sweeper(self._table, spec.states, entries, self._clock)
+        self._sweeper = ExpirySweeper(self._table, spec.states, entries, self._clock)
         self._numbers: Slots = np.zeros(0, dtype=np.int32)
         self._journal: Journal | None = None
         """Of the call in flight, with dead letters: what it changes, so that it can be put back."""

@@ -28,7 +28,7 @@ from holdfast.functions.process.cells import Cells
 from holdfast.functions.process.function_operator import FunctionOperator
 from holdfast.functions.process.keyed_states import AnyCells, keyed
 from holdfast.functions.process.output import OutputMismatch, Row, RowFitter, yielded
-from holdfast.functions.process.sweeping import Sweeper, with_sweep
+from holdfast.functions.process.sweeping import ExpirySweeper, with_sweep
 from holdfast.functions.running import Cursor, bad_row, named_tuples, raised, where_of
 from holdfast.functions.timing.timers import EVENT, PROCESSING, TIMERS, TimerTable, to_datetime
 from holdfast.state.physical import Slots
@@ -62,7 +62,7 @@ class ProcessOperator(FunctionOperator):
             self.tables.update(cells.tables)
             self._function.__dict__[name] = state
         entries = {cells.name: cells.entries for cells in self._cells if not isinstance(cells, Cells)}
-        self._sweeper = Sweeper(self._table, spec.states, entries, self._clock)
+        self._sweeper = ExpirySweeper(self._table, spec.states, entries, self._clock)
         self._timers: TimerTable | None = None
         if spec.has_timers:
             watermarked = spec.input.event_time is not None

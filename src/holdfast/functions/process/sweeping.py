@@ -1,7 +1,7 @@
 """Removal of what has expired, also of keys that never come again.
 
     each batch, after its rows: a few rows of each table with a time to live ──► what has expired is deleted
-    a round over a table takes a quarter of the time to live (`Pace`); the first one is made at once
+    a round over a table takes a quarter of the time to live (`SweepPace`); the first one is made at once
 
 A removal is a change of the batch like any other: logged, undone with it, rewound past a checkpoint with it. What has
 expired by the batch's planned time is invisible already, so it never shows how far a round has come, and a round simply
@@ -39,7 +39,7 @@ IDLE_US_LEAST = 1_000_000
 Cells = Mapping[str, tuple[AnyArray, BoolArray]]
 
 
-class Pace:
+class SweepPace:
     """How many rows of a table are looked at: as many a second as a round takes, whatever batches come."""
 
     def __init__(self, ttl_us: int) -> None:
@@ -72,7 +72,7 @@ class _Part(ABC):
 
     def __init__(self, own: StateTable, table: StateTable, ttl_us: int, clock: BatchClock) -> None:
         self.table = table
-        self.pace = Pace(ttl_us)
+        self.pace = SweepPace(ttl_us)
         self._own = own
         self._clock = clock
         self._place = START
@@ -213,7 +213,7 @@ class Swept:
     next_us: int | None
 
 
-class Sweeper:
+class ExpirySweeper:
     """Of one operator's subtask. `entries` are those of its lists and maps."""
 
     def __init__(

@@ -53,7 +53,7 @@ class Applications:
         return place if number == self.number else 0
 
 
-class Group(Protocol):
+class NumberedOutput(Protocol):
     """Output to be published under a number."""
 
     def commit(self, table: DeltaTable, applications: Applications) -> CommitFailedError | None:

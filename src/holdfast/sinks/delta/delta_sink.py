@@ -26,7 +26,7 @@ from holdfast.errors import JobRefused, PublishFailed, SettingsError, StorageErr
 from holdfast.failpoints import hit
 from holdfast.schema import CHANGE_TYPE
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
-from holdfast.sinks.delta.commits import Append, Applications, Group, Upsert
+from holdfast.sinks.delta.commits import Append, Applications, NumberedOutput, Upsert
 from holdfast.sinks.delta.merging import check_changes, data_schema
 from holdfast.sinks.delta.table_files import write_files
 from holdfast.sinks.delta.table_schema import differences, missing_columns, stored_schema, unsupported
@@ -173,7 +173,7 @@ class DeltaSink(Sink):
         for portion in portions(committables, StagedDeltaFile, context.sink):
             discard_rows(portion.rows, context)
 
-    def _group(self, layout: DeltaLayout, committables: Iterable[bytes], context: PublishContext) -> Group:
+    def _group(self, layout: DeltaLayout, committables: Iterable[bytes], context: PublishContext) -> NumberedOutput:
         if layout.mode == "append":
             return Append(context, layout.partition_by, committables, self._store())
         return Upsert(context, layout.partition_by, committables, layout.keys)

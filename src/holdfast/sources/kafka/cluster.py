@@ -25,7 +25,7 @@ def partition_of(split: str) -> tuple[str, int]:
     return topic, int(partition)
 
 
-class Cluster:
+class KafkaCluster:
     """A connection to a cluster. Every method may raise `StorageError` if the cluster does not answer, `PositionLost`
     if a topic that is asked for is not there."""
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from holdfast.clock import Clock
 from holdfast.errors import PositionLost
 from holdfast.sources.base import Enumerator, Offsets, Position, SourcePlan, SplitRead
-from holdfast.sources.kafka.cluster import Cluster, TopicFacts, partition_of, split_name
+from holdfast.sources.kafka.cluster import KafkaCluster, TopicFacts, partition_of, split_name
 from holdfast.sources.sequence import divide_evenly
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class KafkaEnumerator(Enumerator):
     """Knows the partitions and how far they reach."""
 
     def __init__(
-        self, whose: str, settings: KafkaSettings, cluster: Cluster, clock: Clock, group: GroupCommits | None
+        self, whose: str, settings: KafkaSettings, cluster: KafkaCluster, clock: Clock, group: GroupCommits | None
     ) -> None:
         self._whose = whose
         self._settings = settings

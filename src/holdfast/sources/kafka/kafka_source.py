@@ -15,7 +15,7 @@ from holdfast.errors import JobRefused, SettingsError, StorageError
 from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import BadRow, Enumerator, EnumeratorContext, Position, Source, SourceBatch, SplitRead
 from holdfast.sources.kafka.client import client_options, client_package
-from holdfast.sources.kafka.cluster import Cluster, partition_of
+from holdfast.sources.kafka.cluster import KafkaCluster, partition_of
 from holdfast.sources.kafka.enumerator import KafkaEnumerator
 from holdfast.sources.kafka.group_commits import BackgroundGroupCommits
 from holdfast.sources.kafka.messages import Messages
@@ -110,7 +110,7 @@ class KafkaSource(Source):
 
     def schema(self) -> pa.Schema:
         """Return the schema of the rows, after a look at the cluster: refuses topics that do not exist."""
-        cluster = Cluster(repr(self), self._shared_settings())
+        cluster = KafkaCluster(repr(self), self._shared_settings())
         try:
             found = cluster.topics(self.topics)
         except StorageError as error:
@@ -126,7 +126,7 @@ class KafkaSource(Source):
         settings = self._shared_settings()
         whose = f"source {context.source!r}"
         group = BackgroundGroupCommits(whose, settings, self._group) if self._group else None
-        return KafkaEnumerator(whose, self, Cluster(whose, settings), context.clock, group)
+        return KafkaEnumerator(whose, self, KafkaCluster(whose, settings), context.clock, group)
 
     def read(self, read: SplitRead) -> Iterator[SourceBatch]:
         return self.read_columns(read, self._schema.names)

@@ -13,8 +13,8 @@ from holdfast.sources.postgres.initial import NOT_BEGUN
 from holdfast.sources.postgres.reader import Reader
 from holdfast.sources.postgres.segments import Segment, read_head
 from holdfast.sources.postgres.server import Server, SlotState
-from holdfast.sources.postgres.spool import LSN_READ, SEGMENT, SEQUENCE_IN, SLOT, SPLIT, SYSTEM, Place, Spool
-from holdfast.sources.postgres.writer import Piece
+from holdfast.sources.postgres.spool import LSN_READ, SEGMENT, SEQUENCE_IN, SLOT, SPLIT, SYSTEM, Spool, SpoolPosition
+from holdfast.sources.postgres.writer import SegmentContent
 from holdfast.storage import names
 from holdfast.storage.store import ObjectInfo
 
@@ -43,7 +43,7 @@ class PostgresEnumerator(Enumerator):
         if not self._taken_up(listed):
             self._begin_chain(listed)
         self._reader.start()
-        return self._offsets(Place(0, 0))
+        return self._offsets(SpoolPosition(0, 0))
 
     def restore(self, offsets: Offsets, objects: list[str]) -> None:
         place = self._place(offsets)
@@ -102,11 +102,11 @@ class PostgresEnumerator(Enumerator):
                     "this storage is of it; its snapshot would not fit. Drop it (pg_drop_replication_slot), give "
                     "another slot, or snapshot='never' to read what it has"
                 )
-            self._reader.writer.write(Piece(0, [], end_lsn=0, snapshot=NOT_BEGUN))
+            self._reader.writer.write(SegmentContent(0, [], end_lsn=0, snapshot=NOT_BEGUN))
             return
         lsn = self._server.create_slot(self._settings.slot) if slot is None else slot.confirmed_lsn
         chunks = dict.fromkeys(self._settings.tables) if self._settings.snapshot == "chunked" else None
-        self._reader.writer.write(Piece(0, [0], end_lsn=lsn, chunks=chunks))
+        self._reader.writer.write(SegmentContent(0, [0], end_lsn=lsn, chunks=chunks))
 
     def _drop_older(self, listed: list[ObjectInfo], root: Segment, chain: list[Segment]) -> None:
         """Delete segments of older epochs that lie before the root or beside the chain."""
@@ -138,7 +138,7 @@ class PostgresEnumerator(Enumerator):
 
     def objects(self, offsets: Offsets) -> list[str]:
         place = self._place(offsets)
-        return self._spool.names(Place(max(0, place.segment - 1), 0))
+        return self._spool.names(SpoolPosition(max(0, place.segment - 1), 0))
 
     def completed(self, offsets: Offsets) -> None:
         place = self._place(offsets)
@@ -151,16 +151,16 @@ class PostgresEnumerator(Enumerator):
     def close(self) -> None:
         self._reader.close()
 
-    def _place(self, offsets: Offsets) -> Place:
+    def _place(self, offsets: Offsets) -> SpoolPosition:
         try:
-            return Place(msgspec.convert(offsets[SEGMENT], int), msgspec.convert(offsets[SEQUENCE_IN], int))
+            return SpoolPosition(msgspec.convert(offsets[SEGMENT], int), msgspec.convert(offsets[SEQUENCE_IN], int))
         except (KeyError, msgspec.ValidationError) as error:
             raise JobRefused(
                 f"source {self._context.source!r}: the checkpoint's position {offsets!r} is not one of a "
                 "PostgresCdcSource: give the source a new name"
             ) from error
 
-    def _offsets(self, place: Place) -> Offsets:
+    def _offsets(self, place: SpoolPosition) -> Offsets:
         return {
             SEGMENT: place.segment,
             SEQUENCE_IN: place.sequence,

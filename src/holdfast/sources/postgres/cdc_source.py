@@ -15,7 +15,7 @@ from holdfast.sources.postgres.decoding import Settings
 from holdfast.sources.postgres.pgoutput import SEQUENCE
 from holdfast.sources.postgres.segments import read_part
 from holdfast.sources.postgres.server import Server
-from holdfast.sources.postgres.spool import ReadDetail
+from holdfast.sources.postgres.spool import SegmentReadDetail
 from holdfast.storage.store import ObjectStore
 from holdfast.units import Duration, Size, duration_s, size_bytes
 
@@ -160,7 +160,7 @@ class PostgresCdcSource(Source):
     def read_output(
         self, output: str, read: SplitRead, store: ObjectStore, columns: Sequence[str] | None
     ) -> Iterator[SourceBatch]:
-        detail = msgspec.msgpack.decode(read.detail, type=ReadDetail)
+        detail = msgspec.msgpack.decode(read.detail, type=SegmentReadDetail)
         part = detail.parts.get(output)
         if part is None:
             return

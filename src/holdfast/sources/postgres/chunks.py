@@ -21,11 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.schema import CHANGE_TYPE
-from holdfast.sources.postgres.columns import XID, Column, Ints, TableColumns
+from holdfast.sources.postgres.columns import XID, Ints, PublishedColumn, TableColumns
 from holdfast.sources.postgres.pgoutput import EPOCH_US, stored_schema
 from holdfast.sources.postgres.server import Server
 from holdfast.sources.postgres.snapshot import column_name, copied_batch, copy_table, quoted
-from holdfast.sources.postgres.writer import Piece
+from holdfast.sources.postgres.writer import SegmentContent
 
 RECENT_MAX = 100_000
 """Transactions that are remembered, to notice one that is told and not yet seen by a snapshot."""
@@ -54,7 +54,7 @@ class Visibility:
 
 
 @dataclass
-class Chunk:
+class SnapshotChunk:
     """A range of a table that was read and waits for its mark. `stop` None: it has no upper end."""
 
     table: TableColumns
@@ -76,7 +76,7 @@ class Chunks:
         self._rows_max = rows_max
         self._recent: deque[int] = deque(maxlen=RECENT_MAX)
         self._number = 0
-        self._chunk: Chunk | None = None
+        self._chunk: SnapshotChunk | None = None
         self.frontiers: dict[str, int | None] = {}
 
     def reset(self, frontiers: Mapping[str, int | None]) -> None:
@@ -112,7 +112,7 @@ class Chunks:
         self._number += 1
         stop = self._stop(table, first)
         mark = f"chunk {name} {self._number} {datetime.now(UTC).timestamp()}"
-        self._chunk = chunk = Chunk(table, first, stop, mark)
+        self._chunk = chunk = SnapshotChunk(table, first, stop, mark)
         for _ in range(ATTEMPTS_MAX):
             self._read(chunk)
             assert chunk.saw is not None
@@ -121,7 +121,7 @@ class Chunks:
                 break
         self._server.mark(mark)
 
-    def finish(self, mark: str, lsn: int) -> Piece | None:
+    def finish(self, mark: str, lsn: int) -> SegmentContent | None:
         """Return the rows of the chunk with that mark; None if there is none."""
         chunk = self._chunk
         if chunk is None or chunk.mark != mark:
@@ -134,7 +134,7 @@ class Chunks:
             self.frontiers[name] = chunk.stop
         rows = _latest(chunk, lsn)
         tables = {name: [rows]} if rows.num_rows else {}
-        return Piece(1, [1], tables, chunks=dict(self.frontiers))
+        return SegmentContent(1, [1], tables, chunks=dict(self.frontiers))
 
     def _stop(self, table: TableColumns, first: int | None) -> int | None:
         """Return the key before which the next chunk ends; None if it takes all that is left."""
@@ -150,7 +150,7 @@ class Chunks:
         last, count = found[0]
         return None if count < self._rows_max else int(last) + 1
 
-    def _read(self, chunk: Chunk) -> None:
+    def _read(self, chunk: SnapshotChunk) -> None:
         name = column_name(_leading(chunk.table).name)
         bounds = [(">=", chunk.first), ("<", chunk.stop)]
         where = " AND ".join(f"{name} {sign} {bound}" for sign, bound in bounds if bound is not None)
@@ -162,7 +162,7 @@ class Chunks:
             copy_table(cursor, chunk.table, where, chunk.rows.extend)
 
 
-def _leading(table: TableColumns) -> Column:
+def _leading(table: TableColumns) -> PublishedColumn:
     return next(each for each in table.columns if each.key)
 
 
@@ -179,7 +179,7 @@ def _between(table: TableColumns, rows: pa.RecordBatch, first: int | None, stop:
     return found
 
 
-def _latest(chunk: Chunk, lsn: int) -> pa.RecordBatch:
+def _latest(chunk: SnapshotChunk, lsn: int) -> pa.RecordBatch:
     """Return the chunk's rows as they are at its mark, as inserts."""
     assert chunk.saw is not None
     at_us = int(datetime.now(UTC).timestamp() * 1_000_000) - EPOCH_US

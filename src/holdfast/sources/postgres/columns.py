@@ -47,7 +47,7 @@ FACTS = [
 """Columns that tell of each row which change it belongs to."""
 
 
-class Column(msgspec.Struct, frozen=True):
+class PublishedColumn(msgspec.Struct, frozen=True):
     """A published column: name, type and type modifier as in PostgreSQL's catalog; `key`: part of the primary key."""
 
     name: str
@@ -64,7 +64,7 @@ class TableColumns(msgspec.Struct, frozen=True):
     """A table with its published columns, in the table's order."""
 
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[PublishedColumn, ...]
 
     def schema(self) -> pa.Schema:
         """Return the schema of the table's stream."""
@@ -94,7 +94,7 @@ def text_array(data: Bytes, starts: Ints, lengths: Ints) -> pa.Array:
     return pa.StringArray.from_buffers(count, buffers[1], buffers[2], buffers[0])
 
 
-def typed(table: str, column: Column, text: pa.Array) -> pa.Array:
+def typed(table: str, column: PublishedColumn, text: pa.Array) -> pa.Array:
     """Convert values from text. Raises `JobRefused`, naming the column, if one has no place in the Arrow type."""
     made = column.arrow
     try:

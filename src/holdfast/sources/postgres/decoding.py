@@ -9,10 +9,10 @@ from holdfast.errors import JobRefused
 from holdfast.sources.postgres import pgoutput
 from holdfast.sources.postgres.chunks import Chunks
 from holdfast.sources.postgres.columns import TableColumns
-from holdfast.sources.postgres.pgoutput import CHANGES, Decoded, Relation, Scan, Transaction
+from holdfast.sources.postgres.pgoutput import CHANGES, Decoded, PartialTransaction, Relation, Scan
 from holdfast.sources.postgres.read_back import read_back
 from holdfast.sources.postgres.server import MARK, Server
-from holdfast.sources.postgres.writer import Piece
+from holdfast.sources.postgres.writer import SegmentContent
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Decoder:
     settings: Settings
     chunks: Chunks
     _relations: dict[int, Relation] = field(default_factory=dict)
-    _open: Transaction | None = None
+    _open: PartialTransaction | None = None
     _known: Resumption = field(default_factory=Resumption)
-    _waiting: Piece | None = None
+    _waiting: SegmentContent | None = None
 
     def reset(self, open_xid: int, open_changes: int, frontiers: Mapping[str, int | None]) -> None:
         """Begin a connection, perhaps with a transaction of which so many changes are stored."""
@@ -73,12 +73,12 @@ class Decoder:
             return content.decode()
         return None
 
-    def waiting(self) -> Piece | None:
+    def waiting(self) -> SegmentContent | None:
         """Return the piece that the last message apart made, if any."""
         piece, self._waiting = self._waiting, None
         return piece
 
-    def piece(self, payloads: Sequence[bytes]) -> Piece | None:
+    def piece(self, payloads: Sequence[bytes]) -> SegmentContent | None:
         """Decode messages that have no relation, mark or truncation among them."""
         payloads = self._without_known(payloads)
         if not payloads:
@@ -93,8 +93,8 @@ class Decoder:
         ends = (scan.commits + 1).tolist()
         if scan.open is None and (not ends or ends[-1] != len(payloads)):
             ends.append(len(payloads))
-        opened = scan.open or Transaction(0, 0, 0)
-        return Piece(len(payloads), ends, tables, scan.end_lsn or None, opened.xid, opened.changes)
+        opened = scan.open or PartialTransaction(0, 0, 0)
+        return SegmentContent(len(payloads), ends, tables, scan.end_lsn or None, opened.xid, opened.changes)
 
     def _complete(self, table: TableColumns, decoded: Decoded) -> pa.RecordBatch:
         rows = read_back(self.server, table, decoded) if decoded.unknown else decoded.rows
@@ -113,7 +113,7 @@ class Decoder:
                     f"slot {self.settings.slot!r}: transaction {self._known.xid}, of which {self._known.left} changes "
                     f"are stored, does not come again; {xid} came instead. Start on a new storage, with a snapshot"
                 )
-            self._open = Transaction(xid, lsn, time_us, self._known.left)
+            self._open = PartialTransaction(xid, lsn, time_us, self._known.left)
             place = 1
         while place < len(payloads) and self._known.left and payloads[place][0] in bytes(CHANGES):
             self._known.left -= 1

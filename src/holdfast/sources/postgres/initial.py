@@ -18,7 +18,7 @@ from holdfast.sources.postgres.pgoutput import EPOCH_US
 from holdfast.sources.postgres.server import Server, lsn
 from holdfast.sources.postgres.snapshot import copied_batch, copy_table
 from holdfast.sources.postgres.spool import Spool
-from holdfast.sources.postgres.writer import Piece, SegmentWriter
+from holdfast.sources.postgres.writer import SegmentContent, SegmentWriter
 
 log = logging.getLogger(__name__)
 
@@ -83,12 +83,12 @@ class InitialSnapshot:
                 def take(rows: list[bytes], table: object = table, name: str = name, reason: str = reason) -> None:
                     numbers = np.arange(len(rows), dtype=np.int64)
                     batch = copied_batch(self._settings.tables[name], rows, point, at_us, numbers)
-                    self._write(Piece(len(rows), [], {name: [batch]}, point, snapshot=reason))
+                    self._write(SegmentContent(len(rows), [], {name: [batch]}, point, snapshot=reason))
 
                 copy_table(cursor, table, "", take)
-        self._write(Piece(0, [0], end_lsn=point))
+        self._write(SegmentContent(0, [0], end_lsn=point))
         log.info("slot %r: the initial snapshot took %.1f s", self._settings.slot, time.monotonic() - began_s)
 
-    def _write(self, piece: Piece) -> None:
+    def _write(self, piece: SegmentContent) -> None:
         if self._stopping() or not self._writer.write(piece):
             raise Stopped

@@ -23,8 +23,8 @@ from holdfast.sources.postgres.columns import (
     LSN,
     XID,
     Bytes,
-    Column,
     Ints,
+    PublishedColumn,
     TableColumns,
     text_array,
     typed,
@@ -47,7 +47,7 @@ class Relation:
 
     oid: int
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[PublishedColumn, ...]
 
 
 def relation(payload: bytes) -> Relation:
@@ -60,7 +60,7 @@ def relation(payload: bytes) -> Relation:
     for _ in range(count):
         end = rest.index(b"\0", place + 1)
         type_oid, modifier = struct.unpack_from(">Ii", rest, end + 1)
-        columns.append(Column(rest[place + 1 : end].decode(), type_oid, modifier, bool(rest[place] & 1)))
+        columns.append(PublishedColumn(rest[place + 1 : end].decode(), type_oid, modifier, bool(rest[place] & 1)))
         place = end + 9
     return Relation(oid, f"{(schema or b'pg_catalog').decode()}.{table.decode()}", tuple(columns))
 
@@ -78,7 +78,7 @@ def logical_message(payload: bytes) -> tuple[str, bytes]:
 
 
 @dataclass
-class Transaction:
+class PartialTransaction:
     """A transaction that a scan begins or ends in; `changes` of its messages were seen."""
 
     xid: int
@@ -90,7 +90,7 @@ class Transaction:
 class Scan:
     """The messages of one piece of the stream. `open` is the transaction that it begins in, and after it ends in."""
 
-    def __init__(self, payloads: Sequence[bytes], open: Transaction | None) -> None:
+    def __init__(self, payloads: Sequence[bytes], open: PartialTransaction | None) -> None:
         count = len(payloads)
         self.payloads = payloads
         self.data: Bytes = np.frombuffer(b"".join(payloads), np.uint8)
@@ -133,7 +133,7 @@ class Scan:
         """Return the numbers of messages that are no changes of rows, no Begin and no Commit."""
         return np.flatnonzero(~np.isin(self.kinds, np.frombuffer(b"IUDBC", np.uint8)))
 
-    def _open_at_end(self) -> Transaction | None:
+    def _open_at_end(self) -> PartialTransaction | None:
         begun = int(self._number[-1]) if len(self._number) else 0
         last_commit = int(self.commits[-1]) if len(self.commits) else -1
         if begun:
@@ -141,17 +141,17 @@ class Scan:
             if last_commit > first:
                 return None
             facts = (int(each[-1]) for each in (self._xids, self._begin_lsns, self._begin_times))
-            found = Transaction(*facts)
+            found = PartialTransaction(*facts)
         elif last_commit >= 0 or self._begun_by is None:
             return None
         else:
             first, found = -1, self._begun_by
         counted = int(np.isin(self.kinds[first + 1 :], CHANGES).sum())
-        return Transaction(found.xid, found.lsn, found.time_us, found.changes + counted)
+        return PartialTransaction(found.xid, found.lsn, found.time_us, found.changes + counted)
 
     def facts(self, messages: Ints) -> tuple[Ints, Ints, Ints]:
         """Return the LSN, transaction id and commit time (microseconds since 2000) of messages."""
-        before = self._begun_by or Transaction(0, 0, 0)
+        before = self._begun_by or PartialTransaction(0, 0, 0)
         number = self._number[messages]
         columns = ((before.lsn, self._begin_lsns), (before.xid, self._xids), (before.time_us, self._begin_times))
         lsns, xids, times = (np.concatenate([[first], rest]).astype(np.int64)[number] for first, rest in columns)
@@ -159,7 +159,7 @@ class Scan:
 
 
 @dataclass(frozen=True)
-class Rows:
+class ChangedRows:
     """Rows of one table, in order. `tuples` are places in the scan's bytes, `sequence` numbers of messages; `before`
     is for each row the place of the old tuple that fills in values which an update left as they were (-1: none)."""
 
@@ -169,7 +169,7 @@ class Rows:
     sequence: Ints
 
 
-def rows_of(scan: Scan, relation: Relation, keys: Sequence[int]) -> Rows:
+def rows_of(scan: Scan, relation: Relation, keys: Sequence[int]) -> ChangedRows:
     """Divide the changes of a table into rows; `keys` are the places of its key columns."""
     messages = scan.changes(relation.oid)
     kinds, old_kinds = scan.kinds[messages], scan._old_kinds[messages]
@@ -181,7 +181,7 @@ def rows_of(scan: Scan, relation: Relation, keys: Sequence[int]) -> Rows:
     present = np.stack([first, ~deletes], axis=1).ravel()
     old_kind = np.where(deletes | moved, DELETE, PREIMAGE)
     new_kind = np.where(inserts | moved, INSERT, POSTIMAGE)
-    return Rows(
+    return ChangedRows(
         np.stack([old_kind, new_kind], axis=1).ravel()[present].astype(np.int8),
         np.stack([old, new], axis=1).ravel()[present],
         np.stack([np.full(len(messages), -1), np.where(updates, old, -1)], axis=1).ravel()[present],

@@ -25,8 +25,8 @@ from holdfast.sources.postgres.chunks import Chunks
 from holdfast.sources.postgres.decoding import Decoder, Settings
 from holdfast.sources.postgres.initial import InitialSnapshot
 from holdfast.sources.postgres.server import APPLICATION, Server, ServerAway, lsn_text, wait_readable
-from holdfast.sources.postgres.spool import Place, Spool
-from holdfast.sources.postgres.writer import Piece, SegmentWriter
+from holdfast.sources.postgres.spool import Spool, SpoolPosition
+from holdfast.sources.postgres.writer import SegmentContent, SegmentWriter
 from holdfast.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Reader:
         self._warned_bytes = settings.slot_warning_bytes
         self._lock = threading.Lock()
         self._problem: HoldfastError | None = None
-        self.passed = Place(0, 0)
+        self.passed = SpoolPosition(0, 0)
         """The place of the last completed checkpoint."""
         self.caught_up = threading.Event()
         """Set once everything that the server had at the start of this reader is stored."""
@@ -278,7 +278,7 @@ class Reader:
         """Store that nothing came up to the place that the last keepalive told."""
         last = self._spool.last
         if last is not None and not last.head.open_xid and cursor.wal_end > last.head.end_lsn:
-            self.writer.write(Piece(0, [0], end_lsn=cursor.wal_end))
+            self.writer.write(SegmentContent(0, [0], end_lsn=cursor.wal_end))
             self._confirm(cursor)
 
     def _pause_when_full(self, cursor: Any) -> None:

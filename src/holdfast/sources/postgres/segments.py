@@ -25,7 +25,7 @@ CACHED_PARTS_MAX = 4
 """Parts that a process keeps of the last segments, so that batches smaller than a segment do not fetch it again."""
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True):
+class SegmentPart(msgspec.Struct, frozen=True, array_like=True):
     """Rows of one table: where they lie in the object, and their checksum."""
 
     offset: int
@@ -53,7 +53,7 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     open_xid: int
     open_changes: int
     snapshot: str
-    parts: dict[str, Part]
+    parts: dict[str, SegmentPart]
     chunks: dict[str, int | None] = {}
 
 
@@ -99,7 +99,7 @@ def encode_segment(head: Head, tables: Mapping[str, pa.Table]) -> bytes:
         with pa.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_table(rows)
         data = sink.getvalue()
-        parts[table] = Part(offset, data.size, checksum.crc32(data), rows.num_rows)
+        parts[table] = SegmentPart(offset, data.size, checksum.crc32(data), rows.num_rows)
         offset += data.size
         body.append(data)
     framed = framing.frame(MAGIC, VERSION, msgspec.msgpack.encode(msgspec.structs.replace(head, parts=parts)))
@@ -131,7 +131,7 @@ def check_segment(name: str, data: bytes) -> None:
         _check_part(name, table, data[part.offset : part.offset + part.length], part)
 
 
-def read_part(store: ObjectStore, name: str, table: str, part: Part) -> pa.Table:
+def read_part(store: ObjectStore, name: str, table: str, part: SegmentPart) -> pa.Table:
     """Return a table's rows in a segment, from this process's memory if they were read just now."""
     key = (name, table)
     found = _cached.get(key)
@@ -145,7 +145,7 @@ def read_part(store: ObjectStore, name: str, table: str, part: Part) -> pa.Table
     return found
 
 
-def _check_part(name: str, table: str, data: bytes, part: Part) -> None:
+def _check_part(name: str, table: str, data: bytes, part: SegmentPart) -> None:
     if len(data) != part.length or checksum.crc32(data) != part.crc:
         raise CorruptObject(
             f"{name}: damaged: the checksum of the rows of table {table} differs; restore it from a copy"

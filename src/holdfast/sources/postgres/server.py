@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import JobRefused, StorageError
-from holdfast.sources.postgres.columns import SESSION, Column, TableColumns
+from holdfast.sources.postgres.columns import SESSION, PublishedColumn, TableColumns
 
 VERSION_MIN = 150_000
 APPLICATION = "holdfast"
@@ -187,7 +187,7 @@ class Server:
             (publication, *name.split(".", 1)),
         )
         as_text = {each.rpartition(".")[2] for each in text_columns if each.rpartition(".")[0] in ("", name)}
-        columns = [Column(n, TEXT if n in as_text else oid, modifier, key) for n, oid, modifier, key in found]
+        columns = [PublishedColumn(n, TEXT if n in as_text else oid, modifier, key) for n, oid, modifier, key in found]
         return TableColumns(name, tuple(columns))
 
     def identity(self) -> str:

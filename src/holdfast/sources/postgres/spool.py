@@ -15,7 +15,7 @@ import numpy as np
 
 from holdfast.availability import SnapshotAvailability
 from holdfast.sources.base import SplitRead
-from holdfast.sources.postgres.segments import Part, Segment
+from holdfast.sources.postgres.segments import Segment, SegmentPart
 
 SPLIT = "changes"
 """The only split: all tables of a slot share one position, so that a transaction over several tables stays whole."""
@@ -23,15 +23,15 @@ SEGMENT, SEQUENCE_IN, SYSTEM, SLOT, LSN_READ = "segment", "sequence", "system", 
 """Names of the entries in the offsets."""
 
 
-class ReadDetail(msgspec.Struct, frozen=True, array_like=True):
+class SegmentReadDetail(msgspec.Struct, frozen=True, array_like=True):
     """What a task needs to know of a segment."""
 
     name: str
-    parts: dict[str, Part]
+    parts: dict[str, SegmentPart]
 
 
 @dataclass(frozen=True)
-class Place:
+class SpoolPosition:
     """A position in the chain."""
 
     segment: int
@@ -58,9 +58,9 @@ class Spool:
             self._lock.notify_all()
 
     @property
-    def end(self) -> Place:
+    def end(self) -> SpoolPosition:
         with self._lock:
-            return Place(self._first + len(self._segments), 0)
+            return SpoolPosition(self._first + len(self._segments), 0)
 
     @property
     def last(self) -> Segment | None:
@@ -73,12 +73,12 @@ class Spool:
         with self._lock:
             return sum(each.size for each in self._segments)
 
-    def names(self, place: Place) -> list[str]:
+    def names(self, place: SpoolPosition) -> list[str]:
         """Return the names of the segments from a place on."""
         with self._lock:
             return [each.name for each in self._segments[max(0, place.segment - self._first) :]]
 
-    def let_go(self, place: Place) -> list[Segment]:
+    def let_go(self, place: SpoolPosition) -> list[Segment]:
         """Remove and return the segments before a place, but for the one right before it, which tells of its end."""
         with self._lock:
             count = max(0, min(place.segment - 1 - self._first, len(self._segments)))
@@ -86,7 +86,7 @@ class Spool:
             self._first += count
             return gone
 
-    def has_cut_after(self, place: Place) -> bool:
+    def has_cut_after(self, place: SpoolPosition) -> bool:
         """Return whether a checkpoint further on is possible with what is stored."""
         with self._lock:
             return any(
@@ -95,18 +95,18 @@ class Spool:
                 if each.head.number >= place.segment
             )
 
-    def waiting(self, place: Place) -> int:
+    def waiting(self, place: SpoolPosition) -> int:
         """Return the number of changes from a place on."""
         with self._lock:
             after = self._segments[max(0, place.segment - self._first) :]
             return sum(each.head.sequences for each in after) - (place.sequence if after else 0)
 
-    def lsn_at(self, place: Place) -> int:
+    def lsn_at(self, place: SpoolPosition) -> int:
         with self._lock:
             index = place.segment - self._first - 1
             return self._segments[index].head.end_lsn if 0 <= index < len(self._segments) else 0
 
-    def refusal(self, place: Place) -> str:
+    def refusal(self, place: SpoolPosition) -> str:
         """Return the reason why a checkpoint may not be cut at a place; empty if it may."""
         if self._split_transactions:
             with self._lock:
@@ -114,7 +114,7 @@ class Spool:
             return found.head.snapshot and self._refusal(place) if found is not None else ""
         return self._refusal(place)
 
-    def _refusal(self, place: Place) -> str:
+    def _refusal(self, place: SpoolPosition) -> str:
         with self._lock:
             index = place.segment - self._first
             if place.sequence and 0 <= index < len(self._segments):
@@ -122,11 +122,13 @@ class Spool:
             before = index - 1
             return self._segments[before].refusal if 0 <= before < len(self._segments) else ""
 
-    def _at(self, place: Place) -> Segment | None:
+    def _at(self, place: SpoolPosition) -> Segment | None:
         index = place.segment - self._first - (0 if place.sequence else 1)
         return self._segments[index] if 0 <= index < len(self._segments) else None
 
-    def plan(self, start: Place, until: Place, rows_max: int, bytes_max: int) -> tuple[Place, list[SplitRead]]:
+    def plan(
+        self, start: SpoolPosition, until: SpoolPosition, rows_max: int, bytes_max: int
+    ) -> tuple[SpoolPosition, list[SplitRead]]:
         """Return the end and the reads of a batch: up to the last cut within the limits, or else up to the limits."""
         with self._lock:
             segments = self._segments[max(0, start.segment - self._first) :]
@@ -152,7 +154,7 @@ class Spool:
         end = reach if cut is None or self._split_transactions else cut
         return end, self._reads(segments, start, end)
 
-    def _reads(self, segments: list[Segment], start: Place, end: Place) -> list[SplitRead]:
+    def _reads(self, segments: list[Segment], start: SpoolPosition, end: SpoolPosition) -> list[SplitRead]:
         reads = []
         for segment in segments:
             number, head = segment.head.number, segment.head
@@ -161,20 +163,20 @@ class Spool:
             first = start.sequence if number == start.segment else 0
             stop = end.sequence if number == end.segment else head.sequences
             if stop > first and head.parts:
-                detail = msgspec.msgpack.encode(ReadDetail(segment.name, head.parts))
+                detail = msgspec.msgpack.encode(SegmentReadDetail(segment.name, head.parts))
                 share = (stop - first) / head.sequences
                 rows = max(1, round(share * sum(part.rows for part in head.parts.values())))
                 reads.append(SplitRead(SPLIT, first, stop, rows, detail))
         return reads
 
-    def availability(self, place: Place) -> SnapshotAvailability:
+    def availability(self, place: SpoolPosition) -> SnapshotAvailability:
         reason = self.refusal(place)
         if reason:
             return SnapshotAvailability.SOFT_FAILURE.because(reason)
         return SnapshotAvailability.AVAILABLE
 
 
-def _normal(segment: Segment, sequence: int) -> Place:
+def _normal(segment: Segment, sequence: int) -> SpoolPosition:
     if sequence == segment.head.sequences:
-        return Place(segment.head.number + 1, 0)
-    return Place(segment.head.number, sequence)
+        return SpoolPosition(segment.head.number + 1, 0)
+    return SpoolPosition(segment.head.number, sequence)

@@ -19,7 +19,7 @@ RETRY_S = 1.0
 
 
 @dataclass(frozen=True)
-class Piece:
+class SegmentContent:
     """Content of a segment to be written; fields as in `Head`. `end_lsn` None: that of the segment before."""
 
     sequences: int
@@ -57,7 +57,7 @@ class SegmentWriter:
         self.system = ""
         self.slot = ""
 
-    def write(self, piece: Piece) -> bool:
+    def write(self, piece: SegmentContent) -> bool:
         """Store a piece as the next segment; return False if the reader shall end before that is possible."""
         before = self._spool.last
         head = Head(
@@ -92,7 +92,7 @@ class SegmentWriter:
         return True
 
 
-def _end_lsn(piece: Piece, before: Segment | None) -> int:
+def _end_lsn(piece: SegmentContent, before: Segment | None) -> int:
     if piece.end_lsn is not None:
         return piece.end_lsn
     return 0 if before is None else before.head.end_lsn
