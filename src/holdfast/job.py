@@ -8,8 +8,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.graph.build import Declarations, Path
+from holdfast.graph.build import Declarations, Path, build_program, without_spark
 from holdfast.graph.program import SourceOrigin
+from holdfast.graph.regions import explained
 from holdfast.settings import (
     AvailableNow,
     CheckpointConfig,
@@ -246,6 +247,18 @@ class Job:
 
         self.query = start_on_spark(self, self.checked(trigger or processing_time()))
         return self.query
+
+    def explain(self) -> None:
+        """Print the legs of the job and its regions: the parts whose rows never meet on their way to the sinks.
+
+        The job is analysed as `start` does, so that the same errors are raised; nothing is started or stored.
+        """
+        if self.spark is None:
+            print(explained(build_program(self.declared, without_spark, self.dead_letters, self.state)))
+            return
+        from holdfast.spark.start import explain_on_spark
+
+        print(explain_on_spark(self, self.spark))
 
     def checked(self, trigger: QueryTrigger) -> QueryTrigger:
         """Return the trigger if the job can be started with it now. Raises `JobRefused`."""

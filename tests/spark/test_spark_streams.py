@@ -270,3 +270,16 @@ def test_the_users_session_stays_as_it_was_and_spark_jobs_say_what_they_are(spar
 def jobs(spark):
     found = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
     return [found.apply(index) for index in range(found.size())]
+
+
+def test_explain_analyses_the_transforms_of_a_job_and_keeps_its_splits_as_regions(spark, tmp_path, capsys):
+    job = hf.Job(spark, name="explained", storage=f"file://{tmp_path}/storage")
+    numbers = job.read(hf.SequenceSource(8, splits=2, name="numbers"))
+    numbers.transform(lambda df: df.where("value > 3")).write(hf.NoopSink(name="nowhere"))
+    job.explain()
+    assert capsys.readouterr().out == (
+        "legs\n"
+        "  level 0: sequence source 'numbers' → transform → NoopSink 'nowhere'\n"
+        "regions\n"
+        "  source 'numbers': each split is a region\n"
+    )

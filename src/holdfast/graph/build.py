@@ -145,6 +145,12 @@ class Declarations:
 AnalyseTransform = Callable[[Callable[[Any], Any], pa.Schema], pa.Schema]
 
 
+def without_spark(fn: Callable[[Any], Any], schema: pa.Schema) -> pa.Schema:
+    raise JobRefused(
+        f"transform({getattr(fn, '__name__', repr(fn))}) needs Spark; without it use map_batches, or test on a session"
+    )
+
+
 def build_program(
     declared: Declarations,
     analyse: AnalyseTransform,

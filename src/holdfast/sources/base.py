@@ -158,6 +158,9 @@ class Source(ABC):
 
     name: str | None = None
     kind: str = "source"
+    splits_stand_alone: bool = False
+    """True if the offsets hold a position for each split, under the name of the split in its reads, so that some splits
+    may move while another keeps its position."""
 
     @property
     def endless(self) -> bool:

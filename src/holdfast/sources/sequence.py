@@ -58,6 +58,7 @@ class SequenceSource(Source):
     starting: Mapping[str, int] | None = None
 
     kind = "sequence"
+    splits_stand_alone = True
 
     def __post_init__(self) -> None:
         if self.rows is not None and self.stop is not None:

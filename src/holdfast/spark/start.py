@@ -11,6 +11,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import JobRefused, ObjectNotFound
 from holdfast.graph.build import build_program
 from holdfast.graph.program import Program
+from holdfast.graph.regions import explained
 from holdfast.jobmaster.deployer import MasterSettings
 from holdfast.jobmaster.deployment import Layout
 from holdfast.jobmaster.planner import BatchLimits
@@ -60,11 +61,7 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
     end_progress_bar(spark)
     check_reachable(job.storage, job.storage_options)
     session = clone_session(spark)
-    _bind_sources(job, session)
-    with shipped_by_value(job.ship_modules):
-        program = build_program(
-            job.declared, lambda fn, schema: analyse_transform(session, fn, schema), job.dead_letters, job.state
-        )
+    program = _program(job, session)
     layout = _layout(job, program, session)
     check_memory(session, job.task_manager, layout.task_managers)
     shipped = _ship(job, program)
@@ -97,6 +94,19 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
     master = start_job(start, stored)
     end_with_program(master)
     return Query(master, on_end=lambda: None)
+
+
+def explain_on_spark(job: "Job", spark: SparkSession) -> str:
+    """Analyse a job as `start_on_spark` does, and describe it. Starts nothing. Raises `JobRefused`."""
+    return explained(_program(job, clone_session(spark)))
+
+
+def _program(job: "Job", session: SparkSession) -> Program:
+    _bind_sources(job, session)
+    with shipped_by_value(job.ship_modules):
+        return build_program(
+            job.declared, lambda fn, schema: analyse_transform(session, fn, schema), job.dead_letters, job.state
+        )
 
 
 def _bind_sources(job: "Job", session: SparkSession) -> None:

@@ -1,14 +1,11 @@
 """Run a job in this process, to its end or step by step, without Spark."""
 
 from collections.abc import Callable
-from typing import Any
 
 import cloudpickle
-import pyarrow as pa
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import JobRefused
-from holdfast.graph.build import build_program
+from holdfast.graph.build import build_program, without_spark
 from holdfast.graph.program import Program
 from holdfast.job import Job
 from holdfast.jobmaster.cluster import Cluster
@@ -67,7 +64,7 @@ def start(
 def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, cluster: MakeCluster) -> Query:
     """Start a job on a cluster that `cluster` makes, once the storage is taken over; `plain` does not retry."""
     trigger = job.checked(trigger)
-    program = build_program(job.declared, _no_spark, job.dead_letters, job.state)
+    program = build_program(job.declared, without_spark, job.dead_letters, job.state)
     task_managers = job.task_managers if program.operators else 0
     parallelism = job.parallelism or max(1, task_managers)
     opened = RetryingStore(plain)
@@ -98,9 +95,3 @@ def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, 
     started = start_job(Start(settings, opened, program, shipped, clock, made, None, job.storage_options), stored)
     job.query = Query(started, on_end=lambda: None)
     return job.query
-
-
-def _no_spark(fn: Callable[[Any], Any], schema: pa.Schema) -> pa.Schema:
-    raise JobRefused(
-        f"transform({getattr(fn, '__name__', repr(fn))}) needs Spark; without it use map_batches, or test on a session"
-    )

@@ -79,6 +79,7 @@ class KafkaSource(Source):
     """
 
     kind = "kafka"
+    splits_stand_alone = True
 
     def __init__(
         self,
