@@ -9,7 +9,7 @@ BENCH :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup postgres demo demo-cdc test test-pure test-spark test-kill test-long test-versions simulate check format \
-        bench-count bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-checkpoints bench-postgres experiments freeze clean
+        bench-count bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-checkpoints bench-postgres bench-kafka experiments freeze clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -90,6 +90,9 @@ experiments: setup  ## The documents' experiments with pictures, in some 30 minu
 
 bench-postgres: setup postgres  ## PostgreSQL's snapshot and changes, beside pg_recvlogical, as one JSON line
 	@$(RUN) python -m benchmarks.postgres --json $(BENCH)
+
+bench-kafka: setup  ## JSON messages from a local Kafka broker into a keyed count, beside the bare client, as one JSON line
+	@$(RUN) python -m benchmarks.kafka --json $(BENCH)
 
 freeze: setup  ## Print what is installed, as constraints.txt holds it
 	@.venv/bin/python -m pip list --format=freeze --exclude-editable --exclude pip

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
-from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from examples.kafka.broker import VARIABLE, Broker
@@ -38,7 +38,14 @@ def new_topic(partitions: int = 1, name: str | None = None, servers: str | None 
     name = name or f"topic-{uuid4().hex[:12]}"
     created = admin(servers or address()).create_topics([NewTopic(name, partitions, 1, config=config)])
     created[name].result(30)
+    until(lambda: is_known(name, servers or address()), "a new topic")
     return name
+
+
+def is_known(topic: str, servers: str) -> bool:
+    """Whether the broker describes a topic; it does so a moment after the topic was made."""
+    answer = admin(servers).describe_topics(TopicCollection([topic]))[topic]
+    return answer.exception(30) is None
 
 
 def delete_topic(name: str) -> None:
@@ -97,6 +104,7 @@ def committed(topic: str, partitions: int = 1, servers: str | None = None) -> li
             "group.id": uuid4().hex,
             "isolation.level": ISOLATED,
             "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 20,
             "enable.partition.eof": True,
             "enable.auto.commit": False,
         }
@@ -104,7 +112,7 @@ def committed(topic: str, partitions: int = 1, servers: str | None = None) -> li
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
     found, ended = [], 0
     while ended < partitions:
-        for message in consumer.consume(1000, timeout=10):
+        for message in consumer.consume(1000, timeout=0) or consumer.consume(1, timeout=1):
             if message.error() is None:
                 found.append((message.key(), message.value()))
             else:

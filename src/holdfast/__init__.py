@@ -59,6 +59,7 @@ from holdfast.settings import (
 )
 from holdfast.sinks.callback import CallbackSink
 from holdfast.sinks.delta.delta_sink import DeltaSink
+from holdfast.sinks.kafka.kafka_sink import KafkaSink
 from holdfast.sinks.memory import MemorySink
 from holdfast.sinks.noop import NoopSink
 from holdfast.sinks.parquet import ParquetSink
@@ -92,6 +93,7 @@ __all__ = [
     "HoldfastError",
     "Job",
     "JobRefused",
+    "KafkaSink",
     "KafkaSource",
     "KeyedStream",
     "ListState",

@@ -1,12 +1,13 @@
 """The jobs that are killed: counts of numbers by key, whose result is known without running them.
 
-    every     key_by(k) → count, a row for each input row          appended to Delta or Parquet, or to a callback
+    every     key_by(k) → count, a row for each input row          appended to Delta, Parquet or Kafka, or to a callback
     changes   key_by(k) → count, a row a key and batch             upserted to Delta: the last count of each key
     chain     every → key_by(n) → count                            upserted to Delta: how many keys have an nth row
 
 None of these depends on where batches begin and end, or on the order between splits.
 """
 
+import hashlib
 import json
 import random
 from collections import Counter
@@ -21,6 +22,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 import holdfast as hf
+import kafka_kit
 from holdfast.sinks.base import Sink
 
 SINKS = {"every": ("delta", "parquet", "callback"), "changes": ("delta",), "chain": ("delta",)}
@@ -116,7 +118,17 @@ def _sink(shape: Shape, folder: Path) -> Sink:
         return hf.DeltaSink(out.as_uri(), mode="append" if shape.emit == "every" else "upsert")
     if shape.sink == "parquet":
         return hf.ParquetSink(out.as_uri())
+    if shape.sink == "kafka":
+        return hf.KafkaSink(kafka_kit.address(), topic_of(folder), key="k")
     return hf.CallbackSink(Calls(out).note)
+
+
+def topic_of(folder: Path) -> str:
+    """Name of the topic of a job's output, which is made when it is first asked for."""
+    topic = "out-" + hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+    if topic not in kafka_kit.admin(kafka_kit.address()).list_topics().topics:
+        kafka_kit.new_topic(2, topic)
+    return topic
 
 
 class Calls:
@@ -160,6 +172,11 @@ def found(shape: Shape, folder: Path) -> list[tuple[int, ...]]:
     elif shape.sink == "parquet":
         schema = pa.schema([(name, pa.int64()) for name in COLUMNS[shape.emit]])
         rows = ds.dataset(out, schema=schema).to_table().to_pylist()
+    elif shape.sink == "kafka":
+        rows = [json.loads(value or b"") for _, value in kafka_kit.committed(topic_of(folder), 2)]
+        for key in {row["k"] for row in rows}:
+            counts = [row["n"] for row in rows if row["k"] == key]
+            assert counts == sorted(counts), f"rows of key {key} are out of order"
     else:
         rows = Calls(out).rows()
     return sorted(tuple(row[name] for name in COLUMNS[shape.emit]) for row in rows)

@@ -1,6 +1,7 @@
 """What every sink promises, run over all of them, with the job's storage in files and in memory."""
 
 import contextlib
+import json
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 
+import kafka_kit
 from holdfast import failpoints
 from holdfast.errors import CorruptObject, HoldfastError, PublishFailed, StorageError
 from holdfast.sinks import parquet as parquet_module
@@ -22,6 +24,8 @@ from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
 from holdfast.sinks.callback import CallbackSink
 from holdfast.sinks.delta import delta_sink as delta_module
 from holdfast.sinks.delta.delta_sink import DeltaSink
+from holdfast.sinks.kafka import kafka_sink as kafka_module
+from holdfast.sinks.kafka.kafka_sink import KafkaSink
 from holdfast.sinks.memory import MemorySink
 from holdfast.sinks.noop import NoopSink
 from holdfast.sinks.parquet import ParquetSink
@@ -51,17 +55,18 @@ class Bench:
     visible: Callable[[], list[dict[str, Any]]]
     again: Callable[[], Sink]
     staged_in: list[ObjectStore]
+    job: str = JOB
 
     def __post_init__(self) -> None:
-        self.sink.prepare(SCHEMA, SinkContext(JOB, "out", self.store, ("k",)))
+        self.sink.prepare(SCHEMA, SinkContext(self.job, "out", self.store, ("k",)))
 
     @property
     def context(self) -> PublishContext:
-        return PublishContext(JOB, "out", self.store, SCHEMA, ("k",))
+        return PublishContext(self.job, "out", self.store, SCHEMA, ("k",))
 
     def stage(self, *batches: pa.RecordBatch, batch: int = 1, unit: int = 0, epoch: int = 1) -> list[bytes]:
         shipped = pickle.loads(cloudpickle.dumps(self.sink))
-        context = StageContext(JOB, "out", epoch, 1, batch, unit, uuid4().hex, self.store)
+        context = StageContext(self.job, "out", epoch, 1, batch, unit, uuid4().hex, self.store)
         return shipped.stage(iter(batches), context)
 
     def publish(self, number: int, committables: list[bytes], sink: Sink | None = None) -> None:
@@ -123,6 +128,16 @@ def delta(tmp_path: Path, store: ObjectStore, mode: Any = "append") -> Bench:
     )
 
 
+def kafka(tmp_path: Path, store: ObjectStore) -> Bench:
+    topic = kafka_kit.new_topic(2)
+
+    def visible() -> list[dict[str, Any]]:
+        return [json.loads(value or b"") for _, value in kafka_kit.committed(topic, 2)]
+
+    declare = lambda: KafkaSink(kafka_kit.address(), topic, key="k")  # noqa: E731
+    return Bench(declare(), store, visible, declare, [store], job=uuid4().hex)
+
+
 def parquet_of_files(tmp_path: Path, store: ObjectStore) -> Bench:
     parquet_module.SMALL_BYTES_MAX = -1
     return parquet(tmp_path, store)
@@ -152,6 +167,13 @@ parquet_in_portions = in_portions(parquet)
 delta_in_portions = in_portions(delta)
 upsert_in_portions = in_portions(delta_upsert)
 parquet_files_in_portions = in_portions(parquet_of_files)
+
+
+def kafka_in_portions(tmp_path: Path, store: ObjectStore) -> Bench:
+    kafka_module.TRANSACTION_BYTES_MAX = 1
+    return kafka(tmp_path, store)
+
+
 KEEPING = [
     memory,
     callback,
@@ -165,8 +187,11 @@ KEEPING = [
     parquet_files_in_portions,
     delta_in_portions,
     upsert_in_portions,
+    kafka,
+    kafka_in_portions,
 ]
-REREAD = [memory, callback, delta_upsert, parquet, parquet_in_memory]
+KAFKA_STEPS = ("begun", "sent", "numbered", "committed")
+REREAD = [memory, callback, delta_upsert, parquet, parquet_in_memory, kafka]
 """Those whose staged files are not the published ones."""
 
 
@@ -179,6 +204,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
 def _sizes_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (parquet_module, delta_module):
         monkeypatch.setattr(module, "SMALL_BYTES_MAX", module.SMALL_BYTES_MAX)
+    monkeypatch.setattr(kafka_module, "TRANSACTION_BYTES_MAX", kafka_module.TRANSACTION_BYTES_MAX)
     monkeypatch.setattr(staging_module, "PORTION_BYTES_MAX", staging_module.PORTION_BYTES_MAX)
 
 
@@ -277,6 +303,7 @@ def test_a_crash_between_staging_and_publishing_loses_and_doubles_nothing(
         (parquet_in_portions, "sink.parquet.copied"),
         (parquet_files_in_portions, "sink.parquet.copied"),
         (delta_in_portions, "sink.delta.committed"),
+        *((make, f"sink.kafka.{step}") for make in (kafka, kafka_in_portions) for step in KAFKA_STEPS),
         (upsert_in_portions, "sink.delta.loaded"),
         (upsert_in_portions, "sink.delta.committed"),
     ],

@@ -12,6 +12,7 @@
     staging/<job id>/<epoch>/<run>/…                 staged output; the rest of the name is the sink's
     probes/<epoch>/<uuid>                            written and read back at start()
     history/<epoch>                                  what became of the last checkpoints, for people
+    sinks/<sink>/begun                               created once, by a sink whose target may forget its numbers
     savepoints/…                                     never touched by clean-up
 
 Numbers are padded to `DIGITS`, so that names sort as numbers do. Names given by users (sinks) are escaped: every byte
@@ -37,6 +38,7 @@ SEGMENTS = "segments/"
 STAGING = "staging/"
 PROBES = "probes/"
 HISTORY = "history/"
+SINKS = "sinks/"
 EPOCH_FOLDERS = (MANIFESTS, CHANGELOG, SHARED, SOURCES, STAGING, PROBES)
 """Folders of objects that belong to an epoch."""
 
@@ -61,6 +63,12 @@ class HistoryName(NamedTuple):
     """`history/<epoch>`"""
 
     epoch: int
+
+
+class SinkBegunName(NamedTuple):
+    """`sinks/<sink>/begun`"""
+
+    sink: str
 
 
 class ManifestName(NamedTuple):
@@ -130,7 +138,7 @@ class ProbeName(NamedTuple):
 EpochName = (
     ManifestName | CommittablesName | ChangelogName | SharedName | SourceName | SegmentName | StagedName | ProbeName
 )
-Name = JobName | JournalName | BegunName | HistoryName | EpochName
+Name = JobName | JournalName | BegunName | HistoryName | SinkBegunName | EpochName
 
 
 def job() -> str:
@@ -147,6 +155,10 @@ def begun() -> str:
 
 def history(epoch: int) -> str:
     return f"{HISTORY}{_number(epoch)}"
+
+
+def sink_begun(sink: str) -> str:
+    return f"{SINKS}{escape(sink)}/begun"
 
 
 def manifest(epoch: int, checkpoint: int, task_manager: int) -> str:
@@ -266,6 +278,7 @@ _UUID = r"(?P<uuid>[0-9a-f]{32})"
 _PARSERS = {
     JOURNAL: re.compile(rf"(?P<number>{_N})", re.ASCII),
     HISTORY: re.compile(rf"(?P<epoch>{_N})", re.ASCII),
+    SINKS: re.compile(r"(?P<sink>[^/]+)/begun", re.ASCII),
     MANIFESTS: re.compile(rf"(?P<epoch>{_N})/(?P<checkpoint>{_N})/(?:tm-(?P<tm>{_N})|sink-(?P<sink>[^/]+))", re.ASCII),
     CHANGELOG: re.compile(rf"(?P<epoch>{_N})/(?P<incarnation>{_N})/{_UUID}", re.ASCII),
     SHARED: re.compile(rf"(?P<epoch>{_N})/(?P<incarnation>{_N})/{_UUID}", re.ASCII),
@@ -279,6 +292,9 @@ _PARSERS = {
 def _build(area: str, found: dict[str, str]) -> Name | None:
     if area == JOURNAL:
         return JournalName(int(found["number"]))
+    if area == SINKS:
+        name = unescape(found["sink"])
+        return None if name is None else SinkBegunName(name)
     epoch = int(found["epoch"])
     if area == HISTORY:
         return HistoryName(epoch)

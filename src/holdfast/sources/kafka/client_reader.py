@@ -26,36 +26,40 @@ class ClientReader(PartitionReader):
         self._place: tuple[str, int, int] | None = None
         self._left: list[Any] = []
         """Messages that came with the last read, and that lie behind its end."""
+        self._taken_to = 0
+        """All messages of the partition below this offset were taken: they were read, or are left."""
 
     def read(self, topic: str, partition: int, start: int, stop: int, headers: bool) -> Iterator[Messages]:
         if self._place != (topic, partition, start):
-            self._left = []
+            self._left, self._taken_to = [], start
             self._consumer.assign([self._package.TopicPartition(topic, partition, start)])
         self._place = None
-        at, deadline_s = start, time.monotonic() + ANSWER_S_MAX
-        while at < stop:
-            taken = self._left or self._taken()
-            self._left = []
-            found = []
-            for place, message in enumerate(taken):
-                if message.error() is not None:
-                    at = max(at, self._end_or_raise(message, topic, partition, start))
-                elif message.offset() < stop:
-                    found.append(message)
-                    at = message.offset() + 1
-                else:
-                    at, self._left = stop, taken[place:]
-                    break
+        while True:
+            found = [message for message in self._left if message.offset() < stop]
+            self._left = self._left[len(found) :]
             if found:
                 yield as_arrays(found, headers)
-            deadline_s = time.monotonic() + ANSWER_S_MAX if taken else deadline_s
-            if time.monotonic() > deadline_s:
-                raise StorageError(
-                    f"{self._whose}: Kafka at {self._servers}: no answer for {topic}/{partition} at {at}"
-                )
+            if self._taken_to >= stop:
+                break
+            self._take(topic, partition)
         self._place = (topic, partition, stop)
 
-    def _taken(self) -> list[Any]:
+    def _take(self, topic: str, partition: int) -> None:
+        """Take messages, in order; wait for the first."""
+        deadline_s = time.monotonic() + ANSWER_S_MAX
+        while not (taken := self._polled()):
+            if time.monotonic() > deadline_s:
+                raise StorageError(
+                    f"{self._whose}: Kafka at {self._servers}: no answer for {topic}/{partition} at {self._taken_to}"
+                )
+        for message in taken:
+            if message.error() is None:
+                self._left.append(message)
+                self._taken_to = message.offset() + 1
+            else:
+                self._taken_to = max(self._taken_to, self._end_or_raise(message, topic, partition))
+
+    def _polled(self) -> list[Any]:
         """Take what is there, or wait for a message: `consume` would wait for as many as it may take."""
         found: list[Any] = self._consumer.consume(MESSAGES_MAX, timeout=0)
         return found or self._consumer.consume(1, timeout=0.2)
@@ -63,14 +67,14 @@ class ClientReader(PartitionReader):
     def close(self) -> None:
         self._consumer.close()
 
-    def _end_or_raise(self, message: Any, topic: str, partition: int, start: int) -> int:
+    def _end_or_raise(self, message: Any, topic: str, partition: int) -> int:
         """Return the offset up to which the partition was read, if that is what the message says."""
         codes, error = self._package.KafkaError, message.error()
         if error.code() == codes._PARTITION_EOF:
             return int(message.offset())
         if error.code() in {codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE}:
             raise PositionLost(
-                f"{self._whose}: topic {topic!r}, partition {partition}: wanted is offset {start}: {error}"
+                f"{self._whose}: topic {topic!r}, partition {partition}: wanted is offset {self._taken_to}: {error}"
             )
         raise translated(self._whose, self._servers, error)
 

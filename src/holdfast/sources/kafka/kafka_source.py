@@ -30,7 +30,7 @@ FETCHING = {
 }
 """Options of the consumers that read; a user's options must not contain them."""
 FETCHING_DEFAULTS = {
-    "fetch.wait.max.ms": 50,
+    "fetch.wait.max.ms": 20,
     "fetch.message.max.bytes": 4 * 1024 * 1024,
     "queued.min.messages": 100_000,
 }

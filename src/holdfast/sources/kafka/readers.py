@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.sources.kafka.client_reader import ClientReader
 from holdfast.sources.kafka.messages import PartitionReader
+from holdfast.sources.kafka.queue_reader import QueueReader, library
 
 IDLE_MAX = 4
 """Readers that rest in a process. A higher value keeps more connections and fetched messages."""
@@ -24,7 +25,7 @@ def reader(whose: str, settings: Mapping[str, Any]) -> Iterator[PartitionReader]
         _owner = os.getpid()
     key = (whose, *sorted((name, str(value)) for name, value in settings.items()))
     place = next((place for place, (kept, _) in enumerate(_idle) if kept == key), None)
-    lent = ClientReader(whose, settings) if place is None else _idle.pop(place)[1]
+    lent = new_reader(whose, settings) if place is None else _idle.pop(place)[1]
     try:
         yield lent
     except Exception:
@@ -33,3 +34,11 @@ def reader(whose: str, settings: Mapping[str, Any]) -> Iterator[PartitionReader]
     _idle.append((key, lent))
     while len(_idle) > IDLE_MAX:
         _idle.pop(0)[1].close()
+
+
+def new_reader(whose: str, settings: Mapping[str, Any]) -> PartitionReader:
+    """Make a reader: the fast one where the client's library can be called, and the options are plain values."""
+    found = library()
+    if found is not None and all(isinstance(value, str | int | float) for value in settings.values()):
+        return QueueReader(whose, settings, found)
+    return ClientReader(whose, settings)

@@ -1,4 +1,4 @@
-"""From messages to rows: the value as it is, as text, or as the columns of a JSON object, and the metadata beside it.
+"""Rows made of messages: the value as it is, as text, or as the columns of a JSON object, and the metadata beside it.
 
 JSON has two parsers that give the same rows. PyArrow's is fast, and takes batches in which every message is an object
 of plain columns. As soon as it refuses a message, or could misunderstand it, the whole batch goes through the parser

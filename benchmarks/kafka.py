@@ -1,0 +1,105 @@
+"""Messages out of a local Kafka broker: a keyed count of JSON messages, beside a loop with the bare client.
+
+    python -m benchmarks.kafka --json
+
+The broker is part of the measurement: it shares the processors. `rows_per_s` counts the messages of a topic from the
+start of the job's first batch to the end of its last; `bare_client_per_s` is a loop over `consume(n)` that looks at
+nothing; `read_per_s` is the source alone, from the broker to Arrow columns.
+"""
+
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+from uuid import uuid4
+
+import typer
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import holdfast as hf
+from examples.kafka.broker import kafka
+from holdfast.sources.base import SplitRead
+from holdfast.testing import run
+
+PARTITIONS = 2
+SCHEMA = "user BIGINT, pad STRING"
+
+
+def filled_topic(servers: str, messages: int, keys: int) -> str:
+    """Make a topic with JSON messages of 100 bytes."""
+    topic = f"bench-{uuid4().hex[:8]}"
+    AdminClient({"bootstrap.servers": servers}).create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
+    for number in range(messages):
+        start = f'{{"user": {number * 7919 % keys}, "pad": "'
+        while True:
+            try:
+                producer.produce(topic, f'{start}{"x" * (98 - len(start))}"}}', partition=number % PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(60) == 0
+    return topic
+
+
+def bare_client(servers: str, topic: str, messages: int) -> float:
+    """Messages a second of a loop over the client's own `consume`."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    began_s, seen = time.perf_counter(), 0
+    while seen < messages:
+        seen += len(consumer.consume(10_000, timeout=0) or consumer.consume(1, timeout=1))
+    took_s = time.perf_counter() - began_s
+    consumer.close()
+    return messages / took_s
+
+
+def source_alone(servers: str, topic: str, messages: int) -> float:
+    """Messages a second from the broker to Arrow columns, partition after partition."""
+    source = hf.KafkaSource(servers, topic, value="json", schema=SCHEMA, metadata=[])
+    source.schema()
+    began_s, seen = time.perf_counter(), 0
+    for number in range(PARTITIONS):
+        read = SplitRead(f"{topic}/{number}", 0, messages // PARTITIONS)
+        seen += sum(batch.rows.num_rows for batch in source.read(read))
+    assert seen == messages
+    return messages / (time.perf_counter() - began_s)
+
+
+def keyed_count(servers: str, topic: str, messages: int) -> float:
+    """Messages a second of a whole job in one process, without Spark."""
+    with tempfile.TemporaryDirectory() as folder:
+        job = hf.Job(None, name="kafka", storage=Path(folder).as_uri(), parallelism=2, max_rows_per_batch=500_000)
+        source = hf.KafkaSource(servers, topic, value="json", schema=SCHEMA, metadata=[])
+        sink = hf.NoopSink()
+        job.read(source).key_by("user").aggregate(n=hf.count()).write(sink)
+        began_s = time.perf_counter()
+        run(job)
+        return messages / (time.perf_counter() - began_s)
+
+
+def main(
+    messages: Annotated[int, typer.Option(help="messages in the topic")] = 2_000_000,
+    keys: Annotated[int, typer.Option(help="distinct keys")] = 1_000,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON line")] = False,
+) -> None:
+    with kafka() as servers:
+        topic = filled_topic(servers, messages, keys)
+        source_alone(servers, filled_topic(servers, 1_000, keys), 1_000)  # Kernels are compiled, connections made.
+        bare = max(bare_client(servers, topic, messages) for _ in range(2))
+        alone = max(source_alone(servers, topic, messages) for _ in range(2))
+        counted = max(keyed_count(servers, topic, messages) for _ in range(2))
+    found = {
+        "messages": messages,
+        "rows_per_s": round(counted),
+        "read_per_s": round(alone),
+        "bare_client_per_s": round(bare),
+        "ratio_to_bare_client": round(counted / bare, 3),
+    }
+    print(json.dumps(found) if as_json else "\n".join(f"{name}: {value:,}" for name, value in found.items()))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,1 @@
+"""Kafka as a sink: staged rows become messages when their checkpoint has completed."""

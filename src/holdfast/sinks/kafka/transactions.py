@@ -1,0 +1,180 @@
+"""Transactions of a sink's producer, each with the progress of publication in it.
+
+    transaction:   messages of a portion of group n  +  offset n, metadata "k", of the sink's own consumer group
+    k              the number of committables of group n that are published; "all" with the last portion
+
+Broker and transaction decide together: either the messages and the progress are there, or neither. `init_transactions`
+ends what an older producer of the same sink left open and fences it, so the progress that is read afterwards is final.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from holdfast.errors import PublishFailed, StorageError
+from holdfast.failpoints import hit
+from holdfast.sources.kafka.client import client_package, made
+
+log = logging.getLogger(__name__)
+
+ANSWER_S_MAX = 30.0
+"""Seconds within which the broker must answer a step of a transaction."""
+COORDINATOR_PAUSE_S = 0.1
+ALL = "all"
+
+
+class Message(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+
+
+class Progress(NamedTuple):
+    """The newest group of which something is published, and how many of its committables; None: all."""
+
+    number: int
+    committables: int | None
+
+
+class NumberedTransactions:
+    """A producer with a transactional id, and a consumer for the offsets of its group. Used by one thread."""
+
+    def __init__(self, whose: str, topic: str, settings: Mapping[str, Any], identity: str) -> None:
+        package = client_package()
+        self._package = package
+        self._whose = whose
+        self._topic = topic
+        self._servers = settings["bootstrap.servers"]
+        self._failed: Any = None
+        self._consumer = group_consumer(whose, settings, identity, "read_committed")
+        self._producer = made(whose, package.Producer, {**settings, "transactional.id": identity})
+
+    def begin(self) -> Progress | None:
+        """Fence older producers, and return the progress; None if the broker knows none."""
+        try:
+            self._producer.init_transactions(ANSWER_S_MAX)
+            return committed_progress(self._package, self._consumer, self._topic)
+        except self._package.KafkaException as error:
+            raise self._translated(error) from error
+
+    def publish(self, messages: Iterable[Message], progress: Progress) -> None:
+        """Send messages and progress in one transaction. After an error, this object is of no use any more."""
+        producer = self._producer
+        try:
+            producer.begin_transaction()
+            hit("sink.kafka.begun")
+            send(self._package, producer, self._topic, messages, self._delivered)
+            self._raise_failed()
+            hit("sink.kafka.sent")
+            group = self._consumer.consumer_group_metadata()
+            offset = progress_offset(self._package, self._topic, progress)
+            producer.send_offsets_to_transaction([offset], group, ANSWER_S_MAX)
+            hit("sink.kafka.numbered")
+            producer.commit_transaction(ANSWER_S_MAX)
+            hit("sink.kafka.committed")
+        except self._package.KafkaException as error:
+            raise self._translated(error) from error
+
+    def close(self) -> None:
+        """Let go of connections; an open transaction is aborted by the next producer, or by the broker in time."""
+        self._producer.purge()
+        self._consumer.close()
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None and self._failed is None:
+            self._failed = error
+
+    def _raise_failed(self) -> None:
+        if self._failed is not None:
+            raise self._package.KafkaException(self._failed)
+
+    def _translated(self, error: Any) -> Exception:
+        return publication_error(self._whose, self._servers, error)
+
+
+def group_consumer(whose: str, settings: Mapping[str, Any], identity: str, isolation: str) -> Any:
+    """Make a consumer for the offsets of a sink's group."""
+    group = {"group.id": identity, "isolation.level": isolation, "enable.auto.commit": False}
+    return made(whose, client_package().Consumer, {**consumer_options(settings), **group})
+
+
+def committed_progress(package: Any, consumer: Any, topic: str) -> Progress | None:
+    """Ask the group's coordinator, which a broker that has just started does not know at once."""
+    codes = package.KafkaError
+    passing = {codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE, codes.COORDINATOR_LOAD_IN_PROGRESS}
+    deadline_s = time.monotonic() + ANSWER_S_MAX
+    while True:
+        try:
+            (found,) = consumer.committed([package.TopicPartition(topic, 0)], timeout=ANSWER_S_MAX)
+            if found.error is not None:
+                raise package.KafkaException(found.error)
+            break
+        except package.KafkaException as error:
+            if error.args[0].code() not in passing or time.monotonic() > deadline_s:
+                raise
+        time.sleep(COORDINATOR_PAUSE_S)
+    if found.offset < 0:
+        return None
+    return Progress(found.offset, None if found.metadata == ALL else int(found.metadata))
+
+
+def progress_offset(package: Any, topic: str, progress: Progress) -> Any:
+    metadata = ALL if progress.committables is None else str(progress.committables)
+    return package.TopicPartition(topic, 0, progress.number, metadata=metadata)
+
+
+def begun(whose: str, topic: str, settings: Mapping[str, Any], identity: str, *, has_begun: bool) -> bool:
+    """Return whether the broker knows the progress of a sink; note the beginning if there was none before.
+
+    Noted progress before the first group makes its absence mean that the broker has forgotten it. The transaction that
+    a dead publisher may have left open is not waited for: only the presence of an offset counts here.
+    """
+    package = client_package()
+    consumer = group_consumer(whose, settings, identity, "read_uncommitted")
+    try:
+        known = committed_progress(package, consumer, topic) is not None
+        if not known and not has_begun:
+            first = progress_offset(package, topic, Progress(0, None))
+            consumer.commit(offsets=[first], asynchronous=False)
+        return known or not has_begun
+    except package.KafkaException as error:
+        raise publication_error(whose, str(settings["bootstrap.servers"]), error) from error
+    finally:
+        consumer.close()
+
+
+def send(package: Any, producer: Any, topic: str, messages: Iterable[Message], delivered: Any) -> None:
+    """Send messages in order, and return when the broker has them, or has refused them (see `delivered`)."""
+    for message in messages:
+        while True:
+            try:
+                producer.produce(topic, message.value, message.key, on_delivery=delivered)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        producer.poll(0)
+    if producer.flush(ANSWER_S_MAX):
+        raise package.KafkaException(package.KafkaError(package.KafkaError._TIMED_OUT, "messages were not delivered"))
+
+
+def publication_error(whose: str, servers: str, error: Any) -> Exception:
+    """Return `PublishFailed` for an error that comes again with every try, else `StorageError`."""
+    package = client_package()
+    codes = package.KafkaError
+    reason = error.args[0] if isinstance(error, package.KafkaException) else error
+    lasting = {
+        codes.MSG_SIZE_TOO_LARGE,
+        codes.INVALID_RECORD,
+        codes.TOPIC_AUTHORIZATION_FAILED,
+        codes.GROUP_AUTHORIZATION_FAILED,
+        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+    if reason.code() in lasting:
+        return PublishFailed(f"{whose}: Kafka at {servers} will not take its rows: {reason}")
+    return StorageError(f"{whose}: Kafka at {servers}: {reason}")
+
+
+def consumer_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a connection alone: where the cluster is, and how a client shows who it is."""
+    shared = ("bootstrap.servers", "security.", "sasl.", "ssl.", "client.", "socket.", "broker.")
+    return {name: option for name, option in settings.items() if name.startswith(shared)}
