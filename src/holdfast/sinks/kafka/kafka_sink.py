@@ -18,7 +18,7 @@ from holdfast.sinks.kafka.encoding import messages, unfit
 from holdfast.sinks.kafka.transactions import (
     Message,
     NumberedTransactions,
-    Progress,
+    PublishedUpTo,
     begun,
     consumer_options,
     publication_error,
@@ -86,7 +86,7 @@ class KafkaSink(Sink):
         if self.delivery == "at_least_once":
             del self._settings["transaction.timeout.ms"]
         self._transactions: NumberedTransactions | None = None
-        self._progress = Progress(0, None)
+        self._progress = PublishedUpTo(0, None)
         self._producer: Any = None
 
     @property
@@ -134,7 +134,7 @@ class KafkaSink(Sink):
         assert self._transactions is not None
         count = sum(1 for _ in committables)
         for portion in portions(committables, StagedRows, context.sink, TRANSACTION_BYTES_MAX, start):
-            progress = Progress(number, None if portion.stop == count else portion.stop)
+            progress = PublishedUpTo(number, None if portion.stop == count else portion.stop)
             self._transactions.publish(self._messages(portion.rows, context), progress)
             self._progress = progress
 
@@ -153,7 +153,7 @@ class KafkaSink(Sink):
             raise publication_error(whose, self.bootstrap_servers, error) from error
         if failed:
             raise publication_error(whose, self.bootstrap_servers, failed[0])
-        self._progress = Progress(number, None)
+        self._progress = PublishedUpTo(number, None)
 
     def _messages(self, staged: list[StagedRows], context: PublishContext) -> Iterator[Message]:
         return messages(read_rows(staged, context), self.key, self.value)
@@ -166,7 +166,7 @@ class KafkaSink(Sink):
         if progress is None and self.forgotten == "fail" and begun_before(context.store, context.sink):
             transactions.close()
             raise PublishFailed(forgotten_message(whose, self.bootstrap_servers, context.job_id, context.sink))
-        self._transactions, self._progress = transactions, progress or Progress(0, None)
+        self._transactions, self._progress = transactions, progress or PublishedUpTo(0, None)
 
     def _end(self) -> None:
         if self._transactions is not None:

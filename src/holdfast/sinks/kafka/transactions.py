@@ -29,7 +29,7 @@ class Message(NamedTuple):
     value: bytes | None
 
 
-class Progress(NamedTuple):
+class PublishedUpTo(NamedTuple):
     """The newest group of which something is published, and how many of its committables; None: all."""
 
     number: int
@@ -49,7 +49,7 @@ class NumberedTransactions:
         self._consumer = group_consumer(whose, settings, identity, "read_committed")
         self._producer = made(whose, package.Producer, {**settings, "transactional.id": identity})
 
-    def begin(self) -> Progress | None:
+    def begin(self) -> PublishedUpTo | None:
         """Fence older producers, and return the progress; None if the broker knows none."""
         try:
             self._producer.init_transactions(ANSWER_S_MAX)
@@ -57,7 +57,7 @@ class NumberedTransactions:
         except self._package.KafkaException as error:
             raise self._translated(error) from error
 
-    def publish(self, messages: Iterable[Message], progress: Progress) -> None:
+    def publish(self, messages: Iterable[Message], progress: PublishedUpTo) -> None:
         """Send messages and progress in one transaction. After an error, this object is of no use any more."""
         producer = self._producer
         try:
@@ -98,7 +98,7 @@ def group_consumer(whose: str, settings: Mapping[str, Any], identity: str, isola
     return made(whose, client_package().Consumer, {**consumer_options(settings), **group})
 
 
-def committed_progress(package: Any, consumer: Any, topic: str) -> Progress | None:
+def committed_progress(package: Any, consumer: Any, topic: str) -> PublishedUpTo | None:
     """Ask the group's coordinator, which a broker that has just started does not know at once."""
     codes = package.KafkaError
     passing = {codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE, codes.COORDINATOR_LOAD_IN_PROGRESS}
@@ -115,10 +115,10 @@ def committed_progress(package: Any, consumer: Any, topic: str) -> Progress | No
         time.sleep(COORDINATOR_PAUSE_S)
     if found.offset < 0:
         return None
-    return Progress(found.offset, None if found.metadata == ALL else int(found.metadata))
+    return PublishedUpTo(found.offset, None if found.metadata == ALL else int(found.metadata))
 
 
-def progress_offset(package: Any, topic: str, progress: Progress) -> Any:
+def progress_offset(package: Any, topic: str, progress: PublishedUpTo) -> Any:
     metadata = ALL if progress.committables is None else str(progress.committables)
     return package.TopicPartition(topic, 0, progress.number, metadata=metadata)
 
@@ -134,7 +134,7 @@ def begun(whose: str, topic: str, settings: Mapping[str, Any], identity: str, *,
     try:
         known = committed_progress(package, consumer, topic) is not None
         if not known and not has_begun:
-            first = progress_offset(package, topic, Progress(0, None))
+            first = progress_offset(package, topic, PublishedUpTo(0, None))
             consumer.commit(offsets=[first], asynchronous=False)
         return known or not has_begun
     except package.KafkaException as error:
