@@ -3,12 +3,16 @@
 import threading
 
 import pytest
-from sources_postgres_server import History, assert_equal, copied, is_equal, job_of, running
+from sources_postgres_server import Database, History, assert_equal, copied, is_equal, job_of, running
 
 import holdfast as hf
+from examples.revenue.postgres import LocalPostgres
 from holdfast.errors import JobRefused, QueryFailed
+from holdfast.sources.postgres import snapshot
+from holdfast.sources.postgres.writer import SegmentWriter
 from holdfast.storage.store import open_store
 from holdfast.testing import run
+from holdfast.testing.run import start
 from waiting import until
 
 
@@ -18,9 +22,9 @@ def test_copies_equal_their_tables_after_a_history(database, tmp_path, snapshot)
     history = History(database, seed=1)
     if snapshot != "never":
         history.write(30)
-    run(job_of(database.source(snapshot=snapshot, chunk_rows=7), tables, tmp_path))
+    run(job_of(database.source(snapshot=snapshot, chunk_rows=40), tables, tmp_path))
     history.write(30)
-    run(job_of(database.source(snapshot=snapshot, chunk_rows=7), tables, tmp_path, max_rows_per_batch=100))
+    run(job_of(database.source(snapshot=snapshot, chunk_rows=40), tables, tmp_path, max_rows_per_batch=100))
     assert_equal(database, tmp_path)
 
 
@@ -43,7 +47,7 @@ def test_each_change_fits_the_row_before_though_rows_change_during_the_snapshot(
     History(database, seed=5, keys=200).write(40)
     job = hf.Job(None, name="strict", storage=f"file://{tmp_path}/job")
     sink = hf.MemorySink()
-    job.read(database.source(snapshot=snapshot, chunk_rows=11).table(tables[0])).write(sink)
+    job.read(database.source(snapshot=snapshot, chunk_rows=30).table(tables[0])).write(sink)
     writing = threading.Thread(target=History(database, seed=6, keys=200).write, args=(60, 20))
     writing.start()
     run(job)
@@ -172,3 +176,67 @@ def test_a_slot_that_was_made_anew_is_refused(database, tmp_path):
     database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (database.slot,))
     with pytest.raises((JobRefused, QueryFailed), match="re-created"):
         run(job_of(database.source(), tables, tmp_path, failover=hf.FailoverConfig(restarts_max=0)))
+
+
+def test_a_new_driver_ends_the_connection_of_the_old_one_and_goes_on(database, tmp_path):
+    tables = database.create("a")
+    old = start(job_of(database.source(), tables, tmp_path), hf.processing_time("10ms"))
+    database.execute(f"INSERT INTO {tables[0]} (id) VALUES (1)")
+    until(lambda: is_equal(database, tmp_path), "the first row")
+    (pid,) = database.execute("SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", (database.slot,))[0]
+    with running(job_of(database.source(), tables, tmp_path)):
+        database.execute(f"INSERT INTO {tables[0]} (id) SELECT generate_series(2, 500)")
+        until(lambda: is_equal(database, tmp_path), "the rows after the takeover")
+        now = database.execute("SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", (database.slot,))
+        assert now[0][0] not in (None, pid)
+        with pytest.raises(QueryFailed):
+            old.awaitTermination(30)
+
+
+def test_a_replaced_server_is_refused_by_both_identities(database, tmp_path):
+    tables = database.create("a")
+    run(job_of(database.source(), tables, tmp_path))
+    other = LocalPostgres().start()
+    try:
+        elsewhere = Database(other, database.prefix)
+        elsewhere.create("a")
+        with pytest.raises(JobRefused, match=r"checkpoint is of system '\d+', and this is system '\d+'"):
+            run(job_of(elsewhere.source(), tables, tmp_path))
+    finally:
+        other.stop()
+
+
+def test_a_full_spool_stops_reading_until_a_checkpoint_completes(database, tmp_path, caplog):
+    tables = database.create("a")
+    source = database.source(spool_bytes_max=20_000)
+    rare = hf.CheckpointConfig(trigger=hf.every("1h"))
+    query = start(job_of(source, tables, tmp_path, checkpoint=rare), hf.processing_time("10ms"))
+    try:
+        for first in range(1, 10_001, 1_000):
+            database.execute(f"INSERT INTO {tables[0]} (id) SELECT generate_series({first}, {first + 999})")
+        until(lambda: "the spool is full" in caplog.text, "the spool to be full")
+        while not is_equal(database, tmp_path):
+            query.trigger_checkpoint(timeout=30)
+    finally:
+        query.stop()
+
+
+def test_a_driver_that_ends_during_the_initial_snapshot_begins_it_anew(database, tmp_path, monkeypatch):
+    tables = database.create("a")
+    database.execute(f"INSERT INTO {tables[0]} (id) SELECT generate_series(1, 3000)")
+    monkeypatch.setattr(snapshot, "PIECE_ROWS_MAX", 500)
+    written = SegmentWriter.write
+
+    def breaks(self, piece):
+        if self._spool.end.segment == 4:
+            raise RuntimeError("ends here")
+        return written(self, piece)
+
+    monkeypatch.setattr(SegmentWriter, "write", breaks)
+    with pytest.raises(QueryFailed, match="ends here"):
+        run(job_of(database.source(), tables, tmp_path, failover=hf.FailoverConfig(restarts_max=0)))
+    monkeypatch.setattr(SegmentWriter, "write", written)
+    database.execute(f"DELETE FROM {tables[0]} WHERE id > 2000")
+    run(job_of(database.source(), tables, tmp_path))
+    assert_equal(database, tmp_path)
+    assert len(copied(tmp_path, 0)) == 2000

@@ -122,7 +122,7 @@ class PostgresEnumerator(Enumerator):
             while not self._reader.caught_up.wait(CATCH_UP_LOOK_S) and self._reader.is_running:
                 self._raise_problem()
         self._raise_problem()
-        return self._offsets(self._spool.end)
+        return self._offsets(self._spool.last_cut if self._context.available_now else self._spool.end)
 
     def _raise_problem(self) -> None:
         problem = self._reader.problem

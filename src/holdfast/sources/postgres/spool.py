@@ -46,6 +46,8 @@ class Spool:
         self._lock = threading.Condition()
         self._segments: list[Segment] = []
         self._first = 0
+        self._planned = SpoolPosition(0, 0)
+        """End of the last batch that was planned."""
 
     def reset(self, first: int, segments: list[Segment]) -> None:
         """Begin anew with these segments, of which the first has that number."""
@@ -86,14 +88,20 @@ class Spool:
             self._first += count
             return gone
 
-    def has_cut_after(self, place: SpoolPosition) -> bool:
-        """Return whether a checkpoint further on is possible with what is stored."""
+    @property
+    def last_cut(self) -> SpoolPosition:
+        """Return the last place at which a checkpoint may be cut; the beginning of the spool if there is none."""
         with self._lock:
-            return any(
-                len(each.ends) and (each.head.number > place.segment or each.ends[-1] > place.sequence)
-                for each in self._segments
-                if each.head.number >= place.segment
-            )
+            cuts = [_normal(each, int(each.ends[-1])) for each in self._segments if len(each.ends)]
+            return cuts[-1] if cuts else SpoolPosition(self._first, 0)
+
+    def has_cut_after(self, place: SpoolPosition) -> bool:
+        """Return whether a checkpoint further on is possible with what is stored, and from where batches are now."""
+        cut, planned = self.last_cut, self._planned
+        return (cut.segment, cut.sequence) > (place.segment, place.sequence) and (cut.segment, cut.sequence) >= (
+            planned.segment,
+            planned.sequence,
+        )
 
     def waiting(self, place: SpoolPosition) -> int:
         """Return the number of changes from a place on."""
@@ -129,19 +137,25 @@ class Spool:
     def plan(
         self, start: SpoolPosition, until: SpoolPosition, rows_max: int, bytes_max: int
     ) -> tuple[SpoolPosition, list[SplitRead]]:
-        """Return the end and the reads of a batch: up to the last cut within the limits, or else up to the limits."""
+        """Return the end and the reads of a batch: up to the last cut within the limits, or else up to the limits.
+
+        A transaction whose end is not stored yet is waited for, unless it is larger than the limits.
+        """
         with self._lock:
             segments = self._segments[max(0, start.segment - self._first) :]
         reach, cut = start, None
         rows = size = 0
+        is_full = False
         for segment in segments:
             if segment.head.number > until.segment or (segment.head.number == until.segment and not until.sequence):
                 break
             first = start.sequence if segment.head.number == start.segment else 0
-            left = segment.head.sequences - first
+            bound = until.sequence if segment.head.number == until.segment else segment.head.sequences
+            left = bound - first
             per_row = segment.size / max(1, segment.head.sequences)
             taken = min(left, rows_max - rows, max(1, int((bytes_max - size) / max(per_row, 1e-9))))
-            if left and taken <= 0:
+            if left > 0 and taken <= 0:
+                is_full = True
                 break
             stop = first + taken
             reach = _normal(segment, stop)
@@ -149,9 +163,12 @@ class Spool:
             if at and (segment.ends[at - 1] > first or not left):
                 cut = _normal(segment, int(segment.ends[at - 1]))
             rows, size = rows + taken, size + int(taken * per_row)
+            is_full = is_full or bool(segment.head.snapshot) or taken < left or rows >= rows_max or size >= bytes_max
             if stop < segment.head.sequences or rows >= rows_max or size >= bytes_max:
                 break
-        end = reach if cut is None or self._split_transactions else cut
+        inside = reach if is_full or self._split_transactions else start
+        end = inside if cut is None or self._split_transactions else cut
+        self._planned = end
         return end, self._reads(segments, start, end)
 
     def _reads(self, segments: list[Segment], start: SpoolPosition, end: SpoolPosition) -> list[SplitRead]:
