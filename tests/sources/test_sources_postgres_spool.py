@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.sources.postgres.segments import Head, SegmentPart, Segment
-from holdfast.sources.postgres.spool import SpoolPosition, Spool
+from holdfast.sources.postgres.segments import Head, Segment, SegmentPart
+from holdfast.sources.postgres.spool import Spool, SpoolPosition
 
 
 def spool_of(sizes, pieces):
