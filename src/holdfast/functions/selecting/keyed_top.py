@@ -23,8 +23,8 @@ from holdfast.functions.operator import (
     TableSchema,
 )
 from holdfast.functions.running import ranks, spans
-from holdfast.functions.selecting.last import distinct_slots
 from holdfast.functions.timing.time_index import concatenated
+from holdfast.functions.windows.rows_operator import distinct_slots
 from holdfast.functions.windows.top import check_order, check_top, greatest
 from holdfast.state.keys import grouped_by
 from holdfast.state.physical import Integers, Slots

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import JobRefused
-from holdfast.functions.kernels import number_keys
 from holdfast.functions.operator import (
     BatchContext,
     Combiner,
@@ -22,8 +21,9 @@ from holdfast.functions.operator import (
     TableSchema,
 )
 from holdfast.functions.timing.time_index import concatenated
+from holdfast.functions.windows.rows_operator import distinct_slots
 from holdfast.functions.windows.top import greatest
-from holdfast.state.physical import Integers, Slots
+from holdfast.state.physical import Integers
 from holdfast.state.table import StateTable
 
 
@@ -115,10 +115,3 @@ def last_of_groups(values: pa.Array, groups: Integers) -> Integers:
     backwards = pa.array(np.arange(len(values) - 1, -1, -1))
     found: Integers = len(values) - 1 - greatest(values.take(backwards), groups[::-1], 1, False)
     return found
-
-
-def distinct_slots(slots: Slots, capacity: int) -> tuple[Slots, Integers]:
-    """The distinct slots in order of first appearance, and for each row the index of its own."""
-    groups, distinct = np.empty(len(slots), np.int64), np.empty(len(slots), np.int32)
-    count = number_keys(slots, np.full(capacity, -1, np.int32), groups, distinct)
-    return distinct[:count], groups

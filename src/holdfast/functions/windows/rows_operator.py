@@ -87,7 +87,7 @@ class WindowRowsOperator(PaneOperator):
         if not rows.num_rows:
             return
         slots = self._table.lookup(rows)
-        distinct, groups = _distinct(slots, len(self._table.present))
+        distinct, groups = distinct_slots(slots, len(self._table.present))
         sizes = self._table.column(SIZE)
         before = np.where(self._table.present[distinct], sizes.values[distinct], 0)
         positions = before[groups] + ranks(groups, len(distinct))
@@ -142,7 +142,7 @@ class WindowRowsOperator(PaneOperator):
         windows = StateTable(self._keys, pa.schema([]), 1)
         windows.begin(0)
         keyed = rows.set_column(rows.schema.get_field_index(PANE), PANE_FIELD, pa.array(starts))
-        distinct, groups = _distinct(windows.lookup(keyed), len(windows.present))
+        distinct, groups = distinct_slots(windows.lookup(keyed), len(windows.present))
         keys = windows.keys_of(distinct)
         by_window = np.argsort(groups, kind="stable")
         shown = pa.RecordBatch.from_arrays(self._with_bounds(keys), schema=pa.schema(self._windowed.key_fields))
@@ -150,7 +150,7 @@ class WindowRowsOperator(PaneOperator):
         self.finish(whole, shown, groups[by_window], context, result)
 
 
-def _distinct(slots: Slots, capacity: int) -> tuple[Slots, Integers]:
+def distinct_slots(slots: Slots, capacity: int) -> tuple[Slots, Integers]:
     """The distinct slots in order of first appearance, and for each row the index of its own."""
     groups, distinct = np.empty(len(slots), np.int64), np.empty(len(slots), np.int32)
     count = number_keys(slots, np.full(capacity, -1, np.int32), groups, distinct)

@@ -21,12 +21,16 @@ from holdfast.functions.operator import (
     OperatorResult,
     TableSchema,
 )
+from holdfast.functions.windows import kernels
 from holdfast.functions.windows.declared import Window
-from holdfast.functions.windows.rows_operator import WindowRowsOperator, rows_schemas
-from holdfast.functions.windows.sending import WindowSender
+from holdfast.functions.windows.rows_operator import WindowRowsOperator, distinct_slots, rows_schemas
+from holdfast.functions.windows.sending import PANE_FIELD, WindowSender
 from holdfast.functions.windows.windowed import FINAL, WindowedSpec, Windowing
 from holdfast.state.physical import Integers, physical_dtype, validity_of, values_of
 from holdfast.state.table import StateTable
+
+CANDIDATES_MAX = 64
+"""So many greatest rows are looked for one by one; for more, all rows are sorted."""
 
 
 def check_top(n: int, by: str) -> None:
@@ -74,13 +78,35 @@ class TopSpec(WindowedSpec):
 
     def combiner(self, combine: bool, closed_us: int | None) -> Combiner:
         assert isinstance(self.window, Window)
-        return WindowSender(self.window, closed_us, self.lateness_us, None)
+        inner = WindowTopSender(self) if combine and self.windowing.combine else None
+        return WindowSender(self.window, closed_us, self.lateness_us, inner)
 
     def table_schemas(self) -> dict[str, TableSchema]:
         return rows_schemas(self)
 
     def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
         return TopOperator(self, max_parallelism, new_table)
+
+
+class WindowTopSender(Combiner):
+    """Sends those of the rows given at a time that may be among a window's greatest: the greatest of each pane."""
+
+    def __init__(self, spec: TopSpec) -> None:
+        self._spec = spec
+        self._keys = pa.schema([*spec.input.key_schema, PANE_FIELD])
+
+    def take(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
+        spec = self._spec
+        keys = StateTable(self._keys, pa.schema([]), 1)
+        keys.begin(0)
+        distinct, groups = distinct_slots(keys.lookup(rows), len(keys.present))
+        if len(distinct) * spec.n * 2 > rows.num_rows:
+            return [(0, rows)]
+        kept = np.sort(greatest(rows.column(spec.by), groups, spec.n, spec.ties, spec.least))
+        return [(0, rows.take(pa.array(kept)))]
+
+    def finish(self) -> list[tuple[int, pa.RecordBatch]]:
+        return []
 
 
 class TopOperator(WindowRowsOperator):
@@ -110,7 +136,9 @@ def greatest(values: pa.Array, groups: Integers, n: int, ties: bool, least: bool
         ranks = ~ranks
     valid = validity_of(values)
     nulls = np.zeros(len(ranks), np.bool_) if valid is None else ~valid
-    ranks = np.where(nulls, 0, ranks)
+    ranks = np.where(nulls, np.iinfo(np.int64).max, ranks)
+    few = _candidates(groups, ranks, n)
+    groups, ranks, nulls = groups[few], ranks[few], nulls[few]
     order = np.lexsort((ranks, nulls, groups))
     groups, ranks, nulls = groups[order], ranks[order], nulls[order]
     places = np.arange(len(order))
@@ -121,8 +149,20 @@ def greatest(values: pa.Array, groups: Integers, n: int, ties: bool, least: bool
         changes[1:] |= (ranks[1:] != ranks[:-1]) | (nulls[1:] != nulls[:-1])
         places = np.maximum.accumulate(np.where(changes, places, 0))
     of_group = places - np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
-    kept: Integers = order[of_group < n]
+    kept: Integers = few[order[of_group < n]]
     return kept
+
+
+def _candidates(groups: Integers, ranks: Integers, n: int) -> Integers:
+    """The rows among which the `n` least ranks of each group are; all rows where these may be about as many."""
+    count = int(groups.max()) + 1 if len(groups) else 0
+    if n > CANDIDATES_MAX or count * n * 2 > len(groups):
+        return np.arange(len(groups))
+    counts, best = np.zeros(count, np.int64), np.empty((count, n), np.int64)
+    kernels.keep_best(groups, ranks, counts, best)
+    chosen = np.empty(len(groups), np.bool_)
+    kernels.mark_best(groups, ranks, counts, best, chosen)
+    return np.flatnonzero(chosen)
 
 
 def _order_keys(values: pa.Array) -> Integers:

@@ -1,0 +1,107 @@
+"""Nexmark's queries on Holdfast, and beside it on Flink or Spark, over the same files.
+
+    python -m benchmarks.nexmark --queries all --events 10000000 --json
+    python -m benchmarks.nexmark --queries q5,q7 --events 2000000 --against-flink --against-spark
+    python -m benchmarks.nexmark --queries q5 --events 2000000 --only-flink
+
+Of Flink's two figures, RocksDB with the changelog and HashMap without, the first counts for `ratio`. Rows are those of
+the streams that a query reads. Spark runs only queries that Structured Streaming has an operator for.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.count import session
+from benchmarks.nexmark import flink, spark
+from benchmarks.nexmark.measure import events_folder, rows_of, run_query
+from benchmarks.nexmark.queries import QUERIES
+
+
+def arguments(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--queries", default="all", help="names such as q5,q7")
+    parser.add_argument("--events", type=int, default=10_000_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--parallelism", type=int, default=2)
+    parser.add_argument("--task-managers", type=int, default=1)
+    parser.add_argument("--senders", type=int, default=2)
+    parser.add_argument("--master", default="local[4]")
+    parser.add_argument("--rows-per-batch", type=int, default=1_000_000)
+    parser.add_argument("--against-flink", action="store_true")
+    parser.add_argument("--against-spark", action="store_true")
+    parser.add_argument("--only-flink", action="store_true", help="Flink alone")
+    parser.add_argument("--only-spark", action="store_true", help="Spark alone")
+    parser.add_argument("--json", action="store_true", help="only one JSON line")
+    options = parser.parse_args(argv)
+    options.names = list(QUERIES) if options.queries == "all" else options.queries.split(",")
+    unknown = sorted(set(options.names) - set(QUERIES))
+    if unknown:
+        parser.error(f"there is no query {unknown[0]}; there are {', '.join(QUERIES)}")
+    return options
+
+
+def measured(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """The figures of each query, on all engines asked for."""
+    folder = events_folder(options.events, options.seed)
+    alone = options.only_flink or options.only_spark
+    found: dict[str, dict[str, Any]] = {name: {} for name in options.names}
+    if not alone:
+        session_of = session(options.master)
+        for name in options.names:
+            found[name] = run_query(session_of, name, folder, options)
+            print(name, json.dumps(found[name]), file=sys.stderr, flush=True)
+        session_of.stop()
+    if options.against_flink or options.only_flink:
+        add(found, "flink", lambda name: flink.run(name, folder, options.parallelism), folder)
+    if options.against_spark or options.only_spark:
+        add(found, "spark", lambda name: spark.run(name, folder, options.parallelism), folder)
+    return found
+
+
+def add(found: dict[str, dict[str, Any]], engine: str, run: Any, folder: Path) -> None:
+    """Run an engine's queries and add their rates, and how many times faster Holdfast was."""
+    counts = rows_of(folder)
+    for name, figures in found.items():
+        rows = sum(counts[kind] for kind in QUERIES[name].reads)
+        seconds: dict[str, float] = run(name)
+        for variant, spent_s in seconds.items():
+            figures[f"{engine}{variant}_rows_per_s"] = round(rows / spent_s)
+        first = next(iter(seconds.values()), None)
+        if first is not None and "rows_per_s" in figures:
+            figures["ratio" if engine == "flink" else "ratio_to_spark"] = round(figures["rows_per_s"] * first / rows, 2)
+        print(name, json.dumps(figures), file=sys.stderr, flush=True)
+
+
+def summary(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The figures of all queries, with the median ratios and the queries that fall short."""
+    result: dict[str, Any] = {"queries": found}
+    for engine, ratio in (("flink", "ratio"), ("spark", "ratio_to_spark")):
+        ratios = {name: figures[ratio] for name, figures in found.items() if ratio in figures}
+        if ratios:
+            result[f"median_vs_{engine}"] = statistics.median(ratios.values())
+            result[f"slower_than_{engine}"] = [name for name, value in ratios.items() if value < 1]
+    return result
+
+
+def main(argv: list[str]) -> None:
+    options = arguments(argv)
+    result = summary(measured(options))
+    if options.json:
+        print(json.dumps(result), flush=True)
+        return
+    columns = list(dict.fromkeys(name for figures in result["queries"].values() for name in figures))
+    table = Table("query", *columns, title=f"Nexmark, {options.events:,} events")
+    for name, figures in result["queries"].items():
+        table.add_row(name, *(f"{figures[column]:,}" if column in figures else "" for column in columns))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
