@@ -1,0 +1,78 @@
+"""Run Nexmark's queries on Spark while a TaskManager is killed, and compare the results with DuckDB's.
+
+python -m benchmarks.nexmark.check --queries all --events 2000000 --kill
+"""
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+
+import holdfast as hf
+from benchmarks.count import session
+from benchmarks.nexmark.expected import difference
+from benchmarks.nexmark.measure import events_folder
+from benchmarks.nexmark.queries import QUERIES, Events
+
+
+def kill_a_task_manager(query: hf.Query, folder: Path) -> None:
+    """SIGKILL to a TaskManager's Python worker, once the job has completed a checkpoint or published something."""
+    while query.isActive and not query.totals.completed_checkpoints and not any(folder.glob("*.parquet")):
+        time.sleep(0.02)
+    for each in query.taskManagers:
+        port = int(each["address"].rsplit(":", 1)[1])
+        for process in psutil.Process().children(recursive=True):
+            if any(found.laddr and found.laddr.port == port for found in process.net_connections("tcp")):
+                process.kill()
+                return
+
+
+def check(spark: Any, name: str, events: Path, kill: bool) -> str:
+    """Run a query; how its results differ from the database's, empty where they don't."""
+    query = QUERIES[name]
+    with tempfile.TemporaryDirectory(prefix="holdfast-nexmark-") as temporary:
+        folder = Path(temporary)
+        job = hf.Job(
+            spark,
+            name=name,
+            storage=(folder / "storage").as_uri(),
+            parallelism=2,
+            task_managers=2,
+            checkpoint=hf.CheckpointConfig(trigger=hf.every("200ms")),
+            max_rows_per_batch=200_000,
+            max_event_time_skew="10s",
+        )
+        query.build(Events(job, str(events))).write(hf.ParquetSink((folder / "out").as_uri()))
+        running = job.start(trigger=hf.available_now(drain=True))
+        if kill:
+            threading.Thread(target=kill_a_task_manager, args=(running, folder / "out"), daemon=True).start()
+        running.awaitTermination()
+        if kill and query.stateful and not running.restarts:
+            return f"{name}: nothing was killed"
+        files = sorted((folder / "out").glob("*.parquet"), key=lambda file: file.name)
+        return difference(name, pq.read_table([str(file) for file in files]), events, query.keys)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--queries", default="all", help="names such as q5,q7")
+    parser.add_argument("--events", type=int, default=2_000_000)
+    parser.add_argument("--kill", action="store_true", help="a TaskManager of each query with state")
+    options = parser.parse_args()
+    folder, spark, wrong = events_folder(options.events, 0), session("local[5]"), 0
+    for name in QUERIES if options.queries == "all" else options.queries.split(","):
+        problem = check(spark, name, folder, options.kill)
+        wrong += bool(problem)
+        print(problem or f"{name}: equal", flush=True)
+    spark.stop()
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
