@@ -4,6 +4,7 @@ python -m benchmarks.nexmark.check --queries all --events 2000000 --kill
 """
 
 import argparse
+import contextlib
 import sys
 import tempfile
 import threading
@@ -25,10 +26,10 @@ def kill_a_task_manager(query: hf.Query, folder: Path) -> None:
     """SIGKILL to a TaskManager's Python worker, once the job has completed a checkpoint or published something."""
     while query.isActive and not query.totals.completed_checkpoints and not any(folder.glob("*.parquet")):
         time.sleep(0.02)
-    for each in query.taskManagers:
-        port = int(each["address"].rsplit(":", 1)[1])
-        for process in psutil.Process().children(recursive=True):
-            if any(found.laddr and found.laddr.port == port for found in process.net_connections("tcp")):
+    ports = {int(each["address"].rsplit(":", 1)[1]) for each in query.taskManagers}
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if any(found.laddr and found.laddr.port in ports for found in process.net_connections("tcp")):
                 process.kill()
                 return
 
