@@ -30,7 +30,8 @@ SCHEMA = "user BIGINT, pad STRING"
 def filled_topic(servers: str, messages: int, keys: int) -> str:
     """Make a topic with JSON messages of 100 bytes."""
     topic = f"bench-{uuid4().hex[:8]}"
-    AdminClient({"bootstrap.servers": servers}).create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
     for number in range(messages):
         start = f'{{"user": {number * 7919 % keys}, "pad": "'
