@@ -83,6 +83,10 @@ class Job:
         Whether tasks may combine the rows of a key before they send them to an aggregate with `emit="changes"`.
     drop_state
         Names of sources, operators and sinks whose stored state is given up at this start.
+    start_from, publish_again
+        Number of a retained checkpoint (`holdfast checkpoints`) to go back to; None: the newest. Rows after it are
+        processed anew, and their output is published a second time, to which `publish_again=True` agrees. A job goes
+        back to a number once: later starts with the same number go on from where the job is.
     ship_modules
         Modules to send by value, because executors do not have them.
     metrics_port
@@ -119,15 +123,14 @@ class Job:
         dead_letters: str | None = None,
         combine: bool = True,
         drop_state: Sequence[str] = (),
+        start_from: int | None = None,
+        publish_again: bool = False,
         ship_modules: Sequence[ModuleType] = (),
         metrics_port: int | None = None,
         ui_port: int | None = None,
         ui_host: str = "127.0.0.1",
     ) -> None:
-        if spark is not None:
-            from holdfast.spark.session import check_session
-
-            check_session(spark)
+        _check_session(spark)
         self.spark = spark
         self.name = name
         self.storage = storage
@@ -148,6 +151,7 @@ class Job:
         self.dead_letters = _dead_letter_sink(bad_records, dead_letters, self.storage_options)
         self.combine = combine
         self.drop_state = tuple(drop_state)
+        self.start_from, self.publish_again = start_from, publish_again
         self.ship_modules = tuple(ship_modules)
         self.metrics_port = metrics_port
         self.ui_port = ui_port
@@ -165,6 +169,10 @@ class Job:
             optional = field in ("parallelism", "max_parallelism")
             if not (value is None and optional) and (not isinstance(value, int) or value < 1):
                 raise SettingsError(f"{field}={value!r} is not allowed: a whole number from 1")
+        if self.start_from is not None and (type(self.start_from) is not int or self.start_from < 1):
+            raise SettingsError(
+                f"start_from={self.start_from!r} is not allowed: the number of a retained checkpoint, or None"
+            )
         if self.senders is not None and (not isinstance(self.senders, int) or self.senders < 0):
             raise SettingsError(f"senders={self.senders!r} is not allowed: a whole number from 0, or None")
         if self.target_batch_duration_s is not None and self.target_batch_duration_s <= 0:
@@ -304,3 +312,10 @@ def _dead_letter_sink(
     if (bad_records == "dead_letter") != (dead_letters is not None):
         raise SettingsError("bad_records='dead_letter' and dead_letters=<url of a folder> belong together; give both")
     return None if dead_letters is None else DeadLetterSink(dead_letters, storage_options=dict(storage_options))
+
+
+def _check_session(spark: "SparkSession | None") -> None:
+    if spark is not None:
+        from holdfast.spark.session import check_session
+
+        check_session(spark)

@@ -64,6 +64,10 @@ class CheckpointConfig:
         Time for which a running query waits for its store, a sink's target or a local disk that fails or is full,
         before it ends. The time counts for each step alone: planning, batches, restores, checkpoints, publication.
         None: for ever.
+    retained, retained_for
+        Completed checkpoints that are kept: the newest `retained`, and with `retained_for="2d"` also all of the last
+        two days. `Job(start_from=…)` goes back to any of them. More of them take more space in the storage: their state
+        and their staged output are kept with them.
     unpublished_max
         Most recorded groups of output by which a sink may lag behind; at that number the job plans no further batches.
     changelog
@@ -79,6 +83,8 @@ class CheckpointConfig:
     tolerable_failure_timeout: Duration | None = None
     outage_timeout: Duration | None = "10min"
     unpublished_max: int = 100
+    retained: int = 1
+    retained_for: Duration | None = None
     changelog: ChangelogConfig | bool = True
 
     def __post_init__(self) -> None:
@@ -97,6 +103,9 @@ class CheckpointConfig:
         whole_number(self.max_concurrent, "max_concurrent", 1)
         whole_number(self.tolerable_failed_checkpoints, "tolerable_failed_checkpoints", 0)
         whole_number(self.unpublished_max, "unpublished_max", 1)
+        whole_number(self.retained, "retained", 1)
+        if self.retained_for is not None:
+            above_zero(duration_s(self.retained_for, "retained_for"), "retained_for", self.retained_for)
         if not isinstance(self.changelog, (ChangelogConfig, bool)):
             raise SettingsError(f"changelog={self.changelog!r}: allowed is a ChangelogConfig(…), True or False")
 
@@ -112,6 +121,12 @@ class CheckpointConfig:
     def tolerable_failure_timeout_s(self) -> float | None:
         limit = self.tolerable_failure_timeout
         return None if limit is None else duration_s(limit, "tolerable_failure_timeout")
+
+    def retention(self, wall_s: float) -> tuple[int, float]:
+        """Number of the newest checkpoints that are kept, and the time in seconds from which all are kept (infinite if
+        only their number counts)."""
+        limit = self.retained_for
+        return self.retained, (math.inf if limit is None else wall_s - duration_s(limit, "retained_for"))
 
     @property
     def outage_limit(self) -> tuple[float, object]:

@@ -35,12 +35,14 @@ CHECKPOINT = CheckpointRecord(
         "empty/at": SourceTime(),
     },
     settings={"trigger": "Every(interval='10s')", "timeout": "'10min'"},
+    retains=[14, 16],
+    started_from=14,
 )
 STORED = {
     "job-1.bin": (codec.encode_job(codec.StoredJob("0123456789abcdef" * 2, 1, 128)), codec.decode_job),
     "begun-1.bin": (codec.encode_begun(codec.StoredBegun(2)), codec.decode_begun),
-    "takeover-4.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
-    "checkpoint-4.bin": (codec.encode_record(CHECKPOINT), codec.decode_record),
+    "takeover-5.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
+    "checkpoint-5.bin": (codec.encode_record(CHECKPOINT), codec.decode_record),
     "committables-2.bin": (
         codec.encode_committables("delta-1", [b"", b"\x80", b"one"], b"how"),
         codec.decode_committables,
@@ -49,8 +51,8 @@ STORED = {
 ENCODED = {
     "job-1.bin": codec.StoredJob("0123456789abcdef" * 2, 1, 128),
     "begun-1.bin": codec.StoredBegun(2),
-    "takeover-4.bin": TAKEOVER,
-    "checkpoint-4.bin": CHECKPOINT,
+    "takeover-5.bin": TAKEOVER,
+    "checkpoint-5.bin": CHECKPOINT,
     "committables-2.bin": codec.StoredCommittables("delta-1", [b"", b"\x80", b"one"], b"how"),
 }
 

@@ -26,6 +26,7 @@ from holdfast.availability import Refusal
 from holdfast.checkpoint import events as ev
 from holdfast.checkpoint.demand import BY_POLICY, BY_REQUEST, Demand, NotifyRefused
 from holdfast.checkpoint.failures import FailureManager
+from holdfast.checkpoint.found import take_in
 from holdfast.checkpoint.gathering import Gathered, GatherFailed
 from holdfast.checkpoint.ledger import Ledger
 from holdfast.checkpoint.outcomes import Outcome
@@ -162,17 +163,8 @@ class Coordinator:
     def _on_started(self, event: ev.CoordinatorStarted) -> None:
         self._now_s, self._wall_s = event.now_s, event.wall_s
         self._demand.started(event.wall_s)
-        base = event.base
-        if base is None:
-            return
-        groups = {(sink, group.number): group for sink, each in sorted(base.groups.items()) for group in each}
-        names = base.objects | {group.object for group in groups.values()}
-        self._registry.hold(RecordHolder(base.number), names)
-        self._registry.acknowledge(names)
-        self._records.written(base.number, frozenset(groups))
-        for (sink, number), group in groups.items():
-            self._registry.hold(GroupHolder(sink, number), [group.object])
-            self._publication.add(sink, group)
+        if event.base is not None:
+            take_in(event.base, self._records, self._registry, self._publication)
 
     def _on_tick(self, event: ev.CoordinatorTick) -> None:
         self._now_s, self._wall_s = event.now_s, event.wall_s
@@ -239,8 +231,7 @@ class Coordinator:
         self._resolve(pending.requests, f"checkpoint {pending.checkpoint_id} failed: {reason}", outcome.is_soft)
 
     def _resolve(self, requests: list[str], failure: str | None = None, soft: bool = False) -> None:
-        newest = self._records.newest
-        self._commands += [ev.Resolve(request, newest, failure, soft) for request in requests]
+        self._commands += [ev.Resolve(request, self._records.newest, failure, soft) for request in requests]
 
     # --- failover -----------------------------------------------------------------------------------------------------
 
@@ -324,14 +315,15 @@ class Coordinator:
         self._registry.hand_over(PendingHolder(event.checkpoint_id), record)
         self._registry.hold(record, objects)
         self._registry.acknowledge(event.stored.values())
-        self._records.written(event.number, frozenset(groups))
+        self._records.written(event.number, frozenset(groups), self._wall_s)
 
     def _recorded_again(self, again: ev.RecordAgain, number: JournalNumber) -> None:
         """The new record holds what the old one does, but for its groups, which are published."""
         self._again = None
         groups = {group.object for _, group in self._publication.groups()}
         self._registry.hold(RecordHolder(number), self._registry.names(RecordHolder(again.number)) - groups)
-        self._records.written(number, frozenset())
+        self._records.written(number, frozenset(), self._wall_s)
+        self._records.repeated(again.number)
         self._resolve_close_requests()
         self._choose_base()
 
@@ -375,7 +367,7 @@ class Coordinator:
     def _advance(self) -> None:
         """All that has become possible, in the order that `events.py` gives."""
         self._order_failover()
-        if self._quiet and (numbers := self._records.expire(self._now_s)):
+        if self._quiet and (numbers := self._records.expire(self._now_s, *self._config.retention(self._wall_s))):
             self._commands.append(ev.ExpireRecords(numbers))
         self._commands += self._publication.publish(self._now_s)
         if self._phase is CoordinatorPhase.RUNNING and not self._failover_ordered and not self._committing:
@@ -428,7 +420,8 @@ class Coordinator:
         all_published = bool(self._records.groups_of_newest) and not self._publication.unpublished()
         if newest is not None and may_record and all_published:
             self._last_id = CheckpointId(self._last_id + 1)
-            self._again = ev.RecordAgain(self._last_id, newest)
+            kept = self._records.retained(*self._config.retention(self._wall_s))
+            self._again = ev.RecordAgain(self._last_id, newest, tuple(each for each in kept if each != newest))
             self._commands.append(self._again)
         else:
             self._resolve_close_requests()
@@ -487,6 +480,7 @@ class Coordinator:
         if pending is None:
             return
         pending.sent = True
+        count, since_s = self._config.retention(self._wall_s)
         self._sent = ev.StoreAndRecord(
             pending.checkpoint_id,
             pending.run,
@@ -496,5 +490,6 @@ class Coordinator:
             self._publication.unpublished(),
             self._ledger.committables(pending.batch),
             self._config,
+            tuple(self._records.retained(count - 1, since_s)),
         )
         self._commands.append(self._sent)

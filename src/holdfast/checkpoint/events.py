@@ -64,6 +64,10 @@ class BaseRecord:
     number: JournalNumber
     objects: frozenset[str]
     groups: Mapping[str, list[Group]]
+    written_s: float = 0.0
+    """Time since the Unix epoch."""
+    older: tuple["BaseRecord", ...] = ()
+    """Retained records below this one, oldest first; of their groups those count as published that this one lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,6 +434,8 @@ class StoreAndRecord:
     carried: dict[str, list[Group]]
     committables: dict[str, list[bytes]]
     config: CheckpointConfig
+    retains: tuple[JournalNumber, ...] = ()
+    """Older records that are kept beside this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,6 +444,7 @@ class RecordAgain:
 
     checkpoint_id: CheckpointId
     number: JournalNumber
+    retains: tuple[JournalNumber, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

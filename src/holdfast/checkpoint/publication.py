@@ -52,6 +52,10 @@ class Publication:
         """A record that was written holds this group now; numbers of a sink grow."""
         self._queues.setdefault(sink, SinkQueue(sink)).unpublished.append(group)
 
+    def add_published(self, sink: str, group: Group) -> None:
+        """A retained record of an earlier start names this group, which is visible already."""
+        self._queues.setdefault(sink, SinkQueue(sink)).published[group.number] = group
+
     def unpublished(self) -> dict[str, list[Group]]:
         """What the next record carries, per sink, in order."""
         return {queue.sink: list(queue.unpublished) for queue in self._sorted() if queue.unpublished}

@@ -4,9 +4,11 @@
                                            ▲                           │ failed, after a pause
                                            └───────────────────────────┘
 
-The newest one is never expired: a restart begins from it. Does not own: what records name (registry).
+The newest one is never expired: a restart begins from it. Nor are the ones before it that the settings retain, by
+number or by age; they stay subsumed until newer ones take their place. Does not own: what records name (registry).
 """
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -18,6 +20,10 @@ from holdfast.ids import JournalNumber
 @dataclass
 class _Record:
     groups: frozenset[GroupKey]
+    written_s: float = 0.0
+    """Time since the Unix epoch."""
+    replaced: bool = False
+    """A newer record repeats this one."""
     expiring: bool = False
     not_before_s: float = 0.0
 
@@ -38,16 +44,28 @@ class RetainedRecords:
         newest = self.newest
         return frozenset() if newest is None else self._records[newest].groups
 
-    def written(self, number: JournalNumber, groups: frozenset[GroupKey]) -> None:
+    def written(self, number: JournalNumber, groups: frozenset[GroupKey], written_s: float = 0.0) -> None:
         """A record was found or written; numbers grow."""
-        self._records[number] = _Record(groups)
+        self._records[number] = _Record(groups, written_s)
 
-    def expire(self, now_s: float) -> list[JournalNumber]:
-        """Subsumed records to delete now, oldest first; each is given out once until it is answered."""
+    def repeated(self, number: JournalNumber) -> None:
+        """A newer record repeats this one, which is not retained beside it."""
+        self._records[number].replaced = True
+
+    def retained(self, count: int, since_s: float) -> list[JournalNumber]:
+        """The newest `count` records, and all that were written at `since_s` or later; oldest first."""
+        there = [number for number, record in self._records.items() if not (record.replaced or record.expiring)]
+        newest = set(there[max(0, len(there) - count) :])
+        return [number for number in there if number in newest or self._records[number].written_s >= since_s]
+
+    def expire(self, now_s: float, count: int = 1, since_s: float = math.inf) -> list[JournalNumber]:
+        """Subsumed records that are not retained, to delete now, oldest first; each is given out once until it is
+        answered."""
+        kept = self.retained(count, since_s)
         numbers = [
             number
             for number, record in self._records.items()
-            if number != self.newest and not record.expiring and record.not_before_s <= now_s
+            if number != self.newest and number not in kept and not record.expiring and record.not_before_s <= now_s
         ]
         for number in numbers:
             self._records[number].expiring = True

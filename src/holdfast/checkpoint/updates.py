@@ -15,6 +15,8 @@ CHANGEABLE = (
     "tolerable_failure_timeout",
     "outage_timeout",
     "unpublished_max",
+    "retained",
+    "retained_for",
 )
 """Settings of the JobMaster's own. The others are part of what TaskManagers were deployed with."""
 

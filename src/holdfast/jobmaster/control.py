@@ -24,7 +24,7 @@ from holdfast.availability import Refusal
 from holdfast.checkpoint import events
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.demand import NotifyRefused
-from holdfast.checkpoint.events import Command, Event, Group, Position
+from holdfast.checkpoint.events import Command, Event, Position
 from holdfast.checkpoint.gathering import Gather
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.checkpoint.outstanding import Outstanding
@@ -130,19 +130,13 @@ class Control:
 
     # --- from other threads -------------------------------------------------------------------------------------------
 
-    def open(self, base_number: JournalNumber | None, base: CheckpointRecord | None, objects: frozenset[str]) -> None:
-        """Start the loop after the storage was taken over."""
-        found = None
-        if base is not None and base_number is not None:
-            self._recorder.found(base_number, base)
-            groups = {
-                sink: [Group(JournalNumber(ref.number), ref.object) for ref in refs]
-                for sink, refs in base.groups.items()
-            }
-            found = events.BaseRecord(base_number, objects, groups)
+    def open(self, base: events.BaseRecord | None, records: Mapping[JournalNumber, CheckpointRecord]) -> None:
+        """Start the loop after the storage was taken over. `records`: the base and what is retained beside it."""
+        for number, record in records.items():
+            self._recorder.found(number, record)
         self._submit(self._delete_thread, self.history.load)
         self._thread.start()
-        self.post(events.CoordinatorStarted(self._clock.monotonic(), self._clock.now(), found))
+        self.post(events.CoordinatorStarted(self._clock.monotonic(), self._clock.now(), base))
 
     def post(self, event: Event) -> None:
         self._events.put(event)

@@ -43,6 +43,8 @@ class MasterSettings:
     ui_port: int | None = None
     ui_host: str = LOOPBACK
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
+    start_from: int | None = None
+    publish_again: bool = False
 
     @property
     def changelog(self) -> ChangelogSettings:
@@ -142,14 +144,3 @@ class Deployer:
             combine,
             self._before_commit,
         )
-
-
-def base_objects(store: ObjectStore, base: CheckpointRecord | None) -> frozenset[str]:
-    """Names of the base's manifests, of all objects that these name, and of the sources' objects."""
-    if base is None:
-        return frozenset()
-    objects = {*base.manifests, *(name for found in base.source_objects.values() for name in found)}
-    for manifest in load_manifests(store, base.manifests):
-        for table in manifest.tables:
-            objects.update(table.objects())
-    return frozenset(objects)

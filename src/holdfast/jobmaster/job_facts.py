@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.checkpoint.events import StoreAndRecord
+from holdfast.checkpoint.events import RecordAgain, StoreAndRecord
 from holdfast.checkpoint.updates import in_words
-from holdfast.ids import CheckpointId, JournalNumber
+from holdfast.ids import JournalNumber
 from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity
 
 
@@ -20,6 +20,8 @@ class JobFacts:
     operators: dict[str, OperatorIdentity]
     parallelism: int
     max_parallelism: int
+    started_from: int = 0
+    """Number of the record that a start last went back to."""
 
     def record(self, command: StoreAndRecord, stored: Mapping[str, str], number: JournalNumber) -> CheckpointRecord:
         """Make the record of a checkpoint, to be put at `number`. `stored`: names of its new committables' objects, by
@@ -44,8 +46,17 @@ class JobFacts:
             max_parallelism=self.max_parallelism,
             watermarks=dict(command.position.watermarks),
             settings=in_words(command.config),
+            retains=list(command.retains),
+            started_from=self.started_from,
         )
 
-    def again(self, record: CheckpointRecord, checkpoint_id: CheckpointId) -> CheckpointRecord:
+    def again(self, record: CheckpointRecord, command: RecordAgain) -> CheckpointRecord:
         """Make a record of the same checkpoint, perhaps of an older epoch, whose output is all published."""
-        return msgspec.structs.replace(record, epoch=self.epoch, checkpoint_id=checkpoint_id, groups={}, nonce="")
+        return msgspec.structs.replace(
+            record,
+            epoch=self.epoch,
+            checkpoint_id=command.checkpoint_id,
+            groups={},
+            nonce="",
+            retains=list(command.retains),
+        )

@@ -31,7 +31,8 @@ from holdfast.ids import JournalNumber, ProcessId, Role
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.conductor import Conductor
 from holdfast.jobmaster.control import Control, Listeners, RestartCheckpoint
-from holdfast.jobmaster.deployer import Deployer, StartedJob, base_objects
+from holdfast.jobmaster.deployer import Deployer, StartedJob
+from holdfast.jobmaster.found import found_records, records_of
 from holdfast.jobmaster.news import SourceNews
 from holdfast.jobmaster.outages import Outages
 from holdfast.jobmaster.parts import (
@@ -130,7 +131,8 @@ class JobMaster:
         base = self._base
         try:
             self._planner.begin(position_of(base.record))
-            self._control.open(base.number, base.record, base_objects(self.job.store, base.record))
+            found = found_records(self.job.store, self._taken)
+            self._control.open(found, records_of(self._taken))
             self._sweeper.start()
         except BaseException:
             self._close()

@@ -36,9 +36,16 @@ RECORD_ATTEMPTS_MAX = 2
 """Attempts at a record before it counts as waiting for the store; it is tried on after that."""
 
 
-def facts_of(job: StartedJob) -> JobFacts:
+def facts_of(job: StartedJob, base: CheckpointRecord | None) -> JobFacts:
     layout = job.settings.layout
-    return JobFacts(job.stored.job_id, job.epoch, identities(job.program), layout.parallelism, layout.max_parallelism)
+    return JobFacts(
+        job.stored.job_id,
+        job.epoch,
+        identities(job.program),
+        layout.parallelism,
+        layout.max_parallelism,
+        0 if base is None else base.started_from,
+    )
 
 
 def publishers_of(job: StartedJob) -> dict[str, Publisher]:
@@ -112,8 +119,9 @@ def control_of(
     outages: Outages,
     event_log: EventLog,
 ) -> Control:
-    journal = Journal(job.store, taken.epoch, taken.base_number, attempts_max=RECORD_ATTEMPTS_MAX)
-    coordinator, facts = Coordinator(job.settings.checkpoint), facts_of(job)
+    older = [number for number, _ in taken.older]
+    journal = Journal(job.store, taken.epoch, taken.base_number, older=older, attempts_max=RECORD_ATTEMPTS_MAX)
+    coordinator, facts = Coordinator(job.settings.checkpoint), facts_of(job, taken.base)
     return Control(
         coordinator, journal, job.store, task_managers, publishers, facts, clock, listeners, outages, event_log
     )

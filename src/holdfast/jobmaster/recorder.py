@@ -101,7 +101,7 @@ class Recorder:
         self._put(self._facts.record(command, stored, self._journal.next_number), command.checkpoint_id, stored)
 
     def record_again(self, command: events.RecordAgain) -> None:
-        record = self._facts.again(self._records[command.number], command.checkpoint_id)
+        record = self._facts.again(self._records[command.number], command)
         self._put(record, command.checkpoint_id, {})
 
     def _put(self, record: CheckpointRecord, checkpoint_id: CheckpointId, stored: dict[str, str]) -> None:

@@ -15,14 +15,15 @@ from holdfast.clock import Clock
 from holdfast.errors import JobRefused, ObjectNotFound, StorageError
 from holdfast.graph.keygroups import default_max_parallelism
 from holdfast.graph.program import DEAD_LETTERS, Program
-from holdfast.ids import ProcessId, Role
+from holdfast.ids import JournalNumber, ProcessId, Role
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.deployer import MasterSettings, StartedJob
+from holdfast.jobmaster.going_back import chosen, go_back, goes_back, with_older
 from holdfast.jobmaster.identity import check_identity, check_keys, publishing, without_dropped_output
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.server import JobMasterServer
 from holdfast.journal.codec import StoredJob
-from holdfast.journal.fence import find_base, list_journal, read_record, take_over
+from holdfast.journal.fence import TakenOver, find_base, list_journal, read_record, read_retained, take_over
 from holdfast.journal.job import open_job
 from holdfast.journal.records import CheckpointRecord, Record
 from holdfast.observe.view import JobView
@@ -125,7 +126,8 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     settings = start.settings
     check_keys(start.program)
     refuse_shared_targets(start.store.url, start.storage_options, publishing(start.program))
-    base = _newest_checkpoint(start.store)
+    number, newest = _newest_checkpoint(start.store)
+    base = _chosen(start, number, newest)
     if base is not None:
         check_identity(base, start.program, settings.drop_state)
     _prepare_sinks(start, job)
@@ -150,10 +152,13 @@ def _take_over_and_start(
     urls: "_HttpUrls",
     closing: ExitStack,
 ) -> JobMaster:
-    taken = take_over(start.store)
-    if taken.base is not None:
-        check_identity(taken.base, start.program, settings.drop_state)
-        taken = taken._replace(base=without_dropped_output(taken.base, start.program))
+    taken = with_older(start.store, take_over(start.store))
+    base = _chosen(start, taken.base_number, taken.base)
+    if base is not None:
+        check_identity(base, start.program, settings.drop_state)
+        if goes_back(taken.base_number, taken.base, settings.start_from):
+            taken = go_back(start.store, taken, base, settings.start_from or 0)
+        taken = _without_dropped_output(taken, start.program)
     secret = new_secret()
     server = JobMasterServer(gateway, secret, start.host) if start.host is not None else None
     if server is not None:
@@ -196,7 +201,23 @@ def _serve_http(settings: MasterSettings, gateway: Gateway, host: str | None, cl
     return _HttpUrls(metrics_url, page_url)
 
 
-def _newest_checkpoint(store: ObjectStore) -> CheckpointRecord | None:
+def _chosen(start: Start, number: JournalNumber | None, newest: CheckpointRecord | None) -> CheckpointRecord | None:
+    """The checkpoint that the job goes on from: the newest one, or the retained one that the user names."""
+    settings = start.settings
+    wanted = settings.start_from
+    if not goes_back(number, newest, wanted) or wanted is None or number is None or newest is None:
+        return newest
+    retained = read_retained(start.store, newest)
+    return chosen(number, newest, retained, wanted, publishing(start.program), settings.publish_again)
+
+
+def _without_dropped_output(taken: TakenOver, program: Program) -> TakenOver:
+    assert taken.base is not None
+    older = tuple((number, without_dropped_output(record, program)) for number, record in taken.older)
+    return taken._replace(base=without_dropped_output(taken.base, program), older=older)
+
+
+def _newest_checkpoint(store: ObjectStore) -> tuple[JournalNumber | None, CheckpointRecord | None]:
     """Look at the newest checkpoint before the takeover; changes meanwhile are checked after it."""
 
     def read(number: int) -> Record | None:
@@ -205,7 +226,7 @@ def _newest_checkpoint(store: ObjectStore) -> CheckpointRecord | None:
         except ObjectNotFound:
             return None
 
-    return find_base(lambda: list_journal(store), read, store.url)[2]
+    return find_base(lambda: list_journal(store), read, store.url)[1:]
 
 
 def _prepare_sinks(start: Start, job: StoredJob) -> None:

@@ -5,7 +5,7 @@
 
 Invariants
 - Only objects of epochs below the JobMaster's own are deleted, and only checkpoint records of those epochs below the
-  base.
+  base that the base does not retain.
 - Records are deleted before objects, and older ones first. Names that `names.parse` does not know are left alone and
   reported, as are savepoints and everything outside the folders of `names.EPOCH_FOLDERS`.
 - If anything that the base needs cannot be read, nothing is deleted.
@@ -47,6 +47,8 @@ class StorageSurvey:
     needed: frozenset[str]
     older_records: Mapping[int, Record | None]
     listing: Sequence[ObjectInfo]
+    retained: frozenset[int] = frozenset()
+    """Numbers of the records that the base retains beside itself."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def plan_cleanup(survey: StorageSurvey) -> CleanupPlan:
     for number, record in sorted(survey.older_records.items()):
         if record is None:
             unknown.append(names.journal(number))
-        elif isinstance(record, CheckpointRecord) and record.epoch < survey.epoch:
+        elif number not in survey.retained and isinstance(record, CheckpointRecord) and record.epoch < survey.epoch:
             expired.append(JournalNumber(number))
     kept = 0
     candidates: list[tuple[int, ObjectInfo]] = []
@@ -98,7 +100,8 @@ def survey(store: ObjectStore, taken: TakenOver, needed: Iterable[str]) -> Stora
     """List records and objects; write nothing. `needed`: the names that `needed_objects` returned for the base."""
     below = taken.epoch if taken.base_number is None else taken.base_number
     listing = [info for folder in names.EPOCH_FOLDERS for info in store.list(folder)]
-    return StorageSurvey(taken.epoch, frozenset(needed), _older_records(store, below), listing)
+    retained = frozenset(taken.base.retains if taken.base is not None else ())
+    return StorageSurvey(taken.epoch, frozenset(needed), _older_records(store, below), listing, retained)
 
 
 def needed_objects(

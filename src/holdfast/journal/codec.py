@@ -19,7 +19,7 @@ from holdfast.journal.records import Record
 from holdfast.storage.framing import frame, unframe
 
 JOB_MAGIC, JOB_VERSION = b"HFJB", 1
-RECORD_MAGIC, RECORD_VERSION = b"HFJR", 4
+RECORD_MAGIC, RECORD_VERSION = b"HFJR", 5
 BEGUN_MAGIC, BEGUN_VERSION = b"HFJM", 1
 COMMITTABLES_MAGIC, COMMITTABLES_VERSION = b"HFCM", 2
 

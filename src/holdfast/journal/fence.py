@@ -9,6 +9,7 @@
 
 import itertools
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -28,11 +29,13 @@ tenths of a second at 3) and mistake a change during a listing for a loss less o
 
 
 class TakenOver(NamedTuple):
-    """The new epoch, and the newest checkpoint before it (None if there is none)."""
+    """The new epoch, and the checkpoint that the job goes on from (None if there is none)."""
 
     epoch: Epoch
     base_number: JournalNumber | None
     base: CheckpointRecord | None
+    older: tuple[tuple[JournalNumber, CheckpointRecord], ...] = ()
+    """Retained checkpoints older than the base, oldest first."""
 
 
 def take_over(store: ObjectStore, *, attempts_max: int = ATTEMPTS_MAX, wait: rules.Wait = back_off) -> TakenOver:
@@ -84,6 +87,17 @@ def read_record(store: ObjectStore, number: int) -> Record:
     """Read the record with that number. Raises `ObjectNotFound`, `CorruptObject`."""
     name = names.journal(number)
     return decode_record(name, store.get(name))
+
+
+def read_retained(store: ObjectStore, base: CheckpointRecord | None) -> dict[JournalNumber, CheckpointRecord]:
+    """Read the checkpoint records that a base retains beside itself, oldest first, without those that are gone."""
+    found: dict[JournalNumber, CheckpointRecord] = {}
+    for number in sorted(base.retains if base is not None else ()):
+        with suppress(ObjectNotFound):
+            record = read_record(store, number)
+            if isinstance(record, CheckpointRecord):
+                found[JournalNumber(number)] = record
+    return found
 
 
 def newest_checkpoint(

@@ -29,7 +29,9 @@ class Journal:
     Parameters
     ----------
     epoch, base_number
-        As `take_over` returned them.
+        As `take_over` or `go_back` returned them.
+    older
+        Numbers of the checkpoint records below the base that are retained.
     attempts_max, wait
         How often a record is put and read back before `append` gives up with its outcome unknown.
     """
@@ -40,6 +42,7 @@ class Journal:
         epoch: Epoch,
         base_number: JournalNumber | None = None,
         *,
+        older: Iterable[JournalNumber] = (),
         attempts_max: int = ATTEMPTS_MAX,
         wait: rules.Wait = back_off,
     ) -> None:
@@ -47,8 +50,8 @@ class Journal:
         self._epoch = epoch
         self._attempts_max = attempts_max
         self._wait = wait
-        self._next = int(epoch) + 1
-        self._checkpoints: set[int] = set() if base_number is None else {int(base_number)}
+        self._next = max(int(epoch), int(base_number or 0)) + 1
+        self._checkpoints: set[int] = {*map(int, older), *([] if base_number is None else [int(base_number)])}
         self._begun = base_number is not None
         """True once the mark `journal/begun` is known to be written. The takeover writes it if the journal has a
         checkpoint."""

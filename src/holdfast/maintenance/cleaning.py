@@ -4,9 +4,9 @@
 
 Two kinds of objects are kept. The first are the objects that the journal's newest checkpoint needs; later checkpoints
 name no other objects of older epochs, since a job only gives up objects that it restored from. The second are the
-objects that earlier checkpoints of the living epoch need, while their records exist; only the living JobMaster deletes
-those. Invariants: no object of the living epoch is deleted, and no object at all if something that the newest
-checkpoint names cannot be read.
+objects that earlier checkpoints of the living epoch and retained checkpoints need, while their records exist; only the
+living JobMaster deletes those. Invariants: no object of the living epoch is deleted, and no object at all if something
+that the newest checkpoint names cannot be read.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -87,16 +87,19 @@ def _observe(store: ObjectStore, listed: Listed, epoch: int | None, sinks: Colle
         base = msgspec.structs.replace(base, groups=kept)
     named = Named(store)
     needed = needed_objects(store, base, manifest_objects, named.add)
-    for record in _expiring(store, [each for each in numbers if number is not None and each < number], living):
+    retained = frozenset(base.retains if base is not None else ())
+    for record in _kept(store, [each for each in numbers if number is not None and each < number], living, retained):
         with suppress(ObjectNotFound):  # expired meanwhile: its objects may go too
             needed |= needed_objects(store, record, manifest_objects, named.add)
     return Observed(TakenOver(Epoch(living), number, base), frozenset(needed), named.at_targets)
 
 
-def _expiring(store: ObjectStore, numbers: Sequence[int], living: int) -> Iterator[CheckpointRecord]:
-    """Checkpoints of the living epoch that a newer checkpoint replaced and that are not deleted yet."""
+def _kept(
+    store: ObjectStore, numbers: Sequence[int], living: int, retained: Collection[int]
+) -> Iterator[CheckpointRecord]:
+    """Older checkpoints that the newest one retains, and those of the living epoch that are not deleted yet."""
     for number in numbers:
         with suppress(ObjectNotFound, CorruptObject):
             record = read_record(store, number)
-            if isinstance(record, CheckpointRecord) and record.epoch == living:
+            if isinstance(record, CheckpointRecord) and (record.epoch == living or number in retained):
                 yield record

@@ -85,6 +85,8 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
         ui_port=job.ui_port,
         ui_host=job.ui_host,
         heartbeat_timeout_s=job.task_manager.heartbeat_timeout_s,
+        start_from=job.start_from,
+        publish_again=job.publish_again,
     )
 
     def cluster(place: ClusterContext, _: Gateway) -> SparkCluster:

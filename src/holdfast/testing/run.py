@@ -86,6 +86,8 @@ def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, 
         ui_port=job.ui_port,
         ui_host=job.ui_host,
         heartbeat_timeout_s=job.task_manager.heartbeat_timeout_s,
+        start_from=job.start_from,
+        publish_again=job.publish_again,
     )
 
     def made(place: ClusterContext, gateway: Gateway) -> Cluster:

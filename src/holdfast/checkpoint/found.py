@@ -1,0 +1,36 @@
+"""The records that a start finds: what they name is held and owned, and their groups are queued or known as published.
+
+Pure; the coordinator calls it once, at `Started`.
+"""
+
+from holdfast.checkpoint.events import BaseRecord, Group
+from holdfast.checkpoint.publication import GroupKey, Publication
+from holdfast.checkpoint.records import RetainedRecords
+from holdfast.checkpoint.registry import GroupHolder, ObjectRegistry, RecordHolder
+
+
+def take_in(base: BaseRecord, records: RetainedRecords, registry: ObjectRegistry, publication: Publication) -> None:
+    """Take in the base and the older records that are retained.
+
+    Of the older records' groups those that the base lacks are published: each record carries on what is not.
+    """
+    older: dict[GroupKey, Group] = {}
+    for record in base.older:
+        older |= _hold(record, records, registry)
+    unpublished = _hold(base, records, registry)
+    for key, group in {**older, **unpublished}.items():
+        registry.hold(GroupHolder(*key), [group.object])
+        if key in unpublished:
+            publication.add(key[0], group)
+        else:
+            publication.add_published(key[0], group)
+
+
+def _hold(record: BaseRecord, records: RetainedRecords, registry: ObjectRegistry) -> dict[GroupKey, Group]:
+    """Hold what a record names; return its groups, by sink and number."""
+    groups = {(sink, group.number): group for sink, each in sorted(record.groups.items()) for group in each}
+    names = record.objects | {group.object for group in groups.values()}
+    registry.hold(RecordHolder(record.number), names)
+    registry.acknowledge(names)
+    records.written(record.number, frozenset(groups), record.written_s)
+    return groups

@@ -1,0 +1,49 @@
+"""The checkpoints that a start found, as facts for the coordinator: each with all objects that it names."""
+
+import logging
+from collections.abc import Iterator
+
+from holdfast.checkpoint.events import BaseRecord, Group
+from holdfast.errors import ObjectNotFound
+from holdfast.formats.manifests import load_manifests
+from holdfast.ids import JournalNumber
+from holdfast.journal.fence import TakenOver
+from holdfast.journal.records import CheckpointRecord
+from holdfast.storage.store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+
+def found_records(store: ObjectStore, taken: TakenOver) -> BaseRecord | None:
+    """Read what the base and the older retained checkpoints name. None if there is no base."""
+    if taken.base is None or taken.base_number is None:
+        return None
+    older = tuple(_older(store, taken))
+    return _found(store, taken.base_number, taken.base, older)
+
+
+def records_of(taken: TakenOver) -> dict[JournalNumber, CheckpointRecord]:
+    """The base and the older retained records, by number."""
+    base = {} if taken.base is None or taken.base_number is None else {taken.base_number: taken.base}
+    return dict(taken.older) | base
+
+
+def _older(store: ObjectStore, taken: TakenOver) -> Iterator[BaseRecord]:
+    for number, record in taken.older:
+        try:
+            yield _found(store, number, record)
+        except ObjectNotFound as error:
+            log.warning("checkpoint %d is not retained any more: an object of it is gone: %s", number, error)
+
+
+def _found(
+    store: ObjectStore, number: JournalNumber, record: CheckpointRecord, older: tuple[BaseRecord, ...] = ()
+) -> BaseRecord:
+    groups = {
+        sink: [Group(JournalNumber(ref.number), ref.object) for ref in refs] for sink, refs in record.groups.items()
+    }
+    objects = {*record.manifests, *(name for found in record.source_objects.values() for name in found)}
+    for manifest in load_manifests(store, record.manifests):
+        for table in manifest.tables:
+            objects.update(table.objects())
+    return BaseRecord(number, frozenset(objects), groups, record.batch_time_us / 1e6, older)
