@@ -4,6 +4,7 @@ import re
 import time
 from datetime import UTC, datetime, timedelta
 
+import cloudpickle
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewPartitions
@@ -214,6 +215,12 @@ def test_json_values_become_columns_and_malformed_ones_bad_records_with_their_of
     assert [row.position for row in found] == [str(1 + place) for place in range(len(bad))]
     assert found[3].payload == '{"n": "x"}' and "n" in found[3].reason
     assert {row.split for row in found} == {f"{topic}/0"}
+
+
+def test_a_source_of_json_travels_to_tasks():
+    declared = KafkaSource("127.0.0.1:1", "a", value="json", schema="n BIGINT")
+    shipped = cloudpickle.loads(cloudpickle.dumps(declared))
+    assert shipped._schema == declared._schema
 
 
 def test_both_parsers_of_json_give_the_same_rows():

@@ -85,6 +85,10 @@ class JsonValues(ValueFormat):
         self._plain = all(field.type in PLAIN for field in schema)
         self._careful = JsonParser("", schema, EvolutionPolicy("ignore", "null"))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to tasks as the schema alone: parsers cannot be pickled."""
+        return JsonValues, (self.schema,)
+
     def parse(self, values: pa.Array) -> Parsed:
         if self._plain and are_objects(values):
             found = self._fast(values)
