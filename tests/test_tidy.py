@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, str] = {
     "query": "jobmaster observe settings ui",
     # Control: the JobMaster executes what the pure rules decide, and the journal remembers.
     "jobmaster": "checkpoint exchange execution formats functions graph journal maintenance observe protocol "
-    "recovery settings sinks sources state storage taskmanager ui",
+    "recovery settings sinks sources state storage stored_state taskmanager ui",
     # Observers: a running job as facts, and the page that shows them.
     "ui": "checkpoint.outcomes formats graph observe",
     "observe": "formats graph",

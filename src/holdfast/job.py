@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.graph.build import Declarations, Path, build_program, without_spark
 from holdfast.graph.program import SourceOrigin
@@ -87,6 +89,9 @@ class Job:
         Number of a retained checkpoint (`holdfast checkpoints`) to go back to; None: the newest. Rows after it are
         processed anew, and their output is published a second time, to which `publish_again=True` agrees. A job goes
         back to a number once: later starts with the same number go on from where the job is.
+    initial_state
+        Rows from which operators of a new storage begin, by operator: an Arrow table or a DataFrame with the key
+        columns and the state's columns, as `read_state` gives them. A job that has a checkpoint goes on from that.
     ship_modules
         Modules to send by value, because executors do not have them.
     metrics_port
@@ -125,6 +130,7 @@ class Job:
         drop_state: Sequence[str] = (),
         start_from: int | None = None,
         publish_again: bool = False,
+        initial_state: "Mapping[str, pa.Table | DataFrame] | None" = None,
         ship_modules: Sequence[ModuleType] = (),
         metrics_port: int | None = None,
         ui_port: int | None = None,
@@ -154,8 +160,8 @@ class Job:
         self.start_from, self.publish_again = start_from, publish_again
         self.ship_modules = tuple(ship_modules)
         self.metrics_port = metrics_port
-        self.ui_port = ui_port
-        self.ui_host = ui_host
+        self.ui_port, self.ui_host = ui_port, ui_host
+        self.initial_state = {name: _as_table(name, rows) for name, rows in (initial_state or {}).items()}
         self.declared = Declarations()
         self.query: Query | None = None
         """The query of the last start."""
@@ -290,6 +296,17 @@ class Job:
                 "or start with processing_time()"
             )
         return trigger
+
+
+def _as_table(operator: str, rows: Any) -> pa.Table:
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    table = rows.toArrow() if hasattr(rows, "toArrow") else rows
+    if not isinstance(table, pa.Table):
+        raise SettingsError(
+            f"initial_state of operator {operator!r} is a {type(rows).__name__}; expected an Arrow table or a DataFrame"
+        )
+    return table
 
 
 def _optional_us(duration: Duration | None, name: str) -> int | None:

@@ -61,6 +61,8 @@ class StartedJob:
     program: Program
     shipped: bytes
     store: ObjectStore
+    initial: tuple[TableHandle, ...] = ()
+    """State from which the job begins as long as there is no checkpoint."""
 
 
 class Deployer:
@@ -114,7 +116,7 @@ class Deployer:
     def _handles(self, base: CheckpointRecord | None) -> list[TableHandle]:
         """Table handles of the base, without the state that the user gave up."""
         if base is None:
-            return []
+            return list(self._job.initial)
         manifests = load_manifests(self._job.store, base.manifests)
         drop = self._job.settings.drop_state
         return [table for manifest in manifests for table in manifest.tables if table.operator not in drop]

@@ -11,6 +11,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from holdfast.clock import Clock
 from holdfast.errors import JobRefused, ObjectNotFound, StorageError
 from holdfast.graph.keygroups import default_max_parallelism
@@ -33,6 +35,8 @@ from holdfast.sinks.base import SinkContext
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sinks.targets import refuse_shared_targets
 from holdfast.storage.store import ObjectStore
+from holdfast.stored_state.initial import InitialRows, initial_rows, own_table, store_initial
+from holdfast.stored_state.states import OWN_TABLE
 from holdfast.taskmanager.security import new_secret
 from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.ui.pages import Pages
@@ -107,6 +111,8 @@ class Start:
     """Host on which the JobMaster listens; None if TaskManagers are in this process."""
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Options of the job's storage."""
+    initial_state: Mapping[str, pa.Table] = field(default_factory=dict, repr=False)
+    """Rows from which operators begin on a new storage, by operator."""
 
 
 def open_stored_job(store: ObjectStore, name: str, parallelism: int, max_parallelism: int | None) -> StoredJob:
@@ -130,6 +136,7 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     base = _chosen(start, number, newest)
     if base is not None:
         check_identity(base, start.program, settings.drop_state)
+    initial = _initial_rows(start, job, base)
     _prepare_sinks(start, job)
     for name, spec in start.program.operators.items():
         if spec.grows:
@@ -138,7 +145,7 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     closing = ExitStack()
     urls = _serve_http(settings, gateway, start.host, closing)
     try:
-        return _take_over_and_start(start, job, settings, gateway, urls, closing)
+        return _take_over_and_start(start, job, settings, gateway, urls, closing, initial)
     except BaseException:
         closing.close()
         raise
@@ -151,6 +158,7 @@ def _take_over_and_start(
     gateway: Gateway,
     urls: "_HttpUrls",
     closing: ExitStack,
+    initial: list[InitialRows],
 ) -> JobMaster:
     taken = with_older(start.store, take_over(start.store))
     base = _chosen(start, taken.base_number, taken.base)
@@ -165,13 +173,42 @@ def _take_over_and_start(
         closing.callback(server.close)
     place = ClusterContext(job, int(taken.epoch), secret, server.address if server else "")
     cluster = start.cluster(place, gateway)
-    started = StartedJob(settings, job, int(taken.epoch), start.program, start.shipped, start.store)
+    epoch = int(taken.epoch)
+    begun = (
+        []
+        if taken.base is not None
+        else [store_initial(start.store, epoch, each, job.max_parallelism) for each in initial]
+    )
+    started = StartedJob(settings, job, epoch, start.program, start.shipped, start.store, tuple(begun))
     master = JobMaster(started, cluster, start.clock, taken)
     master.metrics_url, master.ui_url = urls.metrics, urls.page
     gateway.master = master
     master.on_close(closing.close)
     master.start()
     return master
+
+
+def _initial_rows(start: Start, job: StoredJob, base: CheckpointRecord | None) -> list[InitialRows]:
+    """Check the state from which a new job begins. A job that has a checkpoint goes on from that instead."""
+    if base is not None and start.initial_state:
+        log.info("%s: initial_state is passed over, since the job goes on from a checkpoint", start.settings.name)
+        return []
+    found = []
+    for name, rows in start.initial_state.items():
+        spec = start.program.operators.get(name)
+        if spec is None:
+            there = ", ".join(map(repr, start.program.operators)) or "none"
+            raise JobRefused(f"initial_state names operator {name!r}, which this job does not have; it has {there}")
+        tables = spec.table_schemas()
+        if not own_table(tables):
+            more = ", ".join(sorted(each for each in tables if each != OWN_TABLE))
+            raise JobRefused(
+                f"initial_state of operator {name!r}: this operator also keeps {more}, which rows of values cannot "
+                "fill; give initial state to operators with value-like states or aggregates only"
+            )
+        own = tables[OWN_TABLE]
+        found.append(initial_rows(name, rows, own.keys, own.values, job.max_parallelism))
+    return found
 
 
 class _HttpUrls(NamedTuple):

@@ -92,7 +92,17 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
     def cluster(place: ClusterContext, _: Gateway) -> SparkCluster:
         return _cluster(job, session, program, shipped, place, layout.task_managers)
 
-    start = Start(settings, store, program, shipped, SystemClock(), cluster, driver_host(session), job.storage_options)
+    start = Start(
+        settings,
+        store,
+        program,
+        shipped,
+        SystemClock(),
+        cluster,
+        driver_host(session),
+        job.storage_options,
+        job.initial_state,
+    )
     master = start_job(start, stored)
     end_with_program(master)
     return Query(master, on_end=lambda: None)

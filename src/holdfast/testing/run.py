@@ -94,6 +94,8 @@ def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, 
         return cluster(program, plain, place, gateway)
 
     shipped = cloudpickle.dumps(program)
-    started = start_job(Start(settings, opened, program, shipped, clock, made, None, job.storage_options), stored)
+    started = start_job(
+        Start(settings, opened, program, shipped, clock, made, None, job.storage_options, job.initial_state), stored
+    )
     job.query = Query(started, on_end=lambda: None)
     return job.query
