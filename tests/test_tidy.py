@@ -305,13 +305,13 @@ def test_no_function_is_longer_than_a_screen():
 
 
 def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Its lines without the docstring."""
-    first = function.body[0]
+    """Count the lines of the body without its docstring: parameters are settings, which read well as a long list."""
+    first, last = function.body[0], function.body[-1]
     documented = (
         isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
     )
     docstring = (first.end_lineno or 0) - first.lineno + 1 if documented else 0
-    return (function.end_lineno or 0) - function.lineno + 1 - docstring
+    return (last.end_lineno or 0) - first.lineno + 1 - docstring
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
