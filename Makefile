@@ -85,6 +85,9 @@ bench-memory: setup  ## The driver's memory over 3,600 batches with one checkpoi
 bench-checkpoints: setup  ## Checkpoints of large state with and without a changelog (BENCH="--state-mb 1200 …")
 	@$(RUN) python -m benchmarks.checkpoints $(BENCH)
 
+bench-failover: setup  ## From the kill of a process to the next batch with all subtasks, as one JSON line (BENCH="--kills 5")
+	@$(RUN) python -m benchmarks.failover --json $(BENCH)
+
 experiments: setup  ## The documents' experiments with pictures, in some 30 minutes (BENCH=--quick: 5)
 	@$(RUN) python -m benchmarks.experiments $(BENCH)
 
