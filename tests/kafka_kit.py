@@ -3,7 +3,7 @@
 import atexit
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from uuid import uuid4
@@ -85,19 +85,25 @@ class Writer:
         self._await_markers()
 
     def _await_markers(self) -> None:
-        until(lambda: all(len(set(ends)) == 1 for ends in self._ends()), "the end of a transaction")
+        await_markers(self._servers, self._touched)
         self._touched.clear()
 
-    def _ends(self) -> list[tuple[int, ...]]:
-        """The last stable offset and the end of each partition that was written to."""
-        asked = {TopicPartition(*partition): OffsetSpec.latest() for partition in self._touched}
-        levels = (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
-        found = [admin(self._servers).list_offsets(asked, isolation_level=level) for level in levels]
-        return [tuple(answers[one].result().offset for answers in found) for one in asked]
+
+def await_markers(servers: str, partitions: Iterable[tuple[str, int]]) -> None:
+    """Wait until no transaction is open in these partitions: the last stable offset is the end of each."""
+    asked = {TopicPartition(*partition): OffsetSpec.latest() for partition in partitions}
+    levels = (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+
+    def ended() -> bool:
+        found = [admin(servers).list_offsets(asked, isolation_level=level) for level in levels]
+        return all(len({answers[one].result().offset for answers in found}) == 1 for one in asked)
+
+    until(ended, "the end of a transaction")
 
 
 def committed(topic: str, partitions: int = 1, servers: str | None = None) -> list[tuple[bytes | None, bytes | None]]:
-    """Key and value of all committed messages of a topic, read with the client alone."""
+    """Key and value of all committed messages of a topic, read with the client alone once no transaction is open."""
+    await_markers(servers or address(), [(topic, number) for number in range(partitions)])
     consumer = Consumer(
         {
             "bootstrap.servers": servers or address(),

@@ -25,7 +25,7 @@ PROVOKED = {
 EVERY = Shape(rows=2400, rows_per_batch=80, interval_s=0.005, log_handles_max=2)
 SHAPES = {
     "sink.callback": [Shape(**{**vars(EVERY), "sink": "callback"})],
-    "sink.kafka": [Shape(**{**vars(EVERY), "sink": "kafka"})],
+    "sink.kafka": [Shape(**{**vars(EVERY), "rows": 800, "sink": "kafka"})],
     "sink.parquet": [EVERY],
     "sink.delta": [
         Shape(**{**vars(EVERY), "sink": "delta"}),
