@@ -69,7 +69,8 @@ class LocalPostgres:
         """Return the path of one of PostgreSQL's programs, such as `pgbench`."""
         return str(self._programs / name)
 
-    def start(self) -> "LocalPostgres":
+    def start(self, **settings: str) -> "LocalPostgres":
+        self._settings |= settings
         options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         command = [self._programs / "postgres", "-D", self._data, "-p", str(self.port), "-k", self.folder, *options]
         with (self.folder / "log").open("ab") as log:

@@ -70,7 +70,9 @@ def divided_transactions(folder: Path) -> list[str]:
     return wrong
 
 
-def history_under_kills(folder: Path, snapshot: str, seed: int, transactions: int, rows_max: int, kills: int) -> None:
+def history_under_kills(
+    folder: Path, snapshot: str, seed: int, transactions: int, rows_max: int, kills: int, large_rows: int
+) -> None:
     draw = random.Random(seed)
     server = LocalPostgres(fsync="on").start()
     try:
@@ -80,23 +82,24 @@ def history_under_kills(folder: Path, snapshot: str, seed: int, transactions: in
         history.write(transactions // 4, rows_max)
         driver = Driver(database, folder, snapshot)
         until(lambda: "initial snapshot took" in driver.said or snapshot != "initial", lambda: driver.said)
-        for _ in range(kills):
+        for kill in range(kills):
             writing = threading.Thread(target=history.write, args=(transactions // (2 * kills), rows_max))
             writing.start()
             size = len(driver.said)
             until(lambda size=size: len(driver.said) != size or draw.random() < 0.01, lambda: driver.said)
-            if draw.random() < 0.7:
+            if kill % 3 != 2:
                 driver.kill()
                 driver.start()
             writing.join()
-            if draw.random() < 0.4:
+            history.truncate()
+            if kill % 2 == 0:
                 server.kill()
                 server.start()
             assert not divided_transactions(folder)
         if driver.process.poll() is not None:
             raise AssertionError(driver.said)
-        large = database.tables[0]
-        database.execute(f"INSERT INTO {large} (id, name) SELECT g, 'large' FROM generate_series(10000, 13000) g")
+        large, stop = database.tables[0], 10_000 + large_rows
+        database.execute(f"INSERT INTO {large} (id, name) SELECT g, 'large' FROM generate_series(10001, {stop}) g")
         driver.kill()
         driver.start()
         history.write(transactions // 4, rows_max)
@@ -109,11 +112,11 @@ def history_under_kills(folder: Path, snapshot: str, seed: int, transactions: in
 
 @pytest.mark.parametrize("snapshot", ["initial", "chunked"])
 def test_copies_equal_their_tables_though_driver_and_server_are_killed(tmp_path, snapshot):
-    history_under_kills(tmp_path, snapshot, seed=1, transactions=80, rows_max=30, kills=2)
+    history_under_kills(tmp_path, snapshot, seed=1, transactions=40, rows_max=30, kills=1, large_rows=2_000)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("snapshot", ["initial", "chunked"])
 def test_copies_equal_their_tables_after_ten_thousand_transactions_under_kills(tmp_path, snapshot):
-    history_under_kills(tmp_path, snapshot, seed=7, transactions=10_000, rows_max=500, kills=20)
+    history_under_kills(tmp_path, snapshot, seed=7, transactions=10_000, rows_max=500, kills=20, large_rows=100_000)

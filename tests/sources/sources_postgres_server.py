@@ -121,6 +121,11 @@ class History:
             for connection in connections:
                 connection.close()
 
+    def truncate(self) -> None:
+        """Truncate a table whose rows the same transaction deletes, so that changes tell that they are gone."""
+        table = self._random.choice(self._database.tables)
+        self._database.execute(f"BEGIN; DELETE FROM {table}; TRUNCATE {table}; COMMIT")
+
     def _change(self, cursor: Any, lane: int, lanes: int) -> None:
         draw = self._random
         table = draw.choice(self._database.tables)

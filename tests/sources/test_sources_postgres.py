@@ -21,10 +21,10 @@ def test_copies_equal_their_tables_after_a_history(database, tmp_path, snapshot)
     tables = database.create("a", "b")
     history = History(database, seed=1)
     if snapshot != "never":
-        history.write(30)
-    run(job_of(database.source(snapshot=snapshot, chunk_rows=40), tables, tmp_path))
-    history.write(30)
-    run(job_of(database.source(snapshot=snapshot, chunk_rows=40), tables, tmp_path, max_rows_per_batch=100))
+        history.write(12)
+    run(job_of(database.source(snapshot=snapshot, chunk_rows=50), tables, tmp_path))
+    history.write(12)
+    run(job_of(database.source(snapshot=snapshot, chunk_rows=50), tables, tmp_path, max_rows_per_batch=100))
     assert_equal(database, tmp_path)
 
 
@@ -32,8 +32,8 @@ def test_the_table_keeps_up_while_the_query_runs_and_segments_go(database, tmp_p
     tables = database.create("a", "b")
     store = open_store(f"file://{tmp_path}/job")
     with running(job_of(database.source(), tables, tmp_path, checkpoint=hf.CheckpointConfig(trigger=hf.every("50ms")))):
-        for seed in range(3):
-            History(database, seed).write(20)
+        for seed in range(2):
+            History(database, seed).write(10)
         number = int(database.execute(f"SELECT count(*) FROM {tables[0]}")[0][0])
         until(lambda: (tmp_path / "copy0" / "_delta_log").exists(), "the copy")
         until(lambda: len(copied(tmp_path, 0)) == number, lambda: f"{len(copied(tmp_path, 0))} of {number} rows")
@@ -44,11 +44,11 @@ def test_the_table_keeps_up_while_the_query_runs_and_segments_go(database, tmp_p
 @pytest.mark.parametrize("snapshot", ["initial", "chunked"])
 def test_each_change_fits_the_row_before_though_rows_change_during_the_snapshot(database, tmp_path, snapshot):
     tables = database.create("a")
-    History(database, seed=5, keys=200).write(40)
+    History(database, seed=5, keys=100).write(15)
     job = hf.Job(None, name="strict", storage=f"file://{tmp_path}/job")
     sink = hf.MemorySink()
     job.read(database.source(snapshot=snapshot, chunk_rows=30).table(tables[0])).write(sink)
-    writing = threading.Thread(target=History(database, seed=6, keys=200).write, args=(60, 20))
+    writing = threading.Thread(target=History(database, seed=6, keys=100).write, args=(24, 20))
     writing.start()
     run(job)
     writing.join()
@@ -78,19 +78,19 @@ def test_a_transaction_larger_than_a_batch_is_divided_by_no_checkpoint(database,
     for table in tables:
         database.execute(f"INSERT INTO {table} (id) VALUES (0)")
     run(job_of(database.source(), tables, tmp_path))
-    both = "; ".join(f"INSERT INTO {table} (id) SELECT generate_series(1, 3000)" for table in tables)
+    both = "; ".join(f"INSERT INTO {table} (id) SELECT generate_series(1, 1500)" for table in tables)
     database.execute(f"BEGIN; {both}; COMMIT")
     job = job_of(
         database.source(),
         tables,
         tmp_path,
-        max_rows_per_batch=500,
+        max_rows_per_batch=300,
         checkpoint=hf.CheckpointConfig(trigger=hf.every("1ms")),
     )
     query = run(job)
     assert query.totals.refused_checkpoints > 0
     counts = {(len(copied(tmp_path, 0)), len(copied(tmp_path, 1)))}
-    assert counts == {(3001, 3001)}
+    assert counts == {(1501, 1501)}
     assert query.totals.completed_checkpoints <= 3
 
 
@@ -193,13 +193,17 @@ def test_a_new_driver_ends_the_connection_of_the_old_one_and_goes_on(database, t
             old.awaitTermination(30)
 
 
-def test_a_replaced_server_is_refused_by_both_identities(database, tmp_path):
+def test_a_server_without_logical_wal_and_a_replaced_server_are_refused(database, tmp_path):
     tables = database.create("a")
     run(job_of(database.source(), tables, tmp_path))
-    other = LocalPostgres().start()
+    other = LocalPostgres(wal_level="replica").start()
     try:
         elsewhere = Database(other, database.prefix)
         elsewhere.create("a")
+        with pytest.raises(JobRefused, match="wal_level is 'replica': set wal_level = logical"):
+            run(job_of(elsewhere.source(), tables, tmp_path))
+        other.kill()
+        other.start(wal_level="logical")
         with pytest.raises(JobRefused, match=r"checkpoint is of system '\d+', and this is system '\d+'"):
             run(job_of(elsewhere.source(), tables, tmp_path))
     finally:
@@ -223,8 +227,8 @@ def test_a_full_spool_stops_reading_until_a_checkpoint_completes(database, tmp_p
 
 def test_a_driver_that_ends_during_the_initial_snapshot_begins_it_anew(database, tmp_path, monkeypatch):
     tables = database.create("a")
-    database.execute(f"INSERT INTO {tables[0]} (id) SELECT generate_series(1, 3000)")
-    monkeypatch.setattr(snapshot, "PIECE_ROWS_MAX", 500)
+    database.execute(f"INSERT INTO {tables[0]} (id) SELECT generate_series(1, 1200)")
+    monkeypatch.setattr(snapshot, "PIECE_ROWS_MAX", 200)
     written = SegmentWriter.write
 
     def breaks(self, piece):
@@ -236,7 +240,7 @@ def test_a_driver_that_ends_during_the_initial_snapshot_begins_it_anew(database,
     with pytest.raises(QueryFailed, match="ends here"):
         run(job_of(database.source(), tables, tmp_path, failover=hf.FailoverConfig(restarts_max=0)))
     monkeypatch.setattr(SegmentWriter, "write", written)
-    database.execute(f"DELETE FROM {tables[0]} WHERE id > 2000")
+    database.execute(f"DELETE FROM {tables[0]} WHERE id > 800")
     run(job_of(database.source(), tables, tmp_path))
     assert_equal(database, tmp_path)
-    assert len(copied(tmp_path, 0)) == 2000
+    assert len(copied(tmp_path, 0)) == 800

@@ -185,6 +185,7 @@ class JobMaster:
             paused_by=self._machine.paused_by,
             refused_by=self._control.refused_by,
             outage=self.outages.message,
+            source_messages=self._planner.source_messages(),
             graph=self._graph,
             parallelism=layout.parallelism,
             max_parallelism=layout.max_parallelism,

@@ -295,6 +295,11 @@ class Planner:
     def lag(self) -> dict[str, dict[str, int]]:
         return {name: dict(enumerator.lag(self.offsets[name])) for name, enumerator in self._enumerators.items()}
 
+    def source_messages(self) -> tuple[str, ...]:
+        """Return the reasons why sources give no rows at the moment. Thread-safe."""
+        listed = list(self._enumerators.items())
+        return tuple(f"source {name!r}: {enumerator.message}" for name, enumerator in listed if enumerator.message)
+
     def close(self) -> None:
         for enumerator in self._enumerators.values():
             enumerator.close()

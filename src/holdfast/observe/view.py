@@ -92,6 +92,8 @@ class JobView:
     refused_by: tuple[Refusal, ...]
     """Refusals that make a checkpoint wait for a later batch boundary."""
     outage: str | None
+    source_messages: tuple[str, ...]
+    """Reasons why sources give no rows at the moment."""
     graph: JobGraph
     parallelism: int
     max_parallelism: int
@@ -122,6 +124,8 @@ class JobView:
             return f"Waiting for sink {', '.join(sorted(self.paused_by))}, which has too many groups to publish"
         if self.outage is not None:
             return self.outage
+        if self.source_messages:
+            return f"Waiting for {'; '.join(self.source_messages)}"
         return f"Processing; a checkpoint waits: {listed(self.refused_by)}" if self.refused_by else "Processing"
 
 

@@ -148,6 +148,11 @@ class Enumerator(ABC):
         """Return the rows (or units of the position) between `offsets` and the last `latest()`, per split."""
         return {}
 
+    @property
+    def message(self) -> str:
+        """Say why the source gives no rows at the moment; empty while all is well. Asked by any thread."""
+        return ""
+
     def close(self) -> None:
         """Release all resources. May be called more than once, and after any failure."""
         return

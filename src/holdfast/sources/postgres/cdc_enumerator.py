@@ -54,14 +54,28 @@ class PostgresEnumerator(Enumerator):
                     f"and this is {fact} {now!r}: give the one that the job was started with, or start on a new storage"
                 )
         listed = stored_segments(self._context.store, self._context.source)
+        if objects[0] not in {info.name for info in listed}:
+            self._check_gap((_number(objects[0]) or 0) - 1, listed)
         root = find_root(self._context.store, listed, objects[0])
         chain = [root, *follow(self._context.store, self._context.source, listed, root)]
+        self._check_gap(chain[-1].head.number, listed)
         if chain[-1].head.snapshot and place.segment <= 1:
             chain = self._only_first(chain)
         self._spool.reset(root.head.number, chain)
         self._reader.passed = place
         self._drop_older(listed, root, chain)
         self._reader.start()
+
+    def _check_gap(self, last: int, listed: list[ObjectInfo]) -> None:
+        """Refuse an older checkpoint, after which segments are gone: a newer checkpoint was past them."""
+        later = [number for info in listed if (number := _number(info.name)) is not None and number > last]
+        if later and min(later) > last + 1:
+            raise JobRefused(
+                f"source {self._context.source!r}: the checkpoint is an older one. The changes after it, segments "
+                f"{last + 1} to {min(later) - 1}, were deleted once a newer checkpoint was past them, and slot "
+                f"{self._settings.slot!r} does not tell them again. Go on from the newest checkpoint (no start_from), "
+                "or start on a new storage, with a snapshot and another slot"
+            )
 
     def _taken_up(self, listed: list[ObjectInfo]) -> bool:
         """Go on with what an earlier driver stored before its first checkpoint, if the slot is still the same."""
@@ -147,6 +161,10 @@ class PostgresEnumerator(Enumerator):
 
     def lag(self, offsets: Offsets) -> Mapping[str, int]:
         return {SPLIT: self._spool.waiting(self._place(offsets))}
+
+    @property
+    def message(self) -> str:
+        return self._reader.message
 
     def close(self) -> None:
         self._reader.close()

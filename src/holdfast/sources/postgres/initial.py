@@ -45,8 +45,6 @@ class InitialSnapshot:
         self._spool = spool
         self._writer = writer
         self._stopping = stopping
-        self.interrupted = False
-        """True once a snapshot broke off after rows of it were stored: a reader in this process cannot mend that."""
 
     @property
     def is_due(self) -> bool:

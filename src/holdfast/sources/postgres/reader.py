@@ -66,6 +66,7 @@ class Reader:
         self._initial = InitialSnapshot(server, settings, spool, self.writer, self._stopping.is_set)
         self._thread = threading.Thread(target=self._run, name=f"holdfast-cdc-{source}", daemon=True)
         self._first = True
+        self._away_since_s: float | None = None
         self._warned_bytes = settings.slot_warning_bytes
         self._lock = threading.Lock()
         self._problem: HoldfastError | None = None
@@ -102,17 +103,12 @@ class Reader:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        away_since_s, pause_s = 0.0, 0.1
+        pause_s = 0.1
         while not self._stopping.is_set():
             try:
                 self._read()
             except ServerAway as away:
-                now_s = time.monotonic()
-                away_since_s = away_since_s if self.message else now_s
-                self.message = f"{away}; away for {now_s - away_since_s:.0f} s"
-                log.warning("source %r: %s; it is tried again", self._source, self.message)
-                if now_s - away_since_s > self._settings.outage_timeout_s:
-                    self._note(away)
+                self._note_away(away)
                 pause_s = min(RECONNECT_S_MAX, 2 * pause_s)
                 self._stopping.wait(pause_s)
             except HoldfastError as error:
@@ -125,6 +121,15 @@ class Reader:
             else:
                 pause_s = 0.1
 
+    def _note_away(self, away: ServerAway) -> None:
+        now_s = time.monotonic()
+        self._away_since_s = self._away_since_s or now_s
+        away_s = now_s - self._away_since_s
+        self.message = f"{away}; away for {away_s:.0f} s, and tried again"
+        log.warning("source %r: %s", self._source, self.message)
+        if away_s > self._settings.outage_timeout_s:
+            self._note(away)
+
     def _read(self) -> None:
         """Connect and read until the reader shall end. Raises `ServerAway`."""
         import psycopg2
@@ -136,7 +141,8 @@ class Reader:
                 return
             with closing(self._server.connect(replication=True)) as connection, connection.cursor() as cursor:
                 self._begin(cursor)
-                self.message = ""
+                self.message, self._away_since_s = "", None
+                self._note(None)
                 self._stream(connection, cursor)
         except (psycopg2.OperationalError, psycopg2.InterfaceError, psycopg2.errors.AdminShutdown) as error:
             raise ServerAway(f"the server ended the connection: {str(error).strip()}") from error

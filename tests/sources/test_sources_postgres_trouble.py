@@ -1,0 +1,138 @@
+"""The PostgreSQL source in trouble: a server that goes away, a slot in use, older checkpoints; and quiet times."""
+
+from contextlib import closing
+
+import psycopg2
+import psycopg2.extras
+import pytest
+from sources_postgres_server import assert_equal, copied, is_equal, job_of, running
+
+import holdfast as hf
+from holdfast.errors import JobRefused, QueryFailed
+from holdfast.sources.postgres import reader, snapshot
+from holdfast.sources.postgres.writer import SegmentWriter
+from holdfast.testing import run
+from waiting import until
+
+NO_RESTARTS = hf.FailoverConfig(restarts_max=0)
+
+
+def test_a_server_that_comes_back_is_read_again_and_the_status_tells_the_outage(database, tmp_path, monkeypatch):
+    monkeypatch.setattr(reader, "RECONNECT_S_MAX", 0.2)
+    tables = database.create("a")
+    with running(job_of(database.source(), tables, tmp_path)) as query:
+        database.execute(f"INSERT INTO {tables[0]} (id) VALUES (1)")
+        until(lambda: is_equal(database, tmp_path), "the first row")
+        database.server.kill()
+        try:
+            until(lambda: "away for" in query.status["message"], lambda: query.status["message"])
+        finally:
+            database.server.start()
+        database.execute(f"INSERT INTO {tables[0]} (id) VALUES (2)")
+        until(lambda: is_equal(database, tmp_path), "the row after the outage")
+        until(lambda: "away" not in query.status["message"], lambda: query.status["message"])
+
+
+def test_a_server_that_stays_away_ends_the_query_with_its_name(database, tmp_path, monkeypatch):
+    monkeypatch.setattr(reader, "RECONNECT_S_MAX", 0.1)
+    tables = database.create("a")
+    config = hf.CheckpointConfig(trigger=hf.every("50ms"), outage_timeout="100ms")
+    job = job_of(database.source(outage_timeout="200ms"), tables, tmp_path, checkpoint=config, failover=NO_RESTARTS)
+    with running(job) as query:
+        database.execute(f"INSERT INTO {tables[0]} (id) VALUES (1)")
+        until(lambda: is_equal(database, tmp_path), "the first row")
+        database.server.kill()
+        try:
+            with pytest.raises(QueryFailed, match="the server does not answer"):
+                query.awaitTermination(60)
+        finally:
+            database.server.start()
+
+
+def test_a_connection_lost_during_the_initial_snapshot_ends_the_query_and_the_next_start_begins_it_anew(
+    database, tmp_path, monkeypatch
+):
+    tables = database.create("a")
+    database.execute(
+        f"INSERT INTO {tables[0]} (id, big) SELECT g, repeat(md5(g::text), 500) FROM generate_series(1, 1000) g"
+    )
+    monkeypatch.setattr(snapshot, "PIECE_ROWS_MAX", 100)
+    written = SegmentWriter.write
+
+    def loses(self, piece):
+        if self._spool.end.segment == 3:
+            database.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'COPY%'")
+        return written(self, piece)
+
+    monkeypatch.setattr(SegmentWriter, "write", loses)
+    with pytest.raises((JobRefused, QueryFailed), match=r"during the initial snapshot.*begins anew"):
+        run(job_of(database.source(), tables, tmp_path, failover=NO_RESTARTS))
+    monkeypatch.setattr(SegmentWriter, "write", written)
+    database.execute(f"DELETE FROM {tables[0]} WHERE id > 700")
+    run(job_of(database.source(), tables, tmp_path))
+    assert_equal(database, tmp_path)
+
+
+def test_isolation_by_rows_lets_checkpoints_divide_a_transaction(database, tmp_path):
+    tables = database.create("a")
+    database.execute(f"INSERT INTO {tables[0]} (id) VALUES (0)")
+    run(job_of(database.source(isolation="row"), tables, tmp_path))
+    database.execute(f"INSERT INTO {tables[0]} (id) SELECT generate_series(1, 1500)")
+    often = hf.CheckpointConfig(trigger=hf.every("1ms"))
+    job = job_of(database.source(isolation="row"), tables, tmp_path, max_rows_per_batch=100, checkpoint=often)
+    query = run(job)
+    assert query.totals.refused_checkpoints == 0
+    assert query.totals.completed_checkpoints > 1
+    assert len(copied(tmp_path, 0)) == 1501
+    assert_equal(database, tmp_path)
+
+
+def test_a_slot_that_another_program_reads_is_refused_with_its_process(database, tmp_path):
+    tables = database.create("a")
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (database.slot,))
+    kind = psycopg2.extras.LogicalReplicationConnection
+    other = psycopg2.connect(database.server.dsn, connection_factory=kind, application_name="other_program")
+    with closing(other), other.cursor() as cursor:
+        options = {"proto_version": "1", "publication_names": database.publication}
+        cursor.start_replication(slot_name=database.slot, options=options)
+        with pytest.raises(JobRefused, match=r"is in use by process \d+ \('other_program'\): stop it"):
+            run(job_of(database.source(snapshot="never"), tables, tmp_path))
+
+
+def test_quiet_times_longer_than_the_server_waits_keep_the_connection_and_a_large_slot_is_warned_about(
+    database, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(reader, "LOOK_S", 0.1)
+    tables = database.create("a")
+    database.execute("ALTER ROLE holdfast SET wal_sender_timeout = '500ms'")
+    try:
+        with running(job_of(database.source(slot_warning_bytes=1), tables, tmp_path)):
+            until(lambda: reading(database), "the connection")
+            ((pid, _),) = reading(database)
+            until(lambda: reading(database)[0][1] > 1.5, lambda: reading(database))
+            assert reading(database)[0][0] == pid
+        until(lambda: "MB of WAL for slot" in caplog.text, lambda: caplog.text)
+    finally:
+        database.execute("ALTER ROLE holdfast RESET wal_sender_timeout")
+
+
+def reading(database):
+    """The process that reads the slot, and the seconds for which it has been connected."""
+    return database.execute(
+        "SELECT s.active_pid, extract(epoch FROM now() - a.backend_start)::float8 FROM pg_replication_slots s "
+        "JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = %s",
+        (database.slot,),
+    )
+
+
+def test_an_older_checkpoint_whose_changes_are_gone_is_refused(database, tmp_path):
+    tables = database.create("a")
+    kept = hf.CheckpointConfig(trigger=hf.manual(), retained=5)
+    for number in range(4):
+        with running(job_of(database.source(), tables, tmp_path, checkpoint=kept)) as query:
+            for row in range(3):
+                database.execute(f"INSERT INTO {tables[0]} (id) VALUES ({10 * number + row})")
+                until(lambda rows=row + 1: query.totals.rows >= rows, "the row")
+            query.trigger_checkpoint(timeout=30)
+    with pytest.raises((JobRefused, QueryFailed), match=r"checkpoint is an older one.*were deleted"):
+        run(job_of(database.source(), tables, tmp_path, checkpoint=kept, start_from=2, publish_again=True))
