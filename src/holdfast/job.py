@@ -20,6 +20,7 @@ from holdfast.settings import (
     FailoverConfig,
     HashMapState,
     QueryTrigger,
+    RegionConfig,
     Size,
     StateBackend,
     TaskManagerConfig,
@@ -67,6 +68,8 @@ class Job:
         The backend: `HashMapState()` or `RocksDBState()`.
     checkpoint, task_manager, failover
         See `CheckpointConfig`, `TaskManagerConfig` and `FailoverConfig`.
+    regions
+        `RegionConfig()`: a split that fails stays behind by itself, and the others go on. None: it fails its batch.
     max_rows_per_batch, max_bytes_per_batch
         Bounds of a batch, over all sources, in rows and bytes. Higher values: fewer, longer batches that take more
         memory.
@@ -120,6 +123,7 @@ class Job:
         checkpoint: CheckpointConfig | None = None,
         task_manager: TaskManagerConfig | None = None,
         failover: FailoverConfig | None = None,
+        regions: RegionConfig | None = None,
         max_rows_per_batch: int = 2_000_000,
         max_bytes_per_batch: Size = "256MB",
         target_batch_duration: Duration | None = None,
@@ -149,6 +153,7 @@ class Job:
         self.checkpoint = checkpoint or CheckpointConfig()
         self.task_manager = task_manager or TaskManagerConfig()
         self.failover = failover or FailoverConfig()
+        self.regions = regions
         self.max_rows_per_batch = max_rows_per_batch
         target_us = _optional_us(target_batch_duration, "target_batch_duration")
         self.target_batch_duration_s = None if target_us is None else target_us / 1e6
@@ -196,6 +201,8 @@ class Job:
         for module in self.ship_modules:
             if not isinstance(module, ModuleType):
                 raise SettingsError(f"ship_modules=[{module!r}] is not allowed: give imported modules")
+        if self.regions is not None and not isinstance(self.regions, RegionConfig):
+            raise SettingsError(f"regions={self.regions!r} is not allowed: RegionConfig(…) or None")
         if not isinstance(self.state, StateBackend):
             raise SettingsError(f"state={self.state!r} is not allowed: HashMapState() or RocksDBState()")
         if self.parallelism and self.task_managers > self.parallelism:

@@ -26,6 +26,7 @@ __all__ = [
     "Manual",
     "ProcessingTime",
     "QueryTrigger",
+    "RegionConfig",
     "RetryPolicy",
     "Size",
     "StateBackend",
@@ -291,6 +292,35 @@ class FailoverConfig:
         """Limit of a field in seconds; None if the field sets none."""
         limit = getattr(self, name)
         return None if limit is None else duration_s(limit, name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionConfig:
+    """Limits within which splits may fail while the other splits of a job go on; see the page on regions.
+
+    Parameters
+    ----------
+    max_failed_ratio
+        Largest share of the job's regions that may fail in a batch; above it the whole batch fails. A higher value
+        keeps more failures apart, and takes longer to notice that everything fails.
+    max_consecutive_failures
+        Checkpoints that may complete one after the other while a region fails to advance. With `available_now`, which
+        may have a single checkpoint, attempts are counted instead.
+    on_poison
+        `"fail"`: a region past that limit ends the query. `"park"`: it is left out until the next start.
+    """
+
+    max_failed_ratio: float = 0.5
+    max_consecutive_failures: int = 2
+    on_poison: str = "fail"
+
+    def __post_init__(self) -> None:
+        ratio = self.max_failed_ratio
+        if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio <= 1:
+            raise SettingsError(f"max_failed_ratio={ratio!r} is not allowed: a number above 0, up to 1")
+        whole_number(self.max_consecutive_failures, "max_consecutive_failures", 0)
+        if self.on_poison not in ("fail", "park"):
+            raise SettingsError(f"on_poison={self.on_poison!r} is not allowed: 'fail' or 'park'")
 
 
 @dataclass(frozen=True)

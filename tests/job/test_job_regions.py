@@ -1,12 +1,19 @@
-"""Regions as `job.explain()` prints them."""
+"""Regions: as `job.explain()` prints them, and splits that fail while the others go on."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
+import job_kit
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import holdfast as hf
+from holdfast.sinks.base import Sink
+from holdfast.sources.base import SourceBatch, SplitRead
+from holdfast.testing import start
+from waiting import until
 
 
 def new_job() -> hf.Job:
@@ -57,3 +64,132 @@ def test_explain_starts_and_stores_nothing(tmp_path: Path):
     job.explain()
     assert job.query is None
     assert not (tmp_path / "storage").exists()
+
+
+class Failing(hf.SequenceSource):
+    """A sequence whose splits in `broken` cannot be read; the test changes that while the job runs."""
+
+    broken: ClassVar[set[str]] = set()
+    reads: ClassVar[list[str]] = []
+
+    def read(self, read: SplitRead) -> Iterator[SourceBatch]:
+        self.reads.append(read.split)
+        yield from super().read(read)
+        if read.split in self.broken:
+            raise RuntimeError(f"partition {read.split} is offline")
+
+
+@pytest.fixture(autouse=True)
+def broken() -> Iterator[set[str]]:
+    Failing.reads.clear()
+    yield Failing.broken
+    Failing.broken.clear()
+
+
+QUICK = hf.FailoverConfig(backoff_first="10ms", backoff_max="50ms")
+PATIENT = hf.RegionConfig(max_consecutive_failures=1000)
+
+
+RUNNING = hf.processing_time("5ms")
+
+
+def copying(sink: Sink, storage: str, regions: hf.RegionConfig | None = PATIENT, **settings: Any) -> hf.Job:
+    settings.setdefault("checkpoint", job_kit.SOON)
+    job = job_kit.new_job(storage, regions=regions, failover=QUICK, **settings)
+    job.read(Failing(400, splits=8, name="numbers")).write(sink)
+    return job
+
+
+def files_of(folder: Path) -> list[int]:
+    """All published values, in order."""
+    return sorted(value for file in folder.rglob("*.parquet") for value in pq.read_table(file)["value"].to_pylist())
+
+
+def without(*splits: int) -> list[int]:
+    return [value for value in range(400) if value % 8 not in splits]
+
+
+def test_a_failed_split_stays_behind_and_the_others_are_published_once(tmp_path: Path, broken: set[str]):
+    broken.add("3")
+    query = start(copying(hf.ParquetSink(f"file://{tmp_path}/out", name="out"), job_kit.new_storage()), RUNNING)
+    try:
+        until(lambda: files_of(tmp_path / "out") == without(3))
+        broken.clear()
+        until(lambda: files_of(tmp_path / "out") == list(range(400)))
+    finally:
+        query.stop()
+
+
+def test_a_start_goes_on_with_the_failed_split_where_the_record_has_it(tmp_path: Path, broken: set[str]):
+    broken.update("36")
+    sink, storage = hf.ParquetSink(f"file://{tmp_path}/out", name="out"), job_kit.new_storage()
+    query = start(copying(sink, storage), RUNNING)
+    until(lambda: files_of(tmp_path / "out") == without(3, 6))
+    query.stop()
+    broken.clear()
+    Failing.reads.clear()
+    start(copying(sink, storage), hf.available_now()).awaitTermination(job_kit.WAIT_S_MAX)
+    assert files_of(tmp_path / "out") == list(range(400))
+    assert set(Failing.reads) == {"3", "6"}
+
+
+def test_a_split_that_fails_on_one_branch_is_taken_out_of_the_others(tmp_path: Path, broken: set[str]):
+    def refuse(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if "refused" in broken and 5 in batch["value"].to_pylist():
+            raise ValueError("five")
+        return batch
+
+    broken.add("refused")
+    job = job_kit.new_job(checkpoint=job_kit.SOON, failover=QUICK, regions=PATIENT)
+    numbers = job.read(Failing(400, splits=8, name="numbers"))
+    numbers.write(hf.ParquetSink(f"file://{tmp_path}/all", name="all"))
+    numbers.map_batches(refuse, pa.schema([("value", pa.int64())])).write(
+        hf.ParquetSink(f"file://{tmp_path}/mapped", name="mapped")
+    )
+    query = start(job, RUNNING)
+    try:
+        until(lambda: files_of(tmp_path / "all") == files_of(tmp_path / "mapped") == without(5))
+        broken.clear()
+        until(lambda: files_of(tmp_path / "all") == files_of(tmp_path / "mapped") == list(range(400)))
+    finally:
+        query.stop()
+
+
+def test_more_failed_regions_than_the_ratio_fail_the_batch(broken: set[str]):
+    broken.update("01234")
+    query = start(copying(hf.MemorySink(name="out"), job_kit.new_storage()), RUNNING)
+    with pytest.raises(hf.QueryFailed, match="is offline"):
+        query.awaitTermination(job_kit.WAIT_S_MAX)
+
+
+def test_without_regions_a_failed_split_fails_the_batch(broken: set[str]):
+    broken.add("3")
+    query = start(copying(hf.MemorySink(name="out"), job_kit.new_storage(), regions=None), RUNNING)
+    with pytest.raises(hf.QueryFailed, match="partition 3 is offline"):
+        query.awaitTermination(job_kit.WAIT_S_MAX)
+
+
+def test_a_poisoned_split_ends_the_query_and_is_named(broken: set[str]):
+    broken.add("3")
+    query = start(copying(hf.MemorySink(name="out"), job_kit.new_storage(), hf.RegionConfig()), hf.available_now())
+    with pytest.raises(hf.QueryFailed, match=r"more than 2 times in a row.*'numbers', split '3': .*offline"):
+        query.awaitTermination(job_kit.WAIT_S_MAX)
+
+
+def test_a_parked_split_is_left_out_until_the_next_start(tmp_path: Path, broken: set[str]):
+    broken.add("3")
+    sink, storage = hf.ParquetSink(f"file://{tmp_path}/out", name="out"), job_kit.new_storage()
+    parking = hf.RegionConfig(on_poison="park")
+    start(copying(sink, storage, parking), hf.available_now()).awaitTermination(job_kit.WAIT_S_MAX)
+    assert files_of(tmp_path / "out") == without(3)
+    assert Failing.reads.count("3") > 2
+    broken.clear()
+    start(copying(sink, storage, parking), hf.available_now()).awaitTermination(job_kit.WAIT_S_MAX)
+    assert files_of(tmp_path / "out") == list(range(400))
+
+
+def test_regions_are_refused_where_the_job_has_none():
+    job = job_kit.new_job(regions=hf.RegionConfig())
+    job.read(hf.SequenceSource(8)).key_by("value").aggregate(n=hf.count()).write(hf.NoopSink())
+    with pytest.raises(hf.JobRefused, match=r"no split of this job is a region.*'aggregate-1'"):
+        start(job, RUNNING)

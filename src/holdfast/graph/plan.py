@@ -1,6 +1,6 @@
 """The plan of a batch, made before it runs, and the units of work that tasks take from it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -51,6 +51,18 @@ class Plan(msgspec.Struct, frozen=True):
     def progress(self) -> bool:
         """True if the batch moves any source, or declares the input complete."""
         return self.drained or self.start != self.to
+
+    def without(self, failed: Collection[tuple[str, str]]) -> "Plan":
+        """Return the plan as if these splits, each given by its source and its name, had not moved."""
+        to = dict(self.to)
+        for source, split in failed:
+            ends = dict(to[source])
+            if split in self.start[source]:
+                ends[split] = self.start[source][split]
+            else:
+                ends.pop(split, None)
+            to[source] = ends
+        return msgspec.structs.replace(self, to=to)
 
 
 def group_reads(reads: list[SplitRead], senders: int) -> list[list[SplitRead]]:

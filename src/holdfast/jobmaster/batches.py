@@ -8,14 +8,17 @@ This module does not retry: an error leaves the batch uncommitted, and the execu
 TaskManagers.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from holdfast import failpoints
 from holdfast.availability import Refusal
 from holdfast.exchange.task import LevelRequest, UnitResult, stage_dead_letters
 from holdfast.execution.calls import Step
+from holdfast.execution.isolation import SplitName
 from holdfast.functions.operator import Timers
 from holdfast.graph.plan import Plan, Unit, divide
 from holdfast.graph.program import (
@@ -29,12 +32,16 @@ from holdfast.graph.program import (
     SourceOrigin,
 )
 from holdfast.jobmaster.cluster import LevelRun
+from holdfast.jobmaster.isolating import Isolated, Isolator
 from holdfast.jobmaster.senders import Senders
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.protocol.streams import SentUnit, Streams, by_task_manager
 from holdfast.protocol.taskmanager import ExchangeRoutes, ProcessRequest, SubtaskResult
+from holdfast.settings import RegionConfig
 from holdfast.sources.base import BadRow
 from holdfast.storage.store import ObjectStore
+
+log = logging.getLogger(__name__)
 
 OPERATOR_UNIT = 1_000_000
 """Number of the first unit for operators' dead letters, which the JobMaster stages; tasks use lower numbers."""
@@ -50,6 +57,10 @@ class BatchOutcome:
     bad_rows: int = 0
     rows_out: int = 0
     committables: dict[str, list[bytes]] = field(default_factory=dict)
+    superseded: dict[str, list[bytes]] = field(default_factory=dict)
+    """Committables of units that ran again without a failed split, by sink; to be dropped in any case."""
+    failed_splits: dict[SplitName, str] = field(default_factory=dict)
+    """Splits that the batch leaves where they are, with the reasons."""
     durations_ms: dict[str, float] = field(default_factory=dict)
     event_times: dict[str, dict[str, int]] = field(default_factory=dict)
     """Newest event time of each split, by watermark."""
@@ -96,6 +107,8 @@ class BatchRunner:
     """True if senders may combine rows."""
     before_commit: Callable[[], None]
     """Waits for everything that must precede a commit; raises if there is to be no commit."""
+    regions: RegionConfig | None = None
+    """Limits within which splits may fail alone; None: each failure fails the batch."""
 
     def execute(self, plan: Plan, outcome: BatchOutcome) -> None:
         """Process and stage everything. `outcome` is filled step by step, so that a failed batch's files are known."""
@@ -149,10 +162,12 @@ class BatchRunner:
         request = LevelRequest(
             self.job_id, self.epoch, self.run, plan.batch, level, self.combine, plan.closed, plan.batch_time_us
         )
-        what = "push" if level == 0 else "pull"
-        run = LevelRun(request, units, self.routes, f"batch {plan.batch}, {what} {level}")
-        with self.task_managers.calls.under_way(Step.LEVEL, run.description):
-            results = self.senders.run_level(run)
+        results = self._run_units(request, units)
+        if self.regions is not None and level == 0:
+            isolator = Isolator(self.program, self.regions)
+            isolated = isolator.isolate(plan, units, results, partial(self._run_units, request))
+            self._note_failed(isolated, outcome)
+            results = isolated.counted
         for result in results:
             self._collect(result, outcome)
         failpoints.hit("jobmaster.level.after")
@@ -163,6 +178,23 @@ class BatchRunner:
             if isinstance(target, OperatorTarget):
                 sent = SentUnit(result.unit, result.attempt, result.sent)
                 arrived.setdefault(self.program.operator_levels[target.operator], []).append(sent)
+
+    def _run_units(self, request: LevelRequest, units: list[Unit]) -> list[UnitResult]:
+        what = "push" if request.level == 0 else "pull"
+        run = LevelRun(request, units, self.routes, f"batch {request.batch}, {what} {request.level}")
+        with self.task_managers.calls.under_way(Step.LEVEL, run.description):
+            return self.senders.run_level(run)
+
+    def _note_failed(self, isolated: Isolated, outcome: BatchOutcome) -> None:
+        outcome.failed_splits.update(isolated.failed)
+        for (source, split), reason in isolated.failed.items():
+            log.warning("source %r, split %r failed and stays where it is: %s", source, split, reason)
+        for result in isolated.superseded:
+            target = self.program.legs[result.leg].target
+            assert isinstance(target, SinkTarget), "a job whose splits are regions has no operators"
+            outcome.superseded.setdefault(target.sink, []).extend(result.committables)
+            if result.dead_letters:
+                outcome.superseded.setdefault(DEAD_LETTERS, []).extend(result.dead_letters)
 
     def _collect(self, result: UnitResult, outcome: BatchOutcome) -> None:
         leg = self.program.legs[result.leg]

@@ -23,7 +23,7 @@ from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.journal.codec import StoredJob
 from holdfast.journal.records import CheckpointRecord
 from holdfast.protocol.taskmanager import BaseCheckpoint, Deployment, ExchangeRoutes
-from holdfast.settings import CheckpointConfig, FailoverConfig, QueryTrigger
+from holdfast.settings import CheckpointConfig, FailoverConfig, QueryTrigger, RegionConfig
 from holdfast.storage.store import ObjectStore
 from holdfast.ui.server import LOOPBACK
 
@@ -45,6 +45,7 @@ class MasterSettings:
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
     start_from: int | None = None
     publish_again: bool = False
+    regions: RegionConfig | None = None
 
     @property
     def changelog(self) -> ChangelogSettings:
@@ -145,4 +146,5 @@ class Deployer:
             job.store,
             combine,
             self._before_commit,
+            job.settings.regions,
         )

@@ -7,6 +7,7 @@ from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.events import Event, Position
 from holdfast.checkpoint.updates import differences
 from holdfast.clock import Clock
+from holdfast.execution.failing import FailingSplits
 from holdfast.graph.program import DEAD_LETTERS
 from holdfast.jobmaster.control import Control, Listeners
 from holdfast.jobmaster.deployer import StartedJob
@@ -72,7 +73,9 @@ def planner_of(job: StartedJob, objects: SourceObjects, senders: int, clock: Clo
     program = job.program
     watermarks = Watermarks(program.watermarks, program.operator_watermarks, program.operator_delays)
     timed = any(spec.is_timed for spec in program.operators.values())
-    return Planner(enumerators, job.settings.limits, senders, clock, watermarks, timed)
+    settings, regions = job.settings, job.settings.regions
+    failing = None if regions is None else FailingSplits(regions, settings.failover, by_attempt=to_end)
+    return Planner(enumerators, settings.limits, senders, clock, watermarks, timed, failing=failing)
 
 
 def log_restored(job: str, base: CheckpointRecord | None) -> None:

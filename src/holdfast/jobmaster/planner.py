@@ -13,6 +13,7 @@ Looking for new data may be much work (a folder of a hundred thousand files), so
 part of the time (`LOOK_SHARE`), except when somebody waits for the data available now.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from holdfast.availability import Refusal, refusal
 from holdfast.checkpoint.events import Position, Scalar
 from holdfast.clock import Clock
 from holdfast.errors import JobRefused
+from holdfast.execution.failing import FailingSplits
+from holdfast.execution.isolation import SplitName
 from holdfast.functions.operator import Timers
 from holdfast.graph.plan import Plan, group_reads
 from holdfast.jobmaster.batch_sizing import BatchSizer
@@ -28,6 +31,10 @@ from holdfast.sources.base import Enumerator, Offsets, SourcePlan
 from holdfast.watermarks import Watermarks
 
 AllOffsets = dict[str, Offsets]
+
+log = logging.getLogger(__name__)
+
+NONE_FAILED: Mapping[SplitName, str] = {}
 
 LOOK_SHARE = 10
 """Bound on the time spent looking at a source: a pause lasts this many times the last look. A higher value saves work
@@ -80,8 +87,11 @@ class Planner:
         watermarks: Watermarks | None = None,
         timed: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
+        failing: FailingSplits | None = None,
     ) -> None:
         self._enumerators = enumerators
+        self._failing = failing
+        self._monotonic = monotonic
         self._looks = {name: _Look(enumerator, monotonic) for name, enumerator in enumerators.items()}
         self._limits = limits
         self._sizer = None if limits.duration_s is None else BatchSizer(limits.duration_s, limits.rows_max)
@@ -148,13 +158,16 @@ class Planner:
             self._begun = True
             asked: AllOffsets = {name: {} for name in self._unrecorded}
             return self._planned(self._stays(self._enumerators), self.offsets | asked)
+        if self._failing is not None:
+            self._failing.check()
+            until = self._without(until, self._failing.held(self._monotonic()))
         drained = False
         plans = self._hold_back(self._source_plans(until))
         self._refuse_rows_after_the_end(plans)
         if not any(plan.reads or plan.to != self.offsets[name] for name, plan in plans.items()):
             now_us = self._batch_time_us if to_end else max(self._batch_time_us, int(self._clock.now() * 1_000_000))
             if not self._timers_due(now_us):
-                if not drain or self._watermarks.complete:
+                if not drain or self._watermarks.complete or self.awaits_splits:
                     return None
                 self._watermarks.drain()
                 drained = True
@@ -177,6 +190,23 @@ class Planner:
     def awaits_record(self) -> bool:
         """True if a checkpoint is to be taken before the next batch."""
         return self._begun and bool(self._unrecorded)
+
+    @property
+    def awaits_splits(self) -> bool:
+        """True if splits that failed are to be tried again."""
+        return self._failing is not None and self._failing.is_waiting
+
+    def _without(self, until: AllOffsets, held: Iterable[SplitName]) -> AllOffsets:
+        """Return ends that leave some splits where they are."""
+        ends = dict(until)
+        for source, split in held:
+            at, place = self.offsets[source], dict(ends[source])
+            if split in at:
+                place[split] = at[split]
+            else:
+                place.pop(split, None)
+            ends[source] = place
+        return ends
 
     def _planned(self, plans: Mapping[str, SourcePlan], start: AllOffsets, drained: bool = False) -> Plan:
         self._batch_time_us = max(self._batch_time_us, int(self._clock.now() * 1_000_000))
@@ -256,22 +286,38 @@ class Planner:
         return self._next_batch
 
     def reached(self, until: AllOffsets) -> bool:
-        """True if everything before `until` is committed."""
+        """True if everything before `until` is committed, apart from parked splits."""
+        until = self._without(until, self._failing.parked() if self._failing is not None else [])
         return not any(
             enumerator.plan(self.offsets[name], until[name], 1, 1).reads
             for name, enumerator in self._enumerators.items()
         )
 
     def committed(
-        self, plan: Plan, event_times: Mapping[str, Mapping[str, int]], timers: Mapping[str, list[Timers]]
+        self,
+        plan: Plan,
+        event_times: Mapping[str, Mapping[str, int]],
+        timers: Mapping[str, list[Timers]],
+        failed: Mapping[SplitName, str] = NONE_FAILED,
     ) -> Position:
-        """Go on from the end of a committed batch, with its event times and its remaining timers."""
+        """Go on from the end of a committed batch, with its event times and its remaining timers.
+
+        `failed`: splits that `plan` tried to read and does not move, with the reasons.
+        """
+        if self._failing is not None:
+            tried = {(name, read.split) for name, parts in plan.reads.items() for part in parts for read in part}
+            self._note_parked(self._failing.committed(tried, failed, self._monotonic()))
         self.offsets = plan.to
         self._timers = timers
         open_splits = {name: each.open_splits(plan.to[name]) for name, each in self._enumerators.items()}
         self._watermarks.committed(event_times, plan.batch_time_us, open_splits)
         objects = {name: found for name, e in self._enumerators.items() if (found := e.objects(plan.to[name]))}
         return Position(plan.batch_time_us, plan.to, objects, self._watermarks.times)
+
+    @staticmethod
+    def _note_parked(parked: list[SplitName]) -> None:
+        for source, split in parked:
+            log.error("source %r, split %r is parked until the next start, since it kept failing", source, split)
 
     def took(self, rows: int, duration_s: float) -> None:
         """Note how long a committed batch took from its plan to its commit."""
@@ -283,6 +329,8 @@ class Planner:
         if position.offsets == self._completed:
             return
         self._completed = position.offsets
+        if self._failing is not None:
+            self._note_parked(self._failing.checkpoint_completed())
         self._unrecorded -= position.offsets.keys()
         for name, enumerator in self._enumerators.items():
             if name in position.offsets:

@@ -17,6 +17,7 @@ from holdfast.clock import Clock
 from holdfast.errors import JobRefused, ObjectNotFound, StorageError
 from holdfast.graph.keygroups import default_max_parallelism
 from holdfast.graph.program import DEAD_LETTERS, Program
+from holdfast.graph.regions import regions_of
 from holdfast.ids import JournalNumber, ProcessId, Role
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.deployer import MasterSettings, StartedJob
@@ -131,6 +132,7 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     """Start the job; raise the error that keeps it from running, having changed no state."""
     settings = start.settings
     check_keys(start.program)
+    _check_regions(start)
     refuse_shared_targets(start.store.url, start.storage_options, publishing(start.program))
     number, newest = _newest_checkpoint(start.store)
     base = _chosen(start, number, newest)
@@ -149,6 +151,15 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     except BaseException:
         closing.close()
         raise
+
+
+def _check_regions(start: Start) -> None:
+    found = regions_of(start.program)
+    if start.settings.regions is not None and not found.by_split:
+        raise JobRefused(
+            f"regions={start.settings.regions!r}, but no split of this job is a region: {'; '.join(found.joined)}. "
+            "Leave regions out"
+        )
 
 
 def _take_over_and_start(

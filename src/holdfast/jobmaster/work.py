@@ -5,7 +5,7 @@ method is next. This module owns the positions; only the work thread calls it.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from holdfast import errors, failpoints
 from holdfast.checkpoint import events as checkpoint_events
@@ -132,7 +132,8 @@ class WorkQueue:
                 if self._plan is not None:
                     self._started_s = self._clock.monotonic()
                     return ev.BatchPlanned(BatchNumber(self._plan.batch))
-                if to_end and is_ready and not self._planner.awaits_record and self._final.is_taken():
+                is_waiting = self._planner.awaits_record or self._planner.awaits_splits
+                if to_end and is_ready and not is_waiting and self._final.is_taken():
                     return ev.EndReached()
             self._interruption.nap(min(idle_s, max(due_in_s, NAP_S_MIN)) if due_in_s > 0 else idle_s)
         return ev.Interrupted()
@@ -188,7 +189,9 @@ class WorkQueue:
             return ev.BatchFailed(command.run, command.batch, *self._outage(BATCHES, cause))
         failpoints.hit("jobmaster.committed")
         self._outages.answered(BATCHES)
-        position = self._planner.committed(plan, outcome.event_times, outcome.timers)
+        plan = plan.without(outcome.failed_splits)
+        position = self._planner.committed(plan, outcome.event_times, outcome.timers, outcome.failed_splits)
+        self._drop(outcome.superseded)
         progress, refusals = plan.progress or outcome.fired > 0, (*outcome.refusals, *plan.refusals)
         self._control.committed(
             checkpoint_events.CommitAcknowledged(command.batch, position, progress, outcome.committables, refusals)
@@ -211,7 +214,11 @@ class WorkQueue:
 
     def abandon(self) -> None:
         """Delete the staged output of a batch that was not committed. Called while no work is in flight."""
-        for sink, committables in self._outcome.committables.items():
+        self._drop(self._outcome.committables)
+        self._drop(self._outcome.superseded)
+
+    def _drop(self, staged: Mapping[str, list[bytes]]) -> None:
+        for sink, committables in staged.items():
             self._control.drop_staged(sink, committables)
 
     def undo(self, command: ev.Undo) -> ev.Event:

@@ -87,6 +87,7 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
         heartbeat_timeout_s=job.task_manager.heartbeat_timeout_s,
         start_from=job.start_from,
         publish_again=job.publish_again,
+        regions=job.regions,
     )
 
     def cluster(place: ClusterContext, _: Gateway) -> SparkCluster:

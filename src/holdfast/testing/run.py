@@ -88,6 +88,7 @@ def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, 
         heartbeat_timeout_s=job.task_manager.heartbeat_timeout_s,
         start_from=job.start_from,
         publish_again=job.publish_again,
+        regions=job.regions,
     )
 
     def made(place: ClusterContext, gateway: Gateway) -> Cluster:

@@ -1,0 +1,91 @@
+"""Running of units until the splits that fail stand alone; the rules are in `execution.isolation`."""
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from holdfast.exchange.task import UnitResult
+from holdfast.execution import reactions
+from holdfast.execution.isolation import Isolation, SplitName, SplitUnit
+from holdfast.execution.reactions import Reaction
+from holdfast.graph.plan import Plan, Unit
+from holdfast.graph.program import Program, SourceOrigin
+from holdfast.graph.regions import regions_of
+from holdfast.settings import RegionConfig
+
+log = logging.getLogger(__name__)
+
+UNITS_MAX = 100_000
+"""Bound on units of a level: names of staged files have room for lower numbers."""
+
+ISOLATED = (Reaction.LEAVE, Reaction.RETRY)
+"""Errors that may come from a split. After all others the whole batch is undone, or the query ends."""
+
+
+@dataclass
+class Isolated:
+    """Results of a level. `failed`: the splits that are left out of `counted`; none if the level fails as a whole."""
+
+    counted: list[UnitResult]
+    superseded: list[UnitResult] = field(default_factory=list)
+    """Results of units that ran again without a failed split."""
+    failed: dict[SplitName, str] = field(default_factory=dict)
+
+
+class Isolator:
+    """Isolates the failing splits of a job's batches, within the limits of its settings."""
+
+    def __init__(self, program: Program, config: RegionConfig) -> None:
+        self._program = program
+        self._regions = regions_of(program).by_split
+        self._max_failed_ratio = config.max_failed_ratio
+
+    def isolate(
+        self, plan: Plan, units: list[Unit], results: list[UnitResult], run: Callable[[list[Unit]], list[UnitResult]]
+    ) -> Isolated:
+        """Run units of failed splits again by halves. Without failures, or past the limits, nothing is isolated."""
+        if all(result.failure is None for result in results):
+            return Isolated(results)
+        first = {unit.unit: unit for unit in units}
+        rules = Isolation([self._named(unit) for unit in units])
+        found = list(results)
+        while self._may_isolate(results):
+            again = rules.handle({each.unit: each.failure.message for each in results if each.failure is not None})
+            if len(rules.failed) > self._failed_max(plan) or any(each.unit >= UNITS_MAX for each in again):
+                break
+            if not again:
+                counted = [each for each in found if each.unit in rules.counted]
+                superseded = [each for each in found if each.unit not in rules.counted]
+                return Isolated(counted, superseded, rules.failed)
+            results = run([_again(first[each.first], each) for each in again])
+            found += results
+        return Isolated(found)
+
+    def _may_isolate(self, results: list[UnitResult]) -> bool:
+        """True if each failure is one that a split may have caused, in a source whose splits are regions."""
+        for result in results:
+            origin = self._program.legs[result.leg].origin
+            if result.failure is not None and (
+                not isinstance(origin, SourceOrigin)
+                or origin.source not in self._regions
+                or reactions.to_batch(result.failure.error()) not in ISOLATED
+            ):
+                return False
+        return True
+
+    def _failed_max(self, plan: Plan) -> int:
+        regions = sum(len(plan.to[name]) for name in self._regions)
+        return math.floor(self._max_failed_ratio * regions)
+
+    def _named(self, unit: Unit) -> SplitUnit:
+        origin = self._program.legs[unit.leg].origin
+        assert isinstance(origin, SourceOrigin)
+        splits = dict.fromkeys((origin.source, read.split) for read in unit.reads)
+        return SplitUnit(unit.unit, unit.leg, tuple(splits), unit.unit)
+
+
+def _again(first: Unit, named: SplitUnit) -> Unit:
+    """Make a unit of those reads of a first unit that belong to the splits."""
+    splits = {split for _, split in named.splits}
+    return Unit(named.unit, named.leg, reads=[read for read in first.reads if read.split in splits])
