@@ -48,9 +48,11 @@ def shapes(point: str) -> list[Shape]:
 
 @pytest.mark.parametrize("point", sorted(failpoints.KNOWN.keys() - NOT_HERE.keys()))
 def test_a_death_loses_nothing_and_repeats_nothing(point, tmp_path):
+    """At one of the later hits, or at the first where there are no more; all of them die in the long test below."""
     rng = random.Random(point)
-    deaths = [_dies(rng.choice(shapes(point)), tmp_path / str(hit), point, hit) for hit in (1, rng.randint(2, 9))]
-    assert any(deaths), f"{point} was never met: the test proves nothing"
+    shape, later = rng.choice(shapes(point)), rng.randint(2, 9)
+    died = _dies(shape, tmp_path / "later", point, later) or _dies(shape, tmp_path / "first", point, 1)
+    assert died, f"{point} was never met: the test proves nothing"
 
 
 @pytest.mark.long

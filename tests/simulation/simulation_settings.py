@@ -10,6 +10,10 @@ from holdfast import failpoints
 ELSEWHERE = {
     "sink.delta.loaded": "tests/sinks and tests/kills: a Delta table needs a folder",
     "sink.delta.committed": "as above",
+    **dict.fromkeys(
+        ["sink.kafka.begun", "sink.kafka.sent", "sink.kafka.numbered", "sink.kafka.committed"],
+        "needs a broker; struck in tests/kills",
+    ),
 }
 """Failpoints that no simulated job passes, and where they are struck instead."""
 STRUCK = sorted(failpoints.KNOWN.keys() - ELSEWHERE.keys())
