@@ -1,6 +1,7 @@
 #!/bin/sh
 # Prints the folder with PostgreSQL's programs (initdb, postgres), of version 15 or newer: $POSTGRES_BIN, Debian's folders,
-# or the PATH. Where there is none, Debian's package is installed if that is allowed.
+# or the PATH. Where there is none, Debian's package is installed if that is allowed. That package may start a server of its
+# own on port 5432; the tests' servers take free ports and folders of their own, so neither disturbs the other.
 set -eu
 . "$(dirname "$0")/packages.sh"
 
@@ -24,5 +25,5 @@ find_postgres() {
 
 if ! find_postgres; then
     install_package postgresql "These tests need PostgreSQL 15 or newer, and none was found (POSTGRES_BIN, PATH, /usr/lib/postgresql)"
-    find_postgres || { say "PostgreSQL was installed, but not found under /usr/lib/postgresql; set POSTGRES_BIN."; exit 1; }
+    find_postgres || { say "PostgreSQL was installed, but no version from 15 on was found under /usr/lib/postgresql; set POSTGRES_BIN."; exit 1; }
 fi

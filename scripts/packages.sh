@@ -12,9 +12,11 @@ install_package() {
     fi
     if command -v apt-get >/dev/null && $become true 2>/dev/null; then
         say "$2; installing $1"
+        # Another apt-get, as on a machine that has just started, is waited for; nothing is asked.
+        install="apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=120 $1"
         # Passed through sudo on the command line, because sudo does not keep the environment.
         if $become env DEBIAN_FRONTEND=noninteractive sh -c \
-            "apt-get install -y --no-install-recommends $1 || { apt-get update && apt-get install -y --no-install-recommends $1; }" >&2; then
+            "$install || { apt-get update && $install; }" >&2 </dev/null; then
             return 0
         fi
         say "$1 could not be installed; see the messages above."
