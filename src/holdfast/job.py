@@ -24,6 +24,7 @@ from holdfast.settings import (
     Size,
     StateBackend,
     TaskManagerConfig,
+    checked_restore_mode,
     processing_time,
     size_bytes,
 )
@@ -91,7 +92,10 @@ class Job:
     start_from, publish_again
         Number of a retained checkpoint (`holdfast checkpoints`) to go back to; None: the newest. Rows after it are
         processed anew, and their output is published a second time, to which `publish_again=True` agrees. A job goes
-        back to a number once: later starts with the same number go on from where the job is.
+        back to a number once: later starts with the same number go on from where the job is. Or the URL of a savepoint.
+    restore_mode
+        With the URL of a savepoint: `"no_claim"` (the default) begins a new job, with an id of its own, on a storage
+        without checkpoints; `"claim"` takes the job of this storage back to the savepoint, as a number does.
     initial_state
         Rows from which operators of a new storage begin, by operator: an Arrow table or a DataFrame with the key
         columns and the state's columns, as `read_state` gives them. A job that has a checkpoint goes on from that.
@@ -132,7 +136,8 @@ class Job:
         dead_letters: str | None = None,
         combine: bool = True,
         drop_state: Sequence[str] = (),
-        start_from: int | None = None,
+        start_from: int | str | None = None,
+        restore_mode: str | None = None,
         publish_again: bool = False,
         initial_state: "Mapping[str, pa.Table | DataFrame] | None" = None,
         ship_modules: Sequence[ModuleType] = (),
@@ -163,6 +168,7 @@ class Job:
         self.combine = combine
         self.drop_state = tuple(drop_state)
         self.start_from, self.publish_again = start_from, publish_again
+        self.restore_mode = checked_restore_mode(start_from, restore_mode)
         self.ship_modules = tuple(ship_modules)
         self.metrics_port = metrics_port
         self.ui_port, self.ui_host = ui_port, ui_host
@@ -180,10 +186,6 @@ class Job:
             optional = field in ("parallelism", "max_parallelism")
             if not (value is None and optional) and (not isinstance(value, int) or value < 1):
                 raise SettingsError(f"{field}={value!r} is not allowed: a whole number from 1")
-        if self.start_from is not None and (type(self.start_from) is not int or self.start_from < 1):
-            raise SettingsError(
-                f"start_from={self.start_from!r} is not allowed: the number of a retained checkpoint, or None"
-            )
         if self.senders is not None and (not isinstance(self.senders, int) or self.senders < 0):
             raise SettingsError(f"senders={self.senders!r} is not allowed: a whole number from 0, or None")
         if self.target_batch_duration_s is not None and self.target_batch_duration_s <= 0:

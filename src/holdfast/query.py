@@ -1,6 +1,6 @@
 """Handle of a running query, with the names of PySpark's `StreamingQuery`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
@@ -11,6 +11,7 @@ from holdfast.availability import listed
 from holdfast.errors import HoldfastError, QueryFailed
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.progress import Totals
+from holdfast.jobmaster.savepoints import Savepoint
 from holdfast.observe.view import JobView
 from holdfast.settings import CheckpointConfig
 from holdfast.ui import api
@@ -155,6 +156,25 @@ class Query:
             reason = f"; it waits: {listed(refused_by)}" if refused_by else ""
             raise TimeoutError(f"the checkpoint did not complete within {timeout} s{reason}") from error
 
+    def savepoint(self, url: str, *, storage_options: Mapping[str, str] | None = None) -> Savepoint:
+        """Take a checkpoint and copy it, with all that a restart reads, into a folder; the query goes on meanwhile.
+
+        `Job(start_from=url)` begins a job from it. Without `storage_options` those of the job's storage are used.
+
+        Raises
+        ------
+        CheckpointFailed
+            The checkpoint did not complete.
+        HoldfastError
+            The folder holds a savepoint already, or nothing has been processed yet.
+        StorageError
+            An object could not be copied. The folder is not a savepoint then, and the query goes on.
+        """
+        return self._master.savepoint(url, self._options(storage_options))
+
+    def _options(self, given: Mapping[str, str] | None) -> Mapping[str, str]:
+        return self._master.job.storage_options if given is None else given
+
     def update(self, *, checkpoint: CheckpointConfig | None = None, **settings: object) -> None:
         """Change checkpoint settings while the query runs: all of them, or single ones by the names of their fields.
 
@@ -173,10 +193,25 @@ class Query:
         """The error that ended the query; None if there is none."""
         return None if self._master.error is None else self._failed()
 
-    def stop(self) -> None:
-        """Undo the batch in flight and end; work since the last checkpoint is repeated at the next start."""
-        self._master.stop()
-        self._on_end()
+    def stop(
+        self, *, with_savepoint: str | None = None, storage_options: Mapping[str, str] | None = None
+    ) -> Savepoint | None:
+        """Undo the batch in flight and end; work since the last checkpoint is repeated at the next start.
+
+        `with_savepoint`: URL of a folder. What was committed is first recorded and published; then the query ends, and
+        its last checkpoint is copied there. A job that begins from this savepoint repeats no output and leaves none
+        out.
+
+        With a savepoint the errors of `savepoint` are raised, and `HoldfastError` if output could not be published.
+        """
+        try:
+            if with_savepoint is not None:
+                return self._master.stop_with_savepoint(with_savepoint, self._options(storage_options))
+            self._master.stop()
+            return None
+        finally:
+            if not self.isActive:
+                self._on_end()
 
     def _failed(self) -> QueryFailed:
         error = self._master.error

@@ -399,3 +399,17 @@ def processing_time(interval: Duration = "0s") -> ProcessingTime:
 def available_now(timeout: Duration | None = None, drain: bool = False) -> AvailableNow:
     """Process all available input, then end; see `AvailableNow`."""
     return AvailableNow(timeout, drain)
+
+
+def checked_restore_mode(start_from: int | str | None, mode: str | None) -> str:
+    """Return the mode of a start from a savepoint. Raises `SettingsError` naming the setting that is not allowed."""
+    if not (start_from is None or isinstance(start_from, str) or (type(start_from) is int and start_from >= 1)):
+        raise SettingsError(
+            f"start_from={start_from!r} is not allowed: the number of a retained checkpoint, the URL of a "
+            "savepoint, or None"
+        )
+    if mode not in (None, "no_claim", "claim"):
+        raise SettingsError(f"restore_mode={mode!r} is not allowed: 'no_claim' or 'claim'")
+    if mode is not None and not isinstance(start_from, str):
+        raise SettingsError("restore_mode needs start_from=<url of a savepoint>")
+    return mode or "no_claim"

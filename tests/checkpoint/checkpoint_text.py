@@ -14,6 +14,7 @@ from holdfast.availability import Refusal
 from holdfast.checkpoint import events as ev
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.demand import NotifyRefused
+from holdfast.checkpoint.holding import HoldNewest, LetGo, SavepointRequested
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.settings import CheckpointConfig, cron, every, manual
 
@@ -92,6 +93,12 @@ class Scenario:
                 return ev.CloseRequested(plain[0])
             case "failover":
                 return ev.FailoverBegan(" ".join(plain))
+            case "savepoint":
+                return SavepointRequested(plain[0])
+            case "hold":
+                return HoldNewest(plain[0])
+            case "let-go":
+                return LetGo(JournalNumber(int(plain[0])))
             case "superseded":
                 return ev.Superseded()
             case "ack" | "decline" | "written" | "failed":

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from holdfast.errors import CorruptObject
 from holdfast.journal import codec
 from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity, Takeover
+from holdfast.storage.copying import CopiedObject
 from holdfast.storage.framing import frame
 from holdfast.watermarks import SourceTime, SplitTime
 
@@ -38,6 +39,14 @@ CHECKPOINT = CheckpointRecord(
     retains=[14, 16],
     started_from=14,
 )
+SAVEPOINT = codec.StoredSavepoint(
+    id="0f" * 16,
+    job=codec.StoredJob("0123456789abcdef" * 2, 1, 128),
+    storage="s3://bucket/job",
+    number=18,
+    record=CHECKPOINT,
+    objects=[CopiedObject("manifests/000000000017/000000000003/tm-000000000000", 1234, 0xCAFE)],
+)
 STORED = {
     "job-1.bin": (codec.encode_job(codec.StoredJob("0123456789abcdef" * 2, 1, 128)), codec.decode_job),
     "begun-1.bin": (codec.encode_begun(codec.StoredBegun(2)), codec.decode_begun),
@@ -47,6 +56,7 @@ STORED = {
         codec.encode_committables("delta-1", [b"", b"\x80", b"one"], b"how"),
         codec.decode_committables,
     ),
+    "savepoint-1.bin": (codec.encode_savepoint(SAVEPOINT), codec.decode_savepoint),
 }
 ENCODED = {
     "job-1.bin": codec.StoredJob("0123456789abcdef" * 2, 1, 128),
@@ -54,6 +64,7 @@ ENCODED = {
     "takeover-5.bin": TAKEOVER,
     "checkpoint-5.bin": CHECKPOINT,
     "committables-2.bin": codec.StoredCommittables("delta-1", [b"", b"\x80", b"one"], b"how"),
+    "savepoint-1.bin": SAVEPOINT,
 }
 
 

@@ -24,10 +24,11 @@ from typing import Any
 
 from holdfast.availability import Refusal
 from holdfast.checkpoint import events as ev
-from holdfast.checkpoint.demand import BY_POLICY, BY_REQUEST, Demand, NotifyRefused
+from holdfast.checkpoint.demand import BY_POLICY, Demand, NotifyRefused
 from holdfast.checkpoint.failures import FailureManager
 from holdfast.checkpoint.found import take_in
 from holdfast.checkpoint.gathering import Gathered, GatherFailed
+from holdfast.checkpoint.holding import HoldNewest, LetGo, SavepointRequested
 from holdfast.checkpoint.ledger import Ledger
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.checkpoint.outstanding import Outstanding
@@ -78,6 +79,9 @@ class Coordinator:
             ev.CoordinatorTick: self._on_tick,
             ev.ConfigChanged: self._on_config_changed,
             ev.TriggerRequested: lambda event: self._demand.requests.append(event.request_id),
+            SavepointRequested: lambda event: self._demand.ask_for_savepoint(event.request_id),
+            HoldNewest: lambda event: self._commands.append(ev.Resolve(event.request_id, self._records.hold_newest())),
+            LetGo: lambda event: self._records.let_go(event.number),
             ev.CloseRequested: lambda event: self._close_requests.append(event.request_id),
             ev.CommitBegan: self._on_commit_began,
             ev.CommitAcknowledged: self._on_batch_committed,
@@ -407,9 +411,9 @@ class Coordinator:
             covering.requests += self._demand.take_requests()
         elif self._demand.refusals:
             if self._demand.refuse_requests():
-                self._refuse(BY_REQUEST)
+                self._refuse(self._demand.asked_by)
         elif len(self._pending) < self._config.max_concurrent:
-            self._cut(self._demand.take_requests(), BY_REQUEST)
+            self._cut(trigger=self._demand.asked_by, requests=self._demand.take_requests())
 
     def _serve_close_requests(self) -> None:
         """Record the newest checkpoint again where its record holds nothing but groups that are published."""

@@ -16,6 +16,7 @@ from holdfast.ids import CheckpointId
 
 BY_POLICY = "policy"
 BY_REQUEST = "request"
+BY_SAVEPOINT = "savepoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class Demand:
         self.requests: list[str] = []
         """Those who asked and were not served yet."""
         self.refusals: tuple[Refusal, ...] = ()
+        self._savepoints: set[str] = set()
+        """The requests that are made for a savepoint."""
         self._schedule = TriggerSchedule()
         self._refused_requests = 0
         """So many of the requests, the first ones, were told that they wait."""
@@ -67,8 +70,18 @@ class Demand:
         """The policy's trigger is answered by a cut or by a refusal: the next one comes due in its time."""
         self._schedule.served(due_s)
 
+    def ask_for_savepoint(self, request_id: str) -> None:
+        self.requests.append(request_id)
+        self._savepoints.add(request_id)
+
+    @property
+    def asked_by(self) -> str:
+        """What a cut for the requests is named after in the history."""
+        return BY_SAVEPOINT if self._savepoints.intersection(self.requests) else BY_REQUEST
+
     def take_requests(self) -> list[str]:
         taken, self.requests, self._refused_requests = self.requests, [], 0
+        self._savepoints.clear()
         return taken
 
     def refuse_requests(self) -> bool:

@@ -43,15 +43,14 @@ from dataclasses import dataclass
 
 from holdfast.availability import Refusal
 from holdfast.checkpoint.demand import NotifyRefused
-from holdfast.checkpoint.gathering import Gather, Gathered, GatherFailed
+from holdfast.checkpoint.gathering import Gather, GatherEvent
+from holdfast.checkpoint.holding import HoldEvent
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.checkpoint.positions import Group as Group
 from holdfast.checkpoint.positions import Position as Position
 from holdfast.checkpoint.positions import Scalar as Scalar
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.settings import CheckpointConfig
-
-# --- events -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,8 +306,8 @@ Event = (
     | DiscardFailed
     | ObjectsDeleted
     | DeleteFailed
-    | Gathered
-    | GatherFailed
+    | GatherEvent
+    | HoldEvent
 )
 
 
@@ -345,7 +344,7 @@ class CheckOwnership:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Answer a `TriggerRequested` or a `CloseRequested`: what it asked for is recorded, or the checkpoint failed.
+    """Answer a request, or a `HoldNewest`: what it asked for is recorded, or the checkpoint failed.
 
     `number`: the newest record then; None also when nothing was ever to record. `failure`: None when all is well.
     `soft`: it was declined softly, and may be asked for again.

@@ -34,3 +34,6 @@ class GatherFailed:
 
     sink: str
     gathering: int
+
+
+GatherEvent = Gathered | GatherFailed

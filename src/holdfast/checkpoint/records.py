@@ -5,7 +5,8 @@
                                            └───────────────────────────┘
 
 The newest one is never expired: a restart begins from it. Nor are the ones before it that the settings retain, by
-number or by age; they stay subsumed until newer ones take their place. Does not own: what records name (registry).
+number or by age; they stay subsumed until newer ones take their place. A record that is held while a savepoint is
+copied from it stays, too. Does not own: what records name (registry).
 """
 
 import math
@@ -25,6 +26,8 @@ class _Record:
     replaced: bool = False
     """A newer record repeats this one."""
     expiring: bool = False
+    holds: int = 0
+    """Number of savepoints that are being copied from the record."""
     not_before_s: float = 0.0
 
 
@@ -48,6 +51,16 @@ class RetainedRecords:
         """A record was found or written; numbers grow."""
         self._records[number] = _Record(groups, written_s)
 
+    def hold_newest(self) -> JournalNumber | None:
+        """Keep the newest record until it is let go; return its number."""
+        if self.newest is not None:
+            self._records[self.newest].holds += 1
+        return self.newest
+
+    def let_go(self, number: JournalNumber) -> None:
+        """The record is held once less."""
+        self._records[number].holds -= 1
+
     def repeated(self, number: JournalNumber) -> None:
         """A newer record repeats this one, which is not retained beside it."""
         self._records[number].replaced = True
@@ -65,7 +78,10 @@ class RetainedRecords:
         numbers = [
             number
             for number, record in self._records.items()
-            if number != self.newest and number not in kept and not record.expiring and record.not_before_s <= now_s
+            if number != self.newest
+            and number not in kept
+            and not (record.expiring or record.holds)
+            and record.not_before_s <= now_s
         ]
         for number in numbers:
             self._records[number].expiring = True

@@ -26,6 +26,7 @@ from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.events import Command, Event, Position
 from holdfast.checkpoint.gathering import Gather
+from holdfast.checkpoint.holding import HoldNewest, SavepointRequested
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.clock import Clock
@@ -51,6 +52,7 @@ from holdfast.storage.store import ObjectStore
 log = logging.getLogger(__name__)
 
 TICK_S = 0.02
+Requested = events.TriggerRequested | events.CloseRequested | SavepointRequested | HoldNewest
 
 
 @dataclass
@@ -150,7 +152,28 @@ class Control:
         with `CheckpointFailed`."""
         return self._request(events.CloseRequested(uuid.uuid4().hex))
 
-    def _request(self, event: events.TriggerRequested | events.CloseRequested) -> "Future[JournalNumber | None]":
+    def request_savepoint(self) -> "Future[JournalNumber | None]":
+        """Request a checkpoint as `request_checkpoint` does, to copy it."""
+        return self._request(SavepointRequested(uuid.uuid4().hex))
+
+    def hold_newest(self) -> "Future[JournalNumber | None]":
+        """Keep the newest record until `let_go`; the future has its number."""
+        return self._request(HoldNewest(uuid.uuid4().hex))
+
+    def record(self, number: JournalNumber) -> CheckpointRecord | None:
+        """Return a record that is in the journal."""
+        return self._recorder.record(number)
+
+    def pause_planning(self, who: str) -> None:
+        """Plan no further batch until the query ends."""
+
+        def pause() -> None:
+            self._paused.add(who)
+            self._listeners.planning(frozenset(self._paused))
+
+        self._events.put(pause)
+
+    def _request(self, event: Requested) -> "Future[JournalNumber | None]":
         promise: Future[JournalNumber | None] = Future()
         self._requests.checkpoints[event.request_id] = promise
         self.post(event)

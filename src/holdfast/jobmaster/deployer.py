@@ -5,7 +5,7 @@ refused everywhere. The execution machine gives the numbers. Only the work threa
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast import failpoints
 from holdfast.changelog_config import ChangelogSettings
@@ -64,6 +64,8 @@ class StartedJob:
     store: ObjectStore
     initial: tuple[TableHandle, ...] = ()
     """State from which the job begins as long as there is no checkpoint."""
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Options of the job's storage."""
 
 
 class Deployer:

@@ -42,8 +42,13 @@ def _found(
     groups = {
         sink: [Group(JournalNumber(ref.number), ref.object) for ref in refs] for sink, refs in record.groups.items()
     }
+    return BaseRecord(number, objects_of(store, record), groups, record.batch_time_us / 1e6, older)
+
+
+def objects_of(store: ObjectStore, record: CheckpointRecord) -> frozenset[str]:
+    """Names of all objects that a restart reads: manifests, those that they name, and those of sources."""
     objects = {*record.manifests, *(name for found in record.source_objects.values() for name in found)}
     for manifest in load_manifests(store, record.manifests):
         for table in manifest.tables:
             objects.update(table.objects())
-    return BaseRecord(number, frozenset(objects), groups, record.batch_time_us / 1e6, older)
+    return frozenset(objects)

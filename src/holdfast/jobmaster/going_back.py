@@ -31,7 +31,7 @@ from holdfast.storage.store import ObjectStore
 log = logging.getLogger(__name__)
 
 
-def goes_back(number: JournalNumber | None, newest: CheckpointRecord | None, wanted: int | None) -> bool:
+def goes_back(number: JournalNumber | None, newest: CheckpointRecord | None, wanted: int | str | None) -> bool:
     """Decide if a start has to go back to `wanted`. Raises `JobRefused` if there is no checkpoint at all."""
     if wanted is None:
         return False
@@ -65,9 +65,24 @@ def chosen(
             f"start_from={wanted}: the storage does not retain a checkpoint of that number; it retains {there}. Name "
             "one of these; a job keeps more of them with CheckpointConfig(retained=…)"
         )
+    return agreed(newest_number, newest, wanted, record, sinks, publish_again)
+
+
+def agreed(
+    newest_number: JournalNumber,
+    newest: CheckpointRecord,
+    wanted: int,
+    record: CheckpointRecord,
+    sinks: Collection[str],
+    publish_again: bool,
+) -> CheckpointRecord:
+    """Return the record with the output that the newest one has still to publish; pure.
+
+    Raises `JobRefused` if output would be published again without the user's consent.
+    """
     if sinks and not publish_again:
         raise JobRefused(
-            f"start_from={wanted} goes back from checkpoint {newest_number} to checkpoint {wanted}, from batch "
+            f"start_from goes back from checkpoint {newest_number} to checkpoint {wanted}, from batch "
             f"{newest.batch} to batch {record.batch}: rows after it are processed anew, and their output is published "
             f"a second time to {', '.join(sorted(sinks))}. Set Job(publish_again=True) to agree to that, and put the "
             "targets back first if they cannot take rows twice"
@@ -75,7 +90,7 @@ def chosen(
     return msgspec.structs.replace(record, groups=newest.groups)
 
 
-def go_back(store: ObjectStore, taken: TakenOver, record: CheckpointRecord, wanted: int) -> TakenOver:
+def go_back(store: ObjectStore, taken: TakenOver, record: CheckpointRecord, wanted: int | str) -> TakenOver:
     """Put the chosen checkpoint again, above the takeover; the job goes on from there.
 
     Raises
@@ -99,7 +114,7 @@ def go_back(store: ObjectStore, taken: TakenOver, record: CheckpointRecord, want
     if settle(store, int(number), again, Patience(ATTEMPTS_MAX, back_off)) is rules.PutOutcome.TAKEN:
         raise Fenced(f"{store.url}: epoch {taken.epoch} has ended: another JobMaster took over while the job started")
     log.warning(
-        "went back from checkpoint %d to checkpoint %d, as record %d: rows after batch %d are processed anew",
+        "went back from checkpoint %d to checkpoint %s, as record %d: rows after batch %d are processed anew",
         taken.base_number, wanted, number, record.batch,
     )  # fmt: skip
     return TakenOver(taken.epoch, number, again, older)

@@ -20,8 +20,8 @@ class JobFacts:
     operators: dict[str, OperatorIdentity]
     parallelism: int
     max_parallelism: int
-    started_from: int = 0
-    """Number of the record that a start last went back to."""
+    started_from: int | str = 0
+    """Number of the record, or id of the savepoint, that a start last went back to."""
 
     def record(self, command: StoreAndRecord, stored: Mapping[str, str], number: JournalNumber) -> CheckpointRecord:
         """Make the record of a checkpoint, to be put at `number`. `stored`: names of its new committables' objects, by

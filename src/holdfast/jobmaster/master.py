@@ -21,6 +21,7 @@ from holdfast import errors, failpoints
 from holdfast.availability import Refusal
 from holdfast.checkpoint import events
 from holdfast.checkpoint.events import Position
+from holdfast.checkpoint.holding import LetGo
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.checkpoint.updates import differences, in_words, updated
 from holdfast.clock import Clock
@@ -46,11 +47,12 @@ from holdfast.jobmaster.parts import (
 )
 from holdfast.jobmaster.processes import Processes
 from holdfast.jobmaster.progress import Progress
+from holdfast.jobmaster.savepoints import Savepoint, open_target, write_savepoint
 from holdfast.jobmaster.senders import Senders
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.jobmaster.waiters import QueryEnd, Waiters
 from holdfast.jobmaster.work import WorkQueue
-from holdfast.journal.fence import TakenOver
+from holdfast.journal.fence import TakenOver, find_base, list_journal, read_record
 from holdfast.observe.event_log import EventLog
 from holdfast.observe.view import JobView, ProcessView, graph_of
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, ExchangeRoute, Registration
@@ -62,6 +64,8 @@ log = logging.getLogger(__name__)
 CLOSE_S_MAX = 5.0
 """Bound in seconds on the wait of `stop` for a last record; without the record the next start publishes some output
 again."""
+BEFORE_SAVEPOINT = "the savepoint at the end"
+PUBLISHED_POLL_S = 0.02
 LOOK_AT_CLUSTER_S = 1.0
 """Seconds between checks of the Spark session; they bound how late its end is noticed while nothing runs."""
 
@@ -359,6 +363,44 @@ class JobMaster:
 
     def trigger_checkpoint(self) -> "Future[JournalNumber | None]":
         return self._control.request_checkpoint()
+
+    def savepoint(self, url: str, storage_options: Mapping[str, str]) -> Savepoint:
+        """Take a checkpoint, and copy it while it is held."""
+        target = open_target(url, storage_options)
+        self._control.request_savepoint().result()
+        number = self._control.hold_newest().result()
+        record = None if number is None else self._control.record(number)
+        if number is None or record is None:
+            raise errors.HoldfastError(f"savepoint {url}: nothing has been processed yet, so there is nothing to copy")
+        try:
+            return write_savepoint(self.job.store, target, self.job.stored, number, record)
+        finally:
+            self._control.post(LetGo(number))
+
+    def stop_with_savepoint(self, url: str, storage_options: Mapping[str, str]) -> Savepoint:
+        """Plan no further batch, publish everything, stop, and copy the last checkpoint of the storage."""
+        target = open_target(url, storage_options)
+        self._control.pause_planning(BEFORE_SAVEPOINT)
+        self._settle()
+        self.stop()
+        store = self.job.store
+        _, number, record = find_base(lambda: list_journal(store), lambda each: read_record(store, each), store.url)
+        if number is None or record is None:
+            raise errors.HoldfastError(f"savepoint {url}: nothing was processed, so there is nothing to copy")
+        if record.groups:
+            raise errors.HoldfastError(
+                f"savepoint {url} was not written: the query is stopped, but output of {', '.join(record.groups)} is "
+                "not published yet. Start the job again on its storage, and stop it with a savepoint once more"
+            )
+        return write_savepoint(store, target, self.job.stored, number, record)
+
+    def _settle(self) -> None:
+        """Wait until the newest checkpoint covers everything committed, and everything is published."""
+        before, number = None, self._control.request_savepoint().result()
+        while number != before:
+            while self.active and not self._control.published():
+                self._closing.wait(PUBLISHED_POLL_S)
+            before, number = number, self._control.request_savepoint().result()
 
     def restart(self, reason: str) -> None:
         """Make the job restart from its newest checkpoint."""

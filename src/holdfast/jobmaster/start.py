@@ -21,7 +21,8 @@ from holdfast.graph.regions import regions_of
 from holdfast.ids import JournalNumber, ProcessId, Role
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.deployer import MasterSettings, StartedJob
-from holdfast.jobmaster.going_back import chosen, go_back, goes_back, with_older
+from holdfast.jobmaster.from_savepoint import OpenedSavepoint, begin_from, check_storage, copy_back, number_of
+from holdfast.jobmaster.going_back import agreed, chosen, go_back, goes_back, with_older
 from holdfast.jobmaster.identity import check_identity, check_keys, publishing, without_dropped_output
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.server import JobMasterServer
@@ -114,10 +115,21 @@ class Start:
     """Options of the job's storage."""
     initial_state: Mapping[str, pa.Table] = field(default_factory=dict, repr=False)
     """Rows from which operators begin on a new storage, by operator."""
+    savepoint: OpenedSavepoint | None = None
+    """Savepoint from which the job is to start."""
 
 
-def open_stored_job(store: ObjectStore, name: str, parallelism: int, max_parallelism: int | None) -> StoredJob:
+def open_stored_job(
+    store: ObjectStore,
+    name: str,
+    parallelism: int,
+    max_parallelism: int | None,
+    savepoint: OpenedSavepoint | None = None,
+) -> StoredJob:
     """Open the job in the storage, or create it in a new storage. Raises `JobRefused`."""
+    if savepoint is not None:
+        check_storage(store, savepoint, _newest_checkpoint(store)[1], max_parallelism)
+        max_parallelism = savepoint.stored.job.max_parallelism
     wanted = max_parallelism or default_max_parallelism(parallelism)
     job = open_job(store, wanted, explicit=max_parallelism is not None, name=name)
     if parallelism > job.max_parallelism:
@@ -140,6 +152,8 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
         check_identity(base, start.program, settings.drop_state)
     initial = _initial_rows(start, job, base)
     _prepare_sinks(start, job)
+    if start.savepoint is not None and newest is None:
+        begin_from(start.store, start.savepoint)
     for name, spec in start.program.operators.items():
         if spec.grows:
             log.warning("%s: operator %r: %s", settings.name, name, spec.grows)
@@ -175,8 +189,7 @@ def _take_over_and_start(
     base = _chosen(start, taken.base_number, taken.base)
     if base is not None:
         check_identity(base, start.program, settings.drop_state)
-        if goes_back(taken.base_number, taken.base, settings.start_from):
-            taken = go_back(start.store, taken, base, settings.start_from or 0)
+        taken = _gone_back(start, taken, base)
         taken = _without_dropped_output(taken, start.program)
     secret = new_secret()
     server = JobMasterServer(gateway, secret, start.host) if start.host is not None else None
@@ -190,13 +203,28 @@ def _take_over_and_start(
         if taken.base is not None
         else [store_initial(start.store, epoch, each, job.max_parallelism) for each in initial]
     )
-    started = StartedJob(settings, job, epoch, start.program, start.shipped, start.store, tuple(begun))
+    started = StartedJob(
+        settings, job, epoch, start.program, start.shipped, start.store, tuple(begun), start.storage_options
+    )
     master = JobMaster(started, cluster, start.clock, taken)
     master.metrics_url, master.ui_url = urls.metrics, urls.page
     gateway.master = master
     master.on_close(closing.close)
     master.start()
     return master
+
+
+def _gone_back(start: Start, taken: TakenOver, base: CheckpointRecord) -> TakenOver:
+    """Put the chosen checkpoint again above the takeover, unless the job goes on from the newest one."""
+    savepoint, newest = start.savepoint, taken.base
+    if savepoint is None:
+        wanted = start.settings.start_from
+        back = goes_back(taken.base_number, newest, wanted)
+        return go_back(start.store, taken, base, wanted) if back and wanted is not None else taken
+    if newest is None or savepoint.is_in(newest):
+        return taken
+    copy_back(start.store, savepoint)
+    return go_back(start.store, taken, base, savepoint.stored.id)
 
 
 def _initial_rows(start: Start, job: StoredJob, base: CheckpointRecord | None) -> list[InitialRows]:
@@ -250,8 +278,15 @@ def _serve_http(settings: MasterSettings, gateway: Gateway, host: str | None, cl
 
 
 def _chosen(start: Start, number: JournalNumber | None, newest: CheckpointRecord | None) -> CheckpointRecord | None:
-    """The checkpoint that the job goes on from: the newest one, or the retained one that the user names."""
-    settings = start.settings
+    """The checkpoint that the job goes on from: the newest one, or the retained one or savepoint that is named."""
+    settings, savepoint = start.settings, start.savepoint
+    if savepoint is not None:
+        if number is None or newest is None:
+            return savepoint.record
+        if savepoint.is_in(newest):
+            return newest
+        sinks = publishing(start.program)
+        return agreed(number, newest, number_of(savepoint), savepoint.record, sinks, settings.publish_again)
     wanted = settings.start_from
     if not goes_back(number, newest, wanted) or wanted is None or number is None or newest is None:
         return newest

@@ -5,6 +5,7 @@
     HFJR   journal/<n>                           Takeover | CheckpointRecord, tagged by `kind`
     HFJM   journal/begun                         StoredBegun
     HFCM   manifests/<epoch>/<checkpoint>/sink-… StoredCommittables
+    HFSP   savepoint                             StoredSavepoint
 
 A reader refuses an unknown version, an unknown field and a damaged object with `CorruptObject`, which names the object.
 Stored data is never unpickled.
@@ -15,13 +16,15 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.errors import CorruptObject
-from holdfast.journal.records import Record
+from holdfast.journal.records import CheckpointRecord, Record
+from holdfast.storage.copying import CopiedObject
 from holdfast.storage.framing import frame, unframe
 
 JOB_MAGIC, JOB_VERSION = b"HFJB", 1
 RECORD_MAGIC, RECORD_VERSION = b"HFJR", 5
 BEGUN_MAGIC, BEGUN_VERSION = b"HFJM", 1
 COMMITTABLES_MAGIC, COMMITTABLES_VERSION = b"HFCM", 2
+SAVEPOINT_MAGIC, SAVEPOINT_VERSION = b"HFSP", 1
 
 T = TypeVar("T")
 
@@ -58,6 +61,20 @@ class StoredCommittables(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     layout: bytes
 
 
+class StoredSavepoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A checkpoint that was copied with all objects that a restart reads, so that its folder can be moved.
+
+    `storage` is the URL from which it was copied, for people. `record` holds no groups of output.
+    """
+
+    id: str
+    job: StoredJob
+    storage: str
+    number: int
+    record: CheckpointRecord
+    objects: list[CopiedObject]
+
+
 def encode_record(record: Record) -> bytes:
     return frame(RECORD_MAGIC, RECORD_VERSION, msgspec.msgpack.encode(record, order="deterministic"))
 
@@ -91,10 +108,19 @@ def decode_committables(name: str, data: bytes) -> StoredCommittables:
     return _decode(name, unframe(name, data, COMMITTABLES_MAGIC, COMMITTABLES_VERSION), _COMMITTABLES)
 
 
+def encode_savepoint(savepoint: StoredSavepoint) -> bytes:
+    return frame(SAVEPOINT_MAGIC, SAVEPOINT_VERSION, msgspec.msgpack.encode(savepoint, order="deterministic"))
+
+
+def decode_savepoint(name: str, data: bytes) -> StoredSavepoint:
+    return _decode(name, unframe(name, data, SAVEPOINT_MAGIC, SAVEPOINT_VERSION), _SAVEPOINT)
+
+
 _RECORD: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 _BEGUN = msgspec.msgpack.Decoder(StoredBegun)
 _JOB = msgspec.msgpack.Decoder(StoredJob)
 _COMMITTABLES = msgspec.msgpack.Decoder(StoredCommittables)
+_SAVEPOINT = msgspec.msgpack.Decoder(StoredSavepoint)
 
 
 def _decode(name: str, payload: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:

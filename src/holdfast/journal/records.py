@@ -58,8 +58,9 @@ class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", tag_field=
     retains: list[int] = []
     """Numbers of the older checkpoint records that are kept beside this one. A number whose record is gone has expired
     since."""
-    started_from: int = 0
-    """Number of the record that a start last went back to (`start_from`); 0 if no start ever did."""
+    started_from: int | str = 0
+    """Number of the record, or id of the savepoint, that a start last went back to (`start_from`); 0 if no start ever
+    did."""
 
     def objects(self) -> list[str]:
         """Names of all objects in this record, without doubles, in order."""

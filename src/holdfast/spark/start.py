@@ -14,6 +14,7 @@ from holdfast.graph.program import Program
 from holdfast.graph.regions import explained
 from holdfast.jobmaster.deployer import MasterSettings
 from holdfast.jobmaster.deployment import Layout
+from holdfast.jobmaster.from_savepoint import savepoint_of
 from holdfast.jobmaster.planner import BatchLimits
 from holdfast.jobmaster.program_end import end_with_program
 from holdfast.jobmaster.start import ClusterContext, Gateway, Start, open_stored_job, start_job, task_manager_settings
@@ -67,7 +68,8 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
     shipped = _ship(job, program)
     store = RetryingStore(open_store(job.storage, job.storage_options))
     _probe(job, session, shipped, store)
-    stored = open_stored_job(store, job.name, layout.parallelism, job.max_parallelism)
+    savepoint = savepoint_of(job.start_from, job.restore_mode, job.storage_options)
+    stored = open_stored_job(store, job.name, layout.parallelism, job.max_parallelism, savepoint)
     layout = Layout(layout.parallelism, stored.max_parallelism, layout.task_managers)
 
     limits = BatchLimits(
@@ -85,7 +87,7 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
         ui_port=job.ui_port,
         ui_host=job.ui_host,
         heartbeat_timeout_s=job.task_manager.heartbeat_timeout_s,
-        start_from=job.start_from,
+        start_from=job.start_from if isinstance(job.start_from, int) else None,
         publish_again=job.publish_again,
         regions=job.regions,
     )
@@ -103,6 +105,7 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
         driver_host(session),
         job.storage_options,
         job.initial_state,
+        savepoint,
     )
     master = start_job(start, stored)
     end_with_program(master)

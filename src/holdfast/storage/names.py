@@ -14,6 +14,7 @@
     history/<epoch>                                  what became of the last checkpoints, for people
     sinks/<sink>/begun                               created once, by a sink whose target may forget its numbers
     savepoints/…                                     never touched by clean-up
+    savepoint                                        in the folder of a savepoint, written last
 
 Numbers are padded to `DIGITS`, so that names sort as numbers do. Names given by users (sinks) are escaped: every byte
 outside `A-Z a-z 0-9 - _ .` becomes `=xx`. `parse` is strict: it returns None for an unknown name, and callers leave
@@ -143,6 +144,10 @@ Name = JobName | JournalName | BegunName | HistoryName | SinkBegunName | EpochNa
 
 def job() -> str:
     return "job"
+
+
+def savepoint() -> str:
+    return "savepoint"
 
 
 def journal(number: int) -> str:

@@ -16,6 +16,7 @@ from holdfast.formats.manifests import load_manifests
 from holdfast.journal.fence import list_journal, read_record
 from holdfast.journal.job import is_job
 from holdfast.journal.records import CheckpointRecord
+from holdfast.journal.savepoints import find_savepoint
 from holdfast.storage.reach import check_reachable
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
@@ -40,18 +41,21 @@ def open_storage(url: str, options: Mapping[str, str] | None = None) -> ObjectSt
     given = dict(options or {})
     check_reachable(url, given)
     store = RetryingStore(open_store(url, given, make=False))
-    if not is_job(store):
+    if not is_job(store) and find_savepoint(store) is None:
         raise HoldfastError(
-            f"{store.url}: this is not the storage of a job: it has neither an object `job` nor a journal. Name the "
-            "folder that was given as Job(storage=…)"
+            f"{store.url}: this is not the storage of a job, nor a savepoint: it has neither an object `job` nor a "
+            "journal, nor an object `savepoint`. Name the folder that was given as Job(storage=…)"
         )
     return store
 
 
 def retained(store: ObjectStore) -> dict[int, CheckpointRecord]:
-    """Read the records of the checkpoints that a storage retains, by number, oldest first."""
+    """Read the records of the checkpoints that a storage retains, or of a savepoint, by number, oldest first."""
     found: dict[int, CheckpointRecord] = {}
-    for number in sorted(list_journal(store).numbers):
+    numbers = sorted(list_journal(store).numbers)
+    if not numbers and (savepoint := find_savepoint(store)) is not None:
+        return {savepoint.number: savepoint.record}
+    for number in numbers:
         try:
             record = read_record(store, number)
         except ObjectNotFound:

@@ -11,6 +11,7 @@ from holdfast.job import Job
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.deployer import MasterSettings
 from holdfast.jobmaster.deployment import Layout
+from holdfast.jobmaster.from_savepoint import savepoint_of
 from holdfast.jobmaster.planner import BatchLimits
 from holdfast.jobmaster.start import ClusterContext, Gateway, Start, open_stored_job, start_job
 from holdfast.query import Query
@@ -68,7 +69,8 @@ def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, 
     task_managers = job.task_managers if program.operators else 0
     parallelism = job.parallelism or max(1, task_managers)
     opened = RetryingStore(plain)
-    stored = open_stored_job(opened, job.name, parallelism, job.max_parallelism)
+    savepoint = savepoint_of(job.start_from, job.restore_mode, job.storage_options)
+    stored = open_stored_job(opened, job.name, parallelism, job.max_parallelism, savepoint)
     layout = Layout(parallelism, stored.max_parallelism, task_managers)
 
     limits = BatchLimits(
@@ -86,7 +88,7 @@ def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, 
         ui_port=job.ui_port,
         ui_host=job.ui_host,
         heartbeat_timeout_s=job.task_manager.heartbeat_timeout_s,
-        start_from=job.start_from,
+        start_from=job.start_from if isinstance(job.start_from, int) else None,
         publish_again=job.publish_again,
         regions=job.regions,
     )
@@ -96,7 +98,8 @@ def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, 
 
     shipped = cloudpickle.dumps(program)
     started = start_job(
-        Start(settings, opened, program, shipped, clock, made, None, job.storage_options, job.initial_state), stored
+        Start(settings, opened, program, shipped, clock, made, None, job.storage_options, job.initial_state, savepoint),
+        stored,
     )
     job.query = Query(started, on_end=lambda: None)
     return job.query

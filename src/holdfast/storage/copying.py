@@ -1,0 +1,70 @@
+"""Copies of objects from one store to another, under the same names, by a few threads.
+
+A thread holds one object at a time, so at most `COPIES_MAX` objects are in memory.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+import msgspec
+
+from holdfast.errors import CorruptObject
+from holdfast.storage.checksum import crc32
+from holdfast.storage.store import ObjectStore
+
+COPIES_MAX = 4
+
+
+class CopiedObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An object that was copied under its own name, with size and checksum of the bytes that were read and written."""
+
+    name: str
+    size: int
+    crc32: int
+
+
+def copy_objects(
+    source: ObjectStore,
+    target: ObjectStore,
+    names: Sequence[str],
+    progress: Callable[[int, int], None] = lambda objects, size: None,
+    expected: Mapping[str, CopiedObject] | None = None,
+) -> list[CopiedObject]:
+    """Copy objects; return their sizes and checksums, in the order of `names`.
+
+    `progress` is called with the number of objects and of bytes copied so far; `expected` has what each must be.
+
+    Raises
+    ------
+    StorageError
+        An object cannot be read or written. Objects that were copied before stay.
+    CorruptObject
+        An object is not as expected; it was not written.
+    """
+    copies: dict[str, CopiedObject] = {}
+    with ThreadPoolExecutor(COPIES_MAX, thread_name_prefix="holdfast-copies") as threads:
+        copying = [threads.submit(_copy, source, target, name, expected) for name in names]
+        try:
+            for done in as_completed(copying):
+                copy = done.result()
+                copies[copy.name] = copy
+                progress(len(copies), sum(each.size for each in copies.values()))
+        except BaseException:
+            threads.shutdown(wait=True, cancel_futures=True)
+            raise
+    return [copies[name] for name in names]
+
+
+def _copy(
+    source: ObjectStore, target: ObjectStore, name: str, expected: Mapping[str, CopiedObject] | None
+) -> CopiedObject:
+    data = source.get(name)
+    copy = CopiedObject(name, len(data), crc32(data))
+    if expected is not None and expected[name] != copy:
+        wanted = expected[name]
+        raise CorruptObject(
+            f"{source.url}/{name}: {copy.size} bytes with CRC {copy.crc32:08x}, expected {wanted.size} bytes with CRC "
+            f"{wanted.crc32:08x}"
+        )
+    target.put(name, data)
+    return copy

@@ -1,0 +1,217 @@
+"""Savepoints: copied while the query runs or at its end, moved, read, and started from in both modes."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from job_kit import Feed, new_job, newest, pairs, store_of
+
+import holdfast as hf
+from holdfast.journal.codec import SAVEPOINT_MAGIC, SAVEPOINT_VERSION
+from holdfast.journal.job import read_job
+from holdfast.maintenance.verify import verify
+from holdfast.storage.framing import frame
+from holdfast.storage.store import open_store
+from holdfast.testing import start
+
+LIVE = hf.processing_time()
+
+
+class Folders:
+    """URLs of folders below a test's own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def __call__(self, name: str) -> str:
+        return (self.root / name).as_uri()
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Folders:
+    return Folders(tmp_path)
+
+
+def made(storage: str, feed: Feed, sink: hf.MemorySink, *, more: bool = False, changelog: bool = True, **settings: Any):
+    config = hf.CheckpointConfig(trigger=hf.manual(), changelog=changelog)
+    job = new_job(storage, checkpoint=config, **settings)
+    rows = job.read(feed)
+    rows.key_by("k").aggregate(total=hf.sum("v"), name="sums").write(sink)
+    if more:
+        rows.key_by("k").aggregate(rows=hf.count(), name="counts").write(hf.MemorySink(name="counted"))
+    return job
+
+
+def put(query: hf.Query, feed: Feed, *values: int) -> None:
+    for value in values:
+        feed.put(pairs((1, value)))
+    query.processAllAvailable()
+
+
+def sums(sink: hf.MemorySink) -> Any:
+    return newest(sink.rows(), "k")[1]["total"]
+
+
+def with_savepoint(url: Folders, feed: Feed, **settings: Any) -> None:
+    """Write a savepoint of the sum 3, and stop."""
+    query = start(made(url("one"), feed, hf.MemorySink(name="out"), **settings), LIVE)
+    put(query, feed, 1, 2)
+    query.savepoint(url("save"))
+    query.stop()
+
+
+def test_a_savepoint_is_read_after_it_was_moved_and_the_storage_is_gone(url: Folders) -> None:
+    feed = Feed(name="feed")
+    query = start(made(url("one"), feed, hf.MemorySink(name="out")), LIVE)
+    put(query, feed, 1, 2)
+    saved = query.savepoint(url("save"))
+    put(query, feed, 4)
+    query.trigger_checkpoint(timeout=30)
+    query.stop()
+    assert saved.objects > 0 and saved.size_bytes > 0
+    shutil.rmtree(url.root / "one")
+    shutil.move(url.root / "save", url.root / "moved")
+    assert hf.read_state(url("moved"), "sums").column("total.sum").to_pylist() == [3]
+
+    sink = hf.MemorySink(name="out")
+    job = made(url("two"), feed, sink, start_from=url("moved"))
+    query = start(job, LIVE)
+    put(query, feed, 8)
+    query.stop()
+    assert sums(sink) == 15
+    assert verify(store_of(job)).ok
+
+
+def test_the_history_names_the_checkpoint_of_a_savepoint(url: Folders) -> None:
+    feed = Feed(name="feed")
+    query = start(made(url("one"), feed, hf.MemorySink(name="out")), LIVE)
+    feed.put(pairs((1, 1)))
+    while not query.totals.batches:
+        query.awaitTermination(0.01)
+    saved = query.savepoint(url("save"))
+    ended = [each for each in query.checkpoints if each.trigger == "savepoint"]
+    query.stop()
+    assert [each.number for each in ended] == [saved.checkpoint]
+
+
+@pytest.mark.parametrize("changelog", [True, False], ids=["changelog", "tables"])
+def test_a_new_job_has_other_parallelism_changelog_and_operators(url: Folders, changelog: bool) -> None:
+    feed = Feed(name="feed")
+    with_savepoint(url, feed, changelog=changelog, max_parallelism=16)
+    before = sorted((url.root / "save").rglob("*"))
+    for number, settings in enumerate([{"parallelism": 3}, {"changelog": not changelog}, {"more": True}]):
+        sink = hf.MemorySink(name="out")
+        job = made(url(f"two-{number}"), feed, sink, **{"changelog": changelog, "start_from": url("save"), **settings})
+        query = start(job, LIVE)
+        put(query, feed, 10)
+        query.stop()
+        assert sums(sink) == 3 + 10 * (number + 1)
+        assert query.id != read_job(open_store(url("one"))).job_id
+    assert sorted((url.root / "save").rglob("*")) == before
+
+
+def test_an_operator_that_a_new_job_lacks_has_to_be_dropped_by_name(url: Folders) -> None:
+    feed = Feed(name="feed")
+    with_savepoint(url, feed, more=True)
+    with pytest.raises(hf.JobRefused, match="'counts'"):
+        start(made(url("two"), feed, hf.MemorySink(name="out"), start_from=url("save")), LIVE)
+    sink = hf.MemorySink(name="out")
+    query = start(made(url("two"), feed, sink, start_from=url("save"), drop_state=["counts"]), LIVE)
+    put(query, feed, 5)
+    query.stop()
+    assert sums(sink) == 8
+
+
+def test_later_starts_with_the_savepoint_go_on_from_where_the_job_is(url: Folders) -> None:
+    feed, sink = Feed(name="feed"), hf.MemorySink(name="out")
+    with_savepoint(url, feed)
+    for value in (4, 8):
+        query = start(made(url("two"), feed, sink, start_from=url("save")), LIVE)
+        put(query, feed, value)
+        query.stop()
+    assert sums(sink) == 15
+    assert len(sink.rows()) == 2
+
+
+def test_a_claim_takes_the_job_back_under_its_own_id(url: Folders) -> None:
+    feed, sink = Feed(name="feed"), hf.MemorySink(name="out")
+    query = start(made(url("one"), feed, sink), LIVE)
+    put(query, feed, 1, 2)
+    query.savepoint(url("save"))
+    put(query, feed, 4)
+    query.trigger_checkpoint(timeout=30)
+    query.stop()
+    claim = {"start_from": url("save"), "restore_mode": "claim"}
+    with pytest.raises(hf.JobRefused, match="a second time to out"):
+        start(made(url("one"), feed, sink, **claim), LIVE)
+    feed.rows[-1:] = pairs((1, 100))
+    job = made(url("one"), feed, sink, publish_again=True, **claim)
+    again = start(job, LIVE)
+    again.processAllAvailable()
+    again.trigger_checkpoint(timeout=30)
+    again.stop()
+    assert again.id == query.id
+    assert sums(sink) == 103
+    assert verify(store_of(job)).ok
+
+
+def test_a_stop_with_a_savepoint_is_exactly_once_for_a_new_job(url: Folders) -> None:
+    feed, sink = Feed(name="feed"), hf.MemorySink(name="out")
+    query = start(made(url("one"), feed, sink), LIVE)
+    feed.put(pairs((1, 0)))
+    while not query.totals.batches:
+        query.awaitTermination(0.01)
+    for value in range(1, 30):
+        feed.put(pairs((1, value)))
+    saved = query.stop(with_savepoint=url("save"))
+    assert saved is not None and not query.isActive
+    published = len(sink.rows())
+    after = hf.MemorySink(name="out")
+    query = start(made(url("two"), feed, after, start_from=url("save")), LIVE)
+    put(query, feed, 1000)
+    query.stop()
+    totals = [row["total"] for row in [*sink.rows(), *after.rows()]]
+    assert len(totals) == len(set(totals)), "no change is published twice"
+    assert totals[-1] == sum(range(1, 30)) + 1000 and published <= len(totals)
+
+
+def test_refusals_name_what_was_found(url: Folders) -> None:
+    feed, sink = Feed(name="feed"), hf.MemorySink(name="out")
+    with_savepoint(url, feed)
+    (url.root / "empty").mkdir()
+    wrong = [
+        ("one", "save", "no_claim", "has checkpoints already"),
+        ("two", "save", "claim", "is empty: a second storage with one job id"),
+        ("two", "empty", "no_claim", "there is no savepoint"),
+    ]
+    for storage, savepoint, mode, message in wrong:
+        with pytest.raises(hf.JobRefused, match=message):
+            start(made(url(storage), feed, sink, start_from=url(savepoint), restore_mode=mode), LIVE)
+    (url.root / "empty" / "savepoint").write_bytes(frame(SAVEPOINT_MAGIC, SAVEPOINT_VERSION + 1, b""))
+    with pytest.raises(hf.JobRefused, match=r"cannot be read by this version.*version"):
+        start(made(url("two"), feed, sink, start_from=url("empty")), LIVE)
+    assert not list((url.root / "two").rglob("*")), "a refused start writes nothing"
+    with pytest.raises(hf.SettingsError, match="restore_mode needs start_from"):
+        made(url("two"), feed, sink, restore_mode="claim")
+
+
+def test_a_damaged_object_is_found_before_the_job_begins(url: Folders) -> None:
+    feed = Feed(name="feed")
+    with_savepoint(url, feed)
+    damaged = next(each for each in sorted((url.root / "save" / "dstl").rglob("*")) if each.is_file())
+    damaged.write_bytes(bytes(len(damaged.read_bytes())))
+    with pytest.raises(hf.CorruptObject, match=f"{damaged.name}.*CRC"):
+        start(made(url("two"), feed, hf.MemorySink(name="out"), start_from=url("save")), LIVE)
+
+
+def test_a_folder_that_holds_a_savepoint_is_not_written_again(url: Folders) -> None:
+    feed = Feed(name="feed")
+    query = start(made(url("one"), feed, hf.MemorySink(name="out")), LIVE)
+    put(query, feed, 1)
+    query.savepoint(url("save"))
+    with pytest.raises(hf.HoldfastError, match="there is a savepoint already"):
+        query.savepoint(url("save"))
+    with pytest.raises(hf.HoldfastError, match="the storage of a job"):
+        query.savepoint(url("one"))
+    query.stop()
