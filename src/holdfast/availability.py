@@ -76,7 +76,7 @@ def refusal(who: str, answer: object) -> Refusal | None:
 
 
 def listed(refusals: Sequence[Refusal]) -> str:
-    """Those who refuse, in one line: hard ones first, and no more than three by name."""
+    """Name the refusals on a single line: hard ones first, and no more than three by name."""
     ordered = sorted(refusals, key=lambda each: not each.hard)
     more = f"; and {len(ordered) - 3} more" if len(ordered) > 3 else ""
     return "; ".join(map(str, ordered[:3])) + more

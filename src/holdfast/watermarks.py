@@ -35,7 +35,7 @@ class WatermarkSpec:
 
     @property
     def key(self) -> str:
-        """Its name in plans and records."""
+        """The name of the watermark in plans and records."""
         return "/".join(each for each in (self.source, self.output, self.column) if each)
 
 
@@ -72,7 +72,7 @@ class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return _greatest([self.reached_us, min(known)]) if len(known) == len(held) else self.reached_us
 
     def is_idle_at(self, now_us: int, idle_us: int | None) -> bool:
-        """Whether the source as a whole had no rows for the idle time."""
+        """True if the source as a whole had no rows for the idle time."""
         return idle_us is not None and self.seen_us is not None and self.seen_us + idle_us <= now_us
 
     def watermark_at(self, now_us: int, spec: WatermarkSpec) -> int | None:
@@ -110,7 +110,7 @@ class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Times = Mapping[str, SourceTime]
-"""By `WatermarkSpec.key`."""
+"""The watermarks by `WatermarkSpec.key`."""
 
 
 class Watermarks:
@@ -141,7 +141,7 @@ class Watermarks:
 
     @property
     def complete(self) -> bool:
-        """Whether all input with a watermark was declared complete."""
+        """True if all input with a watermark was declared complete."""
         return all(time.complete for time in self.times.values())
 
     def complete_sources(self) -> set[str]:
@@ -192,7 +192,7 @@ class Watermarks:
         return found
 
     def _at(self, now_us: int) -> dict[str, int | None]:
-        """By key, the watermark of a batch that is planned at that time.
+        """Return by key the watermark of a batch that is planned at that time.
 
         A source that is idle goes with the others; where all are, with the one that has come furthest.
         """

@@ -37,7 +37,7 @@ class TaskManagerPart:
 
 @dataclass(frozen=True)
 class CheckpointStats:
-    """What became of one trigger. Times in seconds; those of TaskManagers are the slowest one's.
+    """The outcome of a trigger. Times in seconds; those of TaskManagers are the slowest one's.
 
     `duration_s`: from the cut to the record, or to the failure. `start_delay_s`: until the last TaskManager began.
     `sync_s`: while batches could not commit. `async_s`: from then until its part was stored. `incremental_bytes`: what
@@ -57,7 +57,7 @@ class CheckpointStats:
     materialized_bytes: int = 0
     outcome: str = "completed"
     counted: bool = False
-    """It counts as a failure."""
+    """True if the outcome counts as a failure."""
     reason: str = ""
     """Why it did not complete, and who is to blame."""
     trigger: str = ""

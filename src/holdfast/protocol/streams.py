@@ -1,4 +1,5 @@
-"""What senders claim to have sent, in columns: the driver passes it on to TaskManagers without looking at each stream.
+"""Claims of senders about the rows they sent, in columns: the driver passes them on to TaskManagers
+without looking at each stream.
 
     sender ──► `Sent`: a row for each TaskManager ──► `by_task_manager` ──► `Streams`: a row for each attempt
 
@@ -19,7 +20,7 @@ DIGESTS = np.dtype("<u4")
 
 
 class SentStream(NamedTuple):
-    """What one attempt at a unit claims to have sent to one TaskManager: the rows, and a digest of them."""
+    """The claim of an attempt at a unit: the number of rows sent to a TaskManager, and their digest."""
 
     unit: int
     attempt: str
@@ -28,7 +29,7 @@ class SentStream(NamedTuple):
 
 
 class Sent(msgspec.Struct, frozen=True, array_like=True):
-    """What one attempt claims to have sent: for each TaskManager that got rows its number, the rows and the digest."""
+    """The claims of an attempt: for each TaskManager that got rows its number, the rows and the digest."""
 
     task_managers: bytes = b""
     rows: bytes = b""
@@ -44,7 +45,7 @@ class Sent(msgspec.Struct, frozen=True, array_like=True):
         return len(self.task_managers) // PLACES.itemsize
 
     def streams(self, unit: int, attempt: str) -> dict[int, SentStream]:
-        """By TaskManager, where the attempt and its unit are known."""
+        """The claims by TaskManager; the reader knows the attempt and its unit."""
         return {
             task_manager: SentStream(unit, attempt, rows, digest)
             for task_manager, rows, digest in zip(
@@ -76,7 +77,7 @@ class Streams(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SentUnit(NamedTuple):
-    """What the attempt that counts sent for one unit."""
+    """The rows and digests that the attempt that counts sent for a unit."""
 
     unit: int
     attempt: str

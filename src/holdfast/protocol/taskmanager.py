@@ -1,4 +1,4 @@
-"""What JobMaster, senders and TaskManagers say to each other: plain msgspec structs, sent as msgpack.
+"""Messages between JobMaster, senders and TaskManagers: plain msgspec structs, sent as msgpack.
 
 `TaskManagerGateway` is implemented twice: by the TaskManager itself (tests, the testing kit) and by a
 Flight client that calls a remote one. Every call carries the run number; a lower one than the last seen
@@ -70,7 +70,7 @@ class ExchangeTag(msgspec.Struct, frozen=True):
 
 
 class ExchangeRoute(msgspec.Struct, frozen=True):
-    """Where one TaskManager is, as tasks reach it."""
+    """The address at which tasks reach a TaskManager."""
 
     task_manager: int
     incarnation: int
@@ -78,7 +78,7 @@ class ExchangeRoute(msgspec.Struct, frozen=True):
 
 
 class ExchangeRoutes(msgspec.Struct, frozen=True):
-    """What a task needs in order to reach all TaskManagers. `owners[i]` is the TaskManager that hosts
+    """The addresses and owners with which a task reaches all TaskManagers. `owners[i]` is the TaskManager that hosts
     subtask i of every operator."""
 
     job_id: str
@@ -128,9 +128,9 @@ class ProcessRequest(msgspec.Struct, frozen=True):
     level: int
     streams: Streams
     watermarks: dict[str, int] = {}
-    """Of operators, in microseconds."""
+    """Event times of operators, in microseconds."""
     closed: dict[str, int] = {}
-    """Of operators: the watermark of the batch before, in microseconds."""
+    """Watermarks of operators in the batch before, in microseconds."""
 
 
 class SubtaskResult(msgspec.Struct, frozen=True):
@@ -174,13 +174,13 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     incremental_bytes: int = 0
     full_bytes: int = 0
     materialized_bytes: int = 0
-    """Of `full_bytes`, tables; the rest is logs."""
+    """The part of `full_bytes` that tables take; the rest is logs."""
     sync_ms: float = 0.0
     async_ms: float = 0.0
     sequence: int = 0
     """Grows with every acknowledgement the incarnation composes; a repetition keeps its number."""
     subtask_bytes: dict[str, tuple[int, int]] = {}
-    """By "operator, key groups": newly stored, and in all."""
+    """Bytes by "operator, key groups": newly stored, and in all."""
 
 
 class Decline(msgspec.Struct, frozen=True):
@@ -206,7 +206,7 @@ class Registration(msgspec.Struct, frozen=True):
 
 
 class TaskManagerGateway(Protocol):
-    """What the JobMaster asks of a TaskManager. Raises `TaskManagerLost` where it cannot be reached."""
+    """The calls of the JobMaster to a TaskManager. Raises `TaskManagerLost` where it cannot be reached."""
 
     def deploy(self, deployment: Deployment) -> None:
         """Host the subtasks as of the base. Blocks until they can process.
@@ -258,7 +258,7 @@ class Reception(Protocol):
 
 
 class JobMasterGateway(Reception, Protocol):
-    """What a TaskManager asks of the JobMaster. False / an exception means: not answered, repeat."""
+    """The calls of a TaskManager to the JobMaster. False / an exception means: not answered, repeat."""
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool: ...
 
@@ -266,6 +266,6 @@ class JobMasterGateway(Reception, Protocol):
 
 
 class OutputReader(Protocol):
-    """What a pull task needs: the output of one subtask in one batch, as kept."""
+    """The input of a pull task: the output of one subtask in one batch, as kept."""
 
     def output(self, run: int, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]: ...

@@ -1,4 +1,4 @@
-"""What a recovery reads: each object fetched once, ahead of the replay, from this machine or from the store.
+"""Downloads of a recovery: each object is fetched once, ahead of the replay, from this machine or from the store.
 
     expect(ranges, in order of replay) ──► download threads: local copy, or store ──► decode threads ──► replay
                                            at most `ahead_bytes_max` ahead            `ahead`
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Fetched:
-    """What was fetched so far: objects, and their bytes by where they came from."""
+    """Counts of the downloads so far: objects, and their bytes by where they came from."""
 
     objects: int = 0
     bytes_from_store: int = 0
@@ -92,7 +92,7 @@ class ObjectCache:
 
     @property
     def ahead_bytes(self) -> int:
-        """Of expected objects: what is being fetched, or waits to be decoded."""
+        """Expected objects that are being fetched, or that wait to be decoded."""
         with self._lock:
             return self._ahead_bytes
 

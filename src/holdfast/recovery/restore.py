@@ -1,4 +1,4 @@
-"""From handles to a restored table: which handles a subtask needs, fetching their objects, replaying them.
+"""Restore a table from its handles: choose the handles that a subtask needs, fetching their objects, replaying them.
 
 Rescaling is no case of its own: a subtask takes the handles that share key groups with it, narrowed to those,
 whatever subtask wrote them. Invariants: each key group comes from exactly one handle; materialized parts come
@@ -55,7 +55,7 @@ def select(
 
 
 def ranges_of(handles: Iterable[TableHandle], key_group_start: int, key_group_stop: int) -> list[Range]:
-    """What `restore_table` reads for these key groups, in its order."""
+    """List the ranges that `restore_table` reads for these key groups, in its order."""
     ranges: list[Range] = []
     for handle in handles:
         own = handle.narrow(key_group_start, key_group_stop)
@@ -208,7 +208,7 @@ class _Restoration:
 
 
 def _linked(file: Path, to: Path) -> bool:
-    """Whether it could be: a local copy may be gone by now."""
+    """True if the link could be made: a local copy may be gone by now."""
     try:
         os.link(file, to)
     except OSError:

@@ -1,4 +1,4 @@
-"""Whether stored state fits the job that wants to restore it: decided by schemas, before anything is read.
+"""Check that stored state fits the job that wants to restore it: schemas decide, before anything is read.
 
 Allowed: a state or value column that the job adds (it starts null for existing keys), one that it drops, and a
 value's type with more room (`state.widening`). Everything else is refused, naming operator, state, and both types.
@@ -13,7 +13,7 @@ from holdfast.state.changes import key_schema_of, value_schema_of
 from holdfast.state.widening import is_packed, shown_type, widens
 
 _PARTS = {"elements": "elements", "entries": "values", "order": "map keys"}
-"""What is in a table that a state has of its own, by the last part of the table's name."""
+"""The content of a table that a state has of its own, by the last part of the table's name."""
 
 _KINDS = {"elements": "a list", "entries": "a map"}
 """The kind of state that has such a table."""

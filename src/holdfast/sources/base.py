@@ -92,7 +92,7 @@ class Enumerator(ABC):
 
     @property
     def initial_varies(self) -> bool:
-        """Whether `initial` may say something else when it is asked again later, as "latest" does.
+        """True if a later call of `initial` may give another answer, as "latest" does.
 
         Its answer is then recorded in a checkpoint before the first row is read, so that a start after a death goes on
         from there.

@@ -74,7 +74,7 @@ class BaseStore(Protocol):
 
     @property
     def settled(self) -> bool:
-        """Its files are about as small as what they hold, for now. By any thread."""
+        """Tell that a table's files are, for now, about as small as their content. Any thread may call it."""
         ...
 
     def read(self, keys: list[bytes]) -> list[bytes | None]:

@@ -87,7 +87,7 @@ class LocalCluster:
         return 0
 
     def check(self) -> None:
-        """This process is always there."""
+        """Do nothing: the process of the test is always there."""
 
     def start(self, start: ProcessStarter) -> None:
         settings = msgspec.structs.replace(self._settings, process=start.process)

@@ -30,7 +30,7 @@ class Eof:
 
 @dataclass(frozen=True)
 class Boundaries:
-    """From here on the source gives this answer at each of its batch boundaries; it begins with `AVAILABLE`."""
+    """Set the source's answer at each batch boundary from this row on; the first answer is `AVAILABLE`."""
 
     availability: SnapshotAvailability
 
@@ -39,7 +39,7 @@ Step: TypeAlias = Rows | pa.RecordBatch | Abort | Boundaries | Eof
 
 
 class Aborted(TaskManagerLost):
-    """What reading an `Abort` raises."""
+    """The error that reading an `Abort` raises."""
 
 
 class TestSource(Source):

@@ -19,7 +19,7 @@ class Fault(Enum):
     FAIL = auto()
     """Nothing is done; an I/O error is reported."""
     LOST_ANSWER = auto()
-    """It is done, but reported as an I/O error."""
+    """The request is carried out, but reported as an I/O error."""
     LATE = auto()
     """`put` and `create`: a time-out is reported; it is done when `land()` is called, if it then can be. Else FAIL."""
     FALSE_EXISTS = auto()
@@ -229,7 +229,7 @@ class CutOffStore:
         self._cut = False
 
     def cut(self) -> None:
-        """From now on every request fails."""
+        """Let every request fail from now on."""
         self._cut = True
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:

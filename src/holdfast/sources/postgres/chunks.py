@@ -35,7 +35,7 @@ _INTEGERS = (20, 21, 23)
 
 @dataclass(frozen=True)
 class Visibility:
-    """What a snapshot of the server saw, as `pg_current_snapshot()` tells it."""
+    """The transactions that a snapshot of the server saw, as `pg_current_snapshot()` tells it."""
 
     least: int
     next: int

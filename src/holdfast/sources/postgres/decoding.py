@@ -1,4 +1,4 @@
-"""From the messages of a slot to pieces of segments: relations, transactions, truncations."""
+"""Decode the messages of a slot into pieces of segments: relations, transactions, truncations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

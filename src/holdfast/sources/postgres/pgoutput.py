@@ -112,7 +112,7 @@ class Scan:
         self._begun_by = open
         begins = self.kinds == ord("B")
         self._number = np.cumsum(begins)
-        """For each message, how many transactions began in this piece up to it."""
+        """Count for each message how many transactions began in this piece up to it."""
         self._xids, self._begin_lsns, self._begin_times = (
             each[begins] for each in (self.relations, self._lsns, self._times)
         )

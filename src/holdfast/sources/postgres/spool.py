@@ -24,7 +24,7 @@ SEGMENT, SEQUENCE_IN, SYSTEM, SLOT, LSN_READ = "segment", "sequence", "system", 
 
 
 class SegmentReadDetail(msgspec.Struct, frozen=True, array_like=True):
-    """What a task needs to know of a segment."""
+    """The facts about a segment that a task needs."""
 
     name: str
     parts: dict[str, SegmentPart]
