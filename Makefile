@@ -8,7 +8,7 @@ CODE := src tests benchmarks examples
 BENCH :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup postgres demo demo-cdc test test-pure test-spark test-kill test-long test-versions simulate check format \
+.PHONY: help setup postgres demo demo-cdc demo-kafka test test-pure test-spark test-kill test-long test-versions simulate check format \
         bench-count bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-checkpoints bench-postgres bench-kafka experiments freeze clean
 
 help:  ## List the targets
@@ -24,6 +24,9 @@ demo: setup  ## 336,776 real flights through a job that is killed twice; compare
 
 demo-cdc: setup postgres  ## PostgreSQL under load, a job that keeps revenue per customer in a Delta table, a kill; compares
 	@$(RUN) python -m examples.revenue
+
+demo-kafka: setup  ## Orders from a Kafka topic into totals in a topic and a Delta table, lag, a kill; compares
+	@$(RUN) python -m examples.totals
 
 # Three tiers side by side: what is pure takes both cores, Spark's tests and real processes that are killed mostly wait.
 # All share one Kafka broker; HOLDFAST_KAFKA=host:port names another one.

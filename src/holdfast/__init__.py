@@ -64,6 +64,7 @@ from holdfast.sinks.kafka.kafka_sink import KafkaSink
 from holdfast.sinks.memory import MemorySink
 from holdfast.sinks.noop import NoopSink
 from holdfast.sinks.parquet import ParquetSink
+from holdfast.sinks.partition_time import PartitionTime
 from holdfast.sources.dataframe import DataFrameSource
 from holdfast.sources.files.file_source import FileSource
 from holdfast.sources.kafka.kafka_source import KafkaSource
@@ -104,6 +105,7 @@ __all__ = [
     "ObjectExists",
     "ObjectNotFound",
     "ParquetSink",
+    "PartitionTime",
     "PositionLost",
     "PostgresCdcSource",
     "ProcessFunction",

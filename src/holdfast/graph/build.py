@@ -24,6 +24,7 @@ from holdfast.graph.program import (
     OperatorTarget,
     Program,
     SinkTarget,
+    SinkWatermark,
     SourceOrigin,
     Step,
     Transform,
@@ -174,6 +175,7 @@ class _Builder:
         self._operator_watermarks: dict[str, tuple[str, ...]] = {}
         self._specs: dict[str, OperatorSpec] = {}
         self._delays: dict[str, int] = {}
+        self._sink_watermarks: dict[str, SinkWatermark] = {}
 
     def build(self, dead_letters: Sink | None) -> Program:
         for name, source in self._declared.sources.items():
@@ -194,6 +196,7 @@ class _Builder:
             watermarks=self._watermarks,
             operator_watermarks=self._operator_watermarks,
             operator_delays=self._delays,
+            sink_watermarks=self._sink_watermarks,
         )
 
     def _add_operator(self, declared: OperatorDeclaration) -> OperatorSpec:
@@ -290,6 +293,10 @@ class _Builder:
         return replace(declared, key_columns=columns, window=given, window_place=place)
 
     def _add_sink(self, declared: SinkDeclaration) -> pa.Schema:
+        inputs = [self._path_watermarks(path) for path in declared.paths]
+        if all(inputs):
+            keys = tuple(dict.fromkeys(key for found in inputs for key in found))
+            self._sink_watermarks[declared.name] = SinkWatermark(keys, self._delay_of(declared.paths))
         return self._add_legs(declared.name, declared.paths, SinkTarget(declared.name))
 
     def _add_legs(self, name: str, paths: Sequence[Path], target: OperatorTarget | SinkTarget) -> pa.Schema:
@@ -340,10 +347,12 @@ class _Builder:
         keys = tuple(dict.fromkeys(key for found in inputs for key in found))
         if keys:
             self._operator_watermarks[declared.name] = keys
-        before = {path.origin.operator for path in declared.paths if isinstance(path.origin, OperatorOrigin)}
-        self._delays[declared.name] = max(
-            (self._delays[operator] + self._specs[operator].output_delay_us for operator in before), default=0
-        )
+        self._delays[declared.name] = self._delay_of(declared.paths)
+
+    def _delay_of(self, paths: Sequence[Path]) -> int:
+        """Microseconds by which rows are behind the watermarks of their sources: windows stay open for so long."""
+        before = {path.origin.operator for path in paths if isinstance(path.origin, OperatorOrigin)}
+        return max((self._delays[operator] + self._specs[operator].output_delay_us for operator in before), default=0)
 
     def _event_time(self, paths: Sequence[Path], schema: pa.Schema) -> EventTime | None:
         """The event time of an input, from the watermarks of its sources."""

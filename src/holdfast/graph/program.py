@@ -133,6 +133,14 @@ class Leg:
 
 
 @dataclass(frozen=True)
+class SinkWatermark:
+    """The watermarks that all rows of a sink come under, by their keys, and by how much the rows are behind them."""
+
+    keys: tuple[str, ...]
+    delay_us: int
+
+
+@dataclass(frozen=True)
 class Program:
     """Everything of a job that tasks need. `sources` and `sinks` are by name."""
 
@@ -150,6 +158,8 @@ class Program:
     """Keys of the watermarks of all inputs, by operator; only operators with a watermark."""
     operator_delays: dict[str, int] = field(default_factory=dict)
     """Microseconds by which an operator's watermark is behind its sources' watermarks."""
+    sink_watermarks: dict[str, SinkWatermark] = field(default_factory=dict)
+    """Only sinks all of whose inputs have a watermark."""
     state: StateBackend = IN_MEMORY
 
     def runs_in_python(self, leg: Leg) -> bool:

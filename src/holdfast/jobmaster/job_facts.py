@@ -1,14 +1,16 @@
 """Facts that every record of a job repeats, and records made from them and a checkpoint's own part."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from holdfast.checkpoint.events import RecordAgain, StoreAndRecord
 from holdfast.checkpoint.updates import in_words
+from holdfast.graph.program import SinkWatermark
 from holdfast.ids import JournalNumber
 from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity
+from holdfast.watermarks import END_US, Times
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,16 @@ class JobFacts:
     max_parallelism: int
     started_from: int | str = 0
     """Number of the record, or id of the savepoint, that a start last went back to."""
+    sink_watermarks: Mapping[str, SinkWatermark] = field(default_factory=dict)
+
+    def watermark_us(self, sink: str, times: Times) -> int | None:
+        """Return the watermark of a sink's rows at these times of the sources; None if there is none yet."""
+        declared = self.sink_watermarks.get(sink)
+        known = [] if declared is None else [times[key].watermark_us for key in declared.keys]
+        if declared is None or None in known:
+            return None
+        least_us = min(each for each in known if each is not None)
+        return least_us if least_us == END_US else least_us - declared.delay_us
 
     def record(self, command: StoreAndRecord, stored: Mapping[str, str], number: JournalNumber) -> CheckpointRecord:
         """Make the record of a checkpoint, to be put at `number`. `stored`: names of its new committables' objects, by

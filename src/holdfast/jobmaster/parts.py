@@ -46,6 +46,7 @@ def facts_of(job: StartedJob, base: CheckpointRecord | None) -> JobFacts:
         layout.parallelism,
         layout.max_parallelism,
         0 if base is None else base.started_from,
+        job.program.sink_watermarks,
     )
 
 

@@ -87,7 +87,7 @@ class Publisher:
 
     def _load(self, name: str) -> tuple[Expanded, PublishContext]:
         stored = decode_committables(name, self._store.get(name))
-        context = replace(self._context, layout=stored.layout)
+        context = replace(self._context, layout=stored.layout, watermark_us=stored.watermark_us)
         return Expanded(stored.committables, self._store, context.sink), context
 
     def close(self) -> None:

@@ -92,7 +92,10 @@ class Recorder:
         try:
             for sink, committables in command.committables.items():
                 stored[sink] = names.committables(self._facts.epoch, command.checkpoint_id, sink)
-                self._store.put(stored[sink], encode_committables(sink, committables, self._layouts[sink]))
+                watermark_us = self._facts.watermark_us(sink, command.position.watermarks)
+                self._store.put(
+                    stored[sink], encode_committables(sink, committables, self._layouts[sink], watermark_us)
+                )
                 failpoints.hit("jobmaster.record.stored")
             failpoints.hit("jobmaster.record.before")
         except (StorageError, OSError) as error:

@@ -316,7 +316,8 @@ def _prepare_sinks(start: Start, job: StoredJob) -> None:
     program = start.program
     for name, sink in publishing(program).items():
         schema = DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else program.sink_schemas[name]
-        context = SinkContext(job.job_id, name, start.store, program.sink_keys.get(name, ()))
+        keys, has_watermark = program.sink_keys.get(name, ()), name in program.sink_watermarks
+        context = SinkContext(job.job_id, name, start.store, keys, has_watermark)
         try:
             sink.prepare(schema, context)
         except (StorageError, OSError) as error:

@@ -49,16 +49,18 @@ class StoredBegun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     record: int
 
 
-class StoredCommittables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoredCommittables(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A group of a sink's committables, in the order of batches and units. Each committable has the sink's own
     encoding.
 
-    `layout`: the settings by which the group is to be published, in the sink's own encoding.
+    `layout`: the settings by which the group is to be published, in the sink's own encoding. `watermark_us`: the
+    watermark of the group's last batch, for sinks whose rows come under one.
     """
 
     sink: str
     committables: list[bytes]
     layout: bytes
+    watermark_us: int | None = None
 
 
 class StoredSavepoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,8 +101,10 @@ def decode_begun(name: str, data: bytes) -> StoredBegun:
     return _decode(name, unframe(name, data, BEGUN_MAGIC, BEGUN_VERSION), _BEGUN)
 
 
-def encode_committables(sink: str, committables: list[bytes], layout: bytes = b"") -> bytes:
-    stored = StoredCommittables(sink, committables, layout)
+def encode_committables(
+    sink: str, committables: list[bytes], layout: bytes = b"", watermark_us: int | None = None
+) -> bytes:
+    stored = StoredCommittables(sink, committables, layout, watermark_us)
     return frame(COMMITTABLES_MAGIC, COMMITTABLES_VERSION, msgspec.msgpack.encode(stored, order="deterministic"))
 
 

@@ -30,6 +30,8 @@ class SinkContext:
     sink: str
     store: ObjectStore
     key_columns: tuple[str, ...] = ()
+    has_watermark: bool = False
+    """True if all rows of the sink come under a watermark."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,9 @@ class PublishContext:
     key_columns: tuple[str, ...] = ()
     layout: bytes = b""
     """Result of `Sink.layout` at the time when the group was stored."""
+    watermark_us: int | None = None
+    """Watermark of the group's last batch: rows of later groups are not before it, except for late ones. None: there
+    is none."""
 
 
 @dataclass

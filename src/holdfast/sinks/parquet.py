@@ -7,8 +7,8 @@
 Small pieces are staged as rows in the job's storage instead, and gathered into a file for each partition and portion.
 Invariants: a published name depends only on job id, sink, number and place in the group, and the file's content only on
 the staged rows and the group's layout, so publishing again changes nothing. A file becomes visible as a whole; a
-checkpoint's files become visible in turn. No `_SUCCESS` is written, since the sink does not know when a partition is
-complete.
+checkpoint's files become visible in turn. `<url>/<column=value>/…/_SUCCESS` says that a partition is finished: it is
+written after all files of the group whose watermark is past the partition's end.
 """
 
 import hashlib
@@ -22,6 +22,7 @@ from holdfast.errors import JobRefused, ObjectNotFound, PublishFailed, SettingsE
 from holdfast.failpoints import hit
 from holdfast.sinks import staging
 from holdfast.sinks.base import Gone, PublishContext, Sink, SinkContext, StageContext
+from holdfast.sinks.partition_time import MARKER, PartitionTime, unmarked_folders
 from holdfast.sinks.partitions import divide, folder, parquet_bytes, parquet_refusal, partition_differences, unwritable
 from holdfast.sinks.staging import (
     SMALL_BYTES_MAX,
@@ -57,11 +58,15 @@ class ParquetSink(Sink):
     url: str
     partition_by: Sequence[str] = ()
     storage_options: dict[str, str] = field(default_factory=dict, repr=False)
+    finished: PartitionTime | None = None
+    """Reading of partitions as times: `_SUCCESS` is written into those whose end the watermark has passed."""
 
     def __post_init__(self) -> None:
         if isinstance(self.partition_by, str):
             raise SettingsError(f"{type(self).__name__}(partition_by={self.partition_by!r}): expected column names")
         self.partition_by = tuple(self.partition_by)
+        self._unfinished: set[str] | None = None
+        """Folders of partitions that may lack `_SUCCESS`; None before the first publication."""
 
     @property
     def kind(self) -> str:
@@ -74,6 +79,8 @@ class ParquetSink(Sink):
     def prepare(self, schema: pa.Schema, context: SinkContext) -> None:
         refusal = parquet_refusal(schema)
         found = partition_differences(schema, self.partition_by) + ([refusal] if refusal else [])
+        if self.finished is not None and not (self.partition_by and context.has_watermark):
+            found.append("finished= needs partition_by=, and a watermark for all rows: declare with_watermark(...)")
         if found:
             raise JobRefused(f"sink {context.sink!r} cannot write to {self.url}: " + "; ".join(found))
         try:
@@ -108,14 +115,32 @@ class ParquetSink(Sink):
         store = self._open()
         prefix = _published_prefix(context, number)
         published = 0
+        folders: set[str] = set()
         for portion in portions(committables, StagedParquet, context.sink, layout.portion_bytes_max):
             _copy_all(portion.files, store, prefix, published, context)
             published += len(portion.files)
+            folders.update(one.folder for one in portion.files)
             if portion.rows:
                 for part in divide(read_rows(portion.rows, context), layout.partition_by):
                     name = f"{folder(part.values)}{prefix}-rows-{portion.number:06d}.parquet"
                     store.put(name, parquet_bytes(part.rows))
+                    folders.add(folder(part.values))
                     hit("sink.parquet.copied")
+        if self.finished is not None:
+            self._mark_finished(self.finished, store, folders, context.watermark_us)
+
+    def _mark_finished(
+        self, finished: PartitionTime, store: ObjectStore, written: set[str], watermark_us: int | None
+    ) -> None:
+        """Write `_SUCCESS` into partitions whose end the watermark has passed. Rows that come later renew it."""
+        if self._unfinished is None:
+            self._unfinished = unmarked_folders(info.name for info in store.list(""))
+        self._unfinished |= written
+        for one in sorted(self._unfinished):
+            end_us = finished.end_us(one)
+            if end_us is not None and watermark_us is not None and end_us <= watermark_us:
+                store.put(f"{one}{MARKER}", b"")
+                self._unfinished.discard(one)
 
     def discard(self, committables: Iterable[bytes], context: PublishContext) -> None:
         store = self._open()

@@ -38,6 +38,7 @@ PRODUCING_DEFAULTS: dict[str, Any] = {
     "linger.ms": 5,
     "compression.type": "lz4",
     "transaction.timeout.ms": 60_000,
+    "reconnect.backoff.max.ms": 1_000,
 }
 DELIVERIES = ("exactly_once", "at_least_once")
 

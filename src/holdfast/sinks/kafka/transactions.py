@@ -18,7 +18,7 @@ from holdfast.sources.kafka.client import client_package, made
 
 log = logging.getLogger(__name__)
 
-ANSWER_S_MAX = 30.0
+ANSWER_S_MAX = 10.0
 """Seconds within which the broker must answer a step of a transaction."""
 COORDINATOR_PAUSE_S = 0.1
 ALL = "all"

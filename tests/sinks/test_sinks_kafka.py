@@ -1,0 +1,93 @@
+"""A Kafka sink beyond the promises of all sinks: a forgotten number, delivery at least once, keys and partitions."""
+
+import json
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+import kafka_kit
+from holdfast import failpoints
+from holdfast.errors import HoldfastError, JobRefused, PublishFailed
+from holdfast.sinks.base import PublishContext, SinkContext, StageContext
+from holdfast.sinks.kafka.kafka_sink import KafkaSink, identity
+from holdfast.storage.store import open_store
+
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
+
+
+@pytest.fixture(autouse=True)
+def _disarmed():
+    yield
+    failpoints.disarm()
+
+
+class Job:
+    """A job's storage and id, and a topic that its sinks write to."""
+
+    def __init__(self) -> None:
+        self.id, self.topic = uuid4().hex, kafka_kit.new_topic()
+        self.store = open_store(f"memory://job-{uuid4().hex}")
+
+    def sink(self, **settings) -> KafkaSink:
+        """The sink as a new start declares it."""
+        sink = KafkaSink(kafka_kit.address(), self.topic, key="k", **settings)
+        sink.prepare(SCHEMA, SinkContext(self.id, "out", self.store))
+        return sink
+
+    def publish(self, sink: KafkaSink, number: int, *rows: tuple[int, str]) -> None:
+        batch = pa.RecordBatch.from_pylist([{"k": k, "v": v} for k, v in rows], schema=SCHEMA)
+        staged = sink.stage(iter([batch]), StageContext(self.id, "out", 1, 1, number, 0, uuid4().hex, self.store))
+        sink.publish(number, staged, PublishContext(self.id, "out", self.store, SCHEMA))
+
+    def forget(self) -> str:
+        """Have the broker forget the sink's group, as it does after `offsets.retention.minutes`."""
+        group = identity(self.id, "out")
+        kafka_kit.admin(kafka_kit.address()).delete_consumer_groups([group])[group].result(30)
+        return group
+
+    def values(self) -> list[str]:
+        return [json.loads(value)["v"] for _, value in kafka_kit.committed(self.topic)]
+
+
+def test_a_start_is_refused_by_name_when_the_broker_has_forgotten_the_number():
+    job = Job()
+    job.publish(job.sink(), 1, (1, "a"))
+    group = job.forget()
+    with pytest.raises(JobRefused, match=f"consumer group '{group}'.*publish_again"):
+        job.sink()
+    job.publish(job.sink(forgotten="publish_again"), 2, (2, "b"))
+    assert job.values() == ["a", "b"]
+    job.publish(job.sink(), 2, (2, "b"))
+    assert job.values() == ["a", "b"], "the number is known again"
+
+
+def test_a_number_that_is_forgotten_while_the_job_starts_is_refused_before_anything_is_produced():
+    job = Job()
+    sink = job.sink()
+    group = job.forget()
+    with pytest.raises(PublishFailed, match=group):
+        job.publish(sink, 1, (1, "a"))
+    assert job.values() == []
+
+
+def test_at_least_once_loses_nothing_and_may_repeat_a_group_after_a_death():
+    job = Job()
+    first = job.sink(delivery="at_least_once")
+    job.publish(first, 1, (1, "a"), (1, "b"))
+    job.publish(first, 1, (1, "a"), (1, "b"))
+    assert job.values() == ["a", "b"], "a publisher that lives knows what it has produced"
+    again = job.sink(delivery="at_least_once")
+    job.publish(again, 1, (1, "a"), (1, "b"))
+    job.publish(again, 2, (1, "c"))
+    assert job.values() == ["a", "b", "a", "b", "c"]
+
+
+def test_rows_of_an_open_transaction_are_never_committed_by_the_next_publisher():
+    job = Job()
+    failpoints.arm("sink.kafka.numbered", "raise")
+    with pytest.raises(HoldfastError, match="failpoint"):
+        job.publish(job.sink(), 1, (1, "of a death"))
+    failpoints.disarm()
+    job.publish(job.sink(), 2, (1, "a"))
+    assert job.values() == ["a"]
