@@ -100,7 +100,8 @@ def test_a_new_job_has_other_parallelism_changelog_and_operators(url: Folders, c
     feed = Feed(name="feed")
     with_savepoint(url, feed, changelog=changelog, max_parallelism=16)
     before = sorted((url.root / "save").rglob("*"))
-    for number, settings in enumerate([{"parallelism": 3}, {"changelog": not changelog}, {"more": True}]):
+    changes: list[dict[str, Any]] = [{"parallelism": 3}, {"changelog": not changelog}, {"more": True}]
+    for number, settings in enumerate([*changes, {"state": hf.RocksDBState()}]):
         sink = hf.MemorySink(name="out")
         job = made(url(f"two-{number}"), feed, sink, **{"changelog": changelog, "start_from": url("save"), **settings})
         query = start(job, LIVE)
@@ -121,6 +122,30 @@ def test_an_operator_that_a_new_job_lacks_has_to_be_dropped_by_name(url: Folders
     put(query, feed, 5)
     query.stop()
     assert sums(sink) == 8
+
+
+def test_the_chunks_of_a_source_are_in_the_savepoint(url: Folders) -> None:
+    rows = url.root / "rows"
+    rows.mkdir()
+    sink = hf.MemorySink(name="out")
+
+    def job(storage: str, **settings: Any) -> hf.Job:
+        made = new_job(storage, checkpoint=hf.CheckpointConfig(trigger=hf.manual()), **settings)
+        files = hf.FileSource(rows.as_uri(), format="csv", header=False, schema="k BIGINT, v BIGINT", name="files")
+        made.read(files).key_by("k").aggregate(total=hf.sum("v"), name="sums").write(sink)
+        return made
+
+    (rows / "a.csv").write_text("1,1\n1,2\n")
+    query = start(job(url("one")), LIVE)
+    query.processAllAvailable()
+    query.stop(with_savepoint=url("save"))
+    assert any((url.root / "save" / "sources").rglob("*"))
+    shutil.rmtree(url.root / "one")
+    (rows / "b.csv").write_text("1,4\n")
+    query = start(job(url("two"), start_from=url("save")), LIVE)
+    query.processAllAvailable()
+    query.stop()
+    assert sums(sink) == 7
 
 
 def test_later_starts_with_the_savepoint_go_on_from_where_the_job_is(url: Folders) -> None:
