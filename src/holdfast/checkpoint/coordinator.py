@@ -130,11 +130,11 @@ class Coordinator:
 
     @property
     def refused_by(self) -> tuple[Refusal, ...]:
-        """Those who keep a checkpoint waiting for a later batch boundary; empty where none waits."""
+        """Refusals that keep a checkpoint waiting for a later batch boundary; empty if none waits."""
         return self._demand.waits_for
 
     def outstanding(self) -> Outstanding:
-        """What must be left where it is, as of the last event."""
+        """The objects and files that clean-up must leave in place, as of the last event."""
         last = self._ledger.last
         first_pending = min((each.checkpoint_id for each in self._pending), default=self._last_id + 1)
         return Outstanding(
@@ -386,7 +386,7 @@ class Coordinator:
         self._commands += self._publication.planning(self._config.unpublished_max, self._ledger.overfull)
 
     def _delete(self) -> None:
-        """What nobody needs any more: after a record that is due, which deletes at its side would hold up."""
+        """Delete names that nobody needs, after a record that is due: deletes beside it would delay it."""
         self._commands += self._publication.discard(self._records.named_groups(), self._now_s)
         if names := self._registry.take(self._now_s):
             self._commands.append(ev.DeleteObjects(names))

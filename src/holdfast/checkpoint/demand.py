@@ -1,4 +1,4 @@
-"""Who wants a checkpoint, and whether somebody refuses to be cut at the last batch boundary.
+"""Requests for a checkpoint, and refusals to be cut at the last batch boundary.
 
     policy's trigger due ─┐               ┌─► nobody refuses: cut
                           ├─► wanted ─────┤
@@ -42,7 +42,7 @@ class Demand:
 
     def __init__(self) -> None:
         self.requests: list[str] = []
-        """Those who asked and were not served yet."""
+        """Requests that were not served yet."""
         self.refusals: tuple[Refusal, ...] = ()
         self._savepoints: set[str] = set()
         """The requests that are made for a savepoint."""
@@ -56,14 +56,14 @@ class Demand:
 
     @property
     def waits_for(self) -> tuple[Refusal, ...]:
-        """Those who keep a trigger waiting; empty where none waits."""
+        """Refusals that keep a trigger waiting; empty if none waits."""
         return self.refusals if self.is_held or self._refused_requests else ()
 
     def started(self, wall_s: float) -> None:
         self._schedule.served(wall_s)
 
     def due_s(self, trigger: CheckpointTrigger, wall_s: float, *, at_commit: bool) -> float | None:
-        """What the policy's trigger wants to be answered now; None: nothing."""
+        """The demand of the policy's trigger that is due now; None if nothing is due."""
         return self._schedule.due_s(trigger, wall_s, at_commit=at_commit)
 
     def answered(self, due_s: float) -> None:

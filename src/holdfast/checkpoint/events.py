@@ -1,4 +1,4 @@
-"""What the coordinator is told (events, facts) and what it says (commands, orders), as frozen values.
+"""Events that the coordinator is told (facts) and commands that it gives (orders), as frozen values.
 
 `Coordinator.handle(event) -> list[Command]` is the only way in. The JobMaster feeds events one at a time,
 executes the commands, and reports what became of them as further events.
@@ -192,7 +192,7 @@ class TaskManagersChanged:
 
 @dataclass(frozen=True, slots=True)
 class ObjectsFound:
-    """What the dead stored, was stored for resolved checkpoints, or sources let go of: it has no other owner now."""
+    """Objects of the dead, of resolved checkpoints, or let go of by sources: they have no other owner now."""
 
     names: frozenset[str]
 
@@ -208,7 +208,7 @@ class RecordWritten:
 
 @dataclass(frozen=True, slots=True)
 class RecordFailed:
-    """It is certain that no record was written. `stored`: objects of committables that were put, or tried."""
+    """Certainty that no record was written. `stored`: objects of committables that were put, or tried."""
 
     checkpoint_id: CheckpointId
     reason: str
@@ -222,14 +222,14 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class RecordsExpired:
-    """These subsumed records are gone."""
+    """The subsumed records that are gone."""
 
     numbers: frozenset[JournalNumber]
 
 
 @dataclass(frozen=True, slots=True)
 class ExpireFailed:
-    """It is unknown whether these records are gone; they are expired again later."""
+    """Records of which it is unknown whether they are gone; they are expired again later."""
 
     numbers: frozenset[JournalNumber]
 
@@ -270,7 +270,7 @@ class DiscardFailed:
 
 @dataclass(frozen=True, slots=True)
 class ObjectsDeleted:
-    """These objects are gone."""
+    """The objects that are gone."""
 
     names: frozenset[str]
 

@@ -30,7 +30,7 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class GatherFailed:
-    """They may be stored or not; nobody will look for them."""
+    """The failure to gather: objects may be stored or not, and nobody will look for them."""
 
     sink: str
     gathering: int

@@ -1,4 +1,4 @@
-"""What was committed: the last batch, and the committables that no record holds yet.
+"""Ledger of commits: the last batch, and the committables that no record holds yet.
 
     committed ──► in memory ──past a bound──► Gather ──Gathered──► one committable that names the stored ones ──► record
                       │                         │ GatherFailed, after a pause
@@ -52,11 +52,11 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Kept:
-    """What one sink staged and no record holds, in order of batches. At most one `Gather` is unanswered."""
+    """The staged output of one sink that no record holds, in order of batches. At most one `Gather` is unanswered."""
 
     entries: list[_Entry] = field(default_factory=list)
     size_bytes: int = 0
-    """Of what is not gathered."""
+    """Bytes of committables that are not gathered."""
     gathering: tuple[int, list[_Entry]] | None = None
     not_before_s: float = 0.0
 
@@ -87,7 +87,7 @@ class Ledger:
         self._sinks: dict[str, _Kept] = {}
 
     def is_new(self, batch: BatchNumber) -> bool:
-        """Whether it is past the last committed one: numbers grow, also from run to run."""
+        """True if the batch is past the last committed batch: numbers grow, also from run to run."""
         return self.last is None or batch > self.last.batch
 
     def committed(self, event: CommitAcknowledged) -> None:
@@ -138,7 +138,7 @@ class Ledger:
     # --- gathering ----------------------------------------------------------------------------------------------------
 
     def gather(self, cuts: Collection[BatchNumber], run: RunNumber, now_s: float) -> list[Gather]:
-        """What to store now, so that memory is bounded; `cuts` are those of pending checkpoints."""
+        """Choose the committables to store now, so that memory is bounded; `cuts` are those of pending checkpoints."""
         commands = []
         for sink, kept in sorted(self._sinks.items()):
             if kept.size_bytes > GATHER_BYTES_MAX and kept.gathering is None and kept.not_before_s <= now_s:

@@ -1,4 +1,4 @@
-"""Which objects one TaskManager's logs held at which time: a set for each version, stored as what changed in between.
+"""Objects that one TaskManager's logs held at each time: a set for each version, stored as changes in between.
 
     version   1   2   3   4          pinned: by a record, a pending checkpoint, or as what the logs hold now
     a         ├───────┤              ended at 4: needed while version 1, 2 or 3 is pinned
@@ -20,14 +20,14 @@ class Lineage:
         self._version = 0
         self._latest: Set[str] = frozenset()
         self._born: dict[str, int] = {}
-        """Of each name of the latest version: the version that it came with."""
+        """The version with which each name of the latest version came."""
         self._ended: dict[str, tuple[int, int]] = {}
         """Names that are needed, but not in the latest version: the version each came with, and the first without."""
         self._pins: Counter[int] = Counter()
 
     @property
     def is_needed(self) -> bool:
-        """Whether any version is pinned."""
+        """True if any version is pinned."""
         return bool(self._pins)
 
     def pin(self, names: Set[str]) -> tuple[int, set[str], set[str]]:

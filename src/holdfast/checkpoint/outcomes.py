@@ -1,4 +1,4 @@
-"""What may become of a trigger, besides a checkpoint that completes."""
+"""Outcomes of a trigger, besides a checkpoint that completes."""
 
 from enum import Enum
 

@@ -1,4 +1,4 @@
-"""What a job still owes at one moment: a snapshot for whoever looks for remains beside it."""
+"""The work that a job still owes at one moment: a snapshot for whoever looks for remains beside it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

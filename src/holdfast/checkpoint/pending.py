@@ -45,7 +45,7 @@ class PendingCheckpoint:
         return sorted(self.expected.keys() - self.manifests.keys())
 
     def expects(self, task_manager: int, incarnation: Incarnation) -> bool:
-        """Whether that incarnation's answer counts, and is still open."""
+        """True if that incarnation's answer counts, and is still open."""
         return self.expected.get(task_manager) == incarnation and task_manager not in self.manifests
 
     def acknowledge(self, event: Acknowledged) -> bool:
@@ -84,7 +84,7 @@ class PendingCheckpoints:
         return next((pending for pending in self if pending.sent), None)
 
     def abortable(self) -> list[PendingCheckpoint]:
-        """Those whose record was not sent."""
+        """Pending checkpoints whose record was not sent."""
         return [pending for pending in self if not pending.sent]
 
     def ready(self) -> PendingCheckpoint | None:
@@ -92,7 +92,7 @@ class PendingCheckpoints:
         return next((pending for pending in reversed(list(self)) if pending.state is PendingState.READY), None)
 
     def expired(self, now_s: float, timeout_s: float) -> list[PendingCheckpoint]:
-        """Those that took too long."""
+        """Pending checkpoints that took too long."""
         return [pending for pending in self.abortable() if now_s - pending.triggered_s >= timeout_s]
 
     def covering(self, batch: BatchNumber) -> PendingCheckpoint | None:

@@ -1,4 +1,4 @@
-"""Where a batch ends, and the output that a record holds, as events and commands carry both."""
+"""End positions of a batch, and the output that a record holds, as events and commands carry both."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ Scalar = int | float | str | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a batch ends; opaque to the rules, handed back in `StoreAndRecord`."""
+    """The positions at which a batch ends; opaque to the rules, handed back in `StoreAndRecord`."""
 
     batch_time_us: int
     offsets: Mapping[str, Mapping[str, Scalar]]

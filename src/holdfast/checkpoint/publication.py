@@ -57,7 +57,7 @@ class Publication:
         self._queues.setdefault(sink, SinkQueue(sink)).published[group.number] = group
 
     def unpublished(self) -> dict[str, list[Group]]:
-        """What the next record carries, per sink, in order."""
+        """The committables that the next record carries, per sink, in order."""
         return {queue.sink: list(queue.unpublished) for queue in self._sorted() if queue.unpublished}
 
     def publish(self, now_s: float) -> list[Publish]:
@@ -107,7 +107,7 @@ class Publication:
         return commands
 
     def discarded(self, sink: str, number: JournalNumber) -> bool:
-        """Its staged files are gone. Whether that is news."""
+        """Note that the group's staged files are gone; True if this was not known yet."""
         queue = self._queues.get(sink)
         if queue is None or queue.discarding.pop(number, None) is None:
             return False
@@ -122,7 +122,7 @@ class Publication:
             queue.discard_not_before_s[number] = now_s + RETRY_PAUSE_MAX_S
 
     def planning(self, unpublished_max: int, overfull: Collection[str] = ()) -> list[PausePlanning | ResumePlanning]:
-        """What has changed about whether batches may be planned; `overfull` sinks have too much output in memory."""
+        """Pause or resume planning, if that has changed; `overfull` sinks have too much output in memory."""
         for sink in overfull:
             self._queues.setdefault(sink, SinkQueue(sink))
         commands: list[PausePlanning | ResumePlanning] = []

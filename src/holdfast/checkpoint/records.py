@@ -43,7 +43,7 @@ class RetainedRecords:
 
     @property
     def groups_of_newest(self) -> frozenset[GroupKey]:
-        """What the record that a restart begins from names."""
+        """The names in the record that a restart begins from."""
         newest = self.newest
         return frozenset() if newest is None else self._records[newest].groups
 
@@ -88,7 +88,7 @@ class RetainedRecords:
         return numbers
 
     def expired(self, number: JournalNumber) -> bool:
-        """It is gone. Whether that is news."""
+        """Remove an expired record; True if it was pending."""
         record = self._records.get(number)
         if record is None or not record.expiring:
             return False
@@ -96,7 +96,7 @@ class RetainedRecords:
         return True
 
     def expire_failed(self, numbers: Collection[JournalNumber], now_s: float) -> None:
-        """They may still be there; tried again after a pause."""
+        """Keep records that may still be there: they are expired again after a pause."""
         for number in sorted(numbers):
             record = self._records.get(number)
             if record is not None and record.expiring:

@@ -1,4 +1,4 @@
-"""Who needs which stored object, and which ones may be deleted.
+"""Holders of each stored object, and the objects that may be deleted.
 
     unknown ──hold──► held, not owned ──acknowledge──► owned ──last holder lets go──► deletable
                             │                            ▲                               │ take
@@ -23,7 +23,7 @@ from holdfast.checkpoint.lineage import Lineage
 from holdfast.ids import CheckpointId, Incarnation, JournalNumber
 
 RETRY_PAUSE_S = 5.0
-"""What could not be deleted is tried again after this time."""
+"""Seconds after which a failed deletion is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,10 @@ class ObjectRegistry:
         """The names in `_paused` that are still to be deleted."""
         self._deleting: set[str] = set()
         self._log_order: dict[LogHolder, tuple[int, int]] = {}
-        """Of the acknowledgement that said last what a log holds: its sequence number, and its checkpoint."""
+        """The acknowledgement that said last which objects a log holds: its sequence number, and its checkpoint."""
 
     def acknowledge(self, names: Iterable[str]) -> None:
-        """From now on these are deleted here and nowhere else, at once if nobody holds them."""
+        """Own these names: they are deleted here and nowhere else, at once if nobody holds them."""
         new = set(names) - self._owned
         self._owned |= new
         for name in sorted(new):
@@ -112,14 +112,14 @@ class ObjectRegistry:
             del self._paused_until_s[name]
 
     def hand_over(self, holder: Holder, to: Holder) -> None:
-        """What `holder` needed, `to`, another one, needs instead, beside what it holds already."""
+        """Pass the names that `holder` needed on to the holder `to`, beside the names that `to` holds already."""
         before, handed = self._names.get(to, set()), self._names.pop(holder, set())
         self._names[to] = before | handed
         self._pins[to] = self._pins.get(to, []) + self._pins.pop(holder, [])
         self._drop(before & handed)
 
     def update_log(self, log: LogHolder, order: tuple[int, int], names: Set[str]) -> None:
-        """What a living log holds, as of an acknowledgement; these come in any order, and the latest one counts."""
+        """Note the names in a living log, as of an acknowledgement; these come in any order, and the latest counts."""
         if order > self._log_order.get(log, (-1, -1)):
             self._log_order[log] = order
             before = self._pins.pop(log, [])
@@ -161,21 +161,21 @@ class ObjectRegistry:
         return names
 
     def deleted(self, names: Iterable[str]) -> None:
-        """These are gone."""
+        """Forget names whose objects are gone."""
         for name in names:
             if name in self._deleting:
                 self._deleting.discard(name)
                 self._owned.discard(name)
 
     def delete_failed(self, names: Iterable[str], now_s: float) -> None:
-        """These may still be there; they stay queued."""
+        """Keep names whose objects may still be there; they stay queued."""
         for name in sorted(self._deleting.intersection(names)):
             self._deleting.discard(name)
             self._paused_until_s[name] = now_s + RETRY_PAUSE_S
             self._paused.append((now_s + RETRY_PAUSE_S, name))
 
     def names(self, holder: Holder) -> frozenset[str]:
-        """What `holder` holds."""
+        """The names that `holder` holds."""
         versions = [self._lineages[log].at(version) for log, version in self._pins.get(holder, ())]
         return frozenset(self._names.get(holder, set()).union(*versions))
 
@@ -184,7 +184,7 @@ class ObjectRegistry:
         return list(self._names.keys() | self._pins.keys())
 
     def being_deleted(self, names: Iterable[str]) -> list[str]:
-        """Those of `names` whose deletion was ordered: nothing may refer to them any more."""
+        """The members of `names` whose deletion was ordered: nothing may refer to them any more."""
         return sorted(self._deleting.intersection(names))
 
     def __len__(self) -> int:

@@ -110,13 +110,13 @@ def cron(expression: str, timezone: str = "UTC") -> Cron:
 
 
 class TriggerSchedule:
-    """What is due by a trigger, and what of it was served."""
+    """The demand of a trigger, and the part of it that was served."""
 
     def __init__(self) -> None:
         self._served_s = 0.0
 
     def due_s(self, trigger: CheckpointTrigger, now_s: float, *, at_commit: bool) -> float | None:
-        """What is to be served now; None: nothing. `at_commit`: a batch was committed just now."""
+        """The demand to serve now; None if there is none. `at_commit`: a batch was committed just now."""
         if 0.0 < self._served_s - now_s <= EARLY_S_MAX:
             return None  # it was served early; the clock was not set back
         due_s = trigger.next_due(now_s, self._served_s)

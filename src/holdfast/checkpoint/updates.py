@@ -72,6 +72,6 @@ def _fixed(config: CheckpointConfig) -> dict[str, object]:
 
 
 def _shown(value: object) -> str:
-    """Without an address in memory, which differs from start to start: a trigger of a user's own by its type."""
+    """Word a trigger without its address in memory, which differs from start to start: a user's own by its type."""
     is_own = not isinstance(value, int | float | str | None) and not is_dataclass(value)
     return type(value).__qualname__ if is_own else repr(value)

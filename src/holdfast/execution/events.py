@@ -63,7 +63,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class ProcessesWanted:
-    """From now on there are to be so many processes of that role; those past the count are not started again."""
+    """The number of processes of that role from now on; processes past the count are not started again."""
 
     role: Role
     count: int
@@ -126,7 +126,7 @@ class Deployed:
 
 @dataclass(frozen=True, slots=True)
 class DeployFailed:
-    """At least one TaskManager could not be deployed."""
+    """The failure to deploy at least one TaskManager."""
 
     run: RunNumber
     error: Exception
@@ -201,7 +201,7 @@ class Undone:
 
 @dataclass(frozen=True, slots=True)
 class UndoFailed:
-    """At least one TaskManager did not answer."""
+    """The lack of an answer from at least one TaskManager."""
 
     run: RunNumber
     error: Exception
@@ -214,7 +214,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class SinksLag:
-    """These sinks, and no others, have so many groups to publish that no further batch is to be planned."""
+    """The sinks, all of them, that have so many groups to publish that no further batch is to be planned."""
 
     sinks: frozenset[str]
 

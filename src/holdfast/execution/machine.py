@@ -357,7 +357,7 @@ class Machine:
         self._restart_after(f"a commit was not answered: {event.error}", event.error)
 
     def _restart_after(self, cause: str, error: Exception) -> None:
-        """What the TaskManagers hold is no longer known: only a restart helps."""
+        """Mark the content of the TaskManagers as unknown: only a restart helps."""
         reaction = reactions.to_batch(error)
         if self.phase in (Phase.ENDING, Phase.DRAINING):
             self._go_on(self._restart)
@@ -375,7 +375,7 @@ class Machine:
         self._give_up(event.reason, event.is_outage)
 
     def _give_up(self, cause: str, is_outage: bool = False) -> None:
-        """What is deployed is no longer good: restart, once the work in flight has ended."""
+        """Mark the deployment as no longer good: restart, once the work in flight has ended."""
         if self.phase in (Phase.GATHERING, Phase.CHOOSING, Phase.DRAINING):
             self._cause = self._cause or cause
         elif self.phase is Phase.WAITING:
@@ -477,7 +477,7 @@ class Machine:
         self._commands.append(command)
 
     def _is_over(self, work: Work, run: RunNumber | None = None, batch: BatchNumber | None = None) -> bool:
-        """Whether an event ends the work in flight; from here on none is."""
+        """True if an event ends the work in flight; afterwards none is in flight."""
         if self._work is not work or run not in (None, self._run) or batch not in (None, self._batch):
             return False
         self._work = None

@@ -28,7 +28,7 @@ class Process:
     start_s: float = 0.0
     started_s: float = 0.0
     is_late: bool = False
-    """Whether the log already says that it takes long to start."""
+    """True once the log says that the process takes long to start."""
     streak: int = 0
     """Losses since a checkpoint completed while it served."""
     lost_s: deque[float] = field(default_factory=deque)
@@ -55,7 +55,7 @@ class ProcessTable:
         return iter(self._processes.values())
 
     def want(self, role: Role, count: int, now_s: float) -> None:
-        """From now on there are to be so many of that role. Those past the count are not started again."""
+        """Set the number of processes of a role. Processes past the count are not started again."""
         self._wanted[role] = count
         for number in range(count):
             self._processes.setdefault((role, number), Process(role, number, start_s=now_s))
@@ -69,7 +69,7 @@ class ProcessTable:
         return each.number < self._wanted[each.role]
 
     def start_due(self, now_s: float) -> list[Process]:
-        """Those whose wait is over: they are starting from now on, under a new incarnation."""
+        """Return the processes whose wait is over: they start now, under a new incarnation."""
         due = [each for each in self if each.incarnation is None and self._is_wanted(each) and each.start_s <= now_s]
         for each in due:
             self._last_incarnation += 1

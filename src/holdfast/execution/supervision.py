@@ -40,7 +40,7 @@ class Supervision:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every TaskManager serves."""
+        """True if every TaskManager serves."""
         return not self._processes.missing()
 
     def proved(self) -> None:

@@ -1,4 +1,4 @@
-"""Who works off which units of a level, where senders stay: pure rules, `Units.handle(event) -> list[Command]`.
+"""Assignment of a level's units to senders that stay: pure rules, `Units.handle(event) -> list[Command]`.
 
     unit:    waiting ──Give──► given to one sender under one attempt ──UnitReported──► counted
                 ▲                          │
@@ -190,9 +190,9 @@ Command = Give | CancelOrder | AcceptOutcome | RunInSpark | LevelDone | LevelFai
 @dataclass(slots=True)
 class _Sender:
     attempt: int = 0
-    """That of its last order."""
+    """The attempt of the sender's last order."""
     units: deque[int] = field(default_factory=deque)
-    """Of its order, what it has not reported."""
+    """Units of the order that the sender has not reported."""
     left_s: float | None = None
     """Since when its order is not wanted any more; None: it is wanted, or there is none."""
 

@@ -16,7 +16,7 @@ from holdfast.taskmanager.remote import CallBody, serving
 from holdfast.taskmanager.security import server_options
 
 Handler = Callable[[bytes], Any]
-"""From the arguments' bytes to the answer."""
+"""Answer a call, given the bytes of its arguments."""
 
 
 class Streamed:

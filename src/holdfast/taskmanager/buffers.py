@@ -111,7 +111,7 @@ class RowBuffer:
         self._area.spilled(size)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """What was kept, in order. Appending ends with the first call."""
+        """Return the batches that were kept, in order. Appending ends with the first call."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -46,7 +46,7 @@ class LocalCheckpoint:
 
 
 class Answers:
-    """What acknowledgements share over all deployments of an incarnation: their order, and their end."""
+    """The order and the end of acknowledgements, shared by all deployments of an incarnation."""
 
     def __init__(self) -> None:
         self.ended = threading.Event()
@@ -95,7 +95,7 @@ class CheckpointWork:
         self._submit(self._decline, checkpoint_id, error)
 
     def close(self) -> None:
-        """What the next deployment holds comes after all that this one says. Ends its threads once all is answered."""
+        """Order the next deployment's answers after all of this deployment. End its threads once all is answered."""
         with self._held_lock:
             if self._closing_sequence is None:
                 self._closing_sequence = self._answers.next_sequence()
@@ -164,13 +164,13 @@ class CheckpointWork:
         return name
 
     def _held(self, cut: LocalCheckpoint) -> tuple[int, list[str]]:
-        """What the live logs hold, with a number that orders it: a higher one was looked at later."""
+        """The content of the live logs, with a number that orders it: a higher number was read later."""
         with self._held_lock:
             late = self._closing_sequence
             return (self._answers.next_sequence() if late is None else late), cut.held()
 
     def _sizes(self, tables: list[TableHandle]) -> dict[str, tuple[int, int]]:
-        """By subtask: the bytes that no checkpoint before referred to, and all bytes."""
+        """Bytes by subtask: those that no checkpoint before referred to, and all."""
         seen, found = set[tuple[str, int]](), dict[str, tuple[int, int]]()
         for table in tables:
             pieces = {(each.object, each.offset): each.length for each in table.ranges()}

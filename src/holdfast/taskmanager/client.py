@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class ProcessClient:
-    """What can be asked of any process that stays: to end. Safe for use from several threads."""
+    """The call that any process that stays answers: to end. Safe for use from several threads."""
 
     def __init__(self, process: ProcessId, address: str, secret: str, call_timeout_s: float | None = None) -> None:
         self.peer = process

@@ -1,4 +1,4 @@
-"""What a deployment makes: the subtasks with their restored tables, and everything that serves them.
+"""The result of a deployment: subtasks with their restored tables, and everything that serves them.
 
 Built whole or not at all; `Hosted.close` lets go of it. Restores run side by side, and an object is fetched
 once for all subtasks. The program comes from the authenticated JobMaster: the only bytes unpickled here.
@@ -47,7 +47,7 @@ PROGRESS_S = 5.0
 
 @dataclass(frozen=True)
 class Recovery:
-    """What the last deployment read, and how long it took until everything was restored."""
+    """The amount that the last deployment read, and the time until everything was restored."""
 
     fetched: Fetched = field(default_factory=Fetched)
     duration_s: float = 0.0
@@ -80,7 +80,7 @@ class Hosted:
     recovery: Recovery = field(default_factory=Recovery)
 
     def of_level(self, level: int) -> list[Subtask]:
-        """Those whose operators process at `level`."""
+        """Return the subtasks whose operators process at `level`."""
         levels = self.program.operator_levels
         return [each for each in self.subtasks.values() if levels[each.name] == level]
 
@@ -154,7 +154,7 @@ class Hosted:
             self.copies.keep_only(self.uploader.in_use().union(self.held()), known)
 
     def metrics(self) -> dict[str, float]:
-        """Of the last recovery, and of what is kept for the next one."""
+        """Metrics of the last recovery, and of the copies kept for the next recovery."""
         copies = {} if self.copies is None else {"localCopiesBytes": float(self.copies.size_bytes)}
         return self.recovery.metrics() | copies
 
@@ -216,13 +216,13 @@ def host(
 
 
 def _layout(deployment: Deployment) -> Deployment:
-    """What of a deployment stays the same over those of one start of a job."""
+    """The part of a deployment that stays the same during one start of a job."""
     subtasks = [msgspec.structs.replace(each, restore=[]) for each in deployment.subtasks]
     return msgspec.structs.replace(deployment, run=0, first_batch=0, base=None, subtasks=subtasks)
 
 
 def _ranges(deployment: Deployment) -> Iterator[Range]:
-    """What all subtasks read; they do it side by side."""
+    """The downloads of all subtasks, which read side by side."""
     of_each = [ranges_of(each.restore, each.key_group_start, each.key_group_stop) for each in deployment.subtasks]
     return (each for some in itertools.zip_longest(*of_each) for each in some if each is not None)
 
@@ -252,7 +252,7 @@ def _uploader(
 
 
 def _cannot_restore(subtask: SubtaskDeployment, table: str, deployment: Deployment, error: Exception) -> str:
-    """Who needs an object that is damaged or missing, and what can be done."""
+    """Word the error for a damaged or missing object: who needs it, and how to go on."""
     base = deployment.base
     checkpoint = "the checkpoint" if base is None else f"checkpoint {base.checkpoint_id} (batch {base.batch})"
     return (

@@ -1,4 +1,4 @@
-"""What sender attempts sent to a TaskManager, each attempt kept apart until the JobMaster says which ones count.
+"""Rows that senders sent to a TaskManager, kept apart by attempt until the JobMaster says which attempts count.
 
 Spark may run a task twice, retry it, or leave one over from a cancelled run: each has an attempt name of its
 own. `take` hands out exactly the named attempts, in the order named, after their totals were compared with
@@ -20,7 +20,7 @@ from holdfast.taskmanager.buffers import RowBuffer, SpillArea
 from holdfast.taskmanager.digest import Section, fold, of_sections
 
 Taken = dict[tuple[str, int], list[tuple[int, pa.RecordBatch]]]
-"""For each operator and subtask: (input number, rows), in order."""
+"""The (input number, rows) of each operator and subtask, in order."""
 
 
 SECTIONS_SHOWN_MAX = 8
@@ -44,7 +44,7 @@ class _Received:
 
 @dataclass
 class Attempt:
-    """What one attempt at a unit has sent here so far. Its streams may arrive side by side."""
+    """Rows that one attempt at a unit has sent here so far. Its streams may arrive side by side."""
 
     tag: ExchangeTag
     area: SpillArea
@@ -80,7 +80,7 @@ class Inputs:
         self._lock = threading.Lock()
 
     def attempt(self, tag: ExchangeTag) -> Attempt:
-        """Where a stream with this tag belongs; the same for all streams of one attempt."""
+        """The place of a stream with this tag; the same for all streams of one attempt."""
         key = _AttemptKey(tag.run, tag.batch, tag.unit, tag.attempt)
         with self._lock:
             found = self._attempts.get(key)

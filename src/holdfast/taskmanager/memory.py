@@ -17,7 +17,7 @@ from holdfast.taskmanager.subtask import Subtask
 
 
 def check_state(settings: TaskManagerSettings, subtasks: Sequence[Subtask]) -> None:
-    """With a batch in flight. Raises `StateTooLarge`."""
+    """Check the memory that the state takes while a batch is in flight. Raises `StateTooLarge`."""
     tables = sum(each.memory_bytes for each in subtasks)
     undo = sum(each.undo_in_flight_bytes for each in subtasks)
     allowed = settings.state_memory_bytes_max

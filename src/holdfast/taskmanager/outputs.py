@@ -1,4 +1,4 @@
-"""What the subtasks of a TaskManager put out, kept per batch, operator and subtask until the JobMaster lets go of it.
+"""Output of a TaskManager's subtasks, kept per batch, operator and subtask until the JobMaster lets go of it.
 
 May be read any number of times (a pull task may be retried). Asking for what is gone, or was never made, is an
 error and never an empty answer.

@@ -42,7 +42,7 @@ cycles at that moment: so it is not left out for good."""
 
 
 def keep_freed_memory() -> None:
-    """From now on, and for the whole process. To be called before many threads are started."""
+    """Keep freed memory in the process from now on. To be called before many threads are started."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         # Arenas but the first consist of pieces of 64 MB, each given back as soon as it is empty.

@@ -61,7 +61,7 @@ def new_secret() -> str:
 
 @functools.lru_cache(maxsize=8)
 def credentials(secret: str) -> Credentials:
-    """What a process shows, and what it asks of others; made once in each process."""
+    """The certificate that a process shows, and the authority it asks of others; made once in each process."""
     if len(secret) < SECRET_CHARACTERS_MIN:
         raise ValueError(f"a job's secret has at least {SECRET_CHARACTERS_MIN} characters; make it with new_secret()")
     seed = HKDF(hashes.SHA256(), SEED_BYTES, salt=None, info=b"holdfast authority").derive(secret.encode())
@@ -95,7 +95,7 @@ def _named(name: str) -> x509.Name:
 
 
 def server_options(secret: str) -> dict[str, Any]:
-    """For `FlightServerBase`: whoever connects must show a certificate of the job's authority."""
+    """Arguments for `FlightServerBase`: whoever connects must show a certificate of the job's authority."""
     own = credentials(secret)
     return {
         "tls_certificates": [(own.certificate, own.key)],

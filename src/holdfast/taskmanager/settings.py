@@ -1,4 +1,4 @@
-"""What a process that stays is told when it starts: values only, sent with the Spark task that runs it."""
+"""Settings that a process that stays is given when it starts: values only, sent with the Spark task that runs it."""
 
 import msgspec
 
@@ -44,14 +44,14 @@ class TaskManagerSettings(ProcessSettings, frozen=True):
     memory_bytes: int = 1024 * MEBIBYTE
     """Tables and exchange buffers together."""
     local_copies_bytes_max: int = 0
-    """Of what is stored, copies up to that size are kept below `local_dir` for recovery; 0: none."""
+    """Bound on the copies of stored objects that are kept below `local_dir` for recovery; 0 keeps none."""
 
     @property
     def exchange_memory_bytes_max(self) -> int:
-        """What input and output may take before they go to local files."""
+        """Bytes that input and output may take in memory before they go to local files."""
         return self.memory_bytes // EXCHANGE_SHARE
 
     @property
     def state_memory_bytes_max(self) -> int:
-        """What all state tables may take together."""
+        """Bytes that all state tables may take together."""
         return self.memory_bytes - self.exchange_memory_bytes_max

@@ -44,12 +44,12 @@ class Subtask:
 
     @property
     def memory_bytes(self) -> int:
-        """What its tables take, and what its operator holds beside them; without undo."""
+        """Memory that the tables take, and that the operator takes beside them; without undo."""
         return sum(table.memory_bytes for table in self.tables) + self._operator.memory_bytes
 
     @property
     def undo_in_flight_bytes(self) -> int:
-        """What undo of the batch in flight takes."""
+        """Memory that undo of the batch in flight takes."""
         return sum(table.undo_in_flight_bytes for table in self.tables)
 
     @property
@@ -63,7 +63,7 @@ class Subtask:
         return sum(len(table) for table in self._operator.tables.values())
 
     def metrics(self) -> dict[str, float]:
-        """Its own gauges and counters, by name."""
+        """The operator's own gauges and counters, by name."""
         ratio = self.cache_hit_ratio
         sizes: dict[str, float] = {}
         for state in self._states.values():

@@ -295,7 +295,7 @@ class TaskManager:
     # Inside.
 
     def _rewound(self, deployment: Deployment) -> bool:
-        """Whether what is hosted could go back in memory to the base of a deployment, and is that deployment now."""
+        """True if the hosted tables went back, in memory, to the base of a deployment, and are that deployment now."""
         hosted = self._hosted
         to_batch = None if hosted is None else hosted.rewinds_to(deployment, self._committed)
         if hosted is None or to_batch is None:
