@@ -76,7 +76,7 @@ class Demand:
 
     @property
     def asked_by(self) -> str:
-        """What a cut for the requests is named after in the history."""
+        """The name in the history of a cut for the requests."""
         return BY_SAVEPOINT if self._savepoints.intersection(self.requests) else BY_REQUEST
 
     def take_requests(self) -> list[str]:
