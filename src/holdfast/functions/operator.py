@@ -26,7 +26,7 @@ class TableSchema(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchContext:
-    """What the plan fixes for a batch."""
+    """The facts about a batch that its plan fixes."""
 
     batch: int
     batch_time_us: int
@@ -39,7 +39,7 @@ class BatchContext:
 
 @dataclass(frozen=True)
 class Timers:
-    """What a batch left for an operator to do by time: when next, by event time and by processing time.
+    """The work that a batch left for an operator by time: when next, by event time and by processing time.
 
     `fired`: how many timers did; `expired`: how many expired values were removed.
     """
@@ -83,7 +83,7 @@ class Operator(ABC):
 
     @property
     def memory_bytes(self) -> int:
-        """What it holds between batches beside its tables."""
+        """Bytes that the operator holds between batches beside its tables."""
         return 0
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class OperatorSpec(ABC):
 
     @property
     def is_timed(self) -> bool:
-        """Whether it may have something to do without rows: timers to fire, expired state to remove."""
+        """True if the operator may have work without rows: timers to fire, expired state to remove."""
         return False
 
     def combiner(self, combine: bool, closed_us: int | None) -> Combiner | None:

@@ -1,4 +1,4 @@
-"""What operators share: named tuples, where a row stands, how errors and bad rows are worded."""
+"""Helpers of operators: named tuples, the place of a row, how errors and bad rows are worded."""
 
 import json
 from collections import namedtuple
@@ -33,7 +33,7 @@ def named_tuples(name: str, fields: Sequence[str]) -> Callable[[Iterable[Any]], 
 
 
 def raised(operator: str, key: Mapping[str, Any] | None, where: str, error: Exception, method: str = "process") -> str:
-    """What happened when a function was called, in one line."""
+    """Describe on one line the failure of a call."""
     of_key = "" if key is None else f", key {dict(key)!r}"
     return f"operator {operator!r}{of_key}, {where}: {method}() raised {in_user_code(error)}"
 
@@ -50,7 +50,7 @@ def bad_row(operator: str, where: str, reason: str, values: Mapping[str, Any]) -
 
 
 def ranks(groups: IntArray, count: int) -> IntArray:
-    """For each entry, how many entries before it are of the same group."""
+    """Count for each entry how many entries before it are of the same group."""
     order = np.argsort(groups, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(groups, minlength=count))[:-1]])
     out = np.empty(len(groups), np.int64)

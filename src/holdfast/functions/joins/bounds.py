@@ -34,7 +34,7 @@ class Bounds(ABC):
     """How rows meet in time. `side` is `LEFT` or `RIGHT`."""
 
     by_event_time = True
-    """Whether rows leave by the watermark; else by the time of the batches."""
+    """True if rows leave by the watermark; otherwise they leave by the time of the batches."""
 
     @abstractmethod
     def columns(self, side: int) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ class Bounds(ABC):
         return None
 
     def delay_us(self) -> int:
-        """By how much the times of the output may be behind the watermark."""
+        """Bound on how far the times of the output may be behind the watermark."""
         return 0
 
     def until_us(self, context: BatchContext) -> int | None:
@@ -153,7 +153,7 @@ class SameWindow(Bounds):
 
     @property
     def behind_us(self) -> int:
-        """For so much longer than its end a window stays open."""
+        """The time for which a window stays open after its end."""
         return max(window.behind_us for window in self.windows)
 
     def leaves(self, side: int, times: Times) -> Integers:

@@ -92,15 +92,15 @@ class JoinSpec(OperatorSpec):
 
     @property
     def gives_pairs(self) -> bool:
-        """Whether rows that meet are put out together."""
+        """True if rows that meet are put out together."""
         return self.how not in ("semi", "anti")
 
     def keeps_alone(self, side: int) -> bool:
-        """Whether rows of that side that met no other are put out when they leave."""
+        """True if rows of that side that met no other are put out when they leave."""
         return self.how in (("left", "outer", "anti") if side == LEFT else ("right", "outer"))
 
     def may_lack(self, side: int) -> bool:
-        """Whether rows of the output may be without that side."""
+        """True if rows of the output may be without that side."""
         return self.gives_pairs and self.keeps_alone(RIGHT if side == LEFT else LEFT)
 
     # The output.
@@ -135,7 +135,7 @@ class JoinSpec(OperatorSpec):
 
     @property
     def shows_bounds(self) -> bool:
-        """Whether the window's bounds follow the columns of the sides, which do not have them yet."""
+        """True if the window's bounds follow the columns of the sides, which do not have them yet."""
         windows = [side.window for side in self.sides]
         return self.windowed and not any(isinstance(window, GivenWindow) for window in windows)
 
@@ -164,7 +164,7 @@ class JoinSpec(OperatorSpec):
 
     @property
     def windowed(self) -> bool:
-        """Whether a window is part of the keys."""
+        """True if a window is part of the keys."""
         return isinstance(self.bounds, SameWindow)
 
     @property

@@ -1,4 +1,4 @@
-"""What a user says of a join, checked, and made into a `JoinSpec` once the inputs are known."""
+"""A user's declaration of a join, checked, and made into a `JoinSpec` once the inputs are known."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +43,7 @@ class JoinSettings:
 
     @property
     def timed(self) -> bool:
-        """Whether rows meet by event time, so that each needs one."""
+        """True if rows meet by event time, so that each row needs an event time."""
         return self.within is not None or self.between is not None
 
     @property

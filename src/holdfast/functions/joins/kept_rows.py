@@ -78,11 +78,11 @@ class KeptRows:
         return {name: self.table.column(name).values[slots] for name in self._columns}
 
     def set_matched(self, slots: Slots) -> None:
-        """These rows have met others."""
+        """Mark these rows as having met others."""
         self.table.column(MATCHED).scatter(slots, np.ones(len(slots), np.bool_), np.ones(len(slots), np.bool_))
 
     def unmatched(self, slots: Slots) -> Slots:
-        """Those of the rows that never met another."""
+        """Return the rows that never met another row."""
         chosen: Slots = slots[~self.table.column(MATCHED).values[slots]]
         return chosen
 
@@ -151,7 +151,7 @@ class KeptRows:
         self._renumber(heads[(left > 0) & (gaps > np.maximum(left, GAPS_MAX))])
 
     def _let_go(self, heads: Slots) -> None:
-        """These keys have no rows of this side any more."""
+        """Clear the entries of keys that have no rows of this side any more."""
         nothing, valid = np.zeros(len(heads), np.int64), np.ones(len(heads), np.bool_)
         for name in self._head_names:
             self._heads.column(name).scatter(heads, nothing, valid)

@@ -1,4 +1,4 @@
-"""Which rows of two sides meet, within groups of the same key: points inside of intervals."""
+"""Meetings of rows of two sides within groups of the same key: points inside of intervals."""
 
 from typing import NamedTuple
 

@@ -32,7 +32,7 @@ class BatchClock:
 
 
 def expired_rows(times: IntArray, known: BoolArray, expiry: Expiry, now_us: int) -> BoolArray:
-    """Which have expired, by their times and which of these are not null."""
+    """Return the mask of expired rows, given their times and the mask of times that are not null."""
     expired: BoolArray = known & (times <= now_us - expiry.ttl_us)
     return expired
 

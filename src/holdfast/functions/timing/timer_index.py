@@ -32,7 +32,7 @@ class TimerRuns:
         return sum(run.nbytes for run in self._runs)
 
     def add(self, timers: pa.RecordBatch) -> None:
-        """In any order; rows of `schema`."""
+        """Add timers, as rows of `schema`, in any order."""
         if not timers.num_rows:
             return
         self._runs.append(_in_order(timers))

@@ -84,7 +84,7 @@ class TimerService:
 
 
 class NoTimers(TimerService):
-    """Of functions without `on_timer`."""
+    """The timers of functions without `on_timer`."""
 
     def __init__(self) -> None:
         super().__init__(self._refuse)
@@ -102,12 +102,12 @@ Timer = tuple[int, int, int]
 
 @dataclass
 class _Batch:
-    """What the index does not know yet of the batch in flight."""
+    """Changes of the batch in flight that the index does not know yet."""
 
     commits: int | None
-    """Those of the table when it began."""
+    """The commits of the table when the batch began."""
     until: dict[int, int] = field(default_factory=dict)
-    """By kind, up to which time timers have fired."""
+    """The time up to which timers have fired, by kind."""
     added: list[pa.RecordBatch] = field(default_factory=list)
 
 
@@ -156,7 +156,7 @@ class TimerTable:
         self._batch = _Batch(commits)
 
     def save(self) -> int:
-        """What `put_back` takes to undo all that happens from now on."""
+        """Return the value that `put_back` takes to undo all that happens from now on."""
         return len(self._undo)
 
     def put_back(self, saved: int) -> None:
@@ -233,7 +233,7 @@ class TimerTable:
         self._changes[timer] = wanted
 
     def _stored_due(self, kind: int, until_us: int, own_slots: Callable[[pa.RecordBatch], Slots]) -> dict[Timer, None]:
-        """Those that are in the table, in order of time, then key."""
+        """Return the timers in the table, in order of time, then key."""
         assert self._batch is not None, "begun"
         self._batch.until[kind] = until_us
         due = self._index[kind].due(until_us)
@@ -268,7 +268,7 @@ class TimerTable:
             runs.add(_of_kind(rows, kind, runs.schema))
 
     def _apply(self, batch: _Batch) -> None:
-        """That batch was committed."""
+        """Move the timers of a committed batch into the index."""
         for kind, until_us in batch.until.items():
             self._index[kind].drop(until_us)
         for rows in batch.added:

@@ -49,7 +49,7 @@ class Window:
 
     @property
     def tumbles(self) -> bool:
-        """Whether windows do not overlap, so that each pane is a window."""
+        """True if windows do not overlap, so that each pane is a window."""
         return self.size_us == self.slide_us
 
     def panes_of(self, rows: pa.RecordBatch) -> Integers:
@@ -68,7 +68,7 @@ class Window:
         return last_start_us + self.slide_us
 
     def ends_between(self, after_us: int | None, until_us: int) -> bool:
-        """Whether some window ends after the one time, and not after the other."""
+        """True if some window ends after the one time, and not after the other."""
         last_end_us = (until_us - self.size_us - self.start_us) // self.slide_us * self.slide_us
         return after_us is None or last_end_us + self.start_us + self.size_us > after_us
 
@@ -192,7 +192,7 @@ def bounds_type(kind: pa.DataType) -> pa.DataType:
 
 
 def has_time(rows: pa.RecordBatch, column: str) -> pa.Array:
-    """Which rows have a time."""
+    """Return the mask of the rows that have a time."""
     return pc.is_valid(rows.column(column))
 
 

@@ -49,7 +49,7 @@ def _first_start(pane: Any, pane_us: Any, size: Any, slide: Any, start: Any, aft
 def count_windows(
     panes: Any, pane_us: Any, size: Any, slide: Any, start: Any, after: Any, until: Any, counts: Any
 ) -> None:
-    """For each pane the number of its windows that end after `after` and not after `until`."""
+    """Count for each pane the number of its windows that end after `after` and not after `until`."""
     for i in range(panes.shape[0]):
         first = _first_start(panes[i], pane_us, size, slide, start, after)
         last = min(panes[i], until - size)

@@ -11,7 +11,7 @@ from holdfast.functions.running import RESERVED_PREFIX, bad_row, where_of
 from holdfast.functions.timing.timers import to_datetime
 
 WhichAreLate = Callable[[pa.RecordBatch], BoolArray | None]
-"""Which of these rows are late; None: none is."""
+"""Function from rows to the mask of late rows; None if no row is late."""
 
 
 class LateRows:

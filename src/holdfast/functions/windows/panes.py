@@ -1,4 +1,4 @@
-"""What operators of panes have in common: which rows are late, which panes are due, which windows they are in."""
+"""Rules that operators of panes share: which rows are late, which panes are due, which windows they are in."""
 
 import numpy as np
 import pyarrow as pa
@@ -80,7 +80,7 @@ class PaneOperator(Operator):
         return panes
 
     def _windows_of(self, panes: Integers, after_us: int | None, until_us: int) -> tuple[Integers, Integers]:
-        """As `windows_of`."""
+        """The windows, as from `windows_of`."""
         return windows_of(self._window, panes, after_us, until_us)
 
     def _with_bounds(self, keys: pa.RecordBatch) -> list[pa.Array]:

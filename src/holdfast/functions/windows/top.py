@@ -34,7 +34,7 @@ CANDIDATES_MAX = 64
 
 
 def check_top(n: int, by: str) -> None:
-    """What can be known before the schema is: raises `SettingsError`."""
+    """Check all that needs no schema; raises `SettingsError`."""
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise SettingsError(f"top({n!r}): allowed is a whole number of rows from 1")
     if not isinstance(by, str) or not by:

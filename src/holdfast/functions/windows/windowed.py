@@ -1,4 +1,4 @@
-"""What operators behind a windowed key have in common, as declared: keys, bounds, lateness, when they close."""
+"""Declarations that operators behind a windowed key share: keys, bounds, lateness, when they close."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -86,7 +86,7 @@ class WindowedSpec(OperatorSpec):
 
     @property
     def lateness_us(self) -> int:
-        """For how much longer than its end a window stays open."""
+        """The time for which a window stays open after its end."""
         return self.windowing.lateness_us + self.window.behind_us
 
     @property
