@@ -317,7 +317,7 @@ class BoundAggregate:
 
 
 def check_aggregates(aggregates: Mapping[str, Aggregate], emit: str) -> None:
-    """What can be known before the schema is: raises `SettingsError`."""
+    """Check all that needs no schema; raises `SettingsError`."""
     if emit not in ("changes", "every"):
         raise SettingsError(f"emit is {emit!r}; allowed are 'changes' and 'every'")
     if not aggregates:

@@ -100,7 +100,7 @@ class By(Accumulator):
 
 
 def _above(a: Any, b: Any) -> bool:
-    """Whether a value is above another; NaN is above everything else."""
+    """True where a value is above another; NaN is above everything else."""
     return bool(a > b or (a != a and b == b))
 
 

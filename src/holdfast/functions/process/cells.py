@@ -74,7 +74,7 @@ class Cells:
         return some
 
     def save(self, slots: list[int]) -> Any:
-        """What `put_back` takes to undo all that happens to these slots, which may repeat, from now on."""
+        """Return the value with which `put_back` undoes all later changes to these slots, which may repeat."""
         times = self._times
         return list(map(self.kept.__getitem__, slots)), list(map(times.__getitem__, slots)) if times else []
 

@@ -158,7 +158,7 @@ class Context:
 
 
 def check_function(function: Any) -> None:
-    """What can be known without a schema; raises `SettingsError`."""
+    """Check all that needs no schema; raises `SettingsError`."""
     if not isinstance(function, ProcessFunction | BatchFunction):
         hint = "; give an instance, not the class" if isinstance(function, type) else ""
         raise SettingsError(

@@ -132,7 +132,7 @@ def _wrong_columns(item: Mapping[Any, Any], names: list[str]) -> str:
 
 
 def fit_batches(produced: Any, schema: pa.Schema) -> list[pa.RecordBatch]:
-    """What a `BatchFunction` returned, as non-empty batches of exactly `schema`. Raises `OutputMismatch`."""
+    """Convert the result of a `BatchFunction` to non-empty batches of exactly `schema`. Raises `OutputMismatch`."""
     if produced is None:
         return []
     if isinstance(produced, pa.RecordBatch | pa.Table):

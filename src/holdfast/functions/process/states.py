@@ -324,7 +324,7 @@ class MapState(State):
         self._not_running()
 
     def contains(self, map_key: Any, groups: Any = None) -> Any:
-        """Whether there is an entry."""
+        """True if there is an entry."""
         self._not_running()
 
     def put(self, map_key: Any, value: Any, groups: Any = None) -> None:
@@ -355,7 +355,7 @@ class MapState(State):
         self._not_running()
 
     def is_empty(self) -> Any:
-        """Whether the key has no entry. `ProcessFunction` only."""
+        """True if the key has no entry. `ProcessFunction` only."""
         self._not_running()
 
     def clear(self) -> None:

@@ -32,7 +32,7 @@ ROUNDS = 4
 ROWS_LEAST = 1024
 """Fewer are not looked at, unless they are all: a look costs something by itself."""
 ROWS_MAX = 65_536
-"""In one batch and table."""
+"""Bound on the rows that are looked at in one batch and table."""
 IDLE_US_LEAST = 1_000_000
 """Between two batches that are started for removal alone."""
 

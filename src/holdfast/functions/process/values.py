@@ -1,4 +1,4 @@
-"""Whether a Python value fits an Arrow type, without the silent conversions of `pyarrow.array` (1.5 → 1, 1 → date).
+"""Check that a Python value fits an Arrow type, without the silent conversions of `pyarrow.array` (1.5 → 1, 1 → date).
 
 A *fit* is a function that returns the value as Arrow would give it back (so that what is read later equals what was
 put), a fresh copy where it is mutable, and raises `Misfit` otherwise. It is called for every value that user code
