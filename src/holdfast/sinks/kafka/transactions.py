@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 ANSWER_S_MAX = 10.0
 """Seconds within which the broker must answer a step of a transaction."""
+DELIVERED_S_MAX = 30.0
+"""Seconds within which the broker must take the messages of a transaction; a higher value allows for a busier one."""
 COORDINATOR_PAUSE_S = 0.1
 ALL = "all"
 
@@ -153,7 +155,7 @@ def send(package: Any, producer: Any, topic: str, messages: Iterable[Message], d
             except BufferError:
                 producer.poll(0.1)
         producer.poll(0)
-    if producer.flush(ANSWER_S_MAX):
+    if producer.flush(DELIVERED_S_MAX):
         raise package.KafkaException(package.KafkaError(package.KafkaError._TIMED_OUT, "messages were not delivered"))
 
 
