@@ -3,8 +3,8 @@
     python -m benchmarks.failover --kills 20 --json
 
 A keyed count of a steady stream, 8 subtasks on 4 TaskManagers, checkpoints every second. In turn a TaskManager's worker
-is killed (`rewind`: survivors go back in memory, the replacement restores), or the executor under it on `local-cluster`
-(`executor`). All results are compared with a recomputation in the end.
+is killed (`rewind`: survivors go back in memory, the replacement restores; `restart`: all restore), or the executor
+under it on `local-cluster` (`executor`). All results are compared with a recomputation in the end.
 
     p50_s, max_s            from the kill to the first committed batch with all subtasks
     lost_rows, doubled_rows by the final counts of all keys
@@ -35,7 +35,8 @@ from holdfast.query import Query
 KEYS = 1000
 SUBTASKS, TASK_MANAGERS = 8, 4
 WAIT_S_MAX = 120.0
-MASTERS = {"rewind": f"local[{TASK_MANAGERS + 4},4]", "executor": "local-cluster[4,3,1024]"}
+LOCAL = f"local[{TASK_MANAGERS + 4},4]"
+MASTERS = {"rewind": LOCAL, "restart": LOCAL, "executor": "local-cluster[4,3,1024]"}
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
@@ -67,6 +68,7 @@ def measure(options: argparse.Namespace, mode: str) -> dict[str, Any]:
             storage=(Path(folder) / "storage").as_uri(),
             parallelism=SUBTASKS,
             task_managers=TASK_MANAGERS,
+            on_loss="restart" if mode == "restart" else "rewind",
             checkpoint=hf.CheckpointConfig(trigger=hf.every("1s")),
             failover=hf.FailoverConfig(restarts_max=1000, losses_max=1000),
         )

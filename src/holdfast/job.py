@@ -19,6 +19,7 @@ from holdfast.settings import (
     Duration,
     FailoverConfig,
     HashMapState,
+    OnLoss,
     QueryTrigger,
     RegionConfig,
     Size,
@@ -71,6 +72,9 @@ class Job:
         See `CheckpointConfig`, `TaskManagerConfig` and `FailoverConfig`.
     regions
         `RegionConfig()`: a split that fails stays behind by itself, and the others go on. None: it fails its batch.
+    on_loss
+        How the others get back to the last checkpoint when a TaskManager is lost: `"rewind"`, in memory as far as undo
+        reaches, so that only the replacement restores; `"restart"`: all of them restore.
     max_rows_per_batch, max_bytes_per_batch
         Bounds of a batch, over all sources, in rows and bytes. Higher values: fewer, longer batches that take more
         memory.
@@ -128,6 +132,7 @@ class Job:
         task_manager: TaskManagerConfig | None = None,
         failover: FailoverConfig | None = None,
         regions: RegionConfig | None = None,
+        on_loss: str = "rewind",
         max_rows_per_batch: int = 2_000_000,
         max_bytes_per_batch: Size = "256MB",
         target_batch_duration: Duration | None = None,
@@ -159,6 +164,7 @@ class Job:
         self.task_manager = task_manager or TaskManagerConfig()
         self.failover = failover or FailoverConfig()
         self.regions = regions
+        self.on_loss = _on_loss(on_loss)
         self.max_rows_per_batch = max_rows_per_batch
         target_us = _optional_us(target_batch_duration, "target_batch_duration")
         self.target_batch_duration_s = None if target_us is None else target_us / 1e6
@@ -338,6 +344,14 @@ def _dead_letter_sink(
     if (bad_records == "dead_letter") != (dead_letters is not None):
         raise SettingsError("bad_records='dead_letter' and dead_letters=<url of a folder> belong together; give both")
     return None if dead_letters is None else DeadLetterSink(dead_letters, storage_options=dict(storage_options))
+
+
+def _on_loss(value: object) -> OnLoss:
+    try:
+        return OnLoss(value)
+    except ValueError:
+        later = '; "drop" is not there yet' if value == "drop" else ""
+        raise SettingsError(f'on_loss={value!r} is not allowed: "rewind" or "restart"{later}') from None
 
 
 def _check_session(spark: "SparkSession | None") -> None:

@@ -6,6 +6,7 @@ user wrote them; properties with the unit in their name (`timeout_s`, `memory_by
 
 import math
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 
 from holdfast.changelog_config import ChangelogConfig, ChangelogSettings, RetryPolicy
@@ -24,6 +25,7 @@ __all__ = [
     "FailoverConfig",
     "HashMapState",
     "Manual",
+    "OnLoss",
     "ProcessingTime",
     "QueryTrigger",
     "RegionConfig",
@@ -219,6 +221,13 @@ class TaskManagerConfig:
     def local_copies_bytes_max(self) -> int:
         """Bound on local copies in bytes; 0 if none are kept."""
         return size_bytes(self.local_recovery_max, "local_recovery_max") if self.local_recovery else 0
+
+
+class OnLoss(Enum):
+    """How TaskManagers get back to the last checkpoint when another is lost. The value is its name in `Job`."""
+
+    REWIND = "rewind"
+    RESTART = "restart"
 
 
 @dataclass(frozen=True, kw_only=True)

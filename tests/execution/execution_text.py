@@ -5,7 +5,7 @@
     ----
     StartProcess TaskManager 0, incarnation 1
 
-`config` takes fields of `FailoverConfig` by their names and comes first. Durations are in seconds.
+`config` takes `on_loss` and fields of `FailoverConfig` by their names and comes first. Durations are in seconds.
 `registered`, `lost` and `unreachable` take processes as `number:incarnation`, senders with an `s` before it.
 Errors are the names of classes of `errors.py`. `validate()` runs after each event.
 """
@@ -17,7 +17,7 @@ from holdfast.execution import events as ev
 from holdfast.execution.calls import Step
 from holdfast.execution.machine import Machine
 from holdfast.ids import BatchNumber, JournalNumber, ProcessId, Role, RunNumber
-from holdfast.settings import FailoverConfig
+from holdfast.settings import FailoverConfig, OnLoss
 
 
 class Scenario:
@@ -41,7 +41,8 @@ class Scenario:
         named = dict(word.split("=", 1) for word in words if "=" in word)
         plain = [word for word in words if "=" not in word]
         if name == "config":
-            self.machine = Machine(FailoverConfig(**{key: number(value) for key, value in named.items()}))
+            on_loss = OnLoss(named.pop("on_loss", "rewind"))
+            self.machine = Machine(FailoverConfig(**{key: number(value) for key, value in named.items()}), on_loss)
             return []
         if self.machine is None:
             self.machine = Machine(FailoverConfig())
@@ -143,7 +144,8 @@ def show(command: ev.Command) -> str:
             return f"EndProcess {command.process}: {command.reason}"
         case ev.Deploy():
             why = f" restart: {command.restart}" if command.restart else ""
-            return f"Deploy run={command.run} base={command.base} live={to(command.live)}{why}"
+            how = "" if command.rewind else " by restoring"
+            return f"Deploy run={command.run} base={command.base} live={to(command.live)}{how}{why}"
         case ev.AnnounceDeployed():
             return f"AnnounceDeployed run={command.run} live={to(command.live)}"
         case ev.PlanBatch():

@@ -18,6 +18,7 @@ from job_kit import Feed, new_job, new_storage, newest
 
 import holdfast as hf
 from holdfast import failpoints
+from holdfast.errors import SettingsError
 from holdfast.query import Query
 from holdfast.recovery import local
 from holdfast.recovery.downloads import Fetched
@@ -46,12 +47,13 @@ class Job:
         self.cluster: LocalCluster | None = None
         self.fetched: Counter[str] = Counter()
 
-    def start(self, parallelism: int, local_recovery: bool = False) -> Query:
+    def start(self, parallelism: int, local_recovery: bool = False, on_loss: str = "rewind") -> Query:
         job = new_job(
             self.storage,
             state=self.state,
             parallelism=parallelism,
             task_managers=min(2, parallelism),
+            on_loss=on_loss,
             checkpoint=hf.CheckpointConfig(
                 trigger=hf.manual(), changelog=hf.ChangelogConfig(log_handles_max=self.log_handles_max)
             ),
@@ -307,3 +309,24 @@ def test_a_process_started_after_a_kill_9_restores_from_the_copies_of_the_dead_o
     query.awaitTermination()
     assert query.totals.rows == 1000
     assert not list((tmp_path / "local").rglob("holdfast-copies*"))
+
+
+def test_with_on_loss_restart_survivors_restore_too_and_keep_every_total(tmp_path):
+    job = Job(tmp_path, BACKENDS[0], MATERIALIZED)
+    query = job.start(2, on_loss="restart")
+    job.work(query)
+    query.trigger_checkpoint(60)
+    before = {id(each) for each in job.hosted()}
+    job.kill(1)
+    until(lambda: len(query.restarts) == 1)
+    job.work(query)
+    assert not before & {id(each) for each in job.hosted()}, "a survivor went back in memory"
+    query.stop()
+    job.check()
+
+
+def test_an_unknown_on_loss_is_refused_by_name(tmp_path):
+    with pytest.raises(
+        SettingsError, match='on_loss=\'drop\' is not allowed: "rewind" or "restart"; "drop" is not there'
+    ):
+        new_job(new_storage(), on_loss="drop")

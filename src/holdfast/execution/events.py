@@ -313,6 +313,8 @@ class Deploy:
     live: Mapping[int, Incarnation]
     restart: str | None = None
     """Why everything is deployed again; None for the first deployment."""
+    rewind: bool = True
+    """Whether whoever holds the state of the base in its memory may go back there; else all restore it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from holdfast.execution.reactions import Reaction
 from holdfast.execution.restarts import Restarts
 from holdfast.execution.supervision import Supervision
 from holdfast.ids import BatchNumber, Incarnation, JournalNumber, Role, RunNumber
-from holdfast.settings import FailoverConfig
+from holdfast.settings import FailoverConfig, OnLoss
 
 LOSS_NOTICE_S = 5.0
 """So long the end of a process is awaited that did not answer; then the job goes on as if it lived."""
@@ -55,8 +55,8 @@ RECENT_MAX = 30
 class Machine:
     """The execution rules of one epoch of one job. Called by one thread at a time."""
 
-    def __init__(self, config: FailoverConfig) -> None:
-        self._config = config
+    def __init__(self, config: FailoverConfig, on_loss: OnLoss = OnLoss.REWIND) -> None:
+        self._config, self._on_loss = config, on_loss
         self.phase = Phase.IDLE
         self._work: Work | None = None
         self._now_s = 0.0
@@ -68,8 +68,7 @@ class Machine:
         self._error: Exception | None = None
         self._noticed: Callable[[], None] = lambda: None
         self._unnoticed: Callable[[], None] = lambda: None
-        self._until_s = 0.0
-        self._cancel_s = 0.0
+        self._until_s = self._cancel_s = 0.0
         self._batch: BatchNumber | None = None
         self._attempt = 0
         self._combine = True
@@ -213,7 +212,8 @@ class Machine:
             return
         restart, self._cause = self._cause if self._has_run else None, None
         self._live = self._supervision.live()
-        self._begin(Phase.DEPLOYING, ev.Deploy(self._next_run(), self._base, dict(self._live), restart))
+        rewind = self._on_loss is OnLoss.REWIND
+        self._begin(Phase.DEPLOYING, ev.Deploy(self._next_run(), self._base, dict(self._live), restart, rewind))
 
     def _on_deployed(self, event: ev.Deployed) -> None:
         if not self._is_over(Work.DEPLOY, event.run):

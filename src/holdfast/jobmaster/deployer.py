@@ -23,7 +23,7 @@ from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.journal.codec import StoredJob
 from holdfast.journal.records import CheckpointRecord
 from holdfast.protocol.taskmanager import BaseCheckpoint, Deployment, ExchangeRoutes
-from holdfast.settings import CheckpointConfig, FailoverConfig, QueryTrigger, RegionConfig
+from holdfast.settings import CheckpointConfig, FailoverConfig, OnLoss, QueryTrigger, RegionConfig
 from holdfast.storage.store import ObjectStore
 from holdfast.ui.server import LOOPBACK
 
@@ -39,6 +39,7 @@ class MasterSettings:
     drop_state: tuple[str, ...]
     trigger: QueryTrigger
     failover: FailoverConfig
+    on_loss: OnLoss = OnLoss.REWIND
     metrics_port: int | None = None
     ui_port: int | None = None
     ui_host: str = LOOPBACK
@@ -85,17 +86,21 @@ class Deployer:
         self._control = control
         self._before_commit = before_commit
 
-    def deploy(self, run: int, base: CheckpointRecord | None, live: Mapping[int, int], first_batch: int) -> None:
-        """Restore all TaskManagers to the state of a checkpoint. Raises `TaskManagerLost`, `StaleCall`,
+    def deploy(
+        self, run: int, base: CheckpointRecord | None, live: Mapping[int, int], first_batch: int, rewind: bool
+    ) -> None:
+        """Bring all TaskManagers to the state of a checkpoint. Raises `TaskManagerLost`, `StaleCall`,
         `StorageError`."""
         if live:
             failpoints.hit("jobmaster.deploy.before")
             self._task_managers.deploying(live)
-            self._host(run, base, live, first_batch)
+            self._host(run, base, live, first_batch, rewind)
         self._control.run_changed(run)
         failpoints.hit("jobmaster.deploy.after")
 
-    def _host(self, run: int, base: CheckpointRecord | None, live: Mapping[int, int], first_batch: int) -> None:
+    def _host(
+        self, run: int, base: CheckpointRecord | None, live: Mapping[int, int], first_batch: int, rewind: bool
+    ) -> None:
         job, layout, handles = self._job, self._job.settings.layout, self._handles(base)
         checkpoint = None if base is None else BaseCheckpoint(base.epoch, base.checkpoint_id, base.batch)
 
@@ -112,6 +117,7 @@ class Deployer:
                 first_batch=first_batch,
                 base=checkpoint,
                 changelog=job.settings.changelog,
+                rewind=rewind,
             )
 
         self._task_managers.on_all(Step.DEPLOY, f"run {run}", lambda index, gateway: gateway.deploy(deployment(index)))

@@ -109,7 +109,7 @@ class JobMaster:
         self._on_close: Callable[[], None] = lambda: None
         self._looked_at_cluster_s = float("-inf")
         self._base = RestartCheckpoint(taken.base_number, taken.base)
-        self._machine = Machine(job.settings.failover)
+        self._machine = Machine(job.settings.failover, job.settings.on_loss)
         self._conductor = Conductor(job.settings.name, self._machine, self._execute, self._event_log)
         silence_s = job.settings.heartbeat_timeout_s
         self._task_managers = TaskManagers(cluster, job.settings.layout.task_managers, clock, self._tell, silence_s)

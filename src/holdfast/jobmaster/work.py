@@ -94,7 +94,7 @@ class WorkQueue:
             if command.restart is not None:
                 self._cluster.check()
                 self._control.check_not_fenced()
-            self._deployer.deploy(command.run, base.record, command.live, self._planner.next_batch)
+            self._deployer.deploy(command.run, base.record, command.live, self._planner.next_batch, command.rewind)
             if command.restart is not None:
                 self._planner.restore(position_of(base.record))
                 log_restored(self._settings.name, base.record)

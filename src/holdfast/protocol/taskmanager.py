@@ -55,6 +55,8 @@ class Deployment(msgspec.Struct, frozen=True):
     base: BaseCheckpoint | None = None
     """None: from the beginning."""
     changelog: ChangelogSettings = DEFAULTS
+    rewind: bool = True
+    """Whether state of the base that is still in memory is used; else it is restored."""
 
 
 class ExchangeTag(msgspec.Struct, frozen=True):
@@ -211,8 +213,8 @@ class TaskManagerGateway(Protocol):
     def deploy(self, deployment: Deployment) -> None:
         """Host the subtasks as of the base. Blocks until they can process.
 
-        Where they are hosted already and can go back that far in memory they do so; else what is hosted is dropped,
-        and they are built and restored.
+        Where they are hosted already, may rewind and can go back that far in memory, they do so; else what is hosted
+        is dropped, and they are built and restored.
         """
         ...
 

@@ -83,6 +83,7 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
         job.drop_state,
         trigger,
         job.failover,
+        job.on_loss,
         metrics_port=job.metrics_port,
         ui_port=job.ui_port,
         ui_host=job.ui_host,

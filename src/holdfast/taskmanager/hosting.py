@@ -100,7 +100,7 @@ class Hosted:
         `committed` is the last batch of this one: numbers are not used again.
         """
         was, base = self.deployment, deployment.base
-        if _layout(deployment) != _layout(was) or deployment.first_batch <= committed:
+        if not deployment.rewind or _layout(deployment) != _layout(was) or deployment.first_batch <= committed:
             return None
         if (base, deployment.subtasks) == (was.base, was.subtasks):
             return was.first_batch - 1
