@@ -314,7 +314,7 @@ class Deploy:
     restart: str | None = None
     """Why everything is deployed again; None for the first deployment."""
     rewind: bool = True
-    """Whether whoever holds the state of the base in its memory may go back there; else all restore it."""
+    """True: TaskManagers that hold the state of the base in memory may go back there; False: all restore it."""
 
 
 @dataclass(frozen=True, slots=True)

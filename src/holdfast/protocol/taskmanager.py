@@ -56,7 +56,7 @@ class Deployment(msgspec.Struct, frozen=True):
     """None: from the beginning."""
     changelog: ChangelogSettings = DEFAULTS
     rewind: bool = True
-    """Whether state of the base that is still in memory is used; else it is restored."""
+    """True: state of the base that is still in memory is used; False: it is restored."""
 
 
 class ExchangeTag(msgspec.Struct, frozen=True):
