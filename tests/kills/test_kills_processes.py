@@ -68,7 +68,12 @@ def killed(folder: Path) -> set[str]:
 def test_task_managers_and_tasks_are_killed_at_each_of_their_failpoints_within_one_driver(tmp_path):
     shape = Shape("every", "parquet", rows=200_000, keys=5000, rows_per_batch=8000, interval_s=0.3, log_handles_max=2)
     points = armed(TASK_MANAGER_POINTS, tmp_path / "killed")
-    points |= {"jobmaster.process.after": "raise:StorageError@6"}  # the death of a sender leaves nothing to be undone
+    # The death of a sender leaves nothing to be undone, and a TaskManager's comes before the undo where both meet.
+    points |= {
+        "jobmaster.process.after": "raise:StorageError@6",
+        "jobmaster.process.before": "raise:StorageError@20",
+        "jobmaster.level.after": "raise:StorageError@50",
+    }
     with DriverProcess(tmp_path, {tmp_path / "job": shape}, armed=points) as driver:
         driver.finish(500)
     check(shape, tmp_path / "job")
