@@ -5,7 +5,9 @@
     python -m benchmarks.nexmark --queries q5 --events 2000000 --only-flink
 
 Of Flink's two figures, RocksDB with the changelog and HashMap without, the first counts for `ratio`. Rows are those of
-the streams that a query reads. Spark runs only queries that Structured Streaming has an operator for.
+the streams that a query reads. Spark runs only queries that Structured Streaming has an operator for. A query
+that fails on another engine is named in `failed_on_flink` or `failed_on_spark`, its error is on stderr, and the others
+go on.
 """
 
 import argparse
@@ -20,7 +22,7 @@ from rich.table import Table
 
 from benchmarks.count import session
 from benchmarks.nexmark import flink, spark
-from benchmarks.nexmark.measure import events_folder, rows_of, run_query
+from benchmarks.nexmark.measure import PeerFailed, events_folder, rows_of, run_query
 from benchmarks.nexmark.queries import QUERIES
 
 
@@ -66,11 +68,16 @@ def measured(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def add(found: dict[str, dict[str, Any]], engine: str, run: Any, folder: Path) -> None:
-    """Run an engine's queries and add their rates, and how many times faster Holdfast was."""
+    """Run an engine's queries and add their rates, and how many times faster Holdfast was; or that it failed."""
     counts = rows_of(folder)
     for name, figures in found.items():
         rows = sum(counts[kind] for kind in QUERIES[name].reads)
-        seconds: dict[str, float] = run(name)
+        try:
+            seconds: dict[str, float] = run(name)
+        except PeerFailed as error:
+            print(error, file=sys.stderr, flush=True)
+            figures[f"{engine}_failed"] = True
+            continue
         for variant, spent_s in seconds.items():
             figures[f"{engine}{variant}_rows_per_s"] = round(rows / spent_s)
         first = next(iter(seconds.values()), None)
@@ -87,6 +94,9 @@ def summary(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
         if ratios:
             result[f"median_vs_{engine}"] = statistics.median(ratios.values())
             result[f"slower_than_{engine}"] = [name for name, value in ratios.items() if value < 1]
+        failed = [name for name, figures in found.items() if figures.get(f"{engine}_failed")]
+        if failed:
+            result[f"failed_on_{engine}"] = failed
     return result
 
 
@@ -99,8 +109,13 @@ def main(argv: list[str]) -> None:
     columns = list(dict.fromkeys(name for figures in result["queries"].values() for name in figures))
     table = Table("query", *columns, title=f"Nexmark, {options.events:,} events")
     for name, figures in result["queries"].items():
-        table.add_row(name, *(f"{figures[column]:,}" if column in figures else "" for column in columns))
+        table.add_row(name, *(shown(figures.get(column, "")) for column in columns))
     Console().print(table)
+
+
+def shown(figure: Any) -> str:
+    """Write a figure with separators, and anything else as it is."""
+    return f"{figure:,}" if type(figure) in (int, float) else str(figure)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.nexmark.flink_sql import QUERIES, script
+from benchmarks.nexmark.measure import PeerFailed
 from benchmarks.peers.flink import home, install
 
 SOURCE = Path(__file__).with_name("NexmarkSql.java")
@@ -77,5 +78,5 @@ def _run(query: str, folder: Path, parallelism: int, backend: str, changelog: bo
         command += [f"{name}={value}" for name, value in options.items()]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
-        raise SystemExit(f"Flink's {query} ended with {ended.returncode}:\n{ended.stderr[-3000:]}")
+        raise PeerFailed(f"Flink's {query} ended with {ended.returncode}:\n{ended.stderr[-3000:]}")
     return float(ended.stdout.strip().splitlines()[-1])

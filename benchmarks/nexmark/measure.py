@@ -16,6 +16,10 @@ from benchmarks.nexmark.events import KINDS, write_events
 from benchmarks.nexmark.queries import QUERIES, Events
 
 
+class PeerFailed(Exception):
+    """Another engine ended a query with an error; the message names engine and query."""
+
+
 def events_folder(events: int, seed: int) -> Path:
     """Return the folder with so many events, which is written once and stays in the temporary directory."""
     folder = Path(tempfile.gettempdir()) / f"holdfast-nexmark-{events}-{seed}"

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.nexmark.measure import PeerFailed
+
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 FILES_PER_BATCH = 4
 """A million rows of bids, as many as a batch of Holdfast has by default here."""
@@ -121,7 +123,7 @@ def run(query: str, folder: Path, parallelism: int) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.nexmark.spark", query, str(folder), str(parallelism)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
-        raise SystemExit(f"Spark's {query} ended with {ended.returncode}:\n{ended.stderr[-3000:]}")
+        raise PeerFailed(f"Spark's {query} ended with {ended.returncode}:\n{ended.stderr[-3000:]}")
     return {"": float(json.loads(ended.stdout.strip().splitlines()[-1]))}
 
 
