@@ -7,6 +7,7 @@ import json
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,14 +35,12 @@ STYLES = {"completed": "green", "refused": "yellow", "declined softly": "yellow"
 def follow(read: Callable[[], Documents], console: Console | None = None, refresh_s: float = REFRESH_S) -> None:
     """Draw the documents that `read` gives until the job has ended, or until the user interrupts (Ctrl-C)."""
     shown = read()
-    with Live(screen(*shown), console=console, refresh_per_second=1 / refresh_s, transient=False) as live:
-        try:
-            while shown[0]["is_active"]:
-                time.sleep(refresh_s)
-                shown = read()
-                live.update(screen(*shown))
-        except KeyboardInterrupt:
-            pass
+    drawing = Live(screen(*shown), console=console, refresh_per_second=1 / refresh_s, transient=False)
+    with drawing as live, suppress(KeyboardInterrupt):  # Ctrl-C ends the drawing, and the query goes on
+        while shown[0]["is_active"]:
+            time.sleep(refresh_s)
+            shown = read()
+            live.update(screen(*shown))
 
 
 def documents(view: JobView) -> Documents:

@@ -252,7 +252,7 @@ _EXPECTED: dict[str, str] = {
 
 
 def result_type(function: Function, kind: pa.DataType) -> pa.DataType:
-    """What an aggregate over a column of type `kind` gives."""
+    """Return the type of an aggregate over a column of type `kind`."""
     if function in ("count", "count_distinct"):
         return pa.int64()
     if function in ("mean", "stddev", "variance"):
@@ -305,8 +305,8 @@ class BoundAggregate:
 
     @property
     def running_extremes(self) -> "tuple[BoundAggregate, ...]":
-        """Of a sum that can leave its type: the least and the greatest of its running values, read from a column that
-        is named as its state. They travel with combined rows and are not kept."""
+        """The least and the greatest running value of a sum that can leave its type, read from a column named as its
+        state. Both travel with combined rows and are not kept."""
         if self.aggregate.function != "sum" or pa.types.is_floating(self.result_type):
             return ()
         of_running: tuple[Function, Function] = ("min", "max")
@@ -427,7 +427,7 @@ class AggregateSpec(OperatorSpec):
 
     @property
     def combined_schema(self) -> pa.Schema:
-        """What combined rows have besides the key columns: all state, and the extremes of sums."""
+        """Columns of combined rows besides the key columns: all state, and the extremes of sums."""
         extremes = [each for bound in self.bound for each in bound.running_extremes]
         return pa.schema([*self.value_schema, *(field for bound in extremes for field in bound.state_fields())])
 

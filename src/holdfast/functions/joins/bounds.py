@@ -54,7 +54,7 @@ class Bounds(ABC):
         """The width of a bucket in the index of rows by the time when they leave."""
 
     def late(self, side: int, rows: pa.RecordBatch, closed_us: int | None) -> BoolArray | None:
-        """Which rows are late, where rows up to the watermark `closed_us` may have left; None: none is."""
+        """Tell which rows are late, where rows up to the watermark `closed_us` may have left; None: none is."""
         return None
 
     def delay_us(self) -> int:

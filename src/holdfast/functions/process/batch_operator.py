@@ -159,7 +159,7 @@ class BatchOperator(FunctionOperator):
         return distinct[:count], groups
 
     def _in_call(self, distinct: Slots, call: Callable[[], Any]) -> list[pa.RecordBatch]:
-        """What a call gives, with the states and timers of distinct keys."""
+        """Return the output of a call, with the states and timers of distinct keys."""
         keys = self._table.keys_of(distinct)
         for state in self._states:
             state.enter(keys, distinct, self._journal)

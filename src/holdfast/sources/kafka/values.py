@@ -6,6 +6,7 @@ of JSON files, which sets bad messages apart.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,10 +65,8 @@ class TextValues(ValueFormat):
         self.schema = pa.schema([pa.field("value", pa.string())])
 
     def parse(self, values: pa.Array) -> Parsed:
-        try:
+        with suppress(pa.ArrowInvalid):  # some value is not UTF-8: the values are decoded singly to find it
             return Parsed([pc.cast(values, pa.string())], [])
-        except pa.ArrowInvalid:
-            pass
         good, bad = [], []
         for place, value in enumerate(values.to_pylist()):
             try:
