@@ -182,7 +182,8 @@ def test_of_a_folder_that_is_no_job_a_command_says_only_that(
         (tmp_path / name).write_text("something else")
     result = holdfast(command, tmp_path)
     assert result.exit_code == 1 and result.stdout == ""
-    assert re.fullmatch(r"holdfast: \S+: this is not the storage of a job, nor a savepoint: .*\n", result.stderr), result.stderr
+    refusal = r"holdfast: \S+: this is not the storage of a job, nor a savepoint: .*\n"
+    assert re.fullmatch(refusal, result.stderr), result.stderr
 
 
 def test_a_job_without_a_journal_has_nothing_to_clean(tmp_path: Path) -> None:
