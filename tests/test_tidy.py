@@ -95,6 +95,7 @@ LEAVES = {
 
 PURE = {"checkpoint", "execution", "graph"}
 PURE_IMPORTS = {
+    "abc",
     "collections",
     "cronsim",
     "dataclasses",

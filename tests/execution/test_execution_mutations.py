@@ -8,9 +8,8 @@ from unittest import mock
 import pytest
 from execution_world import World
 
+from holdfast.execution import course, processes
 from holdfast.execution import events as ev
-from holdfast.execution import machine as rules
-from holdfast.execution import processes
 from holdfast.execution.calls import Calls
 from holdfast.execution.machine import Machine
 from holdfast.execution.processes import Process, ProcessTable
@@ -88,7 +87,7 @@ def _takes_answers_of_other_runs() -> AbstractContextManager[Any]:
 
 
 def _awaits_no_loss() -> AbstractContextManager[Any]:
-    return mock.patch.object(rules, "LOSS_NOTICE_S", float("inf"))
+    return mock.patch.object(course, "LOSS_NOTICE_S", float("inf"))
 
 
 MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {

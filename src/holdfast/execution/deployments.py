@@ -1,0 +1,146 @@
+"""Deployments and restarts: which checkpoint everybody goes to, when, and how often.
+
+    GATHERING ──everybody serves──► DEPLOYING ──Deployed──► `_plan`
+     ▲     ▲                            │
+     │     └────────DeployFailed────────┘
+     │BaseChosen
+    CHOOSING ◄─restart─┬─ DRAINING   a process was lost or a failover asked for: the work in flight is to end first
+                       └─ WAITING    a process did not answer: its loss is to be noticed first
+
+Invariants: a restart waits for the end of the work in flight; restarts without a completed checkpoint in between are
+bounded, and the base stays chosen until everything was deployed.
+Does not own: the life of processes (`supervision.py`), batches.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from holdfast.execution import events as ev
+from holdfast.execution import reactions
+from holdfast.execution.course import Course
+from holdfast.execution.phases import Phase, Work
+from holdfast.execution.reactions import Reaction
+from holdfast.execution.restarts import Restarts
+from holdfast.execution.supervision import Supervision
+from holdfast.ids import Incarnation, JournalNumber
+from holdfast.settings import FailoverConfig, OnLoss
+
+
+class Deployments(Course, ABC):
+    """The course of a job with its deployments: what is deployed, from which base, and when that is done again."""
+
+    def __init__(self, config: FailoverConfig, on_loss: OnLoss) -> None:
+        super().__init__()
+        self._on_loss = on_loss
+        self._base: JournalNumber | None = None
+        self._live: dict[int, Incarnation] = {}
+        self._restarts = Restarts(config)
+        self._supervision = Supervision(config)
+
+    @abstractmethod
+    def _plan(self) -> None:
+        """Go on with the next batch."""
+
+    # --- deployment ---------------------------------------------------------------------------------------------------
+
+    def _gather(self) -> None:
+        """Deploy as soon as every TaskManager serves."""
+        self.phase = Phase.GATHERING
+        self._commands += self._supervision.start_due(self._now_s)
+        self._deploy_if_complete()
+
+    def _deploy_if_complete(self) -> None:
+        is_ready = self._supervision.is_complete and self._now_s >= self._restarts.not_before_s
+        if self.phase is not Phase.GATHERING or not is_ready:
+            return
+        restart, self._cause = self._cause if self._has_run else None, None
+        self._live = self._supervision.live()
+        rewind = self._on_loss is OnLoss.REWIND
+        self._begin(Phase.DEPLOYING, ev.Deploy(self._next_run(), self._base, dict(self._live), restart, rewind))
+
+    def _on_deployed(self, event: ev.Deployed) -> None:
+        if not self._is_over(Work.DEPLOY, event.run):
+            return
+        if self.phase is Phase.DEPLOYING:
+            self._restarts.deployed()
+            self._has_run = True
+            self._commands.append(ev.AnnounceDeployed(self._run, dict(self._live)))
+        self._go_on(self._plan, self._deploy_again)
+
+    def _on_deploy_failed(self, event: ev.DeployFailed) -> None:
+        if not self._is_over(Work.DEPLOY, event.run):
+            return
+        reaction = reactions.to_deployment(event.error, not self._has_run, event.outage is not None)
+        if self.phase is Phase.ENDING:
+            self._end()
+        elif reaction is Reaction.END or (event.outage is not None and event.outage.is_over):
+            self._end_with(event.error)
+        elif self.phase is Phase.DRAINING:
+            self._deploy_again()
+        elif reaction is Reaction.LOST:
+            self._await_loss(str(event.error), self._deploy_again, self._deploy_again)
+        elif event.outage is not None:
+            self._cause = str(event.error)
+            self._restarts.pause(event.outage.pause_s, self._now_s)
+            self._gather()
+        else:
+            self._cause = str(event.error)
+            self._log(self._restarts.deploy_failed(self._cause, self._now_s))
+            self._deploy_again()
+
+    def _deploy_again(self) -> None:
+        """The same base once more: it stays chosen until everything was deployed."""
+        if self._may_restart():
+            self._gather()
+
+    # --- restarts -----------------------------------------------------------------------------------------------------
+
+    def _on_failover_asked(self, event: ev.FailoverAsked) -> None:
+        self._give_up(event.reason, event.is_outage)
+
+    def _give_up(self, cause: str, is_outage: bool = False) -> None:
+        """Mark the deployment as no longer good: restart, once the work in flight has ended."""
+        if self.phase in (Phase.GATHERING, Phase.CHOOSING, Phase.DRAINING):
+            self._cause = self._cause or cause
+        elif self.phase is Phase.WAITING:
+            self._cause = cause
+            self._noticed()
+        elif not self._is_ending and self._work is not None:
+            self._cause = cause
+            self._restarts.next_is_free = is_outage
+            self.phase = Phase.DRAINING
+            self._commands += [ev.Interrupt(), ev.Cancel(self._run)]
+
+    def _restart(self) -> None:
+        """Back to the newest checkpoint."""
+        if not self._may_restart():
+            return
+        self._batch = None
+        self._log(f"restarting from the last checkpoint: {self._cause}")
+        self.phase = Phase.CHOOSING
+        self._commands.append(ev.AskBase(self._cause or "unknown"))
+
+    def _may_restart(self) -> bool:
+        if self._restarts.another():
+            return True
+        count = f"{self._restarts.count} restarts without a completed checkpoint in between"
+        self._exhausted(count, self._cause or "unknown")
+        return False
+
+    def _on_base_chosen(self, event: ev.BaseChosen) -> None:
+        if self.phase is Phase.CHOOSING:
+            self._base = event.base
+            self._gather()
+
+    def _on_checkpoint_completed(self, event: ev.CheckpointCompleted) -> None:
+        self._restarts.checkpoint_completed()
+        self._supervision.proved()
+
+    def _go_on(self, following: Callable[[], None], restart: Callable[[], None] | None = None) -> None:
+        """Do what follows, unless the query is to end, or has to restart first."""
+        if self.phase is Phase.ENDING:
+            self._end()
+        elif self.phase is Phase.DRAINING:
+            (restart or self._restart)()
+        else:
+            following()
