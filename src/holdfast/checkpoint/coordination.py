@@ -1,0 +1,68 @@
+"""The coordinator's parts, and how a pending checkpoint ends without a record.
+
+    pending ──► aborted: declined, timed out, subsumed, no record, or a failover began
+            └─► recorded (`recording.py`)
+
+Invariant: an abort counts as a failure, or not, by its outcome alone, and answers everybody who asked for it.
+Does not own: when to cut (`cutting.py`), records (`recording.py`), what an event means (`coordinator.py`).
+"""
+
+from enum import Enum
+
+from holdfast.checkpoint import events as ev
+from holdfast.checkpoint.demand import Demand
+from holdfast.checkpoint.failures import FailureManager
+from holdfast.checkpoint.ledger import Ledger
+from holdfast.checkpoint.outcomes import Outcome
+from holdfast.checkpoint.pending import PendingCheckpoint, PendingCheckpoints
+from holdfast.checkpoint.publication import Publication
+from holdfast.checkpoint.records import RetainedRecords
+from holdfast.checkpoint.registry import ObjectRegistry, PendingHolder
+from holdfast.ids import CheckpointId, Incarnation, RunNumber
+from holdfast.settings import CheckpointConfig
+
+
+class CoordinatorPhase(Enum):
+    DEPLOYING = "deploying"
+    RUNNING = "running"
+    FAILING = "failing"
+
+
+class Coordination:
+    """The parts of the coordinator, and the commands of its present answer."""
+
+    def __init__(self, config: CheckpointConfig) -> None:
+        self._config = config
+        self._phase = CoordinatorPhase.DEPLOYING
+        self._failover_ordered = False
+        self._committing = False
+        self._now_s = 0.0
+        self._wall_s = 0.0
+        self._ended_s: float | None = None
+        self._run = RunNumber(0)
+        self._live: dict[int, Incarnation] = {}
+        self._last_id = CheckpointId(0)
+        self._demand = Demand()
+        self._pending = PendingCheckpoints()
+        self._failures = FailureManager()
+        self._registry = ObjectRegistry()
+        self._records = RetainedRecords()
+        self._publication = Publication()
+        self._ledger = Ledger()
+        self._commands: list[ev.Command] = []
+
+    def _abort(self, pending: PendingCheckpoint, reason: str, outcome: Outcome) -> None:
+        self._pending.remove(pending.checkpoint_id)
+        self._registry.release(PendingHolder(pending.checkpoint_id))
+        self._ended_s = self._now_s
+        if outcome.counts or outcome.is_soft:
+            self._failures.failed(pending.checkpoint_id, reason, counted=outcome.counts)
+        self._commands.append(ev.NotifyAborted(pending.checkpoint_id, reason, outcome))
+        self._commands += [ev.CheckOwnership()] if outcome.counts else []
+        self._resolve(pending.requests, f"checkpoint {pending.checkpoint_id} failed: {reason}", outcome.is_soft)
+
+    def _resolve(self, requests: list[str], failure: str | None = None, soft: bool = False) -> None:
+        self._commands += [ev.Resolve(request, self._records.newest, failure, soft) for request in requests]
+
+    def _drop_staged(self, committables: dict[str, list[bytes]]) -> None:
+        self._commands += [ev.DropStaged(sink, each) for sink, each in sorted(committables.items())]

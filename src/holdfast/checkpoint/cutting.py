@@ -1,0 +1,91 @@
+"""Cuts: who wants a checkpoint, and whether it is cut at this batch boundary.
+
+    wanted ──progress, nobody refuses, a free place, the pause over──► Cut ──► pending
+       ├──a pending checkpoint covers all that was committed──► attached to it
+       └──somebody refuses──► NotifyRefused; wanted again at the next boundary
+
+Invariants: a cut is at the last committed batch, and never waits for a running one. There is none without progress.
+Does not own: triggers and refusals as such (`triggers.py`, `demand.py`).
+"""
+
+from holdfast.checkpoint import events as ev
+from holdfast.checkpoint.coordination import CoordinatorPhase
+from holdfast.checkpoint.demand import BY_POLICY, NotifyRefused
+from holdfast.checkpoint.pending import PendingCheckpoint
+from holdfast.checkpoint.recording import Recording
+from holdfast.ids import CheckpointId
+from holdfast.settings import CheckpointConfig
+
+
+class Cutting(Recording):
+    """Recording with cuts."""
+
+    def __init__(self, config: CheckpointConfig) -> None:
+        super().__init__(config)
+        self._at_commit = False
+
+    def _serve(self) -> None:
+        """Serve requests and the policy, where a cut is possible at all."""
+        if self._phase is CoordinatorPhase.RUNNING and not self._failover_ordered and not self._committing:
+            self._serve_requests()
+            self._serve_policy()
+
+    def _serve_requests(self) -> None:
+        """Answer, attach to a pending checkpoint that covers all that was committed, or cut; otherwise wait."""
+        if not self._demand.requests:
+            return
+        wanted = self._ledger.unrecorded_progress
+        covering = None if wanted is None else self._pending.covering(wanted)
+        if wanted is None:
+            self._resolve(self._demand.take_requests())
+        elif covering is not None:
+            covering.requests += self._demand.take_requests()
+        elif self._demand.refusals:
+            if self._demand.refuse_requests():
+                self._refuse(self._demand.asked_by)
+        elif len(self._pending) < self._config.max_concurrent:
+            self._cut(trigger=self._demand.asked_by, requests=self._demand.take_requests())
+
+    def _serve_policy(self) -> None:
+        """Cut if the policy's trigger is due, or soon is and a batch was committed just now.
+
+        It stays due until there is progress, a free place and the pause over, and nobody refuses. A trigger that comes
+        due while an earlier one is refused takes its place, and is refused anew.
+        """
+        due_s = self._demand.due_s(self._config.trigger, self._wall_s, at_commit=self._at_commit)
+        if due_s is None and not self._demand.is_held:
+            return
+        wanted = self._ledger.unrecorded_progress
+        if wanted is None or self._pending.covering(wanted) is not None:
+            return
+        if len(self._pending) >= self._config.max_concurrent:
+            return
+        if self._ended_s is not None and self._now_s - self._ended_s < self._config.min_pause_s:
+            return
+        if due_s is not None:
+            self._demand.answered(due_s)
+        if not self._demand.refusals:
+            self._cut([], BY_POLICY)
+        elif self._demand.refuse_policy(due_s is not None):
+            self._refuse(BY_POLICY)
+
+    def _refuse(self, trigger: str) -> None:
+        """Nothing is cut at this boundary; the refusal has an id of its own, so that it counts once."""
+        self._last_id = CheckpointId(self._last_id + 1)
+        refusals = self._demand.refusals
+        refused = NotifyRefused(self._last_id, trigger, refusals, counted=any(each.hard for each in refusals))
+        self._failures.triggered(self._now_s)
+        self._failures.failed(refused.checkpoint_id, refused.reason, counted=refused.counted)
+        self._commands.append(refused)
+
+    def _cut(self, requests: list[str], trigger: str) -> None:
+        last = self._ledger.last
+        assert last is not None, "there is progress, so there is a last batch"
+        self._last_id = CheckpointId(self._last_id + 1)
+        self._demand.is_held = False
+        live = dict(sorted(self._live.items()))
+        self._pending.add(
+            PendingCheckpoint(self._last_id, last.batch, last.position, self._run, live, self._now_s, requests)
+        )
+        self._failures.triggered(self._now_s)
+        self._commands.append(ev.Cut(self._last_id, self._run, last.batch, dict(live), trigger))

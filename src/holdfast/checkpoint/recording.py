@@ -1,0 +1,158 @@
+"""Records: what is sent to the journal, what its answer means, and what may be deleted after it.
+
+    acknowledged by all ──StoreAndRecord──► sent ──RecordWritten──► completed
+                                             └──RecordFailed──► aborted
+    newest record ──RecordAgain──► sent ──RecordWritten──► the same checkpoint under a new number, before the job ends
+
+Invariants: at most one record is unanswered; while it is, nothing is deleted and nothing further written. A record
+takes over what its pending checkpoint held.
+Does not own: bytes, the journal's numbers.
+"""
+
+from holdfast.checkpoint import events as ev
+from holdfast.checkpoint.coordination import Coordination, CoordinatorPhase
+from holdfast.checkpoint.outcomes import Outcome
+from holdfast.checkpoint.registry import GroupHolder, PendingHolder, RecordHolder
+from holdfast.errors import HoldfastError
+from holdfast.ids import CheckpointId, JournalNumber
+from holdfast.settings import CheckpointConfig
+
+
+class Recording(Coordination):
+    """Coordination with records."""
+
+    def __init__(self, config: CheckpointConfig) -> None:
+        super().__init__(config)
+        self._close_requests: list[str] = []
+        self._sent: ev.StoreAndRecord | None = None
+        self._again: ev.RecordAgain | None = None
+
+    @property
+    def _quiet(self) -> bool:
+        """No record is unanswered."""
+        return self._pending.unanswered is None and self._again is None
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def _record(self) -> None:
+        """Send the newest checkpoint that everybody acknowledged to the journal."""
+        pending = self._pending.ready()
+        if pending is None:
+            return
+        pending.sent = True
+        count, since_s = self._config.retention(self._wall_s)
+        self._sent = ev.StoreAndRecord(
+            pending.checkpoint_id,
+            pending.run,
+            pending.batch,
+            pending.position,
+            [pending.manifests[task_manager] for task_manager in sorted(pending.manifests)],
+            self._publication.unpublished(),
+            self._ledger.committables(pending.batch),
+            self._config,
+            tuple(self._records.retained(count - 1, since_s)),
+        )
+        self._commands.append(self._sent)
+
+    def _serve_close_requests(self) -> None:
+        """Record the newest checkpoint again where its record holds nothing but groups that are published."""
+        if not self._close_requests or self._again is not None:
+            return
+        newest = self._records.newest
+        may_record = self._phase is CoordinatorPhase.RUNNING and not self._failover_ordered and self._quiet
+        all_published = bool(self._records.groups_of_newest) and not self._publication.unpublished()
+        if newest is not None and may_record and all_published:
+            self._last_id = CheckpointId(self._last_id + 1)
+            kept = self._records.retained(*self._config.retention(self._wall_s))
+            self._again = ev.RecordAgain(self._last_id, newest, tuple(each for each in kept if each != newest))
+            self._commands.append(self._again)
+        else:
+            self._resolve_close_requests()
+
+    def _resolve_close_requests(self) -> None:
+        requests, self._close_requests = self._close_requests, []
+        self._resolve(requests)
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def _on_record_written(self, event: ev.RecordWritten) -> None:
+        if self._again is not None and self._again.checkpoint_id == event.checkpoint_id:
+            self._recorded_again(self._again, event.number)
+            return
+        pending, sent = self._pending.unanswered, self._sent
+        if pending is None or sent is None or pending.checkpoint_id != event.checkpoint_id:
+            return
+        if not sent.committables.keys() <= event.stored.keys():
+            raise HoldfastError(
+                f"record {event.number} was written with committables of {sorted(sent.committables)}, but only those "
+                f"of {sorted(event.stored)} were stored; expected: RecordWritten.stored names an object for each"
+            )
+        self._sent = None
+        self._pending.remove(pending.checkpoint_id)
+        self._register_record(event, sent)
+        self._ledger.record(pending.batch)
+        self._failures.completed(pending.checkpoint_id)
+        self._ended_s = self._now_s
+        self._commands.append(ev.NotifyCompleted(pending.checkpoint_id, event.number, pending.batch, pending.position))
+        self._resolve(pending.requests)
+        for older in self._pending.abortable():
+            if older.checkpoint_id < pending.checkpoint_id:
+                requests, older.requests = older.requests, []
+                self._abort(older, f"subsumed by checkpoint {pending.checkpoint_id}", Outcome.SUBSUMED)
+                self._resolve(requests)
+        self._choose_base()
+
+    def _register_record(self, event: ev.RecordWritten, sent: ev.StoreAndRecord) -> None:
+        """The record takes over what its pending checkpoint held, and holds its groups."""
+        groups = {(sink, group.number) for sink, each in sent.carried.items() for group in each}
+        objects = [group.object for each in sent.carried.values() for group in each]
+        objects += [name for found in sent.position.source_objects.values() for name in found]
+        for sink in sorted(sent.committables):
+            group = ev.Group(event.number, event.stored[sink])
+            groups.add((sink, event.number))
+            objects.append(group.object)
+            self._registry.hold(GroupHolder(sink, event.number), [group.object])
+            self._publication.add(sink, group)
+        record = RecordHolder(event.number)
+        self._registry.hand_over(PendingHolder(event.checkpoint_id), record)
+        self._registry.hold(record, objects)
+        self._registry.acknowledge(event.stored.values())
+        self._records.written(event.number, frozenset(groups), self._wall_s)
+
+    def _recorded_again(self, again: ev.RecordAgain, number: JournalNumber) -> None:
+        """The new record holds what the old one does, but for its groups, which are published."""
+        self._again = None
+        groups = {group.object for _, group in self._publication.groups()}
+        self._registry.hold(RecordHolder(number), self._registry.names(RecordHolder(again.number)) - groups)
+        self._records.written(number, frozenset(), self._wall_s)
+        self._records.repeated(again.number)
+        self._resolve_close_requests()
+        self._choose_base()
+
+    def _on_record_failed(self, event: ev.RecordFailed) -> None:
+        pending = self._pending.unanswered
+        if pending is None or pending.checkpoint_id != event.checkpoint_id:
+            return
+        self._sent = None
+        self._registry.acknowledge(event.stored.values())
+        outcome = Outcome.FAILED if self._phase is CoordinatorPhase.RUNNING else Outcome.ENDED
+        self._abort(pending, f"no record was written: {event.reason}", outcome)
+        self._choose_base()
+
+    def _choose_base(self) -> None:
+        """Once no record is unanswered, the newest one is what the job goes back to."""
+        if self._phase is CoordinatorPhase.FAILING and self._quiet:
+            self._phase = CoordinatorPhase.DEPLOYING
+            self._drop_staged(self._ledger.drop())
+            self._commands.append(ev.RestoreFrom(self._records.newest))
+
+    def _on_records_expired(self, event: ev.RecordsExpired) -> None:
+        for number in sorted(event.numbers):
+            if self._records.expired(number):
+                self._registry.release(RecordHolder(number))
+
+    def _delete(self) -> None:
+        """Delete names that nobody needs, after a record that is due: deletes beside it would delay it."""
+        self._commands += self._publication.discard(self._records.named_groups(), self._now_s)
+        if names := self._registry.take(self._now_s):
+            self._commands.append(ev.DeleteObjects(names))
