@@ -334,6 +334,7 @@ class KeyedStream:
         how: How = "inner",
         between: tuple[str, str] | None = None,
         ttl: Duration | None = None,
+        tolerance: Duration | None = None,
         suffix: str | None = None,
         late: LatePolicy = "drop",
         name: str | None = None,
@@ -352,12 +353,16 @@ class KeyedStream:
             `("-5min", "10min")`.
         how
             `"left"`, `"right"`, `"outer"` also give rows that met no other, once the watermark says that none will
-            come; `"semi"` gives the rows of this stream that met another, once; `"anti"` those that met none.
+            come; `"semi"` gives the rows of this stream that met another, once; `"anti"` those that met none. `"asof"`
+            gives each row of this stream once, with the newest row of the other that is not after it, or with nulls.
         between
             Instead of `within`: two columns of the other stream; rows of this one meet it from the time in the first,
             which is its event time, to the time in the second.
         ttl
             Instead of a bound of event time: rows are kept for so long after they came.
+        tolerance
+            With `how="asof"`: by how much the other stream's row may be before this one's, at most. None: by any time,
+            so that the newest row of each key is kept for ever.
         suffix
             Suffix of the other stream's columns whose names this stream has too.
         late
@@ -368,7 +373,7 @@ class KeyedStream:
             raise SettingsError(f"join({other!r}): expected a keyed stream; add .key_by(…) to it")
         if other._job is not self._job:
             raise JobRefused("join of streams of different jobs: read both sources in one job")
-        settings = JoinSettings(within, between, ttl, how, suffix, late, self._bad_records)
+        settings = JoinSettings(within, between, ttl, tolerance, how, suffix, late, self._bad_records)
         self._refuse_dead_letters(late)
         inputs = tuple(replace(side._declared, timed=settings.timed) for side in (self, other))
         return self._declare(name, "join", settings.spec, inputs)

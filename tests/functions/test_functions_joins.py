@@ -2,26 +2,33 @@
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
+from functions_joins_kit import (
+    CLICKS,
+    EVERYTHING_US,
+    TIME,
+    VISITS,
+    Feed,
+    Rows,
+    batch_of,
+    restored,
+    run_batch,
+    settings,
+    shown,
+)
 from functions_windows_kit import BACKENDS, commit, undo
 
 import holdfast as hf
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.joins.declared import JoinSpec
-from holdfast.functions.joins.declaring import JoinSettings
-from holdfast.functions.operator import BatchContext, EventTime, NewTable, Operator, OperatorInput, OperatorResult
+from holdfast.functions.operator import BatchContext, EventTime, NewTable, OperatorInput
 from holdfast.state.backends import tables_of
 
-TIME = pa.timestamp("us", "UTC")
-CLICKS = pa.schema([("user", pa.string()), ("clicked", TIME), ("page", pa.string()), ("n", pa.int64())])
-VISITS = pa.schema([("id", pa.string()), ("begun", TIME), ("ended", TIME), ("agent", pa.string())])
-EVERYTHING_US = 253_402_300_799_999_999
 HOWS = ["inner", "left", "right", "outer", "semi", "anti"]
 BOUNDS: dict[str, dict[str, Any]] = {
     "around": {"within": ("-5s", "10s")},
@@ -37,17 +44,10 @@ MEET = {
     "window": "epoch_us(begun) // 10000000 = epoch_us(clicked) // 10000000",
 }
 
-Rows = list[tuple[Any, ...]]
-
 
 @pytest.fixture(params=["hashmap", "cache"])
 def tables(request: pytest.FixtureRequest, tmp_path: Path) -> NewTable:
     return tables_of(BACKENDS[request.param], str(tmp_path))
-
-
-def settings(how: Any = "inner", **given: Any) -> JoinSettings:
-    named = {"within": None, "between": None, "ttl": None, "suffix": None, "late": "drop", "bad_records": "fail"}
-    return JoinSettings(**(named | given), how=how)
 
 
 def spec_of(how: str, bounds: str) -> JoinSpec:
@@ -57,35 +57,6 @@ def spec_of(how: str, bounds: str) -> JoinSpec:
         OperatorInput(VISITS, ("id",), EventTime(("begun",), "begun"), right, 1),
     )
     return settings(how, **BOUNDS.get(bounds, {})).spec("joined", inputs)
-
-
-def batch_of(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True) if rows else [[] for _ in schema]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
-    )
-
-
-def run_batch(
-    operator: Operator, number: int, clicks: Rows, visits: Rows, marks: tuple[int | None, int | None]
-) -> OperatorResult:
-    """`marks`: the watermark, and that of the batch before, in microseconds."""
-    parts = [(0, batch_of(clicks[::2], CLICKS)), (1, batch_of(visits, VISITS)), (0, batch_of(clicks[1::2], CLICKS))]
-    for table in operator.tables.values():
-        table.begin(number)
-    return operator.process(parts, BatchContext(number, 0, "joined", 0, *marks))
-
-
-def restored(operator: Operator, spec: JoinSpec, tables: NewTable) -> Operator:
-    made = spec.create(0, 128, tables)
-    for name, table in operator.tables.items():
-        made.tables[name].apply(table.snapshot(), 0, 128)
-        table.close()
-    return made
-
-
-def shown(batches: Sequence[pa.RecordBatch]) -> Counter[tuple[Any, ...]]:
-    return Counter(tuple(row.values()) for batch in batches for row in batch.to_pylist())
 
 
 def expected(how: str, bounds: str, clicks: Rows, visits: Rows) -> Counter[tuple[Any, ...]]:
@@ -102,43 +73,6 @@ def expected(how: str, bounds: str, clicks: Rows, visits: Rows) -> Counter[tuple
         sql = f"select {columns} from clicks {kind} join visits on clicks.user = visits.id and {MEET[bounds]}"
         found = connection.sql(sql).to_arrow_table()
     return Counter(tuple(row.values()) for row in found.to_pylist())
-
-
-class Feed:
-    """Rows in random batches, some of them late, under a watermark that follows."""
-
-    def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
-        self.now_s = 100
-        self.watermark: int | None = None
-        self.closed: int | None = None
-        self.count = 0
-
-    def rows(self) -> tuple[Rows, Rows]:
-        self.now_s += self.chance.choice([0, 1, 2, 6, 20])
-        return self._some(self._click), self._some(self._visit)
-
-    def move(self) -> tuple[int | None, int | None]:
-        self.closed = self.watermark
-        if self.chance.random() < 0.7:
-            reached = (self.now_s - self.chance.randrange(5, 25)) * 1_000_000
-            self.watermark = max(self.watermark or 0, reached)
-        return self.watermark, self.closed
-
-    def _some(self, make: Any) -> Rows:
-        return [make() for _ in range(self.chance.choice([0, 0, 1, 4, 12]))]
-
-    def _time(self) -> int:
-        return (self.now_s + self.chance.randrange(-20, 4)) * 1_000_000
-
-    def _click(self) -> tuple[Any, ...]:
-        self.count += 1
-        return self.chance.choice("abcde"), self._time(), self.chance.choice(["/", None, "/basket"]), self.count
-
-    def _visit(self) -> tuple[Any, ...]:
-        begun = self._time()
-        ended = self.chance.choice([begun + self.chance.randrange(30_000_000), begun - 5, None])
-        return self.chance.choice("abcde"), begun, ended, self.chance.choice(["curl", None])
 
 
 def is_late(bounds: str, time_us: int, closed: int | None) -> bool:
@@ -229,6 +163,8 @@ def test_what_join_refuses_to_be_told() -> None:
         ({"within": "5min"}, "expected two durations"),
         ({"within": (0, 1), "ttl": 5}, "within and ttl: give one of them"),
         ({"ttl": 0}, "longer than nothing"),
+        ({"tolerance": "1s"}, "it belongs to how='asof'"),
+        ({"how": "asof", "within": (0, 1)}, "its bound of time is tolerance=, or none"),
         ({"suffix": ""}, "expected what names should end with"),
         ({"late": "stream"}, "'drop' .counted. or 'dead_letter'"),
     ]:

@@ -25,6 +25,8 @@ SIDES = ("left", "right")
 AT, FROM, UNTIL, LEAVES = "__at", "__from", "__until", "__leaves"
 """State columns: a left row's time, the times that a right row meets, when a row leaves."""
 MINUTE_US = 60_000_000
+NEVER_US = 1 << 62
+"""When rows leave that have to stay until another one replaces them."""
 
 Times = Mapping[str, Integers]
 """The state columns with times of some rows, by name."""
@@ -132,6 +134,43 @@ class Between(EventBounds):
 
     def __str__(self) -> str:
         return f"between {self.columns_of_time[RIGHT]} and {self.end}"
+
+
+@dataclass(frozen=True)
+class AsOf(EventBounds):
+    """The left row meets the newest right row that is not after it, and at most `tolerance_us` before; None: any.
+
+    A left row leaves once the watermark has passed it, which is when it meets. A right row is looked at then too, for
+    which its column `LEAVES` has its time first; it is replaced by the newest one the watermark has passed, and that
+    one leaves when it is too old for all that may come.
+    """
+
+    tolerance_us: int | None = None
+
+    def columns(self, side: int) -> tuple[str, ...]:
+        return (AT,) if side == LEFT else (AT, LEAVES)
+
+    def times(self, side: int, rows: pa.RecordBatch, now_us: int) -> Times:
+        times = times_of(rows.column(self.columns_of_time[side]))
+        return {AT: times} if side == LEFT else {AT: times, LEAVES: times + 1}
+
+    def leaves(self, side: int, times: Times) -> Integers:
+        return times[AT] + 1 if side == LEFT else times[LEAVES]
+
+    def leaves_as_newest(self, at: Integers) -> Integers:
+        """When right rows leave if none replaces them."""
+        return np.full(len(at), NEVER_US, np.int64) if self.tolerance_us is None else at + (self.tolerance_us + 1)
+
+    def earliest(self, at: Integers) -> Integers:
+        """The first time of right rows that left rows of these times may meet."""
+        return np.full(len(at), -NEVER_US, np.int64) if self.tolerance_us is None else at - self.tolerance_us
+
+    @property
+    def bucket_us(self) -> int:
+        return max(1_000_000, (self.tolerance_us or MINUTE_US) // 8)
+
+    def __str__(self) -> str:
+        return "as of" if self.tolerance_us is None else f"as of, within {shown_duration(self.tolerance_us)}"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.aggregates.declared import BadRecords
-from holdfast.functions.joins.bounds import LEFT, RIGHT, SIDES, Bounds, Forever, SameWindow
+from holdfast.functions.joins.asof_operator import AsOfOperator
+from holdfast.functions.joins.bounds import LEFT, RIGHT, SIDES, AsOf, Bounds, Forever, SameWindow
 from holdfast.functions.joins.join_operator import JoinOperator
 from holdfast.functions.joins.kept_rows import MATCHED, NUMBER, head_columns
 from holdfast.functions.operator import NewTable, Operator, OperatorInput, OperatorSpec, TableSchema
@@ -17,7 +18,7 @@ from holdfast.functions.windows.windowed import LatePolicy
 from holdfast.state.keys import grouped_by
 from holdfast.state.table import StateTable
 
-How = Literal["inner", "left", "right", "outer", "semi", "anti"]
+How = Literal["inner", "left", "right", "outer", "semi", "anti", "asof"]
 HEADS = "heads"
 
 
@@ -97,7 +98,11 @@ class JoinSpec(OperatorSpec):
 
     def keeps_alone(self, side: int) -> bool:
         """True if rows of that side that met no other are put out when they leave."""
-        return self.how in (("left", "outer", "anti") if side == LEFT else ("right", "outer"))
+        return self.how in (("left", "outer", "anti", "asof") if side == LEFT else ("right", "outer"))
+
+    def marks(self, side: int) -> bool:
+        """True if the state says of a side's rows whether they met another."""
+        return self.gives_pairs and self.keeps_alone(side) and not isinstance(self.bounds, AsOf)
 
     def may_lack(self, side: int) -> bool:
         """True if rows of the output may be without that side."""
@@ -192,12 +197,13 @@ class JoinSpec(OperatorSpec):
         declared = self.sides[side]
         keys = pa.schema([*self.head_keys(side), pa.field(NUMBER, pa.int64())])
         times = [pa.field(name, pa.int64()) for name in self.bounds.columns(side)]
-        flags = [pa.field(MATCHED, pa.bool_())] if self.keeps_alone(side) and self.gives_pairs else []
+        flags = [pa.field(MATCHED, pa.bool_())] if self.marks(side) else []
         values = [field for field in declared.schema if field.name not in declared.key_columns]
         return TableSchema(grouped_by(keys, len(declared.key_columns)), pa.schema([*values, *times, *flags]))
 
     def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
-        return JoinOperator(self, max_parallelism, new_table)
+        made = AsOfOperator if isinstance(self.bounds, AsOf) else JoinOperator
+        return made(self, max_parallelism, new_table)
 
     def _keys_with_bounds(self, side: OperatorInput) -> tuple[str, ...]:
         given = side.window.outputs if isinstance(side.window, GivenWindow) else ()

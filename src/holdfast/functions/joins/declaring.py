@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.aggregates.declared import BadRecords
-from holdfast.functions.joins.bounds import LEFT, RIGHT, SIDES, Between, Bounds, Forever, Kept, SameWindow, Within
+from holdfast.functions.joins.bounds import LEFT, RIGHT, SIDES, AsOf, Between, Bounds, Forever, Kept, SameWindow, Within
 from holdfast.functions.joins.declared import How, JoinSpec, check_how
 from holdfast.functions.operator import OperatorInput
 from holdfast.functions.windows.declared import Window
@@ -22,6 +22,7 @@ class JoinSettings:
     within: tuple[Duration, Duration] | None
     between: tuple[str, str] | None
     ttl: Duration | None
+    tolerance: Duration | None
     how: How
     suffix: str | None
     late: LatePolicy
@@ -32,19 +33,28 @@ class JoinSettings:
         given = [name for name in ("within", "between", "ttl") if getattr(self, name) is not None]
         if len(given) > 1:
             raise SettingsError(f"join() has {' and '.join(given)}: give one of them")
+        if self.how == "asof" and given:
+            raise SettingsError(f"join(how='asof') has {given[0]}: its bound of time is tolerance=, or none")
+        if self.how != "asof" and self.tolerance is not None:
+            raise SettingsError(f"join(how={self.how!r}) has tolerance: it belongs to how='asof'; give within=")
         if self.suffix is not None and (not isinstance(self.suffix, str) or not self.suffix):
             raise SettingsError(f"join(suffix={self.suffix!r}): expected what names should end with, such as '_right'")
         if self.late not in ("drop", "dead_letter"):
             raise SettingsError(f"join(late={self.late!r}) is not allowed: 'drop' (counted) or 'dead_letter'")
         if self.ttl is not None and duration_us(self.ttl, "ttl") == 0:
             raise SettingsError("join(ttl=0): rows are kept for longer than nothing")
-        _ = self.within_us
+        _ = self.within_us, self.tolerance_us
         _pair(self.between, "between", "the names of two columns of the other side", str)
 
     @property
     def timed(self) -> bool:
         """True if rows meet by event time, so that each row needs an event time."""
-        return self.within is not None or self.between is not None
+        return self.within is not None or self.between is not None or self.how == "asof"
+
+    @property
+    def tolerance_us(self) -> int | None:
+        """The tolerance in microseconds."""
+        return None if self.tolerance is None else duration_us(self.tolerance, "tolerance")
 
     @property
     def within_us(self) -> tuple[int, int] | None:
@@ -66,6 +76,8 @@ class JoinSettings:
     def _bounds(self, operator: str, left: OperatorInput, right: OperatorInput) -> Bounds:
         if left.window is not None or right.window is not None:
             return self._same_window(operator, left, right)
+        if self.how == "asof":
+            return AsOf(_times(operator, left, right), self.tolerance_us)
         if self.within_us is not None:
             return Within(_times(operator, left, right), *self.within_us)
         if self.between is not None:
@@ -106,8 +118,8 @@ class JoinSettings:
             )
         if self.timed or self.ttl is not None:
             raise JobRefused(
-                f"operator {operator!r}: a join by windows has the window as its bound of time: leave within, between "
-                "and ttl out"
+                f"operator {operator!r}: a join by windows has the window as its bound of time: leave within, between, "
+                "ttl and how='asof' out"
             )
         if left.event_time is None or right.event_time is None:
             raise JobRefused(

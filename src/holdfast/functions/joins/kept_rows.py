@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.functions.joins.bounds import LEAVES, SIDES, Bounds, Times
+from holdfast.functions.joins.bounds import LEAVES, NEVER_US, SIDES, Bounds, Times
 from holdfast.functions.kernels import mark_first
 from holdfast.functions.running import ranks, spans
 from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, concatenated, keys_with_times
-from holdfast.state.physical import Integers, Slots
+from holdfast.state.physical import Integers, Slots, values_of
 from holdfast.state.table import StateTable
 
 NUMBER, MATCHED = "__number", "__matched"
@@ -133,15 +133,23 @@ class KeptRows:
         chosen: Slots = slots if leaves is None else slots[leaves <= until_us]
         return chosen
 
+    def heads_of(self, slots: Slots) -> Slots:
+        """The slot of the head of each row's key."""
+        keys = self.table.keys_of(slots).columns[: len(self._heads.key_schema)]
+        return self._heads.lookup(pa.RecordBatch.from_arrays(keys, schema=self._heads.key_schema))
+
+    def leave_later(self, slots: Slots, leaves: Integers) -> None:
+        """Distinct rows, whose column `LEAVES` says when they leave, stay until other times."""
+        if len(slots):
+            self.table.column(LEAVES).scatter(slots, leaves, np.ones(len(slots), np.bool_))
+            self._note(self.table.keys_of(slots), self.times(slots))
+
     def remove(self, slots: Slots) -> None:
         """Let go of distinct rows."""
         if not len(slots):
             return
-        names = self._heads.key_schema.names
-        keys = self.table.keys_of(slots).columns[: len(names)]
-        heads = self._heads.lookup(pa.RecordBatch.from_arrays(keys, schema=self._heads.key_schema))
+        heads, gone = np.unique(self.heads_of(slots), return_counts=True)
         self.table.present[slots] = False
-        heads, gone = np.unique(heads, return_counts=True)
         count = self._heads.column(self._head_names[2])
         left = count.values[heads] - gone
         count.scatter(heads, left, np.ones(len(heads), np.bool_))
@@ -183,7 +191,7 @@ class KeptRows:
         """Take keys of rows into the index."""
         leaves = self._bounds.leaves(self._side, times)
         if leaves is not None:
-            self._index.add(key.append_column(self._entries.field(LEAVES), pa.array(leaves)))
+            self._index.add(_that_leave(key.append_column(self._entries.field(LEAVES), pa.array(leaves))))
 
     def _keyed(self, keys: pa.RecordBatch, owners: Integers | None, numbers: Integers) -> pa.RecordBatch:
         """Keys of rows: key columns, of the owners by index, with the numbers."""
@@ -191,9 +199,15 @@ class KeptRows:
         return pa.RecordBatch.from_arrays([*arrays, pa.array(numbers)], schema=self.table.key_schema)
 
     def _all_entries(self, table: StateTable) -> Iterator[pa.RecordBatch]:
-        return keys_with_times(table, LEAVES, self._leaves_of_cells)
+        return map(_that_leave, keys_with_times(table, LEAVES, self._leaves_of_cells))
 
     def _leaves_of_cells(self, cells: Any) -> Integers:
         leaves = self._bounds.leaves(self._side, {name: cells[name][0] for name in self._columns})
         assert leaves is not None, "only rows that leave are in the index"
         return leaves
+
+
+def _that_leave(entries: pa.RecordBatch) -> pa.RecordBatch:
+    """Entries of the index without those of rows that leave when they are replaced."""
+    stay = values_of(entries.column(LEAVES)) >= NEVER_US
+    return entries.filter(pa.array(~stay)) if stay.any() else entries

@@ -9,14 +9,14 @@ from holdfast.state.physical import Integers
 
 
 class Points(NamedTuple):
-    """Left rows: the group of each, and its time."""
+    """Left rows (in a join as of a time: right rows): the group of each, and its time."""
 
     groups: Integers
     at: Integers
 
 
 class Intervals(NamedTuple):
-    """Right rows: the group of each, and the times that it meets, both included."""
+    """The other side's rows: the group of each, and the times that it meets, both included."""
 
     groups: Integers
     froms: Integers
@@ -46,3 +46,11 @@ class SortedPoints:
         left, right = np.empty((2, int(total)), np.int64)
         kernels.list_pairs(begins, ends, self._order, right, left)
         return Pairs(left, right)
+
+    def newest(self, intervals: Intervals) -> Integers:
+        """The last point of each interval, of equal ones the one that came last; -1 where it has none."""
+        begins, ends = np.empty((2, len(intervals.groups)), np.int64)
+        kernels.find_points(*intervals, self._bounds, self._points.at, self._order, begins, ends)
+        found, newest = ends > begins, np.full(len(begins), -1, np.int64)
+        newest[found] = self._order[ends[found] - 1]
+        return newest
