@@ -132,6 +132,11 @@ class CheckpointConfig:
         return self.retained, (math.inf if limit is None else wall_s - duration_s(limit, "retained_for"))
 
     @property
+    def retains_older(self) -> bool:
+        """True if checkpoints older than the newest are kept."""
+        return self.retained > 1 or self.retained_for is not None
+
+    @property
     def outage_limit(self) -> tuple[float, object]:
         """Limit in seconds, and as the user wrote it."""
         limit = self.outage_timeout

@@ -1,5 +1,6 @@
 """The PostgreSQL source in trouble: a server that goes away, a slot in use, older checkpoints; and quiet times."""
 
+import threading
 from contextlib import closing
 
 import psycopg2
@@ -8,8 +9,10 @@ import pytest
 from sources_postgres_server import assert_equal, copied, is_equal, job_of, running
 
 import holdfast as hf
-from holdfast.errors import JobRefused, QueryFailed
+from holdfast.errors import Fenced, JobRefused, QueryFailed
 from holdfast.sources.postgres import reader, snapshot
+from holdfast.sources.postgres.claim import SlotClaim
+from holdfast.sources.postgres.server import ReaderName, Server
 from holdfast.sources.postgres.writer import SegmentWriter
 from holdfast.testing import run
 from waiting import until
@@ -104,12 +107,13 @@ def test_quiet_times_longer_than_the_server_waits_keep_the_connection_and_a_larg
 ):
     monkeypatch.setattr(reader, "LOOK_S", 0.1)
     tables = database.create("a")
-    database.execute("ALTER ROLE holdfast SET wal_sender_timeout = '500ms'")
+    database.execute(f"INSERT INTO {tables[0]} (id) VALUES (1)")
+    database.execute("ALTER ROLE holdfast SET wal_sender_timeout = '1s'")
     try:
         with running(job_of(database.source(slot_warning_bytes=1), tables, tmp_path)):
-            until(lambda: reading(database), "the connection")
+            until(lambda: is_equal(database, tmp_path) and reading(database), "the connection after the snapshot")
             ((pid, _),) = reading(database)
-            until(lambda: reading(database)[0][1] > 1.5, lambda: reading(database))
+            until(lambda: reading(database)[0][1] > 3, lambda: reading(database))
             assert reading(database)[0][0] == pid
         until(lambda: "MB of WAL for slot" in caplog.text, lambda: caplog.text)
     finally:
@@ -125,14 +129,35 @@ def reading(database):
     )
 
 
-def test_an_older_checkpoint_whose_changes_are_gone_is_refused(database, tmp_path):
+def claim_of(database, job, epoch):
+    name = ReaderName(job, epoch)
+    server = Server(database.server.dsn, "a test", str(name))
+    return server, SlotClaim(server, database.slot, name, threading.Event().wait)
+
+
+def test_an_older_reader_that_comes_back_during_a_takeover_is_ended_again_and_then_ends_itself(database):
+    database.create("a")
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (database.slot,))
+    options = {"proto_version": "1", "publication_names": database.publication}
+    old_server, old = claim_of(database, "job", 9)
+    new_server, new = claim_of(database, "job", 10)
+    with closing(old_server.connect(replication=True)) as first, closing(old_server.connect(replication=True)) as again:
+        assert old.start(first.cursor(), 0, options)
+        assert new.end_older() == ""
+        assert old.start(again.cursor(), 0, options), "the older reader comes back"
+        with closing(new_server.connect(replication=True)) as connection:
+            assert new.start(connection.cursor(), 0, options)
+            with pytest.raises(Fenced, match="is read by epoch 10 of this job, and this is epoch 9"):
+                old.end_older()
+            assert reading(database)[0][0] == connection.info.backend_pid
+
+
+def test_a_slot_that_another_job_reads_is_refused_and_its_reader_goes_on(database, tmp_path):
     tables = database.create("a")
-    kept = hf.CheckpointConfig(trigger=hf.manual(), retained=5)
-    for number in range(4):
-        with running(job_of(database.source(), tables, tmp_path, checkpoint=kept)) as query:
-            for row in range(3):
-                database.execute(f"INSERT INTO {tables[0]} (id) VALUES ({10 * number + row})")
-                until(lambda rows=row + 1: query.totals.rows >= rows, "the row")
-            query.trigger_checkpoint(timeout=30)
-    with pytest.raises((JobRefused, QueryFailed), match=r"checkpoint is an older one.*were deleted"):
-        run(job_of(database.source(), tables, tmp_path, checkpoint=kept, start_from=2, publish_again=True))
+    database.execute(f"INSERT INTO {tables[0]} (id) VALUES (1)")
+    with running(job_of(database.source(), tables, tmp_path / "one")):
+        until(lambda: is_equal(database, tmp_path / "one") and reading(database), "the connection after the snapshot")
+        ((pid, _),) = reading(database)
+        with pytest.raises(JobRefused, match=rf"in use by process {pid} \('holdfast \w+ 1'\), which is no reader of"):
+            run(job_of(database.source(snapshot="never"), tables, tmp_path / "two"))
+        assert reading(database)[0][0] == pid

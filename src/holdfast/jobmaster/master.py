@@ -134,9 +134,9 @@ class JobMaster:
         log.info("%s: starts on %s, as epoch %d", self._settings.name, self.job.store.url, self._taken.epoch)
         base = self._base
         try:
+            # Before the sources begin: objects that they let go of stay where a retained record names them.
+            self._control.open(found_records(self.job.store, self._taken), records_of(self._taken))
             self._planner.begin(position_of(base.record))
-            found = found_records(self.job.store, self._taken)
-            self._control.open(found, records_of(self._taken))
             self._sweeper.start()
         except BaseException:
             self._close()

@@ -67,8 +67,9 @@ def publishers_of(job: StartedJob) -> dict[str, Publisher]:
 
 def planner_of(job: StartedJob, objects: SourceObjects, senders: int, clock: Clock) -> Planner:
     to_end = isinstance(job.settings.trigger, AvailableNow)
+    goes_back, job_id = job.settings.checkpoint.retains_older, job.stored.job_id
     enumerators = {
-        name: source.enumerator(EnumeratorContext(objects, name, job.epoch, clock, to_end))
+        name: source.enumerator(EnumeratorContext(objects, name, job.epoch, clock, to_end, goes_back, job_id))
         for name, source in job.program.sources.items()
     }
     program = job.program

@@ -81,6 +81,11 @@ class EnumeratorContext:
     clock: Clock
     available_now: bool = False
     """True if the query ends with the data that is there now: the first `latest()` then waits until it has seen all."""
+    goes_back: bool = False
+    """True if older checkpoints are retained, from which a later start may begin: `objects` then names what was needed
+    since the last `completed`, too, so that the retained records name everything from the oldest of them on."""
+    job_id: str = ""
+    """The job's id, for names outside of its storage."""
 
 
 class Enumerator(ABC):
@@ -228,3 +233,5 @@ class SourceOutput:
 
     source: Source
     output: str
+    tells_truncations: bool = False
+    """True if the rows are those of `truncations.parted`; the job then makes deletes of the known rows of them."""

@@ -12,7 +12,7 @@ from holdfast.sources.postgres.decoding import Settings
 from holdfast.sources.postgres.initial import NOT_BEGUN
 from holdfast.sources.postgres.reader import Reader
 from holdfast.sources.postgres.segments import Segment, read_head
-from holdfast.sources.postgres.server import Server, SlotState
+from holdfast.sources.postgres.server import ReaderName, Server, SlotState
 from holdfast.sources.postgres.spool import LSN_READ, SEGMENT, SEQUENCE_IN, SLOT, SPLIT, SYSTEM, Spool, SpoolPosition
 from holdfast.sources.postgres.writer import SegmentContent
 from holdfast.storage import names
@@ -34,13 +34,16 @@ class PostgresEnumerator(Enumerator):
         self._context = context
         self._spool = Spool(split_transactions)
         self._system = server.identity()
-        self._reader = Reader(server, settings, self._spool, context.store, context.epoch, context.source, self._system)
+        name = ReaderName(context.job_id, context.epoch)
+        self._reader = Reader(server.named(str(name)), settings, self._spool, context, self._system, name)
 
     # --- beginning ----------------------------------------------------------------------------------------------------
 
     def initial(self) -> Offsets:
+        self._reader.claim.take()
+        slot = self._server.slot(self._settings.slot)  # before the listing: what it has confirmed is stored by now
         listed = stored_segments(self._context.store, self._context.source)
-        if not self._taken_up(listed):
+        if not self._taken_up(listed, slot):
             self._begin_chain(listed)
         self._reader.start()
         return self._offsets(SpoolPosition(0, 0))
@@ -53,6 +56,7 @@ class PostgresEnumerator(Enumerator):
                     f"source {self._context.source!r}: the checkpoint is of {fact} {offsets.get(fact)!r}, "
                     f"and this is {fact} {now!r}: give the one that the job was started with, or start on a new storage"
                 )
+        self._reader.claim.take()
         listed = stored_segments(self._context.store, self._context.source)
         if objects[0] not in {info.name for info in listed}:
             self._check_gap((_number(objects[0]) or 0) - 1, listed)
@@ -77,9 +81,8 @@ class PostgresEnumerator(Enumerator):
                 "or start on a new storage, with a snapshot and another slot"
             )
 
-    def _taken_up(self, listed: list[ObjectInfo]) -> bool:
+    def _taken_up(self, listed: list[ObjectInfo], slot: SlotState | None) -> bool:
         """Go on with what an earlier driver stored before its first checkpoint, if the slot is still the same."""
-        slot = self._server.slot(self._settings.slot)
         for root in self._roots(listed):
             chain = [root, *follow(self._context.store, self._context.source, listed, root)]
             if self._fits(chain[-1], slot):
@@ -151,8 +154,10 @@ class PostgresEnumerator(Enumerator):
         return [SPLIT]
 
     def objects(self, offsets: Offsets) -> list[str]:
-        place = self._place(offsets)
-        return self._spool.names(SpoolPosition(max(0, place.segment - 1), 0))
+        first = self._place(offsets).segment
+        if self._context.goes_back:
+            first = min(first, self._reader.passed.segment)
+        return self._spool.names(SpoolPosition(max(0, first - 1), 0))
 
     def completed(self, offsets: Offsets) -> None:
         place = self._place(offsets)

@@ -9,6 +9,8 @@ Invariants
   never ahead of the chain; a slot that is, is another slot of the same name.
 - The confirmed LSN is one byte less than the end of the last commit: psycopg2 would otherwise confirm by itself what
   keepalives tell. The server still skips that commit.
+- Whoever holds the slot looks once more for segments before it reads, since an older driver may have stored some until
+  its connection was ended (`claim`).
 - A transaction whose beginning is stored and whose end is not is told anew after a reconnection, and its known changes
   are dropped by their number.
 """
@@ -19,15 +21,17 @@ import time
 from contextlib import closing
 from typing import Any
 
-from holdfast.errors import HoldfastError, JobRefused
+from holdfast.errors import Fenced, HoldfastError, JobRefused
+from holdfast.sources.base import EnumeratorContext
 from holdfast.sources.postgres.chain import follow, stored_segments
 from holdfast.sources.postgres.chunks import Chunks
+from holdfast.sources.postgres.claim import SlotClaim
 from holdfast.sources.postgres.decoding import Decoder, Settings
 from holdfast.sources.postgres.initial import InitialSnapshot
-from holdfast.sources.postgres.server import APPLICATION, Server, ServerAway, lsn_text, wait_readable
+from holdfast.sources.postgres.server import ReaderName, Server, ServerAway, lsn_text, wait_readable
 from holdfast.sources.postgres.spool import Spool, SpoolPosition
 from holdfast.sources.postgres.writer import SegmentContent, SegmentWriter
-from holdfast.storage.store import ObjectStore
+from holdfast.storage import names
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +45,6 @@ FEEDBACK_S = 5.0
 MARK_S = 10.0
 """Seconds without changes after which the place in the WAL is stored, so that the slot does not hold it back."""
 RECONNECT_S_MAX = 5.0
-BUSY_S_MAX = 90.0
-"""Bound in seconds on the wait for a slot that another connection holds, which may be our own that died."""
 LOOK_S = 15.0
 """Seconds between two looks at the slot's size."""
 
@@ -51,21 +53,30 @@ class Reader:
     """Reads one slot. `start` begins the thread; `problem` is what the query must be told."""
 
     def __init__(
-        self, server: Server, settings: Settings, spool: Spool, store: ObjectStore, epoch: int, source: str, system: str
+        self,
+        server: Server,
+        settings: Settings,
+        spool: Spool,
+        context: EnumeratorContext,
+        system: str,
+        reader_name: ReaderName,
     ) -> None:
         self._server = server
         self._settings = settings
         self._spool = spool
-        self._store = store
-        self._source = source
+        self._store = context.store
+        self._source = context.source
+        self._epoch = context.epoch
         self._stopping = threading.Event()
-        self.writer = SegmentWriter(store, epoch, source, spool, self._stopping.wait, self._note)
+        self.claim = SlotClaim(server, settings.slot, reader_name, self._stopping.wait)
+        self.writer = SegmentWriter(
+            context.store, context.epoch, context.source, spool, self._stopping.wait, self._note
+        )
         self.writer.system, self.writer.slot = system, settings.slot
         self._chunks = Chunks(server, settings.tables, settings.chunk_rows)
         self._decoder = Decoder(server, settings, self._chunks)
         self._initial = InitialSnapshot(server, settings, spool, self.writer, self._stopping.is_set)
-        self._thread = threading.Thread(target=self._run, name=f"holdfast-cdc-{source}", daemon=True)
-        self._first = True
+        self._thread = threading.Thread(target=self._run, name=f"holdfast-cdc-{context.source}", daemon=True)
         self._away_since_s: float | None = None
         self._warned_bytes = settings.slot_warning_bytes
         self._lock = threading.Lock()
@@ -136,14 +147,13 @@ class Reader:
 
         try:
             self._check_identity()
+            self.claim.end_older()
             self._adopt()
             if self._initial.is_due and not self._initial.run():
                 return
             with closing(self._server.connect(replication=True)) as connection, connection.cursor() as cursor:
-                self._begin(cursor)
-                self.message, self._away_since_s = "", None
-                self._note(None)
-                self._stream(connection, cursor)
+                if self._begin(cursor):
+                    self._stream(connection, cursor)
         except (psycopg2.OperationalError, psycopg2.InterfaceError, psycopg2.errors.AdminShutdown) as error:
             raise ServerAway(f"the server ended the connection: {str(error).strip()}") from error
         except psycopg2.DatabaseError as error:
@@ -160,15 +170,15 @@ class Reader:
             )
 
     def _adopt(self) -> None:
-        """Take in segments that an earlier driver stored, and compare the slot with them."""
-        last = self._spool.last
-        if last is not None:
-            for segment in follow(self._store, self._source, stored_segments(self._store, self._source), last):
-                self._spool.append(segment)
-            last = self._spool.last
+        """Take in segments that an earlier driver stored, and compare the slot with them.
+
+        The slot is looked at first: what it has confirmed by then is stored, so that the listing shows it.
+        """
+        slot = self._server.slot(self._settings.slot)
+        self._take_in()
         if self._initial.is_due:
             return
-        slot = self._server.slot(self._settings.slot)
+        last = self._spool.last
         if slot is None:
             raise JobRefused(
                 f"source {self._source!r}: slot {self._settings.slot!r} is gone, and the server may have removed "
@@ -180,39 +190,40 @@ class Reader:
                 f"but this job's changes end at {lsn_text(last.head.end_lsn)}: the slot was re-created, or another "
                 "reader moved it on. Drop it and start on a new storage, with a snapshot"
             )
-        if slot.active_pid is not None and self._first and slot.active_application.startswith(APPLICATION):
-            log.info("source %r: ends process %d, an older driver's reader", self._source, slot.active_pid)
-            self._server.terminate(slot.active_pid)
-        self._first = False
 
-    def _begin(self, cursor: Any) -> None:
-        import psycopg2
+    def _take_in(self) -> bool:
+        """Take in the segments behind the spool's end; return whether there were any.
 
+        Raises `Fenced` if a newer driver stored them.
+        """
+        last = self._spool.last
+        if last is None:
+            return False
+        found = follow(self._store, self._source, stored_segments(self._store, self._source), last)
+        for segment in found:
+            epoch = names.epoch_of(segment.name) or 0
+            if epoch > self._epoch:
+                raise Fenced(
+                    f"{segment.name} is of epoch {epoch}, and this is epoch {self._epoch}: another JobMaster took over"
+                )
+            self._spool.append(segment)
+        return bool(found)
+
+    def _begin(self, cursor: Any) -> bool:
+        """Hold the slot, and begin where the spool ends; return False if the reader is to connect again, or to end."""
         last = self._spool.last
         assert last is not None
-        self._decoder.reset(last.head.open_xid, last.head.open_changes, last.head.chunks)
         options = {"proto_version": "1", "publication_names": self._settings.publication, "messages": "true"}
-        busy_until_s = time.monotonic() + BUSY_S_MAX
-        while True:
-            try:
-                cursor.start_replication(
-                    slot_name=self._settings.slot,
-                    start_lsn=last.head.end_lsn,
-                    decode=False,
-                    options=options,
-                    status_interval=3600,
-                )
-                break
-            except psycopg2.errors.ObjectInUse as busy:
-                if time.monotonic() > busy_until_s:
-                    raise JobRefused(
-                        f"source {self._source!r}: slot {self._settings.slot!r} is in use: {str(busy).strip()}: stop "
-                        "the other reader, or give another slot"
-                    ) from busy
-                if self._stopping.wait(0.2):
-                    return
+        if not self.claim.start(cursor, last.head.end_lsn, options):
+            return False
+        if self._take_in():  # an older driver stored them before its connection was ended: the place is another one
+            return False
+        self._decoder.reset(last.head.open_xid, last.head.open_changes, last.head.chunks)
         self._mark = f"{self._source} {time.time_ns()}"
         self._server.mark(self._mark)
+        self.message, self._away_since_s = "", None
+        self._note(None)
+        return True
 
     # --- the stream ---------------------------------------------------------------------------------------------------
 

@@ -14,13 +14,32 @@ from holdfast.sources.postgres.columns import SESSION, PublishedColumn, TableCol
 
 VERSION_MIN = 150_000
 APPLICATION = "holdfast"
-"""Application name of connections, as `pg_stat_activity` shows it."""
+"""Beginning of the application name of connections, as `pg_stat_activity` shows it."""
 MARK = "holdfast"
 """Prefix of the logical messages that readers write into the WAL to learn how far they have come."""
 
 
 class ServerAway(StorageError):
     """The server does not answer, or ended a connection: perhaps for a moment only."""
+
+
+@dataclass(frozen=True)
+class ReaderName:
+    """The application name of a reader's connections: `holdfast <job> <epoch>`. It says of two who took over later."""
+
+    job: str
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{APPLICATION} {self.job} {self.epoch}"
+
+    @staticmethod
+    def parse(application: str) -> "ReaderName | None":
+        """Return the name that a connection tells; None if it is not one of a reader."""
+        parts = application.split(" ")
+        if len(parts) != 3 or parts[0] != APPLICATION or not parts[2].isdecimal():
+            return None
+        return ReaderName(parts[1], int(parts[2]))
 
 
 @dataclass(frozen=True)
@@ -55,6 +74,10 @@ class Server:
         self._dsn = dsn
         self._who = who
         self._application = application
+
+    def named(self, application: str) -> "Server":
+        """Return the same server, for connections of that name."""
+        return Server(self._dsn, self._who, application)
 
     def connect(self, *, replication: bool = False) -> Any:
         """Open a connection; raises `JobRefused` without psycopg2 or access, `ServerAway` if nothing answers."""
