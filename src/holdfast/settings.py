@@ -252,10 +252,10 @@ class FailoverConfig:
         `backoff_max`. After the first loss of a process the job starts at once.
     start_timeout
         Time after which a TaskManager that has not registered ends the query.
-    deploy_timeout, process_timeout, commit_timeout
+    deploy_timeout, process_timeout, commit_timeout, cut_timeout
         Longest time of a call to a process whose heartbeats go on: a deployment (which restores state), a batch at one
-        level of operators, a commit. After it the process is ended, and the job restarts. The log names the process
-        before that. None: no limit.
+        level of operators, a commit, the cut of a checkpoint. After it the process is ended, and the job restarts.
+        The log names the process before that. None: no limit.
     """
 
     batch_attempts: int = 3
@@ -268,6 +268,7 @@ class FailoverConfig:
     deploy_timeout: Duration | None = "30min"
     process_timeout: Duration | None = "10min"
     commit_timeout: Duration | None = "5min"
+    cut_timeout: Duration | None = "5min"
 
     def __post_init__(self) -> None:
         whole_number(self.batch_attempts, "batch_attempts", 1)
@@ -276,7 +277,7 @@ class FailoverConfig:
         for name in ("losses_window", "backoff_first", "backoff_max", "start_timeout"):
             value = getattr(self, name)
             above_zero(duration_s(value, name), name, value)
-        for name in ("deploy_timeout", "process_timeout", "commit_timeout"):
+        for name in ("deploy_timeout", "process_timeout", "commit_timeout", "cut_timeout"):
             limit_s = self.limit_s(name)
             if limit_s is not None:
                 above_zero(limit_s, name, getattr(self, name))

@@ -139,6 +139,7 @@ class World:
                 deploy_timeout=life.call_timeout_s,
                 process_timeout=life.call_timeout_s,
                 commit_timeout=life.call_timeout_s,
+                cut_timeout=life.call_timeout_s,
             ),
             task_manager=hf.TaskManagerConfig(
                 local_dir=self.local_dir,

@@ -25,6 +25,7 @@ class Step(StrEnum):
     PROCESS = "processing"
     COMMIT = "committing"
     UNDO = "undoing"
+    CUT = "cutting"
 
 
 LIMITED_BY = {
@@ -34,6 +35,7 @@ LIMITED_BY = {
     Step.PROCESS: "process_timeout",
     Step.COMMIT: "commit_timeout",
     Step.UNDO: "commit_timeout",
+    Step.CUT: "cut_timeout",
 }
 """The field of `FailoverConfig` that limits each step."""
 

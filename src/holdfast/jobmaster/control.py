@@ -3,9 +3,10 @@
     batch loop ─┐                         ┌─► records   (one thread: `recorder`)
     TaskManagers├─► queue ─► coordinator ─┼─► deletions (one thread: `disposer`)
     clock ──────┘     ▲                   ├─► publication (one thread a sink), gathering (one thread: `gatherer`)
-                      └─── outcomes ◄─────┴─► calls to TaskManagers (one thread each, in order)
+                      └─── outcomes ◄─────┴─► calls to TaskManagers (`checkpoint_calls`)
 
-The rules are in `checkpoint/`. The loop never waits for a batch, and no batch waits for the loop.
+The rules are in `checkpoint/`, slow work goes to `side_threads`, those who wait are in `promises`. The loop never waits
+for a batch, and no batch waits for the loop.
 """
 
 import contextlib
@@ -14,10 +15,9 @@ import queue
 import threading
 import uuid
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
 from holdfast import failpoints
 from holdfast.availability import Refusal
@@ -27,26 +27,26 @@ from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.events import Command, Event, Position
 from holdfast.checkpoint.gathering import Gather
 from holdfast.checkpoint.holding import HoldNewest, SavepointRequested
-from holdfast.checkpoint.outcomes import Outcome
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.clock import Clock
-from holdfast.errors import CheckpointFailed, HoldfastError, PublishFailed, StorageError
+from holdfast.errors import PublishFailed, StorageError
 from holdfast.formats.history import CheckpointStats
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
-from holdfast.jobmaster.checkpoint_stats import Watch
+from holdfast.jobmaster.checkpoint_calls import CheckpointCalls
 from holdfast.jobmaster.disposer import Disposer
 from holdfast.jobmaster.gatherer import Gatherer
 from holdfast.jobmaster.history import History
 from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.jobmaster.outages import CHECKPOINTS, Outages, says_outage
+from holdfast.jobmaster.promises import Promises, RestartCheckpoint
 from holdfast.jobmaster.publisher import Publisher
 from holdfast.jobmaster.recorder import Recorder
+from holdfast.jobmaster.side_threads import Side, SideThreads
 from holdfast.jobmaster.taskmanagers import TaskManagers
-from holdfast.jobmaster.waiters import when_done
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
 from holdfast.observe.event_log import EventLog
-from holdfast.protocol.taskmanager import Acknowledgement, Decline, TaskManagerGateway
+from holdfast.protocol.taskmanager import Acknowledgement, Decline
 from holdfast.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -67,21 +67,6 @@ class Listeners:
     planning: Callable[[frozenset[str]], None]
     died: Callable[[list[int], Outstanding], None]
     tick: Callable[[float, Callable[[], Outstanding]], None]
-
-
-@dataclass
-class _Requests:
-    """Promises: requested checkpoints, and the failover's base."""
-
-    checkpoints: dict[str, "Future[JournalNumber | None]"] = field(default_factory=dict)
-    base: "Future[RestartCheckpoint] | None" = None
-
-
-class RestartCheckpoint(NamedTuple):
-    """Checkpoint to restart from: its number in the journal, and its record. None for the beginning."""
-
-    number: JournalNumber | None
-    record: CheckpointRecord | None
 
 
 class Control:
@@ -108,26 +93,20 @@ class Control:
         self._listeners = listeners
         self._outages = outages
         self._events: queue.SimpleQueue[Event | Callable[[], None] | None] = queue.SimpleQueue()
-        self._requests = _Requests()
-        self._watched: dict[int, Watch] = {}
-        self._cutting: list[Future[None]] = []
+        self._promises = Promises()
+        self._calls = CheckpointCalls(task_managers, clock, facts.epoch, self.post, self._events.put)
         self._paused: set[str] = set()
-        self._run = 0
         self.backlog: Mapping[str, int] = {}
         """Groups that each sink has still to publish, as of the last tick; for display only."""
         self.refused_by: tuple[Refusal, ...] = ()
         """Refusals that make a checkpoint wait for a later batch boundary; empty if no checkpoint waits."""
         self._closing = threading.Event()
         layouts = {sink: publisher.layout for sink, publisher in publishers.items()}
-        self._epoch = facts.epoch
         self.history = History(store, facts.epoch, clock)
         self._recorder = Recorder(journal, store, facts, layouts, self.post, listeners.failed, self._closing, outages)
         self._disposer = Disposer(store, publishers, self.post)
         self._gatherer = Gatherer(store, facts.job_id, facts.epoch, self.post)
-        self._record_thread = ThreadPoolExecutor(1, "holdfast-records")
-        self._gather_thread = ThreadPoolExecutor(1, "holdfast-gathering")
-        self._delete_thread = ThreadPoolExecutor(1, "holdfast-deletions")
-        self._call_threads = [ThreadPoolExecutor(1, f"holdfast-call-{n}") for n in range(task_managers.count)]
+        self._sides = SideThreads(self._guarded)
         self._thread = threading.Thread(target=self._loop, name="holdfast-control", daemon=True)
 
     # --- from other threads -------------------------------------------------------------------------------------------
@@ -136,7 +115,7 @@ class Control:
         """Start the loop after the storage was taken over. `records`: the base and what is retained beside it."""
         for number, record in records.items():
             self._recorder.found(number, record)
-        self._submit(self._delete_thread, self.history.load)
+        self._sides.submit(Side.DELETIONS, self.history.load)
         self._thread.start()
         self.post(events.CoordinatorStarted(self._clock.monotonic(), self._clock.now(), base))
 
@@ -174,11 +153,10 @@ class Control:
         self._events.put(pause)
 
     def _request(self, event: Requested) -> "Future[JournalNumber | None]":
-        promise: Future[JournalNumber | None] = Future()
-        self._requests.checkpoints[event.request_id] = promise
+        promise = self._promises.checkpoint(event.request_id)
         self.post(event)
         if self._closing.is_set():
-            self._fail_requests()
+            self._promises.fail_all()
         return promise
 
     def committed(self, event: events.CommitAcknowledged) -> None:
@@ -197,7 +175,7 @@ class Control:
 
         def begin() -> None:
             self._handle(events.CommitBegan())
-            when_done(self._cutting, promise)
+            self._calls.cuts_done(promise)
 
         self._events.put(begin)
         return promise
@@ -207,7 +185,7 @@ class Control:
         promise: Future[RestartCheckpoint] = Future()
 
         def begin() -> None:
-            self._requests.base = promise
+            self._promises.await_base(promise)
             self._handle(events.FailoverBegan(reason))
 
         self._events.put(begin)
@@ -216,12 +194,12 @@ class Control:
     def check_not_fenced(self) -> None:
         """Check before a restore that no other JobMaster took over, since the base's objects may be gone then. Raises
         `Fenced`."""
-        self._record_thread.submit(self._recorder.check_not_fenced).result()
+        self._sides.ask(Side.RECORDS, self._recorder.check_not_fenced).result()
 
     def deployed(self, run: int, live: Mapping[int, int]) -> None:
         """Note that everything is deployed under `run`. Objects of dead incarnations are looked for, in case nobody
         owns them."""
-        self._run = run
+        self._calls.run = run
 
         def note() -> None:
             self._handle(
@@ -237,11 +215,11 @@ class Control:
 
     def run_changed(self, run: int) -> None:
         """Note that TaskManagers take calls of that run from now on; checkpoints are not affected."""
-        self._run = run
+        self._calls.run = run
 
     def drop_staged(self, sink: str, committables: list[bytes]) -> None:
         """Delete staged files of a batch that was not committed."""
-        self._submit(self._delete_thread, self._disposer.drop_staged, sink, committables)
+        self._sides.submit(Side.DELETIONS, self._disposer.drop_staged, sink, committables)
 
     def published(self) -> bool:
         """True if every recorded group is published."""
@@ -255,15 +233,13 @@ class Control:
     @property
     def checkpoint_under_way(self) -> bool:
         """True while a cut checkpoint has not ended."""
-        return bool(self._watched)
+        return self._calls.under_way
 
     def acknowledge(self, ack: Acknowledgement) -> bool:
         """Take an acknowledgement from a TaskManager; returns once the fact is queued."""
 
         def note() -> None:
-            watch = self._watched.get(ack.checkpoint_id)
-            if watch is not None:
-                watch.acknowledged(ack)
+            self._calls.acknowledged(ack)
             objects = frozenset(ack.objects)
             self._handle(
                 events.Acknowledged(
@@ -296,22 +272,17 @@ class Control:
     def close(self) -> None:
         """Stop feeding events. Work of other threads ends by itself or is abandoned."""
         self._closing.set()
+        self._sides.stop()
         self._events.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout=10)
         if self._thread.ident is not None:
             self.history.save()
-        for executor in [self._record_thread, self._gather_thread, self._delete_thread, *self._call_threads]:
-            executor.shutdown(wait=True, cancel_futures=True)
+        self._sides.close()
         for publisher in self._publishers.values():
             publisher.close()
-        self._fail_requests()
-
-    def _fail_requests(self) -> None:
-        while self._requests.checkpoints:
-            with contextlib.suppress(KeyError):
-                promise = self._requests.checkpoints.popitem()[1]
-                promise.set_exception(CheckpointFailed("the query ended before the checkpoint completed"))
+        self._calls.close()
+        self._promises.fail_all()
 
     # --- on the control thread ----------------------------------------------------------------------------------------
 
@@ -338,12 +309,13 @@ class Control:
 
     def _tick(self) -> None:
         self._task_managers.check_heartbeats()
+        self._calls.report_slow()
         now_s = self._clock.monotonic()
         self._handle(events.CoordinatorTick(now_s, self._clock.now()))
         self._listeners.tick(now_s, self._coordinator.outstanding)
         self.backlog = dict(self._coordinator.backlog)
         if self.history.is_due():
-            self._submit(self._delete_thread, self.history.save)
+            self._sides.submit(Side.DELETIONS, self.history.save)
 
     def _handle(self, event: Event) -> None:
         self._note_outage(event)
@@ -372,50 +344,46 @@ class Control:
     def _execute(self, command: Command) -> None:
         match command:
             case events.Cut():
-                self._cut(command)
+                self._calls.cut(command)
             case events.StoreAndRecord():
-                self._submit(self._record_thread, self._recorder.store_and_record, command)
+                self._sides.submit(Side.RECORDS, self._recorder.store_and_record, command)
             case events.RecordAgain():
-                self._submit(self._record_thread, self._recorder.record_again, command)
+                self._sides.submit(Side.RECORDS, self._recorder.record_again, command)
             case events.NotifyCompleted():
                 self._note_outage(command)
                 self._notify_completed(command)
             case events.NotifyAborted():
                 log.warning("checkpoint %d aborted: %s", command.checkpoint_id, command.reason)
-                watch = self._watched.pop(command.checkpoint_id, None) or Watch(self._clock.monotonic())
-                self._note_end(watch, command, command.outcome)
+                self._not_completed(self._calls.aborted(command))
                 self._note_outage(command)
-                self._tell_all(lambda gateway: gateway.abort_checkpoint(self._run, command.checkpoint_id))
             case NotifyRefused():
                 level = logging.WARNING if command.counted else logging.INFO
                 log.log(level, "checkpoint %d is put off: %s", command.checkpoint_id, command.reason)
-                watch = Watch(self._clock.monotonic(), self._clock.now(), command.trigger)
-                self._note_end(watch, command, Outcome.REFUSED)
+                self._not_completed(self._calls.refused(command))
             case events.CheckOwnership():
-                self._submit(self._record_thread, self._recorder.check_ownership)
+                self._sides.submit(Side.RECORDS, self._recorder.check_ownership)
             case events.ExpireRecords():
-                self._submit(self._record_thread, self._recorder.expire, command)
+                self._sides.submit(Side.RECORDS, self._recorder.expire, command)
             case events.Publish():
                 self._publishers[command.sink].publish(command, self.post)
             case events.Discard():
-                self._submit(self._delete_thread, self._disposer.discard, command)
+                self._sides.submit(Side.DELETIONS, self._disposer.discard, command)
             case events.DropStaged():
-                self._submit(self._delete_thread, self._disposer.drop_staged, command.sink, command.committables)
+                self._sides.submit(Side.DELETIONS, self._disposer.drop_staged, command.sink, command.committables)
             case events.DeleteObjects():
-                self._submit(self._delete_thread, self._disposer.delete, command)
+                self._sides.submit(Side.DELETIONS, self._disposer.delete, command)
             case events.Resolve():
-                self._resolve(command)
+                self._promises.resolve(command)
             case events.Failover():
                 self._listeners.failover(command.reason)
             case events.RestoreFrom():
-                if self._requests.base is not None:
-                    promise, self._requests.base = self._requests.base, None
-                    promise.set_result(RestartCheckpoint(command.number, self._recorder.record(command.number)))
+                base = RestartCheckpoint(command.number, self._recorder.record(command.number))
+                self._promises.base_chosen(base)
             case events.FailQuery():
                 error = PublishFailed(f"sink {command.sink!r} refuses group {command.number}: {command.reason}")
-                self._submit(self._record_thread, self._recorder.fail_query, error)
+                self._sides.submit(Side.RECORDS, self._recorder.fail_query, error)
             case Gather():
-                self._submit(self._gather_thread, self._gatherer.gather, command)
+                self._sides.submit(Side.GATHERING, self._gatherer.gather, command)
             case events.PausePlanning():
                 self._paused.add(command.sink)
                 self._listeners.planning(frozenset(self._paused))
@@ -423,77 +391,12 @@ class Control:
                 self._paused.discard(command.sink)
                 self._listeners.planning(frozenset(self._paused))
 
-    def _note_end(self, watch: Watch, command: NotifyRefused | events.NotifyAborted, outcome: Outcome) -> None:
-        now_s, (counted, reason) = self._clock.monotonic(), (command.counted, command.reason)
-        stats = watch.ended(command.checkpoint_id, self._epoch, now_s, outcome, counted=counted, reason=reason)
+    def _not_completed(self, stats: CheckpointStats) -> None:
         self.history.add(stats)
         self._listeners.not_completed(stats)
 
-    def _submit(self, executor: ThreadPoolExecutor, work: Callable[..., None], *arguments: object) -> "Future[None]":
-        """Submit work to a thread; the future never fails."""
-
-        def guarded() -> None:
-            self._guarded(lambda: work(*arguments))
-
-        if not self._closing.is_set():
-            return executor.submit(guarded)
-        ended: Future[None] = Future()
-        ended.set_result(None)
-        return ended
-
-    def _cut(self, command: events.Cut) -> None:
-        failpoints.hit("jobmaster.cut.before")
-        addresses = {each.task_manager: each.address for each in self._task_managers.routes()}
-        taking_part = {each: addresses.get(each, "") for each in command.task_managers}
-        self._watched[command.checkpoint_id] = Watch(
-            self._clock.monotonic(), self._clock.now(), command.trigger, command.batch, taking_part
-        )
-        self._cutting = [each for each in self._cutting if not each.done()]
-        for task_manager, incarnation in command.task_managers.items():
-            cut = self._submit(self._call_threads[task_manager], self._cut_one, command, task_manager, incarnation)
-            self._cutting.append(cut)
-
-    def _cut_one(self, command: events.Cut, task_manager: int, incarnation: Incarnation) -> None:
-        try:
-            self._task_managers.gateway(task_manager).cut(self._run, command.checkpoint_id, command.batch)
-        except HoldfastError as error:
-            self.post(events.Declined(command.checkpoint_id, task_manager, incarnation, str(error)))
-            return
-        now_s = self._clock.monotonic()
-
-        def note() -> None:
-            watch = self._watched.get(command.checkpoint_id)
-            if watch is not None:
-                watch.answered(task_manager, now_s)
-
-        self._events.put(note)
-
     def _notify_completed(self, command: events.NotifyCompleted) -> None:
-        now_s = self._clock.monotonic()
-        watch = self._watched.pop(command.checkpoint_id, None) or Watch(now_s, batch=command.batch)
-        stats = watch.ended(command.checkpoint_id, self._epoch, now_s, Outcome.COMPLETED, command.number)
-        self.history.add(stats)
         failpoints.hit("jobmaster.completed")
-        self._tell_all(lambda gateway: gateway.complete(self._run, command.checkpoint_id))
+        stats = self._calls.completed(command)
+        self.history.add(stats)
         self._listeners.completed(stats, command.position)
-
-    def _tell_all(self, call: Callable[[TaskManagerGateway], None]) -> None:
-        """Tell all TaskManagers news that may be lost; the next checkpoint's news repeats it."""
-
-        def tell(index: int) -> None:
-            try:
-                call(self._task_managers.gateway(index))
-            except HoldfastError as error:
-                log.info("TaskManager %d was not told: %s", index, error)
-
-        for index, executor in enumerate(self._call_threads):
-            self._submit(executor, tell, index)
-
-    def _resolve(self, command: events.Resolve) -> None:
-        promise = self._requests.checkpoints.pop(command.request_id, None)
-        if promise is None:
-            return
-        if command.failure is None:
-            promise.set_result(command.number)
-        else:
-            promise.set_exception(CheckpointFailed(command.failure, soft=command.soft))

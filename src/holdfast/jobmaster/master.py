@@ -31,7 +31,7 @@ from holdfast.formats.history import CheckpointStats
 from holdfast.ids import JournalNumber, ProcessId, Role
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.conductor import Conductor
-from holdfast.jobmaster.control import Control, Listeners, RestartCheckpoint
+from holdfast.jobmaster.control import Control, Listeners
 from holdfast.jobmaster.deployer import Deployer, StartedJob
 from holdfast.jobmaster.found import found_records, records_of
 from holdfast.jobmaster.news import SourceNews
@@ -47,6 +47,7 @@ from holdfast.jobmaster.parts import (
 )
 from holdfast.jobmaster.processes import Processes
 from holdfast.jobmaster.progress import Progress
+from holdfast.jobmaster.promises import RestartCheckpoint
 from holdfast.jobmaster.savepoints import Savepoint, open_target, write_savepoint
 from holdfast.jobmaster.senders import Senders
 from holdfast.jobmaster.taskmanagers import TaskManagers

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import suppress
+from enum import Enum
 from typing import Any, TypeVar
 
 from holdfast.clock import Clock
@@ -26,6 +27,14 @@ QUICK_S = 1.0
 
 T = TypeVar("T")
 Answer = Future[Any]
+Call = Callable[[int, TaskManagerGateway], T]
+
+
+class Lane(Enum):
+    """Calls of a lane to one incarnation go out one after the other; the lanes do not wait for each other."""
+
+    BATCHES = "batches"
+    CHECKPOINTS = "checkpoints"
 
 
 class TaskManagers(Processes[TaskManagerGateway]):
@@ -45,7 +54,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
         super().__init__(Role.TASK_MANAGER, count, cluster, clock, connect, self._ended, heartbeat_timeout_s)
         self.calls = CallReporter(tell)
         self._tell = tell
-        self._threads: dict[ProcessId, ThreadPoolExecutor] = {}
+        self._threads: dict[tuple[ProcessId, Lane], ThreadPoolExecutor] = {}
         self._open: dict[ProcessId, set[Answer]] = {}
         self._deployed: Mapping[int, int] = {}
 
@@ -61,11 +70,12 @@ class TaskManagers(Processes[TaskManagerGateway]):
         """Fail the unanswered calls of a TaskManager that has ended."""
         with self._changed:
             unanswered = self._open.pop(process, set())
-            thread = self._threads.pop(process, None)
+            threads = [self._threads.pop((process, lane), None) for lane in Lane]
         for answer in unanswered:
             _settle(answer, error=TaskManagerLost(f"{process.name} ended: {reason}"))
-        if thread is not None:
-            thread.shutdown(wait=False)
+        for thread in threads:
+            if thread is not None:
+                thread.shutdown(wait=False)
         self._tell(events.Lost(process, reason))
 
     # --- who serves ---------------------------------------------------------------------------------------------------
@@ -107,7 +117,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
         lost."""
         self._deployed = live
 
-    def on_all(self, step: Step, about: str, call: Callable[[int, TaskManagerGateway], T]) -> list[T]:
+    def on_all(self, step: Step, about: str, call: Call[T]) -> list[T]:
         """Call all of them side by side, wait for every answer, raise the first error.
 
         The end of a TaskManager counts as its answer, whatever the outcome of the call.
@@ -124,29 +134,43 @@ class TaskManagers(Processes[TaskManagerGateway]):
             raise next((error for error in errors if not isinstance(error, TaskManagerLost)), errors[0])
         return [answer.result() for answer in answers]
 
-    def _begin(self, serving: Serving[TaskManagerGateway], call: Callable[[int, TaskManagerGateway], T]) -> Answer:
+    def order(self, process: ProcessId, call: Callable[[TaskManagerGateway], None]) -> Answer:
+        """Begin a call of a checkpoint to that incarnation; return at once.
+
+        The answer is an error if the incarnation does not serve, ends before it answers, or refuses.
+        """
+        with self._changed:
+            serving = self._serving.get(process.number)
+        if serving is None or serving.process != process:
+            answer: Answer = Future()
+            answer.set_exception(TaskManagerLost(f"{process.name}: {self._reasons.get(process.number, 'has ended')}"))
+            return answer
+        return self._begin(serving, lambda _, gateway: call(gateway), Lane.CHECKPOINTS)
+
+    def _begin(self, serving: Serving[TaskManagerGateway], call: Call[T], lane: Lane = Lane.BATCHES) -> Answer:
         """Begin a call on the incarnation's own thread: a call that never returns does not delay calls to others."""
         answer: Answer = Future()
         process = serving.process
         with self._changed:
             lives = self._serving.get(process.number) is serving and not self._stopping
-            lives = lives and self._deployed.get(process.number) == process.incarnation
+            lives = lives and (lane is not Lane.BATCHES or self._deployed.get(process.number) == process.incarnation)
             if lives:
                 self._open[process] = {each for each in self._open.get(process, ()) if not each.done()} | {answer}
-                if process not in self._threads:
-                    self._threads[process] = ThreadPoolExecutor(1, f"holdfast-calls-{process.number}")
-                self._threads[process].submit(self._call, serving, call, answer)
+                thread = self._threads.get((process, lane))
+                if thread is None:
+                    name = f"holdfast-{lane.value}-{process.number}"
+                    thread = self._threads[process, lane] = ThreadPoolExecutor(1, name)
+                thread.submit(self._call, serving, call, answer, lane)
         if not lives:
             _settle(answer, error=TaskManagerLost(f"{process.name} has ended, or was started anew"))
         return answer
 
-    def _call(
-        self, serving: Serving[TaskManagerGateway], call: Callable[[int, TaskManagerGateway], T], answer: Answer
-    ) -> None:
+    def _call(self, serving: Serving[TaskManagerGateway], call: Call[T], answer: Answer, lane: Lane) -> None:
         try:
             result = call(serving.process.number, serving.gateway)
         except TaskManagerLost as error:
-            self._tell(events.Unreachable(serving.process, f"it does not answer: {error}"))
+            if lane is Lane.BATCHES:
+                self._tell(events.Unreachable(serving.process, f"it does not answer: {error}"))
             _settle(answer, error=error)
         except Exception as error:
             _settle(answer, error=error)

@@ -18,7 +18,7 @@ from holdfast.ids import BatchNumber
 from holdfast.jobmaster.batches import BatchOutcome, BatchRunner
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.conductor import Interruption
-from holdfast.jobmaster.control import Control, RestartCheckpoint
+from holdfast.jobmaster.control import Control
 from holdfast.jobmaster.deployer import Deployer, MasterSettings
 from holdfast.jobmaster.final_checkpoint import FinalCheckpoint
 from holdfast.jobmaster.news import SourceNews
@@ -27,6 +27,7 @@ from holdfast.jobmaster.pace import IDLE_S_MAX, IDLE_S_MIN, NAP_S_MIN, AskingAga
 from holdfast.jobmaster.parts import log_restored, position_of
 from holdfast.jobmaster.planner import AllOffsets, Planner
 from holdfast.jobmaster.progress import Progress, Standing
+from holdfast.jobmaster.promises import RestartCheckpoint
 from holdfast.jobmaster.waiters import Waiters
 from holdfast.settings import AvailableNow, ProcessingTime
 

@@ -1,0 +1,58 @@
+"""Promises of the control loop: to those who asked for checkpoints, and to a failover that waits for its base.
+
+Any thread makes a promise; the control thread keeps it. Promises that are open when the query ends fail.
+"""
+
+import contextlib
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from holdfast.checkpoint import events
+from holdfast.errors import CheckpointFailed
+from holdfast.ids import JournalNumber
+from holdfast.journal.records import CheckpointRecord
+
+
+class RestartCheckpoint(NamedTuple):
+    """Checkpoint to restart from: its number in the journal, and its record. None for the beginning."""
+
+    number: JournalNumber | None
+    record: CheckpointRecord | None
+
+
+class Promises:
+    """Open promises, by request."""
+
+    def __init__(self) -> None:
+        self._checkpoints: dict[str, Future[JournalNumber | None]] = {}
+        self._base: Future[RestartCheckpoint] | None = None
+
+    def checkpoint(self, request_id: str) -> "Future[JournalNumber | None]":
+        """Promise the outcome of a request; it fails with `CheckpointFailed`."""
+        promise: Future[JournalNumber | None] = Future()
+        self._checkpoints[request_id] = promise
+        return promise
+
+    def resolve(self, command: events.Resolve) -> None:
+        promise = self._checkpoints.pop(command.request_id, None)
+        if promise is None:
+            return
+        if command.failure is None:
+            promise.set_result(command.number)
+        else:
+            promise.set_exception(CheckpointFailed(command.failure, soft=command.soft))
+
+    def await_base(self, promise: "Future[RestartCheckpoint]") -> None:
+        self._base = promise
+
+    def base_chosen(self, base: RestartCheckpoint) -> None:
+        if self._base is not None:
+            promise, self._base = self._base, None
+            promise.set_result(base)
+
+    def fail_all(self) -> None:
+        """Fail the open requests, because the query ends."""
+        while self._checkpoints:
+            with contextlib.suppress(KeyError):
+                promise = self._checkpoints.popitem()[1]
+                promise.set_exception(CheckpointFailed("the query ended before the checkpoint completed"))
