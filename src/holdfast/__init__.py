@@ -22,6 +22,7 @@ from holdfast.errors import (
     UserFunctionError,
 )
 from holdfast.functions.aggregates.declared import (
+    approx_count_distinct,
     collect_list,
     collect_set,
     count,
@@ -129,6 +130,7 @@ __all__ = [
     "TaskManagerLost",
     "UserFunctionError",
     "ValueState",
+    "approx_count_distinct",
     "available_now",
     "collect_list",
     "collect_set",

@@ -10,8 +10,10 @@ import numpy as np
 
 from holdfast.errors import in_user_code
 from holdfast.functions.columns import IntArray
+from holdfast.functions.kernels import number_keys
 from holdfast.functions.operator import BatchContext
 from holdfast.sources.base import BadRow
+from holdfast.state.physical import Slots
 
 RESERVED_PREFIX = "__"
 """Columns whose names begin so are Holdfast's own: no declared one may."""
@@ -47,6 +49,13 @@ def bad_row(operator: str, where: str, reason: str, values: Mapping[str, Any]) -
     """For the dead letters; `where` as in `where_of`. Source and split are no longer known behind an exchange."""
     payload = json.dumps(values, default=str)
     return BadRow("", "", where, reason, payload, operator=operator)
+
+
+def numbered(slots: Slots, capacity: int) -> tuple[Slots, IntArray]:
+    """The distinct slots in order of first appearance, and each slot's number among them; a table has `capacity`."""
+    groups, distinct = np.empty(len(slots), np.int64), np.empty(len(slots), np.int32)
+    count = number_keys(slots, np.full(capacity, -1, np.int32), groups, distinct)
+    return distinct[:count], groups
 
 
 def ranks(groups: IntArray, count: int) -> IntArray:

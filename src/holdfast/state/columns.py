@@ -235,8 +235,25 @@ def _array(objects: Sequence[Any], kind: Any) -> Any:
         joined = _joined(objects, kind)
         if joined is not None:
             return joined
+    if pa.types.is_list(kind) and any(isinstance(each, np.ndarray) for each in objects):
+        return list_array(objects, kind)
     starts = range(0, max(1, len(objects)), PIECE_ROWS)
     return pa.concat_arrays([pa.array(objects[start : start + PIECE_ROWS], kind) for start in starts])
+
+
+def list_array(objects: Sequence[Any], kind: Any) -> Any:
+    """An Arrow array of lists of fixed-width values, from NumPy arrays of physical values or Python sequences; None is
+    null, and none of the values is.
+    """
+    of_values = kind.value_type
+    values = [each if isinstance(each, np.ndarray) else values_of(pa.array(each or (), of_values)) for each in objects]
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=offsets[1:])
+    joined = np.concatenate(values) if values else np.zeros(0, physical_dtype(of_values))
+    nulls = np.fromiter((each is None for each in objects), np.bool_, len(values))
+    return pa.ListArray.from_arrays(
+        pa.array(offsets), fixed_array(joined, None, of_values), type=kind, mask=pa.array(nulls)
+    )
 
 
 def _joined(objects: Sequence[Any], kind: Any) -> Any:

@@ -86,6 +86,19 @@ class Accumulator(ABC):
         column = self.table.column(self.name)
         return column.values, column.valid
 
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that it holds beside the table."""
+        return 0
+
+    def held(self, slots: Slots) -> pa.Array | None:
+        """In a sender: the state column of these keys, where it is not the table that has it."""
+        return None
+
+    def forget(self) -> None:
+        """In a sender: begin anew, without keys."""
+        return
+
     @abstractmethod
     def add(self, chunk: Chunk) -> pa.Array | None:
         """Take all rows; the running values if the chunk wants them. Only after every checked sum took them."""

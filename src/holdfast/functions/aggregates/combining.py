@@ -46,7 +46,7 @@ class AggregateCombiner(Combiner):
         self._operator = spec.name
         extremes = [each for bound in spec.bound for each in bound.running_extremes]
         self._table = StateTable(spec.key_schema, spec.combined_schema, 1)
-        self._of_rows = Accumulators(spec.bound, self._table)
+        self._of_rows = Accumulators(spec.bound, self._table, sending=True)
         self._of_running = Accumulators(extremes, self._table)
         self._table.begin(0)
         self._waiting: list[pa.RecordBatch] = []
@@ -100,7 +100,8 @@ class AggregateCombiner(Combiner):
 
     @property
     def _full(self) -> bool:
-        return self._table.rows_in_memory >= KEYS_MAX or self._table.memory_bytes >= TABLE_BYTES_MAX
+        held_bytes = self._table.memory_bytes + self._of_rows.memory_bytes
+        return self._table.rows_in_memory >= KEYS_MAX or held_bytes >= TABLE_BYTES_MAX
 
     def _add(self, rows: pa.RecordBatch) -> None:
         slots, sums = self._table.lookup(rows), self._of_rows.sums
@@ -120,9 +121,10 @@ class AggregateCombiner(Combiner):
         kernels.raise_flags(slots, self._table.present.array)
         for name in self._of_rows.counters:
             kernels.raise_flags(slots, self._table.column(name).valid)
-        return self._table.rows_of(slots)
+        return self._of_rows.with_held(self._table.rows_of(slots), slots)
 
     def _begin_anew(self) -> None:
+        self._of_rows.forget()
         self._table.undo()
         self._table.begin(0)
         self._rows = 0

@@ -12,6 +12,7 @@ Types and nulls follow Spark SQL:
     max_by, min_by     the column's type; the value where another column is greatest or least, which may be null
     collect_list, collect_set   a list of the values that are not null, never null itself
     count_distinct     int64; -0.0 and 0.0 are one value, and all NaN are
+    approx_count_distinct   int64; a sketch of bounded size (`sketches.py`)
 
 Without any value the result is null. A sum that leaves its type makes the row bad (`BadRecord`, or a dead letter);
 such a row changes no aggregate of the operator.
@@ -32,6 +33,7 @@ import pyarrow.compute as pc
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.aggregates.combining import AggregateCombiner
 from holdfast.functions.aggregates.operator import AggregateOperator
+from holdfast.functions.aggregates.precision import precision_for
 from holdfast.functions.columns import has_kernels
 from holdfast.functions.operator import Combiner, NewTable, Operator, OperatorInput, OperatorSpec, TableSchema
 from holdfast.functions.running import RESERVED_PREFIX
@@ -52,12 +54,13 @@ Function = Literal[
     "collect_list",
     "collect_set",
     "count_distinct",
+    "approx_count_distinct",
 ]
 Emit = Literal["changes", "every"]
 BadRecords = Literal["fail", "dead_letter"]
 
 FUNCTIONS: tuple[Function, ...] = get_args(Function)
-NEVER_NULL = {"count", "count_distinct", "collect_list", "collect_set"}
+NEVER_NULL = {"count", "count_distinct", "approx_count_distinct", "collect_list", "collect_set"}
 COLLECTIONS = {"collect_list", "collect_set", "count_distinct"}
 """Functions whose state is a list of values."""
 
@@ -74,6 +77,8 @@ class Aggregate:
     column: str | None
     other: str | None = None
     where: pc.Expression | None = None
+    rsd: float | None = None
+    """Of `approx_count_distinct`: the relative standard deviation that results may have."""
 
     def __post_init__(self) -> None:
         if self.function not in FUNCTIONS:
@@ -82,6 +87,8 @@ class Aggregate:
             raise SettingsError(f"{self.function}(…, {self.other!r}): expected the name of a column")
         if self.function in ("max_by", "min_by") and self.other is None:
             raise SettingsError(f"{self.function}({self.column!r}) needs a second column, by which it chooses")
+        if self.function == "approx_count_distinct":
+            precision_for(self.rsd)
         if self.column is None and self.function == "count":
             return
         if not isinstance(self.column, str) or not self.column:
@@ -91,6 +98,7 @@ class Aggregate:
         if self.function == "count" and self.other is not None:
             return f"count({self.column or ''}{', ' if self.column else ''}where={self.other})"
         given = [self.column, self.other, None if self.where is None else f"where={self.where}"]
+        given.append(None if self.rsd is None else f"rsd={self.rsd}")
         return f"{self.function}({', '.join(each for each in given if each)})"
 
 
@@ -138,6 +146,16 @@ def collect_set(column: str, *, where: Condition | None = None) -> Aggregate:
 def count_distinct(column: str, *, where: Condition | None = None) -> Aggregate:
     """The number of distinct values that are not null. They are kept, as those of `collect_set` are."""
     return Aggregate("count_distinct", column, None, _condition(where))
+
+
+def approx_count_distinct(column: str, rsd: float = 0.05, *, where: Condition | None = None) -> Aggregate:
+    """About the number of distinct values that are not null, from a sketch of bounded size (HyperLogLog).
+
+    `rsd`: the relative standard deviation of the result, as in Spark SQL; two results of three are within it, all but
+    one of 300 within three times as much. A sketch takes at most `(1.11 / rsd) ** 2` bytes, rounded up to a power of
+    two: 512 for 0.05.
+    """
+    return Aggregate("approx_count_distinct", column, None, _condition(where), rsd)
 
 
 def sum(column: str, *, where: Condition | None = None) -> Aggregate:
@@ -229,7 +247,7 @@ def _is_nested(kind: pa.DataType) -> bool:
 def _fits(function: Function, kind: pa.DataType) -> bool:
     if function in ("sum", "mean", "stddev", "variance"):
         return _is_number(kind)
-    if function in ("min", "max", "collect_set", "count_distinct"):
+    if function in ("min", "max", "collect_set", "count_distinct", "approx_count_distinct"):
         return _is_plain(kind)
     return function == "count" or _is_plain(kind) or _is_nested(kind)
 
@@ -243,6 +261,7 @@ _EXPECTED: dict[str, str] = {
     "variance": "an integer of up to 64 bits with a sign or 32 without, a float, a double or a decimal",
     "collect_set": "a number, boolean, date, time, timestamp, string or binary",
     "count_distinct": "a number, boolean, date, time, timestamp, string or binary",
+    "approx_count_distinct": "a number, boolean, date, time, timestamp, string or binary",
     "collect_list": "a number, boolean, date, time, timestamp, string, binary, list, map or struct",
     "max_by": "a number, boolean, date, time, timestamp, string, binary, list, map or struct",
     "min_by": "a number, boolean, date, time, timestamp, string, binary, list, map or struct",
@@ -253,7 +272,7 @@ _EXPECTED: dict[str, str] = {
 
 def result_type(function: Function, kind: pa.DataType) -> pa.DataType:
     """Return the type of an aggregate over a column of type `kind`."""
-    if function in ("count", "count_distinct"):
+    if function in ("count", "count_distinct", "approx_count_distinct"):
         return pa.int64()
     if function in ("mean", "stddev", "variance"):
         return pa.float64()
@@ -282,7 +301,14 @@ class BoundAggregate:
     @property
     def state_column(self) -> str:
         other = "" if self.aggregate.other is None else f"({self.aggregate.other})"
+        if self.aggregate.rsd is not None:
+            other = f"({self.precision})"
         return f"{self.name}.{self.aggregate.function}{other}"
+
+    @property
+    def precision(self) -> int:
+        """The precision of the sketch of `approx_count_distinct`."""
+        return precision_for(self.aggregate.rsd)
 
     @property
     def output_field(self) -> pa.Field:
@@ -290,6 +316,8 @@ class BoundAggregate:
 
     def state_fields(self) -> list[pa.Field]:
         function, name = self.aggregate.function, self.state_column
+        if function == "approx_count_distinct":
+            return [pa.field(name, pa.binary())]
         if function in COLLECTIONS:
             return [pa.field(name, pa.list_(pa.field("element", self.input_type, nullable=False)))]
         fields = [pa.field(name, self.result_type)]

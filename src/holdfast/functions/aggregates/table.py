@@ -23,7 +23,9 @@ from holdfast.functions.aggregates.accumulators import (
     ObjectFold,
 )
 from holdfast.functions.aggregates.checked_sums import CheckedSum, DecimalSum, IntegerSum
+from holdfast.functions.aggregates.distinct import DistinctValues, GatheredValues
 from holdfast.functions.aggregates.more_accumulators import By, Collection, Moments
+from holdfast.functions.aggregates.sketches import Sketch
 from holdfast.functions.columns import has_kernels
 from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
@@ -35,13 +37,19 @@ MORE: dict[str, type[Accumulator]] = {
     **dict.fromkeys(("stddev", "variance"), Moments),
     **dict.fromkeys(("max_by", "min_by"), By),
     **dict.fromkeys(("collect_list", "collect_set", "count_distinct"), Collection),
+    "approx_count_distinct": Sketch,
 }
 _FIXED: dict[str, type[Accumulator]] = {"min": Extreme, "max": Extreme, "first": First, "last": Last}
 
 
-def accumulator(bound: "BoundAggregate", table: StateTable, combined: bool = False) -> Accumulator:
-    """The accumulator for an aggregate and the type of its column."""
-    return _class_for(bound.aggregate.function, bound.result_type)(bound, table, combined)
+def accumulator(
+    bound: "BoundAggregate", table: StateTable, combined: bool = False, sending: bool = False
+) -> Accumulator:
+    """The accumulator for an aggregate and the type of its column; `sending`: of a sender."""
+    function = bound.aggregate.function
+    if function in ("collect_set", "count_distinct") and has_kernels(bound.input_type):
+        return (GatheredValues if sending else DistinctValues)(bound, table, combined)
+    return _class_for(function, bound.result_type)(bound, table, combined)
 
 
 def _class_for(function: str, kind: pa.DataType) -> type[Accumulator]:
@@ -61,8 +69,10 @@ def _class_for(function: str, kind: pa.DataType) -> type[Accumulator]:
 class Accumulators:
     """Those of some aggregates over one table, for input rows or for combined ones."""
 
-    def __init__(self, bounds: Sequence["BoundAggregate"], table: StateTable, combined: bool = False) -> None:
-        self._all = [accumulator(bound, table, combined) for bound in bounds]
+    def __init__(
+        self, bounds: Sequence["BoundAggregate"], table: StateTable, combined: bool = False, sending: bool = False
+    ) -> None:
+        self._all = [accumulator(bound, table, combined, sending) for bound in bounds]
         self.sums = [one for one in self._all if isinstance(one, CheckedSum)]
         self.counters = [name for one in self._all for name in one.counters]
         self.opened_first = [name for one in self.sums for name in one.open_columns]
@@ -76,6 +86,25 @@ class Accumulators:
 
     def results(self, slots: Slots) -> list[pa.Array]:
         return [one.results(slots) for one in self._all]
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held beside the table."""
+        return sum(one.memory_bytes for one in self._all)
+
+    def with_held(self, rows: pa.RecordBatch, slots: Slots) -> pa.RecordBatch:
+        """The table's rows of these slots, with the columns that accumulators hold."""
+        for one in self._all:
+            held = one.held(slots)
+            if held is not None:
+                place = rows.schema.get_field_index(one.name)
+                rows = rows.set_column(place, rows.schema.field(place), held)
+        return rows
+
+    def forget(self) -> None:
+        """Let go of what accumulators hold."""
+        for one in self._all:
+            one.forget()
 
 
 class AggregateTable:

@@ -1,0 +1,121 @@
+"""`collect_set` and `count_distinct` of fixed-width types: sets as arrays, for all keys of a batch at once.
+
+    sender     rows ──► pairs (key, value) ──► a list for each key ──┐
+    operator   rows, or these lists ──► pairs ◄── the keys' sets ────┴──► sets that grew are written anew
+
+A set is a NumPy array of physical values in the table, and a list in Arrow. A set that comes from a checkpoint is a
+Python list until a batch adds to it.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.functions.aggregates.accumulators import Chunk
+from holdfast.functions.aggregates.more_accumulators import Collection
+from holdfast.functions.aggregates.pair_set import PairSet
+from holdfast.functions.columns import IntArray, object_array
+from holdfast.functions.running import numbered
+from holdfast.state.columns import list_array
+from holdfast.state.keys import decode_integers, encode_columns
+from holdfast.state.physical import Slots, validity_of, values_of
+from holdfast.state.table import StateTable
+
+if TYPE_CHECKING:
+    from holdfast.functions.aggregates.declared import BoundAggregate
+
+
+class DistinctValues(Collection):
+    """In the operator. Running values come from the loop over rows of `Collection`."""
+
+    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+        super().__init__(bound, table, combined)
+        self._element = pa.schema([pa.field("element", bound.input_type)])
+
+    def add(self, chunk: Chunk) -> pa.Array | None:
+        if chunk.running:
+            return super().add(chunk)
+        slots, values = self._pairs_of(chunk)
+        if not len(slots):
+            return None
+        cells, cells_valid = self.state()
+        distinct, groups = numbered(slots, len(cells))
+        pairs = PairSet()
+        kept = [
+            self._numbers(cell) if ok else None
+            for cell, ok in zip(cells[distinct].tolist(), cells_valid[distinct].tolist(), strict=True)
+        ]
+        there = [each for each in kept if each is not None]
+        if there:
+            sizes = [0 if each is None else len(each) for each in kept]
+            pairs.add(np.repeat(np.arange(len(kept)), sizes), np.concatenate(there))
+        known = len(pairs)
+        pairs.add(groups, values)
+        self._write_those_that_grew(distinct, pairs, known)
+        return None
+
+    def _write_those_that_grew(self, distinct: Slots, pairs: PairSet, known: int) -> None:
+        cells, valid = self.state()
+        grown = np.unique(pairs.groups[known:])
+        starts, values = pairs.by_group(np.arange(len(distinct)), len(distinct))
+        physical = values_of(decode_integers(values, self._element)[0])
+        cells[distinct[grown]] = object_array(
+            [
+                physical[start:stop].copy()
+                for start, stop in zip(starts[grown].tolist(), starts[grown + 1].tolist(), strict=True)
+            ]
+        )
+        valid[distinct[grown]] = True
+
+    def _pairs_of(self, chunk: Chunk) -> tuple[Slots, IntArray]:
+        """The slots and values that the rows bring."""
+        array, slots = self.input(chunk), chunk.slots
+        if self.combined:
+            slots, array = slots[values_of(array.value_parent_indices())], array.flatten()
+        valid = validity_of(array)
+        if valid is not None:
+            array, slots = array.filter(pa.array(valid)), slots[valid]
+        return slots, self._numbers_of(array)
+
+    def _numbers_of(self, array: pa.Array) -> IntArray:
+        """Values as integers, the same for values that are the same."""
+        numbers = encode_columns([array], ["element"]).values
+        assert numbers is not None, "fixed-width"
+        return numbers
+
+    def _numbers(self, cell: Any) -> IntArray:
+        return self._numbers_of(list_array([cell], pa.list_(self._element.field(0))).flatten())
+
+    def results(self, slots: Slots) -> pa.Array:
+        values, valid = self.state()
+        kept = [value if ok else () for value, ok in zip(values[slots].tolist(), valid[slots].tolist(), strict=True)]
+        if self._counts:
+            return pa.array(np.fromiter(map(len, kept), np.int64, len(kept)))
+        return list_array(kept, self.type)
+
+
+class GatheredValues(DistinctValues):
+    """In a sender: the pairs of all rows, until their keys are sent."""
+
+    def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
+        super().__init__(bound, table, combined)
+        self._pairs = PairSet()
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._pairs.memory_bytes
+
+    def add(self, chunk: Chunk) -> None:
+        self._pairs.add(*self._pairs_of(chunk))
+
+    def held(self, slots: Slots) -> pa.Array:
+        places = np.zeros(int(slots.max(initial=0)) + 1, np.int64)
+        places[slots] = np.arange(len(slots))
+        starts, values = self._pairs.by_group(places, len(slots))
+        elements = decode_integers(values, self._element)[0]
+        kind = self.table.column(self.name).field.type
+        return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), elements, type=kind)
+
+    def forget(self) -> None:
+        self._pairs = PairSet()

@@ -1,0 +1,144 @@
+"""Distinct values, exact and by sketches: types, the error that is promised, combining, restarts, what a key costs."""
+
+import random
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, time
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from functions_windows_kit import commit, restored
+
+import holdfast as hf
+from holdfast.errors import JobRefused, SettingsError
+from holdfast.functions.aggregates.declared import Aggregate, AggregateSpec
+from holdfast.functions.operator import BatchContext, Operator, OperatorInput
+
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "timestamps": (pa.timestamp("us", "UTC"), [datetime(2026, 1, day, tzinfo=UTC) for day in range(1, 9)]),
+    "days": (pa.date32(), [date(2026, 1, day) for day in range(1, 9)]),
+    "times": (pa.time64("us"), [time(hour) for hour in range(8)]),
+    "booleans": (pa.bool_(), [True, False]),
+    "unsigned": (pa.uint64(), [0, 1, 2**64 - 1, 2**63]),
+    "floats": (pa.float32(), [1.5, -0.5, 0.0, 7.0]),
+}
+
+
+def spec_of(schema: pa.Schema = SCHEMA, emit: Any = "changes", **aggregates: Aggregate) -> AggregateSpec:
+    return AggregateSpec("distinct", OperatorInput(schema, ("k",)), aggregates, emit)
+
+
+def batch_of(pairs: Iterable[tuple[int, Any]], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
+    keys, values = zip(*pairs, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(keys, pa.int64()), pa.array(values, schema.field("v").type)], schema=schema
+    )
+
+
+def ran(operator: Operator, number: int, inputs: list[tuple[int, pa.RecordBatch]]) -> dict[int, dict[str, Any]]:
+    """Process and commit a batch; the last output of each key."""
+    for table in operator.tables.values():
+        table.begin(number)
+    output = operator.process(inputs, BatchContext(number, 0, "distinct", 0)).output
+    for table in operator.tables.values():
+        table.changes()
+    commit(operator)
+    return {row["k"]: row for batch in output for row in batch.to_pylist()}
+
+
+def combined(spec: AggregateSpec, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
+    combiner = spec.combiner()
+    assert combiner is not None
+    return [*combiner.take(rows), *combiner.finish()]
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_sets_of_each_type_survive_combining_and_restarts(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.functions.aggregates.combining.SAMPLE_ROWS", 4)
+    chance, (value_type, values) = random.Random(kind), TYPES[kind]
+    schema = pa.schema([("k", pa.int64()), ("v", value_type)])
+    spec = spec_of(schema, some=hf.collect_set("v"), n=hf.count_distinct("v"))
+    operator, known = spec.create(0, 128), dict[int, set[Any]]()
+    for number in range(1, 7):
+        pairs = [(chance.randrange(4), chance.choice([*values, None])) for _ in range(chance.choice([3, 30]))]
+        rows = batch_of(pairs, schema)
+        found = ran(operator, number, combined(spec, rows) if number % 2 else [(0, rows)])
+        for key, value in pairs:
+            known.setdefault(key, set()).update({value} - {None})
+        for key, row in found.items():
+            assert (set(row["some"]), len(row["some"]), row["n"]) == (known[key], len(known[key]), len(known[key]))
+        operator = restored(operator, spec, type(operator.tables["state"]))
+
+
+def test_a_full_sender_sends_the_pairs_it_has_and_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.functions.aggregates.combining.KEYS_MAX", 50)
+    monkeypatch.setattr("holdfast.functions.aggregates.combining.ROWS_AT_ONCE_MAX", 1_000)
+    chance = np.random.default_rng(5)
+    keys, values = chance.integers(0, 60, 9_000), chance.integers(0, 700, 9_000)
+    spec = spec_of(n=hf.count_distinct("v"))
+    sent = combined(spec, batch_of(zip(keys.tolist(), values.tolist(), strict=True)))
+    assert len(sent) > 2
+    found = ran(spec.create(0, 128), 1, sent)
+    assert {key: row["n"] for key, row in found.items()} == {
+        key: len(set(values[keys == key].tolist())) for key in range(60)
+    }
+
+
+@pytest.mark.parametrize("rsd", [0.05, 0.01])
+@pytest.mark.parametrize("strings", [False, True])
+def test_sketches_are_as_exact_as_promised(rsd: float, strings: bool) -> None:
+    schema = pa.schema([("k", pa.int64()), ("v", pa.string() if strings else pa.int64())])
+    spec = spec_of(schema, n=hf.approx_count_distinct("v", rsd))
+    sizes = [0, 1, 2, 10, 100, 450, 600, 3_000, 20_000] * 3
+    keys = np.repeat(np.arange(len(sizes)), sizes)
+    values = [f"user-{number}" for number in range(len(keys))] if strings else np.arange(len(keys)).tolist()
+    rows = batch_of([*zip(keys.tolist(), values, strict=True), *((key, None) for key in range(len(sizes)))], schema)
+    found = ran(spec.create(0, 128), 1, [(0, rows), (0, rows)])
+    errors = [found[key]["n"] / size - 1 for key, size in enumerate(sizes) if size]
+    assert all(found[key]["n"] == size for key, size in enumerate(sizes) if size <= 2)
+    assert max(map(abs, errors)) < 3.5 * rsd
+    assert np.sqrt(np.mean(np.square(errors))) < rsd
+
+
+def test_sketches_of_senders_and_of_earlier_batches_make_the_sketch_of_all_rows() -> None:
+    chance = np.random.default_rng(1)
+    pairs = list(zip(chance.integers(0, 9, 40_000).tolist(), chance.integers(0, 5_000, 40_000).tolist(), strict=True))
+    spec = spec_of(n=hf.approx_count_distinct("v"))
+    whole = ran(spec.create(0, 128), 1, [(0, batch_of(pairs))])
+    operator, found = spec.create(0, 128), dict[int, dict[str, Any]]()
+    for number, start in enumerate(range(0, 40_000, 10_000), 1):
+        parts = [batch_of(pairs[start : start + 5_000]), batch_of(pairs[start + 5_000 : start + 10_000])]
+        found |= ran(operator, number, [each for part in parts for each in combined(spec, part)])
+        operator = restored(operator, spec, type(operator.tables["state"]))
+    assert found == whole
+    every = spec_of(emit="every", n=hf.approx_count_distinct("v")).create(0, 128)
+    assert ran(every, 1, [(0, batch_of(pairs[:500]))]) == ran(spec.create(0, 128), 1, [(0, batch_of(pairs[:500]))])
+
+
+def test_a_sketch_takes_few_bytes_for_few_values_and_never_more_than_its_registers() -> None:
+    spec = spec_of(n=hf.approx_count_distinct("v"))
+    operator = spec.create(0, 128)
+    ran(operator, 1, [(0, batch_of([(0, 1), (0, 2), *((1, number) for number in range(50_000))]))])
+    state = {row["k"]: row["n.approx_count_distinct(9)"] for row in operator.tables["state"].snapshot().to_pylist()}
+    assert [len(state[0]), len(state[1])] == [1 + 2 * 3, 1 + 512]
+
+
+def test_the_stored_form_of_a_sketch_is_read_for_ever() -> None:
+    operator = spec_of(n=hf.approx_count_distinct("v")).create(0, 128)
+    ran(operator, 1, [(0, batch_of([(0, 1), (0, 2), (0, 3)]))])
+    (row,) = operator.tables["state"].snapshot().to_pylist()
+    assert row["n.approx_count_distinct(9)"].hex() == GOLDEN
+
+
+GOLDEN = "003a00042201042e0101"
+
+
+def test_what_sketches_refuse() -> None:
+    for wrong in (0, 0.9, 0.001, "5%", None, True):
+        with pytest.raises(SettingsError, match=r"from 0\.0043 to 0\.277"):
+            hf.approx_count_distinct("v", wrong)  # type: ignore[arg-type]
+    nested = pa.schema([("k", pa.int64()), ("v", pa.list_(pa.int64()))])
+    with pytest.raises(JobRefused, match=r"approx_count_distinct\(v, rsd=0.05\), and column 'v' has type list"):
+        spec_of(nested, n=hf.approx_count_distinct("v"))
