@@ -47,8 +47,8 @@ def add_stored(groups: Any, offsets: Any, data: Any, registers: Any) -> None:
                 into[register] = max(into[register], data[begin + 1 + register])
         else:
             for place in range(begin + 1, end, 3):
-                register = np.int64(data[place]) + 256 * np.int64(data[place + 1])
-                into[register] = max(into[register], data[place + 2])
+                sparse = np.int64(data[place]) + 256 * np.int64(data[place + 1])
+                into[sparse] = max(into[sparse], data[place + 2])
 
 
 @kernel
