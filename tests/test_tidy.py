@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, str] = {
     "state": "settings",
     "changelog": "formats uploads",
     "uploads": "formats storage",
-    "protocol": "formats functions sources",
+    "protocol": "formats functions sources storage",
     "formats": "storage",
     "storage": "",
     # Leaves, which every room may import.

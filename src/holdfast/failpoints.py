@@ -59,6 +59,7 @@ KNOWN: Mapping[str, str] = {
     "taskmanager.acknowledge.before": "nothing is acknowledged",
     "taskmanager.acknowledge.after": "the acknowledgement was answered",
     "taskmanager.complete": "a checkpoint was recorded; nothing is truncated",
+    "process.copy": "objects are about to be copied for a savepoint; TaskManagers and senders do so",
     # In the JobMaster: takeover, deployment, failover.
     "journal.takeover.listed": "the journal is listed and the base read; nothing is written",
     "journal.takeover.put": "the takeover record is written; it does not count yet",
@@ -74,6 +75,7 @@ KNOWN: Mapping[str, str] = {
     "jobmaster.commit.before": "everything is staged, nothing is committed",
     "jobmaster.commit.after": "TaskManagers have committed; input and output are still there",
     "jobmaster.committed": "the batch is over; the coordinator does not know",
+    "jobmaster.savepoint.before": "a savepoint's objects are copied; nothing says that it is complete",
     # In the JobMaster: a checkpoint.
     "jobmaster.cut.before": "TaskManagers are about to be told to cut",
     "jobmaster.acknowledged": "an acknowledgement has come; it is not noted",

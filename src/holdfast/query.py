@@ -198,11 +198,11 @@ class Query:
     ) -> Savepoint | None:
         """Undo the batch in flight and end; work since the last checkpoint is repeated at the next start.
 
-        `with_savepoint`: URL of a folder. What was committed is first recorded and published; then the query ends, and
-        its last checkpoint is copied there. A job that begins from this savepoint repeats no output and leaves none
+        `with_savepoint`: URL of a folder. What was committed is first recorded and published; then its last checkpoint
+        is copied there, and the query ends. A job that begins from this savepoint repeats no output and leaves none
         out.
 
-        With a savepoint the errors of `savepoint` are raised, and `HoldfastError` if output could not be published.
+        With a savepoint the errors of `savepoint` are raised; the query goes on then.
         """
         try:
             if with_savepoint is not None:

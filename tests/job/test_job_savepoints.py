@@ -3,17 +3,22 @@
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from job_kit import Feed, new_job, newest, pairs, store_of
 
 import holdfast as hf
+from holdfast.jobmaster import copying, savepoints
 from holdfast.journal.codec import SAVEPOINT_MAGIC, SAVEPOINT_VERSION
 from holdfast.journal.job import read_job
 from holdfast.maintenance.verify import verify
+from holdfast.storage.copying import CopyOrder
 from holdfast.storage.framing import frame
 from holdfast.storage.store import open_store
+from holdfast.taskmanager.taskmanager import TaskManager
 from holdfast.testing import start
+from waiting import until
 
 LIVE = hf.processing_time()
 
@@ -81,6 +86,66 @@ def test_a_savepoint_is_read_after_it_was_moved_and_the_storage_is_gone(url: Fol
     query.stop()
     assert sums(sink) == 15
     assert verify(store_of(job)).ok
+
+
+def test_task_managers_copy_the_objects_and_the_driver_does_not(url: Folders) -> None:
+    feed, copied = Feed(name="feed"), dict[int, list[str]]()
+    before = TaskManager.copy
+
+    def copy(self: TaskManager, order: CopyOrder) -> Any:
+        copied.setdefault(self.index, []).extend(order.names)
+        if len(copied) == 1 and self.index == 0:
+            until(lambda: 1 in copied)
+        return before(self, order)
+
+    job = made(url("one"), feed, hf.MemorySink(name="out"), parallelism=8, task_managers=2)
+    with (
+        mock.patch.object(TaskManager, "copy", copy),
+        mock.patch.object(savepoints, "copy_objects", side_effect=AssertionError("the driver copies")),
+        mock.patch.object(copying, "OBJECTS_A_PORTION", 1),
+    ):
+        query = start(job, LIVE)
+        for key in range(20):
+            feed.put(pairs((key, 1)))
+        query.processAllAvailable()
+        saved = query.savepoint(url("save"))
+        query.stop()
+    assert sorted(copied) == [0, 1]
+    assert len(copied[0]) + len(copied[1]) == saved.objects
+
+
+def test_a_task_manager_that_ends_while_it_copies_is_replaced_and_the_savepoint_is_whole(url: Folders) -> None:
+    feed, sink, killed = Feed(name="feed"), hf.MemorySink(name="out"), []
+    query = start(made(url("one"), feed, sink, parallelism=2, task_managers=2), LIVE)
+    put(query, feed, 1, 2)
+    before = TaskManager.copy
+
+    def copy(self: TaskManager, order: CopyOrder) -> Any:
+        if not killed:
+            killed.append(self.index)
+            query._master._cluster.kill(self.index)
+        return before(self, order)
+
+    with mock.patch.object(TaskManager, "copy", copy):
+        query.savepoint(url("save"))
+    put(query, feed, 4)
+    query.stop()
+    assert killed and sums(sink) == 7
+    assert hf.read_state(url("save"), "sums").column("total.sum").to_pylist() == [3]
+
+
+def test_after_a_savepoint_that_could_not_be_written_the_query_goes_on(url: Folders) -> None:
+    feed, sink = Feed(name="feed"), hf.MemorySink(name="out")
+    query = start(made(url("one"), feed, sink), LIVE)
+    put(query, feed, 1, 2)
+    failed = mock.patch.object(TaskManager, "copy", side_effect=hf.StorageError("the disk is full"))
+    for take in (query.savepoint, lambda url: query.stop(with_savepoint=url)):
+        with failed, pytest.raises(hf.StorageError, match="the disk is full"):
+            take(url("save"))
+    put(query, feed, 4)
+    assert sums(sink) == 7 and not query.view().savepoints
+    query.stop(with_savepoint=url("save"))
+    assert hf.read_state(url("save"), "sums").column("total.sum").to_pylist() == [7]
 
 
 def test_the_history_names_the_checkpoint_of_a_savepoint(url: Folders) -> None:

@@ -10,6 +10,8 @@ from holdfast import failpoints
 ELSEWHERE = {
     "sink.delta.loaded": "tests/sinks and tests/kills: a Delta table needs a folder",
     "sink.delta.committed": "as above",
+    "process.copy": "no savepoint is simulated; tests/job ends processes while they copy",
+    "jobmaster.savepoint.before": "as above",
     **dict.fromkeys(
         ["sink.kafka.begun", "sink.kafka.sent", "sink.kafka.numbered", "sink.kafka.committed"],
         "needs a broker; struck in tests/kills",

@@ -26,6 +26,7 @@ from holdfast.jobmaster.server import JobMasterServer
 from holdfast.protocol import taskmanager as said
 from holdfast.protocol.streams import Streams
 from holdfast.protocol.taskmanager import ExchangeRoute, OutputTicket, ProcessRequest
+from holdfast.storage.copying import CopyOrder
 from holdfast.taskmanager import remote
 from holdfast.taskmanager.client import TaskManagerClient
 from holdfast.taskmanager.jobmaster_client import JobMasterClient
@@ -84,6 +85,8 @@ def test_a_batch_goes_through_push_process_pull_commit_and_cut_over_flight(serve
     served.acknowledged(1)
     served.client.complete(1, 1)
     served.client.abort_checkpoint(1, 2)
+    stored = {each.name: each.size for each in served.store.list("dstl/")}
+    assert len(served.client.copy(CopyOrder("memory://a-savepoint", {}, list(stored)))) == len(stored) > 0
     served.client.abort(2)
     assert served.client.commit(2, 0).metrics["lastCommittedBatch"] == 0
 

@@ -23,7 +23,8 @@ from holdfast.exchange.task import LevelRequest, Links, UnitResult, run_unit
 from holdfast.failpoints import hit
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import Program
-from holdfast.protocol.taskmanager import ExchangeRoutes
+from holdfast.protocol.taskmanager import CopyingGateway, ExchangeRoutes
+from holdfast.storage.copying import CopiedObject, CopyOrder, carry_out
 from holdfast.storage.store import ObjectStore
 
 
@@ -36,7 +37,7 @@ class Order(msgspec.Struct, frozen=True):
     units: list[Unit]
 
 
-class SenderGateway(Protocol):
+class SenderGateway(CopyingGateway, Protocol):
     """Requests of the JobMaster to a sender. Each raises `SenderLost` if the sender cannot be reached."""
 
     def run(self, order: Order) -> Iterator[UnitResult]:
@@ -97,6 +98,10 @@ class ResidentSender:
     def cancel(self, attempt: int) -> None:
         with self._numbers:
             self._cancelled = max(self._cancelled, attempt)
+
+    def copy(self, order: CopyOrder) -> list[CopiedObject]:
+        hit("process.copy")
+        return carry_out(self._store, order)
 
     def stop(self) -> None:
         """End the process and the order in progress."""

@@ -12,6 +12,7 @@ from holdfast.errors import HoldfastError, SenderLost
 from holdfast.exchange.resident import Order, ResidentSender
 from holdfast.exchange.task import UnitResult
 from holdfast.ids import ProcessId
+from holdfast.storage.copying import CopyOrder
 from holdfast.taskmanager.actions import ActionServer, Handler, Streamed
 from holdfast.taskmanager.client import ProcessClient
 from holdfast.taskmanager.remote import bind, calling, shut_down
@@ -46,6 +47,7 @@ def _actions(sender: ResidentSender) -> dict[str, Handler]:
     return {
         "run": lambda body: Streamed(sender.run(_decode(body, type=Order))),
         "cancel": lambda body: sender.cancel(_decode(body, type=int)),
+        "copy": lambda body: sender.copy(_decode(body, type=CopyOrder)),
         "stop": lambda body: sender.stop(),
         "await_end": lambda body: sender.stopped.wait(),
     }

@@ -17,7 +17,10 @@ AGAIN_S = 30.0
 
 
 class Step(StrEnum):
-    """The steps that have a limit. `LEVEL` is the tasks of one level of a batch, `UNIT` one unit in a sender."""
+    """The steps that have a limit.
+
+    `LEVEL` is the tasks of one level of a batch, `UNIT` one unit in a sender, `COPY` one portion of a savepoint.
+    """
 
     DEPLOY = "deploying"
     LEVEL = "running the tasks of"
@@ -26,6 +29,7 @@ class Step(StrEnum):
     COMMIT = "committing"
     UNDO = "undoing"
     CUT = "cutting"
+    COPY = "copying objects of"
 
 
 LIMITED_BY = {
@@ -36,6 +40,7 @@ LIMITED_BY = {
     Step.COMMIT: "commit_timeout",
     Step.UNDO: "commit_timeout",
     Step.CUT: "cut_timeout",
+    Step.COPY: "process_timeout",
 }
 """The field of `FailoverConfig` that limits each step."""
 

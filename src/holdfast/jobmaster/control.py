@@ -143,11 +143,11 @@ class Control:
         """Return a record that is in the journal."""
         return self._recorder.record(number)
 
-    def pause_planning(self, who: str) -> None:
-        """Plan no further batch until the query ends."""
+    def pause_planning(self, who: str, *, paused: bool = True) -> None:
+        """Plan no further batch until the same one calls with `paused=False`, or the query ends."""
 
         def pause() -> None:
-            self._paused.add(who)
+            (self._paused.add if paused else self._paused.discard)(who)
             self._listeners.planning(frozenset(self._paused))
 
         self._events.put(pause)

@@ -21,7 +21,6 @@ from holdfast import errors, failpoints
 from holdfast.availability import Refusal
 from holdfast.checkpoint import events
 from holdfast.checkpoint.events import Position
-from holdfast.checkpoint.holding import LetGo
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.checkpoint.updates import differences, in_words, updated
 from holdfast.clock import Clock
@@ -32,6 +31,7 @@ from holdfast.ids import JournalNumber, ProcessId, Role
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.conductor import Conductor
 from holdfast.jobmaster.control import Control, Listeners
+from holdfast.jobmaster.copying import Copiers
 from holdfast.jobmaster.deployer import Deployer, StartedJob
 from holdfast.jobmaster.found import found_records, records_of
 from holdfast.jobmaster.news import SourceNews
@@ -48,12 +48,12 @@ from holdfast.jobmaster.parts import (
 from holdfast.jobmaster.processes import Processes
 from holdfast.jobmaster.progress import Progress
 from holdfast.jobmaster.promises import RestartCheckpoint
-from holdfast.jobmaster.savepoints import Savepoint, open_target, write_savepoint
+from holdfast.jobmaster.savepoints import Savepoint, SavepointWriter
 from holdfast.jobmaster.senders import Senders
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.jobmaster.waiters import QueryEnd, Waiters
 from holdfast.jobmaster.work import WorkQueue
-from holdfast.journal.fence import TakenOver, find_base, list_journal, read_record
+from holdfast.journal.fence import TakenOver
 from holdfast.observe.event_log import EventLog
 from holdfast.observe.view import JobView, ProcessView, graph_of
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, ExchangeRoute, Registration
@@ -65,8 +65,6 @@ log = logging.getLogger(__name__)
 CLOSE_S_MAX = 5.0
 """Bound in seconds on the wait of `stop` for a last record; without the record the next start publishes some output
 again."""
-BEFORE_SAVEPOINT = "the savepoint at the end"
-PUBLISHED_POLL_S = 0.02
 LOOK_AT_CLUSTER_S = 1.0
 """Seconds between checks of the Spark session; they bound how late its end is noticed while nothing runs."""
 
@@ -124,6 +122,8 @@ class JobMaster:
         self._news = SourceNews(job.settings.name, self._planner, self._control.request_checkpoint)
         self._waiters = Waiters(self._planner.reached, self.trigger_checkpoint, self._control.published)
         self._work = self._make_work()
+        copiers: list[Copiers] = [self._task_managers, self._senders]
+        self._savepoints = SavepointWriter(job, self._control, copiers, self._ended.is_set)
         self._sweeper = sweeper_of(
             job, self._publishers, self._source_objects, self._control.post, clock, self._closing.is_set
         )
@@ -190,6 +190,7 @@ class JobMaster:
             paused_by=self._machine.paused_by,
             refused_by=self._control.refused_by,
             outage=self.outages.message,
+            savepoints=self._savepoints.under_way,
             source_messages=self._planner.source_messages(),
             graph=self._graph,
             parallelism=layout.parallelism,
@@ -367,41 +368,11 @@ class JobMaster:
 
     def savepoint(self, url: str, storage_options: Mapping[str, str]) -> Savepoint:
         """Take a checkpoint, and copy it while it is held."""
-        target = open_target(url, storage_options)
-        self._control.request_savepoint().result()
-        number = self._control.hold_newest().result()
-        record = None if number is None else self._control.record(number)
-        if number is None or record is None:
-            raise errors.HoldfastError(f"savepoint {url}: nothing has been processed yet, so there is nothing to copy")
-        try:
-            return write_savepoint(self.job.store, target, self.job.stored, number, record)
-        finally:
-            self._control.post(LetGo(number))
+        return self._savepoints.write(url, storage_options)
 
     def stop_with_savepoint(self, url: str, storage_options: Mapping[str, str]) -> Savepoint:
-        """Plan no further batch, publish everything, stop, and copy the last checkpoint of the storage."""
-        target = open_target(url, storage_options)
-        self._control.pause_planning(BEFORE_SAVEPOINT)
-        self._settle()
-        self.stop()
-        store = self.job.store
-        _, number, record = find_base(lambda: list_journal(store), lambda each: read_record(store, each), store.url)
-        if number is None or record is None:
-            raise errors.HoldfastError(f"savepoint {url}: nothing was processed, so there is nothing to copy")
-        if record.groups:
-            raise errors.HoldfastError(
-                f"savepoint {url} was not written: the query is stopped, but output of {', '.join(record.groups)} is "
-                "not published yet. Start the job again on its storage, and stop it with a savepoint once more"
-            )
-        return write_savepoint(store, target, self.job.stored, number, record)
-
-    def _settle(self) -> None:
-        """Wait until the newest checkpoint covers everything committed, and everything is published."""
-        before, number = None, self._control.request_savepoint().result()
-        while number != before:
-            while self.active and not self._control.published():
-                self._closing.wait(PUBLISHED_POLL_S)
-            before, number = number, self._control.request_savepoint().result()
+        """Publish everything, copy the last checkpoint, and stop."""
+        return self._savepoints.write_at_end(url, storage_options, self.stop)
 
     def restart(self, reason: str) -> None:
         """Make the job restart from its newest checkpoint."""

@@ -28,6 +28,7 @@ from holdfast.graph.program import Program
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.cluster import Cluster, LevelRun
 from holdfast.jobmaster.processes import Processes, Serving
+from holdfast.storage.copying import CopiedObject, CopyOrder
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +94,14 @@ class Senders(Processes[SenderGateway]):
         finally:
             self._leave(level)
         return sorted(results, key=lambda result: result.unit)
+
+    def copy(self, number: int, order: CopyOrder) -> list[CopiedObject]:
+        """Have a sender copy objects, beside its units. Raises `SenderLost` if it does not serve, or ends meanwhile."""
+        with self._changed:
+            serving = self._serving.get(number)
+        if serving is None:
+            raise SenderLost(f"sender {number} does not serve")
+        return serving.gateway.copy(order)
 
     def cancel(self, run: int) -> None:
         """End a run: nobody waits for its units any more. Any thread may call this."""

@@ -21,6 +21,7 @@ from holdfast.jobmaster.calls import CallReporter
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.processes import HEARTBEAT_TIMEOUT_S, Processes, Serving
 from holdfast.protocol.taskmanager import ExchangeRoute, TaskManagerGateway
+from holdfast.storage.copying import CopiedObject, CopyOrder
 
 QUICK_S = 1.0
 """Seconds within which an answered call is not reported: most calls take milliseconds."""
@@ -35,6 +36,7 @@ class Lane(Enum):
 
     BATCHES = "batches"
     CHECKPOINTS = "checkpoints"
+    COPIES = "copies"
 
 
 class TaskManagers(Processes[TaskManagerGateway]):
@@ -146,6 +148,14 @@ class TaskManagers(Processes[TaskManagerGateway]):
             answer.set_exception(TaskManagerLost(f"{process.name}: {self._reasons.get(process.number, 'has ended')}"))
             return answer
         return self._begin(serving, lambda _, gateway: call(gateway), Lane.CHECKPOINTS)
+
+    def copy(self, number: int, order: CopyOrder) -> list[CopiedObject]:
+        """Have a TaskManager copy objects, beside whatever else it does. Raises `TaskManagerLost` once it has ended."""
+        serving, began_s = self._serves(number), time.monotonic()
+        answer = self._begin(serving, lambda _, gateway: gateway.copy(order), Lane.COPIES)
+        self.calls.pending(answer, Step.COPY, f"the savepoint {order.target}", began_s, serving.process)
+        copies: list[CopiedObject] = answer.result()
+        return copies
 
     def _begin(self, serving: Serving[TaskManagerGateway], call: Call[T], lane: Lane = Lane.BATCHES) -> Answer:
         """Begin a call on the incarnation's own thread: a call that never returns does not delay calls to others."""

@@ -92,6 +92,8 @@ class JobView:
     refused_by: tuple[Refusal, ...]
     """Refusals that make a checkpoint wait for a later batch boundary."""
     outage: str | None
+    savepoints: tuple[str, ...]
+    """Progress of the savepoints that are being written."""
     source_messages: tuple[str, ...]
     """Reasons why sources give no rows at the moment."""
     graph: JobGraph
@@ -126,7 +128,8 @@ class JobView:
             return self.outage
         if self.source_messages:
             return f"Waiting for {'; '.join(self.source_messages)}"
-        return f"Processing; a checkpoint waits: {listed(self.refused_by)}" if self.refused_by else "Processing"
+        waits = [f"a checkpoint waits: {listed(self.refused_by)}"] if self.refused_by else []
+        return "; ".join(["Processing", *waits, *self.savepoints])
 
 
 def graph_of(program: Program) -> JobGraph:

@@ -1,7 +1,7 @@
 """Messages between JobMaster, senders and TaskManagers: plain msgspec structs, sent as msgpack.
 
 `TaskManagerGateway` is implemented twice: by the TaskManager itself (tests, the testing kit) and by a
-Flight client that calls a remote one. Every call carries the run number; a lower one than the last seen
+Flight client that calls a remote one. Every call but `copy` carries the run number; a lower one than the last seen
 raises `StaleCall`.
 """
 
@@ -18,6 +18,7 @@ from holdfast.functions.operator import Timers
 from holdfast.ids import ProcessId
 from holdfast.protocol.streams import Streams
 from holdfast.sources.base import BadRow
+from holdfast.storage.copying import CopiedObject, CopyOrder
 
 
 class SubtaskDeployment(msgspec.Struct, frozen=True):
@@ -207,7 +208,19 @@ class Registration(msgspec.Struct, frozen=True):
     nonce: str
 
 
-class TaskManagerGateway(Protocol):
+class CopyingGateway(Protocol):
+    """The call that every process that stays answers, TaskManager or sender, whatever else it does."""
+
+    def copy(self, order: CopyOrder) -> list[CopiedObject]:
+        """Copy stored objects, and return their sizes and checksums. May be repeated: an object is written whole.
+
+        Raises `StorageError` if an object cannot be read or written, `TaskManagerLost` or `SenderLost` if the process
+        cannot be reached.
+        """
+        ...
+
+
+class TaskManagerGateway(CopyingGateway, Protocol):
     """The calls of the JobMaster to a TaskManager. Raises `TaskManagerLost` where it cannot be reached."""
 
     def deploy(self, deployment: Deployment) -> None:

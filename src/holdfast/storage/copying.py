@@ -10,7 +10,8 @@ import msgspec
 
 from holdfast.errors import CorruptObject
 from holdfast.storage.checksum import crc32
-from holdfast.storage.store import ObjectStore
+from holdfast.storage.retrying import RetryingStore
+from holdfast.storage.store import ObjectStore, open_store
 
 COPIES_MAX = 4
 
@@ -21,6 +22,23 @@ class CopiedObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     size: int
     crc32: int
+
+
+class CopyOrder(msgspec.Struct, frozen=True):
+    """Objects that a process is to copy from the job's storage, under the same names, to the store at `target`."""
+
+    target: str
+    storage_options: dict[str, str]
+    names: list[str]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(target={self.target!r}, {len(self.names)} objects)"
+
+
+def carry_out(source: ObjectStore, order: CopyOrder) -> list[CopiedObject]:
+    """Copy the objects of an order; both stores are tried again after an error. Raises as `copy_objects`."""
+    target = RetryingStore(open_store(order.target, order.storage_options))
+    return copy_objects(RetryingStore(source), target, order.names)
 
 
 def copy_objects(

@@ -23,6 +23,7 @@ from holdfast.protocol.taskmanager import (
     ProcessResult,
     StreamTag,
 )
+from holdfast.storage.copying import CopiedObject, CopyOrder
 from holdfast.taskmanager.remote import CallBody, calling
 from holdfast.taskmanager.security import connect
 
@@ -30,13 +31,16 @@ T = TypeVar("T")
 
 
 class ProcessClient:
-    """The call that any process that stays answers: to end. Safe for use from several threads."""
+    """The calls that any process that stays answers: to copy objects, and to end. Safe for use from several threads."""
 
     def __init__(self, process: ProcessId, address: str, secret: str, call_timeout_s: float | None = None) -> None:
         self.peer = process
         self.address = address
         self._flight = connect(address, secret)
         self._options = flight.FlightCallOptions(timeout=call_timeout_s)
+
+    def copy(self, order: CopyOrder) -> list[CopiedObject]:
+        return self._call("copy", order, list[CopiedObject])
 
     def stop(self) -> None:
         """Ask the process to end; it deletes nothing in the store."""

@@ -18,6 +18,7 @@ from holdfast.protocol.taskmanager import (
     SectionRows,
     StreamTag,
 )
+from holdfast.storage.copying import CopyOrder
 from holdfast.taskmanager.actions import ActionServer, Handler
 from holdfast.taskmanager.remote import bind, serving, shut_down
 from holdfast.taskmanager.taskmanager import TaskManager
@@ -91,6 +92,7 @@ def _actions(task_manager: TaskManager) -> dict[str, Handler]:
         "cut": of_numbers(task_manager.cut),
         "complete": of_numbers(task_manager.complete),
         "abort_checkpoint": of_numbers(task_manager.abort_checkpoint),
+        "copy": lambda body: task_manager.copy(_decode(body, type=CopyOrder)),
         "stop": lambda body: task_manager.stop(),
         "await_end": lambda body: task_manager.stopped.wait(),
     }

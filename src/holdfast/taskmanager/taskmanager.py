@@ -8,8 +8,8 @@
 Invariants
 - A call or a stream of a lower run than the last one seen is refused (`StaleCall`), as is one meant for another
   incarnation; a stream also once its batch was released.
-- One of deploy, process, commit and abort at a time (`_work`). `cut`, `receive`, `output` and `metrics` never wait
-  for them: a checkpoint does not wait for a batch.
+- One of deploy, process, commit and abort at a time (`_work`). `cut`, `receive`, `output`, `copy` and `metrics` never
+  wait for them: a checkpoint does not wait for a batch.
 - Nothing in the store is deleted here; input and output live until `release`, `abort` or `deploy`.
 """
 
@@ -38,6 +38,7 @@ from holdfast.protocol.taskmanager import (
     SubtaskResult,
 )
 from holdfast.recovery.local import open_copies
+from holdfast.storage.copying import CopiedObject, CopyOrder, carry_out
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.buffers import SpillArea
 from holdfast.taskmanager.checkpoints import Answers, LocalCheckpoint
@@ -254,6 +255,10 @@ class TaskManager:
     def abort_checkpoint(self, run: int, checkpoint_id: int) -> None:
         self._see(run, "abort_checkpoint")
         self._deployed().aborted(checkpoint_id)
+
+    def copy(self, order: CopyOrder) -> list[CopiedObject]:
+        hit("process.copy")
+        return carry_out(self._store, order)
 
     def metrics(self) -> dict[str, float]:
         """Gauges, counters and histograms of the present deployment, by name; 0 where nothing is hosted."""

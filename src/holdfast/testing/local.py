@@ -29,6 +29,7 @@ from holdfast.protocol.taskmanager import (
     TaskManagerGateway,
 )
 from holdfast.settings import TaskManagerConfig
+from holdfast.storage.copying import CopiedObject, CopyOrder
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.taskmanager import TaskManager
@@ -209,3 +210,6 @@ class _LocalGateway:
 
     def abort_checkpoint(self, run: int, checkpoint_id: int) -> None:
         self._call(lambda it: it.abort_checkpoint(run, checkpoint_id))
+
+    def copy(self, order: CopyOrder) -> list[CopiedObject]:
+        return self._call(lambda it: it.copy(order))
