@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError
+from holdfast.functions.operator import OperatorInput, OperatorSpec
+from holdfast.functions.process.declared import ProcessSpec
+from holdfast.functions.process.known_rows import known_rows
 from holdfast.graph.build import Declarations, Path, build_program, without_spark
 from holdfast.graph.program import SourceOrigin
 from holdfast.graph.regions import explained
@@ -32,6 +35,7 @@ from holdfast.settings import (
 from holdfast.sinks.dead_letters import DeadLetterSink
 from holdfast.sources.base import Source, SourceOutput
 from holdfast.sources.equivalents import explain_streaming_dataframe
+from holdfast.sources.truncations import PART
 from holdfast.streams import Stream
 from holdfast.ui.notebook import html_table
 from holdfast.units import duration_us
@@ -242,7 +246,8 @@ class Job:
         position.
         """
         if isinstance(source, SourceOutput):
-            return Stream(self, (Path(SourceOrigin(self._name_of(source.source), source.output)),))
+            stream = Stream(self, (Path(SourceOrigin(self._name_of(source.source), source.output)),))
+            return _with_deletes(stream, source.output) if source.tells_truncations else stream
         if not isinstance(source, Source):
             raise JobRefused(_no_source(source))
         if source.has_outputs:
@@ -359,3 +364,14 @@ def _check_session(spark: "SparkSession | None") -> None:
         from holdfast.spark.session import check_session
 
         check_session(spark)
+
+
+def _with_deletes(stream: Stream, table: str) -> Stream:
+    """Put deletes of the known rows in the place of truncations of a table (`sources.truncations`)."""
+
+    def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> OperatorSpec:
+        function, output = known_rows(inputs[0])
+        return ProcessSpec(operator, inputs[0], function, output, "fail")
+
+    kind = "known." + "".join(each if each.isalnum() or each in "-_." else "_" for each in table)
+    return stream.key_by(PART)._declare(None, kind, specify)

@@ -16,13 +16,14 @@ from holdfast.sources.postgres.pgoutput import SEQUENCE
 from holdfast.sources.postgres.segments import read_part
 from holdfast.sources.postgres.server import Server
 from holdfast.sources.postgres.spool import SegmentReadDetail
+from holdfast.sources.truncations import parted, parted_schema
 from holdfast.storage.store import ObjectStore
 from holdfast.units import Duration, Size, duration_s, size_bytes
 
 Snapshot = Literal["initial", "chunked", "never"]
 Isolation = Literal["transaction", "row"]
 Before = Literal["full", "key"]
-Truncation = Literal["fail", "ignore"]
+Truncation = Literal["fail", "ignore", "delete"]
 NewColumn = Literal["fail", "ignore"]
 
 
@@ -53,7 +54,8 @@ class PostgresCdcSource(Source):
         `key`: updates give no preimage, deletes are null outside of the key, and large values that an update left as
         they were are read from the table, as they are by then.
     truncate
-        `fail`, or `ignore` truncations.
+        `fail`; `ignore` truncations; or `delete`: the job knows each table's rows, in keyed state that costs as much as
+        the table, and deletes them when the table is truncated.
     on_new_column
         `fail`, or `ignore` columns that are added while the query runs.
     text_columns
@@ -117,14 +119,14 @@ class PostgresCdcSource(Source):
         """Return the stream of a table, for `Job.read`."""
         if name not in self._names:
             raise SettingsError(f"table({name!r}): expected one of the source's tables: {', '.join(self._names)}")
-        return SourceOutput(self, name)
+        return SourceOutput(self, name, tells_truncations=self._truncate == "delete")
 
     @property
     def has_outputs(self) -> bool:
         return True
 
     def schema(self) -> pa.Schema:
-        raise JobRefused(f"{self!r}: it has a stream for each table; read one, as in read(source.table(name))")
+        raise self._no_main_stream()
 
     def outputs(self) -> dict[str, pa.Schema]:
         """Check the server, and return the schemas of all tables. The first result is kept, so that tasks use it."""
@@ -135,7 +137,8 @@ class PostgresCdcSource(Source):
                 self._tables = {name: server.table(self._publication, name, self._text_columns) for name in self._names}
             except StorageError as error:
                 raise JobRefused(str(error)) from error
-        return {name: table.schema() for name, table in self._tables.items()}
+        schemas = {name: table.schema() for name, table in self._tables.items()}
+        return {name: parted_schema(each) for name, each in schemas.items()} if self._truncate == "delete" else schemas
 
     def enumerator(self, context: EnumeratorContext) -> Enumerator:
         self.outputs()
@@ -155,7 +158,7 @@ class PostgresCdcSource(Source):
         return PostgresEnumerator(self._server(), settings, self._isolation == "row", context)
 
     def read(self, read: SplitRead) -> Iterator[SourceBatch]:
-        raise NotImplementedError("its rows are read by table")
+        raise self._no_main_stream()
 
     def read_output(
         self, output: str, read: SplitRead, store: ObjectStore, columns: Sequence[str] | None
@@ -168,8 +171,10 @@ class PostgresCdcSource(Source):
         numbers = rows.column(SEQUENCE).to_numpy()
         bounds = msgspec.convert([read.start, read.stop], list[int])
         first, stop = (int(np.searchsorted(numbers, bound)) for bound in bounds)
-        wanted = rows.drop_columns([SEQUENCE]) if columns is None else rows.select(list(columns))
-        for batch in wanted.slice(first, stop - first).to_batches():
+        wanted = rows.slice(first, stop - first).drop_columns([SEQUENCE])
+        if self._truncate == "delete" and self._tables is not None:
+            wanted = parted(wanted, [column.name for column in self._tables[output].columns if column.key])
+        for batch in (wanted if columns is None else wanted.select(list(columns))).to_batches():
             yield SourceBatch(batch, f"{read.start} to {read.stop} of {detail.name}")
 
     def __repr__(self) -> str:
@@ -177,6 +182,9 @@ class PostgresCdcSource(Source):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_dsn": ""}
+
+    def _no_main_stream(self) -> JobRefused:
+        return JobRefused(f"{self!r}: it has a stream for each table; read one, as in read(source.table(name))")
 
     def _server(self) -> Server:
         return Server(self._dsn, repr(self))

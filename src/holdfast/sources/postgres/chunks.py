@@ -105,6 +105,19 @@ class Chunks:
             return rows.slice(0, 0)
         return rows.filter(pa.array(_between(table, rows, None, frontier)))
 
+    def truncated(self, table: str, xid: int) -> None:
+        """Forget the rows of the chunk under way that a truncation ended."""
+        if not self.frontiers:
+            return
+        self._recent.append(xid)
+        chunk = self._chunk
+        if chunk is None or chunk.table.name != table:
+            return
+        assert chunk.saw is not None
+        if not chunk.saw.saw(np.array([xid], np.int64))[0]:
+            chunk.rows.clear()
+            chunk.changes.clear()
+
     def begin(self) -> None:
         """Read the next chunk, and write its mark."""
         name = next(iter(self.frontiers))

@@ -64,7 +64,8 @@ class Decoder:
         if kind == b"R":
             self._relate(pgoutput.relation(payload))
         elif kind == b"T":
-            self._truncate([self._relations[oid] for oid in pgoutput.truncated(payload) if oid in self._relations])
+            found = [self._relations[oid] for oid in pgoutput.truncated(payload) if oid in self._relations]
+            self._waiting = self._truncate([each.name for each in found if each.name in self.settings.tables])
         elif kind == b"M":
             prefix, content = pgoutput.logical_message(payload)
             if prefix != MARK:
@@ -144,13 +145,31 @@ class Decoder:
             "its state depends on the column; on_new_column='ignore' passes new columns over"
         )
 
-    def _truncate(self, relations: Sequence[Relation]) -> None:
-        names = [each.name for each in relations if each.name in self.settings.tables]
+    def _truncate(self, names: Sequence[str]) -> SegmentContent | None:
+        """Return the piece that tells of a truncation; it counts as a change of its transaction, told or not."""
+        if self._known.left:
+            self._forget_known()
+            return None
         if names and self.settings.truncate == "fail":
             raise JobRefused(
                 f"{', '.join(names)} was truncated, and the server does not tell the rows that were there: delete rows "
-                "by DELETE, or give truncate='ignore' to keep them in what the job writes"
+                "by DELETE; or give truncate='delete' for deletes of all rows that the job knows, or 'ignore' to keep "
+                "them in what the job writes"
             )
+        assert self._open is not None, "a truncation comes in a transaction"
+        self._open.changes += 1
+        if not names or self.settings.truncate == "ignore":
+            return None
+        for name in names:
+            self.chunks.truncated(name, self._open.xid)
+        tables = {name: [pgoutput.truncation(self.settings.tables[name], self._open)] for name in names}
+        return SegmentContent(1, [], tables, open_xid=self._open.xid, open_changes=self._open.changes)
+
+    def _forget_known(self) -> None:
+        """Take note that a change that is stored already was told again."""
+        self._known.left -= 1
+        if not self._known.left:
+            self._known = Resumption()
 
 
 _TEXT = 25

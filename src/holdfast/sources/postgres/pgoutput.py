@@ -30,11 +30,12 @@ from holdfast.sources.postgres.columns import (
     typed,
 )
 from holdfast.sources.postgres.kernels import UNCHANGED, same_values, scan_messages, tuple_values
+from holdfast.sources.truncations import TRUNCATE
 
 SEQUENCE = "_sequence"
 """Name of the stored column with the number of a row's message within its segment; streams do not show it."""
-INSERT, PREIMAGE, POSTIMAGE, DELETE = 0, 1, 2, 3
-CHANGE_TYPES = pa.array(["insert", "update_preimage", "update_postimage", "delete"])
+INSERT, PREIMAGE, POSTIMAGE, DELETE, TRUNCATED = 0, 1, 2, 3, 4
+CHANGE_TYPES = pa.array(["insert", "update_preimage", "update_postimage", "delete", TRUNCATE])
 CHANGES = np.frombuffer(b"IUDT", np.uint8)
 """Kinds of messages that are changes: a transaction has the same ones whenever it is told."""
 EPOCH_US = 946_684_800_000_000
@@ -264,6 +265,13 @@ def batch_of(
         SEQUENCE: pa.array(sequence),
     }
     return pa.record_batch([*arrays, *facts.values()], schema=stored_schema(table))
+
+
+def truncation(table: TableColumns, within: PartialTransaction) -> pa.RecordBatch:
+    """Make the stored row of a truncation: its own columns are null."""
+    nulls = [pa.nulls(1, column.arrow) for column in table.columns]
+    facts = [np.array([each], np.int64) for each in (within.lsn, within.xid, within.time_us, 0)]
+    return batch_of(table, nulls, np.array([TRUNCATED], np.int8), *facts)
 
 
 def stored_schema(table: TableColumns) -> pa.Schema:

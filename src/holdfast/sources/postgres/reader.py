@@ -281,7 +281,7 @@ class Reader:
         piece = self._decoder.waiting()
         if piece is not None and self.writer.write(piece):
             self._confirm(cursor)
-            if not self._chunks.frontiers:
+            if piece.chunks == {}:  # the chunked snapshot has ended
                 self._server.mark(self._mark)
         if mark == self._mark and not self._chunks.frontiers:
             self.caught_up.set()
