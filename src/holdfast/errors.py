@@ -15,6 +15,7 @@
     ├── StaleCall            a call from an older run or incarnation: the caller gives up
     ├── RowsNeeded           combined rows do not tell enough: run the batch again without combining
     ├── SenderLost           senders ended while they worked on a unit: the batch is run again
+    │   └── SenderHung       a sender was ended, since it took too long for a unit
     ├── TaskManagerLost      a TaskManager ended: failover
     ├── SessionStopped       the Spark session under a query was stopped: make a new session and start again
     ├── RestartsExhausted    restarts did not help: look at the cause, which is named with its count
@@ -89,6 +90,10 @@ class RowsNeeded(HoldfastError):
 
 class SenderLost(HoldfastError):
     """A sender that stays has ended or can no longer be reached."""
+
+
+class SenderHung(SenderLost):
+    """A sender took longer for a unit than `RegionConfig.unit_timeout` allows, and was ended."""
 
 
 class TaskManagerLost(HoldfastError):

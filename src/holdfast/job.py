@@ -213,13 +213,24 @@ class Job:
         for module in self.ship_modules:
             if not isinstance(module, ModuleType):
                 raise SettingsError(f"ship_modules=[{module!r}] is not allowed: give imported modules")
-        if self.regions is not None and not isinstance(self.regions, RegionConfig):
-            raise SettingsError(f"regions={self.regions!r} is not allowed: RegionConfig(…) or None")
+        self._check_regions()
         if not isinstance(self.state, StateBackend):
             raise SettingsError(f"state={self.state!r} is not allowed: HashMapState() or RocksDBState()")
         if self.parallelism and self.task_managers > self.parallelism:
             raise SettingsError(
                 f"task_managers={self.task_managers} is above parallelism={self.parallelism}: some would hold no state"
+            )
+
+    def _check_regions(self) -> None:
+        regions, whole_s = self.regions, self.failover.limit_s("process_timeout")
+        if regions is None:
+            return
+        if not isinstance(regions, RegionConfig):
+            raise SettingsError(f"regions={regions!r} is not allowed: RegionConfig(…) or None")
+        if whole_s is not None and regions.unit_s_max >= whole_s:
+            raise SettingsError(
+                f"unit_timeout={regions.unit_timeout!r} is not allowed: below process_timeout="
+                f"{self.failover.process_timeout!r}, after which the whole batch fails"
             )
 
     def __repr__(self) -> str:

@@ -322,12 +322,22 @@ class RegionConfig:
         Checkpoints that may complete one after the other while a region fails to advance. With `available_now`, which
         may have a single checkpoint, attempts are counted instead.
     on_poison
-        `"fail"`: a region past that limit ends the query. `"park"`: it is left out until the next start.
+        `"fail"`: a region past that limit ends the query. `"park"`: it is left out until `query.retry` or the next
+        start.
+    unit_timeout
+        Longest time that a sender may take for a unit of work. After it the split that is being read has failed, and
+        the sender is ended. Lower than `FailoverConfig.process_timeout`. A lower value finds a hanging read sooner, and
+        must leave the time for the largest batch.
+    holds_watermark
+        True: the watermark of a source waits for its failed and parked splits. False: it goes on without them.
+        `_SUCCESS` of a partition that may still get rows of such a split waits in both cases.
     """
 
     max_failed_ratio: float = 0.5
     max_consecutive_failures: int = 2
     on_poison: str = "fail"
+    unit_timeout: Duration = "5min"
+    holds_watermark: bool = False
 
     def __post_init__(self) -> None:
         ratio = self.max_failed_ratio
@@ -336,6 +346,13 @@ class RegionConfig:
         whole_number(self.max_consecutive_failures, "max_consecutive_failures", 0)
         if self.on_poison not in ("fail", "park"):
             raise SettingsError(f"on_poison={self.on_poison!r} is not allowed: 'fail' or 'park'")
+        above_zero(self.unit_s_max, "unit_timeout", self.unit_timeout)
+        if not isinstance(self.holds_watermark, bool):
+            raise SettingsError(f"holds_watermark={self.holds_watermark!r} is not allowed: True or False")
+
+    @property
+    def unit_s_max(self) -> float:
+        return duration_s(self.unit_timeout, "unit_timeout")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import random
 from holdfast.execution.units import (
     AcceptOutcome,
     AnswerEnded,
+    AskForSplit,
     Event,
     Give,
     GiveUp,
@@ -15,8 +16,11 @@ from holdfast.execution.units import (
     SenderEnded,
     SenderServes,
     SendersWanted,
+    SplitTold,
+    UnitFailed,
     UnitReported,
     Units,
+    UnitsTick,
 )
 from holdfast.ids import ProcessId, Role
 
@@ -41,10 +45,19 @@ class History:
         self.level = 0
         self.counted: list[int] = []
         self.given_up: list[ProcessId] = []
+        self.asked: list[AskForSplit] = []
+        self.blamed: list[int] = []
+        """Units that failed with their sender."""
+        self.now_s = 0.0
         self.over = self.failed = False
 
     def tell(self, event: Event) -> None:
         for command in self.units.handle(event):
+            if isinstance(command, AskForSplit):
+                self.asked.append(command)
+            elif isinstance(command, UnitFailed):
+                assert not isinstance(event, SendersWanted), "a unit fails since a slot is needed"
+                self.blamed.append(command.unit)
             if isinstance(command, Give):
                 assert command.sender in self.alive.values(), "an order for a sender that is gone"
                 self.orders.append((command, list(command.units), self.level))
@@ -70,6 +83,12 @@ class History:
             self.tell(SenderEnded(gone, "given up"))
         elif self.alive and self.rng.random() < 0.15:
             self.tell(SenderEnded(self.alive.pop(self.rng.choice(list(self.alive))), "killed"))
+        elif self.asked and self.rng.random() < 0.5:
+            asked = self.asked.pop(0)
+            self.tell(SplitTold(asked.sender, asked.attempt, asked.unit, "3"))
+        elif self.rng.random() < 0.2:
+            self.now_s += self.rng.random()
+            self.tell(UnitsTick(self.now_s))
         elif self.orders:
             self.report(*self.rng.choice(self.orders))
 
@@ -90,14 +109,15 @@ def run_history(seed: int) -> None:
     history = History(seed)
     for history.level in range(LEVELS):
         level = tuple(range(history.rng.randint(1, 8)))
-        history.counted, history.over, history.failed = [], False, False
-        history.tell(LevelBegun(level))
+        history.counted, history.blamed, history.over, history.failed = [], [], False, False
+        history.tell(LevelBegun(level, history.rng.random() < 0.5, unit_s_max=1.0))
         leaves_early = history.rng.random() < 0.3
         steps = 0
         while not history.over and not (leaves_early and history.counted):
             history.step()
             steps += 1
             assert steps < STEPS_MAX, "units are given to nobody"
-        history.tell(LevelLeft(0.0))
-        assert len(history.counted) == len(set(history.counted)), "a unit counts twice"
-        assert history.failed or leaves_early or sorted(history.counted) == list(level)
+        history.tell(LevelLeft(history.now_s))
+        ended = [*history.counted, *history.blamed]
+        assert len(ended) == len(set(ended)), "a unit counts twice"
+        assert history.failed or leaves_early or sorted(ended) == list(level)

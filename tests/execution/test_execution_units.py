@@ -15,6 +15,7 @@ from holdfast.execution.units import (
     AcceptOutcome,
     AnswerBroke,
     AnswerEnded,
+    AskForSplit,
     CancelOrder,
     Command,
     Give,
@@ -27,7 +28,9 @@ from holdfast.execution.units import (
     SenderEnded,
     SenderServes,
     SendersWanted,
+    SplitTold,
     StartSenders,
+    UnitFailed,
     UnitReported,
     Units,
     UnitsTick,
@@ -145,6 +148,61 @@ def test_a_unit_that_ends_one_sender_after_the_other_fails_the_level_and_spares_
     assert failed == [f"unit 0 was being worked on by {LOSSES_MAX} senders that ended; last: killed"]
 
 
+def isolating(count: int, units: tuple[int, ...], unit_s_max: float = 10.0) -> Units:
+    rules = serving(count)
+    rules.handle(LevelBegun(units, isolates=True, unit_s_max=unit_s_max))
+    return rules
+
+
+def test_in_a_level_that_isolates_the_unit_of_a_lost_sender_fails_and_those_behind_it_go_to_another():
+    units = isolating(2, (0, 1, 2, 3))
+    assert units.handle(SenderEnded(sender(0), "killed")) == [UnitFailed(sender(0), 0, "killed")]
+    units.handle(UnitReported(sender(1), 2, 1))
+    assert given(units.handle(UnitReported(sender(1), 2, 3))) == [Give(sender(1), 3, (2,))]
+    assert units.handle(UnitReported(sender(1), 3, 2)) == [AcceptOutcome(2), LevelDone()]
+
+
+def test_the_loss_of_the_only_unit_ends_a_level_that_isolates():
+    units = isolating(1, (0,))
+    assert units.handle(SenderEnded(sender(0), "killed")) == [UnitFailed(sender(0), 0, "killed"), LevelDone()]
+
+
+def test_a_sender_that_takes_too_long_for_a_unit_is_asked_for_its_split_and_ended():
+    units = isolating(1, (0, 1))
+    assert units.handle(UnitsTick(5.0)) == units.handle(UnitsTick(15.0)) == []
+    assert units.handle(UnitsTick(15.1)) == [AskForSplit(sender(0), 1, 0)]
+    assert units.handle(UnitsTick(16.0)) == [], "it is asked once"
+    failed, given_up = units.handle(SplitTold(sender(0), 1, 0, "7"))
+    assert isinstance(failed, UnitFailed) and (failed.unit, failed.split) == (0, "7")
+    assert isinstance(given_up, GiveUp)
+    assert units.handle(SenderServes(sender(0, 2))) == [Give(sender(0, 2), 2, (1,))]
+
+
+def test_the_time_of_a_unit_begins_with_the_report_of_the_one_before_it():
+    units = isolating(1, (0, 1))
+    units.handle(UnitsTick(0.0))
+    units.handle(UnitReported(sender(0), 1, 0))
+    assert units.handle(UnitsTick(10.1)) == []
+    assert units.handle(UnitsTick(20.2)) == [AskForSplit(sender(0), 1, 1)]
+
+
+def test_a_unit_that_is_reported_after_all_keeps_its_sender():
+    units = isolating(1, (0, 1))
+    units.handle(UnitsTick(0.0))
+    units.handle(UnitsTick(11.0))
+    units.handle(UnitReported(sender(0), 1, 0))
+    assert units.handle(SplitTold(sender(0), 1, 0, "7")) == []
+    assert units.handle(UnitReported(sender(0), 1, 1)) == [AcceptOutcome(1), LevelDone()]
+
+
+def test_a_sender_whose_slot_is_needed_fails_no_unit():
+    units = isolating(2, (0, 1))
+    assert not [each for each in units.handle(SendersWanted(1)) if isinstance(each, UnitFailed)]
+    units.handle(UnitReported(sender(0), 1, 0))
+    assert given(units.handle(AnswerEnded(sender(0), 1))) == []
+    assert units.handle(UnitReported(sender(0), 3, 1)) == [AcceptOutcome(1), LevelDone()]
+
+
 def test_where_no_sender_can_be_started_units_go_as_a_short_spark_job():
     units = Units(1)
     units.handle(LevelBegun((0, 1)))
@@ -187,7 +245,9 @@ def _believes_earlier_attempts() -> AbstractContextManager[Any]:
 
 
 def _forgets_units_of_the_lost() -> AbstractContextManager[Any]:
-    return mock.patch.object(Units, "_without", lambda self, process, reason: self._senders.pop(process, None) and ())
+    return mock.patch.object(
+        Units, "_without", lambda self, process, reason, blames_unit=True: self._senders.pop(process, None) and ()
+    )
 
 
 def _gives_to_the_busy() -> AbstractContextManager[Any]:
@@ -202,7 +262,37 @@ def _keeps_what_was_left() -> AbstractContextManager[Any]:
     return mock.patch.object(Units, "_on_left", left)
 
 
+def _fails_a_unit_and_gives_it_again() -> AbstractContextManager[Any]:
+    before = Units._without
+
+    def without(self: Units, process: Any, reason: str, blames_unit: bool = True) -> Any:
+        found = self._senders.get(process)
+        units = list(found.units) if found is not None and self._level is not None and self._level.isolates else []
+        yield from before(self, process, reason, blames_unit)
+        if units and blames_unit and self._level is not None:
+            self._level.waiting.append(units[0])
+
+    return mock.patch.object(Units, "_without", without)
+
+
+def _fails_a_unit_for_a_slot() -> AbstractContextManager[Any]:
+    before = Units._give_up
+    return mock.patch.object(
+        Units, "_give_up", lambda self, process, reason, blames_unit=True: before(self, process, reason)
+    )
+
+
+def _fails_what_was_reported() -> AbstractContextManager[Any]:
+    def told(self: Units, event: Any) -> Any:
+        yield from self._fail(event.sender, event.unit, "hangs", event.split)
+
+    return mock.patch.object(Units, "_on_split_told", told)
+
+
 MUTATIONS = [
+    _fails_a_unit_and_gives_it_again,
+    _fails_a_unit_for_a_slot,
+    _fails_what_was_reported,
     _believes_who_is_gone,
     _believes_earlier_attempts,
     _forgets_units_of_the_lost,

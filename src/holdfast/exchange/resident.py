@@ -49,6 +49,10 @@ class SenderGateway(CopyingGateway, Protocol):
         """End the order of that attempt, and those before it, as soon as possible. Does not wait for the end."""
         ...
 
+    def split(self, attempt: int) -> str:
+        """The split that the order of that attempt reads at the moment; empty if it reads none, or is not the last."""
+        ...
+
 
 class LinkMaker(Protocol):
     """Maker of links: over connections that stay, or to TaskManagers in the same process."""
@@ -79,6 +83,7 @@ class ResidentSender:
         self._turn = threading.Lock()
         self._numbers = threading.Lock()
         self._begun = 0
+        self._split = ""
         self._cancelled = 0
 
     def run(self, order: Order) -> Iterator[UnitResult]:
@@ -89,8 +94,15 @@ class ResidentSender:
                 self._check(order.attempt)
                 hit("sender.unit.before")
                 result = run_unit(
-                    unit, order.request, self._program, links, self._store, lambda: self._check(order.attempt)
+                    unit,
+                    order.request,
+                    self._program,
+                    links,
+                    self._store,
+                    lambda: self._check(order.attempt),
+                    self._reads,
                 )
+                self._split = ""
                 self._check(order.attempt)
                 hit("sender.unit.after")
                 yield result
@@ -102,6 +114,12 @@ class ResidentSender:
     def copy(self, order: CopyOrder) -> list[CopiedObject]:
         hit("process.copy")
         return carry_out(self._store, order)
+
+    def split(self, attempt: int) -> str:
+        return self._split if attempt == self._begun else ""
+
+    def _reads(self, split: str) -> None:
+        self._split = split
 
     def stop(self) -> None:
         """End the process and the order in progress."""

@@ -7,6 +7,7 @@ call names the incarnation that it is meant for.
 from collections.abc import Iterator, Sequence
 
 import msgspec
+import pyarrow.flight as flight
 
 from holdfast.errors import HoldfastError, SenderLost
 from holdfast.exchange.resident import Order, ResidentSender
@@ -16,6 +17,10 @@ from holdfast.storage.copying import CopyOrder
 from holdfast.taskmanager.actions import ActionServer, Handler, Streamed
 from holdfast.taskmanager.client import ProcessClient
 from holdfast.taskmanager.remote import bind, calling, shut_down
+
+SPLIT_S_MAX = 2.0
+"""Seconds that a sender, which hangs already, may take to tell which split it reads. A process whose interpreter hangs
+does not answer."""
 
 _decode = msgspec.msgpack.decode
 
@@ -48,6 +53,7 @@ def _actions(sender: ResidentSender) -> dict[str, Handler]:
         "run": lambda body: Streamed(sender.run(_decode(body, type=Order))),
         "cancel": lambda body: sender.cancel(_decode(body, type=int)),
         "copy": lambda body: sender.copy(_decode(body, type=CopyOrder)),
+        "split": lambda body: sender.split(_decode(body, type=int)),
         "stop": lambda body: sender.stop(),
         "await_end": lambda body: sender.stopped.wait(),
     }
@@ -63,6 +69,12 @@ class ResidentClient(ProcessClient):
 
     def cancel(self, attempt: int) -> None:
         self._call("cancel", attempt, type(None))
+
+    def split(self, attempt: int) -> str:
+        options = flight.FlightCallOptions(timeout=SPLIT_S_MAX)
+        with calling(self._lost):
+            [answer] = self._flight.do_action(("split", self._body(attempt)), options)
+            return _decode(answer.body.to_pybytes(), type=str)
 
     def _lost(self, reason: str) -> HoldfastError:
         return SenderLost(f"{self.peer} at {self.address} cannot be reached: {reason}")

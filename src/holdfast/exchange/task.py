@@ -72,10 +72,14 @@ class LevelRequest(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Reason for a unit's failure: the name of an error class, in `holdfast.errors` or elsewhere, and its message."""
+    """Reason for a unit's failure: the name of an error class, in `holdfast.errors` or elsewhere, and its message.
+
+    `split`: the split that was being read; empty if that is not known.
+    """
 
     kind: str
     message: str
+    split: str = ""
 
     def error(self) -> Exception:
         """Recreate the error, with its own class if that is a class of Holdfast."""
@@ -110,6 +114,8 @@ class UnitWork:
     store: ObjectStore
     check: Callable[[], None] = lambda: None
     """Raises if the unit's result is no longer wanted."""
+    reading: Callable[[str], None] = lambda split: None
+    """Told of each split before it is read."""
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
@@ -121,9 +127,9 @@ class UnitWork:
         """True if bad rows become dead letters; otherwise they are errors."""
         return self.program.dead_letters is not None
 
-    def failed(self, error: Exception, where: str = "") -> UnitResult:
-        """Make the result of a failed attempt; `where` as in `failure_of`."""
-        return UnitResult(self.unit.unit, self.unit.leg, self.attempt, failure=failure_of(error, where))
+    def failed(self, error: Exception, where: str = "", split: str = "") -> UnitResult:
+        """Make the result of a failed attempt; `where` and `split` as in `failure_of`."""
+        return UnitResult(self.unit.unit, self.unit.leg, self.attempt, failure=failure_of(error, where, split))
 
     def stage_dead_letters(self, bad: list[BadRow]) -> list[bytes]:
         return stage_dead_letters(bad, self.program, self.request, self.unit.unit, self.attempt, self.store)
@@ -136,23 +142,28 @@ def run_unit(
     links: Links,
     store: ObjectStore,
     check: Callable[[], None] = lambda: None,
+    reading: Callable[[str], None] = lambda split: None,
 ) -> UnitResult:
     """Work off a unit in this process; only for legs without a Spark step.
 
-    `check` is called for each batch of rows and raises if the unit's result is no longer wanted.
+    `check` is called for each batch of rows and raises if the unit's result is no longer wanted. `reading` is told of
+    each split before it is read.
     """
-    work = UnitWork(unit, request, program, links, store, check)
+    work = UnitWork(unit, request, program, links, store, check, reading)
     rows = UnitRows(work)
     try:
         return deliver(apply_steps(rows, work.leg.steps, rows.where), work, rows)
     except Exception as error:
-        return work.failed(error, rows.where())
+        return work.failed(error, rows.where(), rows.split if rows.source else "")
 
 
-def failure_of(error: Exception, where: str = "") -> Failure:
-    """Describe an error. `where`, the place of the work, is added to errors that are not Holdfast's own."""
+def failure_of(error: Exception, where: str = "", split: str = "") -> Failure:
+    """Describe an error. `where`, the place of the work, is added to errors that are not Holdfast's own.
+
+    `split`: the split that was being read, if that is known.
+    """
     foreign = where and not isinstance(error, errors.HoldfastError)
-    return Failure(type(error).__name__, f"{error} ({where})" if foreign else str(error))
+    return Failure(type(error).__name__, f"{error} ({where})" if foreign else str(error), split)
 
 
 @dataclass
@@ -186,6 +197,7 @@ class UnitRows:
         self.source = origin.source
         for read in self.work.unit.reads:
             self.split = read.split
+            self.work.reading(read.split)
             for batch in source.read_output(origin.output, read, self.work.store, self.work.leg.columns):
                 self.position = batch.position
                 self._collect_bad(batch.bad)

@@ -78,10 +78,14 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A process has ended, asked or unasked: nothing of it runs any more."""
+    """A process has ended, asked or unasked: nothing of it runs any more.
+
+    `for_a_unit`: a unit of a batch is to blame, and counts as failed itself. The loss does not count for the process.
+    """
 
     process: ProcessId
     reason: str
+    for_a_unit: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,12 @@
 """Isolation of the splits that fail a level: pure rules, `Isolation.handle(failed) -> units to run next`.
 
-    unit fails ──halves──► … ──► a unit of one split fails: the split has failed
+    unit fails ──parts──► … ──► a unit of one split fails: the split has failed
                                         │
     units that hold other splits as well ◄── run again without it; their first results count no more
+
+How a unit is divided depends on how it ended. An error names the split that was read: that split runs alone, the others
+by halves. Without a name all run by halves. A process that died left no name, and each further death costs a start of a
+process: the unit is divided into more parts. A unit that took too long was asked for its split: that split has failed.
 
 A unit's output mixes its splits, and a source that several branches read has units on each of them. So a split that
 fails on one branch is taken out of all of them: either all of its rows of this batch are staged, or none.
@@ -14,9 +18,34 @@ Invariants
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 SplitName = tuple[str, str]
 """A source, and one of its splits."""
+
+HALVES = 2
+DEATH_PARTS = 16
+"""Parts of a unit whose process died. More parts name the split after fewer deaths, and give more, smaller units."""
+ENDS_MAX = 64
+"""Processes that may be lost while the failing splits of one batch are looked for; one more fails the batch. A higher
+value keeps more splits apart that end their process, and takes longer to notice that all of them do."""
+
+
+class UnitEnd(Enum):
+    """How a unit failed. `RAISED`: with an error. `DIED`: its process ended. `HUNG`: it took too long."""
+
+    RAISED = "raised"
+    DIED = "died"
+    HUNG = "hung"
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFailure:
+    """Why a unit failed, and the split that it was reading then; None: not known."""
+
+    reason: str
+    end: UnitEnd = UnitEnd.RAISED
+    split: SplitName | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +65,10 @@ class Isolation:
         self._running = {each.unit: each for each in units}
         self._good: dict[int, SplitUnit] = {}
         self._next = max(self._running, default=-1) + 1
+        self._died_alone: set[tuple[int, SplitName]] = set()
+        """Splits, by leg, whose process died while they were read alone. A second death in a row is their failure."""
+        self.ends = 0
+        """Processes that were lost with a unit."""
         self.failed: dict[SplitName, str] = {}
         """Splits that failed alone, with the reason."""
 
@@ -44,29 +77,45 @@ class Isolation:
         """Units whose results count, once nothing is left to run."""
         return frozenset(self._good)
 
-    def handle(self, failed: Mapping[int, str]) -> list[SplitUnit]:
-        """Take in the reasons of the units that failed, of those that ran last; the others succeeded.
+    def handle(self, failed: Mapping[int, UnitFailure]) -> list[SplitUnit]:
+        """Take in the failures of the units that ran last; the others of them succeeded.
 
         Returns the units to run next; none: the failed splits stand alone.
         """
         ran, self._running = self._running, {}
         self._good |= {number: each for number, each in ran.items() if number not in failed}
-        broken = [ran[number] for number in failed]
-        for each in broken:
-            if len(each.splits) == 1:
-                self.failed.setdefault(each.splits[0], failed[each.unit])
-        for each in broken:
-            self._halve(each)
+        self.ends += sum(failure.end is not UnitEnd.RAISED for failure in failed.values())
+        for number, failure in failed.items():
+            self._blame(ran[number], failure)
+        for number, failure in failed.items():
+            self._divide(ran[number], failure)
         for each in [each for each in self._good.values() if not self.failed.keys().isdisjoint(each.splits)]:
             del self._good[each.unit]
             self._run(each, self._healthy(each))
         return list(self._running.values())
 
-    def _halve(self, unit: SplitUnit) -> None:
+    def _blame(self, unit: SplitUnit, failure: UnitFailure) -> None:
+        """Find the split that has failed for sure, if there is one."""
+        if failure.end is UnitEnd.HUNG and failure.split in unit.splits:
+            assert failure.split is not None
+            self.failed.setdefault(failure.split, failure.reason)
+        if len(unit.splits) > 1:
+            return
+        alone = (unit.leg, unit.splits[0])
+        if failure.end is UnitEnd.DIED and alone not in self._died_alone:
+            self._died_alone.add(alone)
+        else:
+            self.failed.setdefault(unit.splits[0], failure.reason)
+
+    def _divide(self, unit: SplitUnit, failure: UnitFailure) -> None:
         splits = self._healthy(unit)
-        middle = -(-len(splits) // 2) if len(splits) == len(unit.splits) else len(splits)
-        self._run(unit, splits[:middle])
-        self._run(unit, splits[middle:])
+        if failure.split in splits and failure.end is UnitEnd.RAISED and len(splits) > 1:
+            self._run(unit, (failure.split,))
+            splits = tuple(split for split in splits if split != failure.split)
+        parts = DEATH_PARTS if failure.end is UnitEnd.DIED else HALVES
+        size = -(-len(splits) // parts) or 1
+        for first in range(0, len(splits), size):
+            self._run(unit, splits[first : first + size])
 
     def _healthy(self, unit: SplitUnit) -> tuple[SplitName, ...]:
         return tuple(split for split in unit.splits if split not in self.failed)

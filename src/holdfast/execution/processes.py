@@ -77,6 +77,11 @@ class ProcessTable:
             each.started_s, each.is_late, each.ending = now_s, False, None
         return due
 
+    def ended_by_a_unit(self, process: Process, now_s: float) -> None:
+        """Note a loss for which the process is not to blame: it starts again at once, and nothing is counted."""
+        process.incarnation, process.serving = None, False
+        process.start_s = now_s
+
     def lost(self, process: Process, now_s: float) -> float:
         """Note a loss; returns how long the process waits for its next start."""
         process.incarnation, process.serving = None, False

@@ -67,8 +67,11 @@ class Supervision:
             return None
         reason = event.reason if found.ending is None else f"{found.ending} ({event.reason})"
         self._calls.lost(event.process)
-        wait_s = self._processes.lost(found, now_s)
         cause = f"{event.process.name} ended: {reason}"
+        if event.for_a_unit:
+            self._processes.ended_by_a_unit(found, now_s)
+            return Loss(event.process, cause, None, [])
+        wait_s = self._processes.lost(found, now_s)
         count, window = len(found.lost_s), self._config.losses_window
         if count > self._config.losses_max:
             return Loss(event.process, cause, f"{event.process.name} was lost {count} times within {window!r}", [])

@@ -7,6 +7,7 @@
     sender:  free ──Give──► busy ──all of its units are reported──► free
                               │
                               ├─ the level was left: Cancel ──AnswerEnded──► free
+                              ├─ takes too long for a unit: AskForSplit ──SplitTold──► gone
                               └─ lost; the answer broke off; still busy CANCEL_S_MAX after the Cancel: gone
 
 Invariants
@@ -15,11 +16,14 @@ Invariants
 - A sender has one order at a time, and works off its units in their order: where it is lost, the first one that it has
   not reported is suspected, and a unit that was suspected `LOSSES_MAX` times fails the level.
 - Units wait for a sender while any is expected. Where none is, they go as a short Spark job (`RunInSpark`).
+- In a level that isolates failures, the suspected unit fails at once (`UnitFailed`), and no unit fails the level. A
+  unit fails there also if its sender does not report it in time: the sender is asked for its split, then ended.
 
 It does not own what a unit's outcome means for the batch: a failed unit is reported like any other. It neither knows
 who places a sender, nor talks to it.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -67,6 +71,10 @@ class LevelBegun:
     """Units are to be worked off; their numbers. One level at a time."""
 
     units: tuple[int, ...]
+    isolates: bool = False
+    """True if a unit fails alone where its sender is lost."""
+    unit_s_max: float = math.inf
+    """Seconds that a sender may take for a unit, in a level that isolates failures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,16 @@ class AnswerBroke:
 
 
 @dataclass(frozen=True, slots=True)
+class SplitTold:
+    """A sender that took too long for a unit told which split it reads; empty: it told nothing."""
+
+    sender: ProcessId
+    attempt: int
+    unit: int
+    split: str
+
+
+@dataclass(frozen=True, slots=True)
 class UnitsTick:
     """Time passes."""
 
@@ -118,6 +136,7 @@ Event = (
     | UnitReported
     | AnswerEnded
     | AnswerBroke
+    | SplitTold
     | UnitsTick
 )
 
@@ -146,6 +165,26 @@ class CancelOrder:
 class AcceptOutcome:
     """The report that led here is the unit's outcome."""
 
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFailed:
+    """The unit failed with its sender, which has ended or is given up. `split`: the split at which the sender hung;
+    None: the sender ended by itself."""
+
+    sender: ProcessId
+    unit: int
+    reason: str
+    split: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskForSplit:
+    """Ask a sender which split it reads. Answered by `SplitTold`."""
+
+    sender: ProcessId
+    attempt: int
     unit: int
 
 
@@ -181,7 +220,18 @@ class GiveUp:
     reason: str
 
 
-Command = Give | CancelOrder | AcceptOutcome | RunInSpark | LevelDone | LevelFailed | StartSenders | GiveUp
+Command = (
+    Give
+    | CancelOrder
+    | AcceptOutcome
+    | UnitFailed
+    | AskForSplit
+    | RunInSpark
+    | LevelDone
+    | LevelFailed
+    | StartSenders
+    | GiveUp
+)
 
 
 # --- rules ------------------------------------------------------------------------------------------------------------
@@ -195,6 +245,13 @@ class _Sender:
     """Units of the order that the sender has not reported."""
     left_s: float | None = None
     """Since when its order is not wanted any more; None: it is wanted, or there is none."""
+    unit_s: float | None = None
+    """Since when it works on its first unit, as of the first tick after that."""
+    is_asked: bool = False
+    """True if it was asked for the split at which it hangs."""
+
+    def next_unit(self) -> None:
+        self.unit_s, self.is_asked = None, False
 
     @property
     def free(self) -> bool:
@@ -205,6 +262,8 @@ class _Sender:
 class _Level:
     waiting: deque[int]
     missing: set[int]
+    isolates: bool
+    unit_s_max: float
     losses: dict[int, int] = field(default_factory=dict)
 
 
@@ -227,6 +286,7 @@ class Units:
             UnitReported: self._on_reported,
             AnswerEnded: self._on_ended,
             AnswerBroke: self._on_broke,
+            SplitTold: self._on_split_told,
             UnitsTick: self._on_tick,
         }
 
@@ -271,24 +331,56 @@ class Units:
         if event.count != before:
             yield StartSenders(event.count)
         for sender in [each for each in self._senders if each.number >= event.count]:
-            yield from self._give_up(sender, "its slot is needed for a TaskManager")
+            yield from self._give_up(sender, "its slot is needed for a TaskManager", blames_unit=False)
         yield from self._give()
 
     def _on_tick(self, event: UnitsTick) -> Iterable[Command]:
         for process, sender in list(self._senders.items()):
             if sender.left_s is not None and event.now_s - sender.left_s > CANCEL_S_MAX:
                 yield from self._give_up(process, f"it goes on with cancelled units for more than {CANCEL_S_MAX:.0f} s")
+            elif self._level is not None and self._level.isolates and sender.units:
+                yield from self._watch(process, sender, self._level.unit_s_max, event.now_s)
 
-    def _give_up(self, process: ProcessId, reason: str) -> Iterable[Command]:
+    def _watch(self, process: ProcessId, sender: _Sender, unit_s_max: float, now_s: float) -> Iterable[Command]:
+        """Ask a sender that takes too long for a unit at which split it hangs."""
+        if sender.unit_s is None:
+            sender.unit_s = now_s
+        elif now_s - sender.unit_s > unit_s_max and not sender.is_asked:
+            sender.is_asked = True
+            yield AskForSplit(process, sender.attempt, sender.units[0])
+
+    def _on_split_told(self, event: SplitTold) -> Iterable[Command]:
+        sender, level = self._order(event), self._level
+        if sender is None or level is None or not sender.is_asked or sender.units[0] != event.unit:
+            return
+        reason = f"{event.sender.name} took longer than {level.unit_s_max:g} s (unit_timeout)"
+        yield from self._fail(event.sender, sender.units.popleft(), reason, event.split)
+        yield from self._give_up(event.sender, reason, blames_unit=False)
+        yield from self._give()
+
+    def _fail(self, process: ProcessId, unit: int, reason: str, split: str | None = None) -> Iterable[Command]:
+        """Count a unit as failed."""
+        assert self._level is not None
+        self._level.missing.discard(unit)
+        yield UnitFailed(process, unit, reason, split)
+        if not self._level.missing:
+            yield LevelDone()
+
+    def _give_up(self, process: ProcessId, reason: str, blames_unit: bool = True) -> Iterable[Command]:
         self._given_up.add(process)
         yield GiveUp(process, reason)
-        yield from self._without(process, reason)
+        yield from self._without(process, reason, blames_unit)
 
-    def _without(self, process: ProcessId, reason: str) -> Iterable[Command]:
-        """A sender is gone: its units wait for another one."""
+    def _without(self, process: ProcessId, reason: str, blames_unit: bool = True) -> Iterable[Command]:
+        """A sender is gone: its units wait for another one; the unit that it worked on is to blame."""
         sender = self._senders.pop(process, None)
         level = self._level
         if sender is None or level is None or sender.left_s is not None or not sender.units:
+            return
+        if level.isolates:
+            if blames_unit:
+                yield from self._fail(process, sender.units.popleft(), reason)
+            level.waiting.extend(sender.units)
             return
         suspect = sender.units[0]
         losses = level.losses[suspect] = level.losses.get(suspect, 0) + 1
@@ -300,7 +392,7 @@ class Units:
 
     def _on_begun(self, event: LevelBegun) -> Iterable[Command]:
         assert self._level is None, "a level begins before the one before it was left"
-        self._level = _Level(deque(event.units), set(event.units))
+        self._level = _Level(deque(event.units), set(event.units), event.isolates, event.unit_s_max)
         return self._give()
 
     def _on_left(self, event: LevelLeft) -> Iterable[Command]:
@@ -316,6 +408,7 @@ class Units:
         if sender is None or level is None or event.unit not in sender.units:
             return
         sender.units.remove(event.unit)
+        sender.next_unit()
         level.missing.discard(event.unit)
         yield AcceptOutcome(event.unit)
         if not level.missing:
@@ -336,7 +429,7 @@ class Units:
             yield from self._give_up(event.sender, event.reason)
             yield from self._give()
 
-    def _order(self, event: UnitReported | AnswerEnded | AnswerBroke) -> _Sender | None:
+    def _order(self, event: UnitReported | AnswerEnded | AnswerBroke | SplitTold) -> _Sender | None:
         """The sender that an event is of, where the event is about its last order."""
         sender = self._senders.get(event.sender)
         return sender if sender is not None and sender.attempt == event.attempt else None

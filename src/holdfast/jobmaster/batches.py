@@ -162,12 +162,13 @@ class BatchRunner:
         request = LevelRequest(
             self.job_id, self.epoch, self.run, plan.batch, level, self.combine, plan.closed, plan.batch_time_us
         )
-        results = self._run_units(request, units)
+        run = partial(self._run_units, request)
         if self.regions is not None and level == 0:
-            isolator = Isolator(self.program, self.regions)
-            isolated = isolator.isolate(plan, units, results, partial(self._run_units, request))
+            isolated = Isolator(self.program, self.regions).run(plan, units, run)
             self._note_failed(isolated, outcome)
             results = isolated.counted
+        else:
+            results = run(units)
         for result in results:
             self._collect(result, outcome)
         failpoints.hit("jobmaster.level.after")

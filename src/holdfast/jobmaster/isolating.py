@@ -5,9 +5,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from holdfast.exchange.task import UnitResult
+from holdfast.errors import SenderHung, SenderLost, StorageError
+from holdfast.exchange.task import UnitResult, failure_of
 from holdfast.execution import reactions
-from holdfast.execution.isolation import Isolation, SplitName, SplitUnit
+from holdfast.execution.isolation import ENDS_MAX, Isolation, SplitName, SplitUnit, UnitEnd, UnitFailure
 from holdfast.execution.reactions import Reaction
 from holdfast.graph.plan import Plan, Unit
 from holdfast.graph.program import Program, SourceOrigin
@@ -19,8 +20,14 @@ log = logging.getLogger(__name__)
 UNITS_MAX = 100_000
 """Bound on units of a level: names of staged files have room for lower numbers."""
 
+ENDS = {SenderLost.__name__: UnitEnd.DIED, SenderHung.__name__: UnitEnd.HUNG}
+"""How a unit failed, by the name of its error; any other error was raised."""
+
 ISOLATED = (Reaction.LEAVE, Reaction.RETRY)
 """Errors that may come from a split. After all others the whole batch is undone, or the query ends."""
+
+
+Run = Callable[[list[Unit]], list[UnitResult]]
 
 
 @dataclass
@@ -41,26 +48,46 @@ class Isolator:
         self._regions = regions_of(program).by_split
         self._max_failed_ratio = config.max_failed_ratio
 
-    def isolate(
-        self, plan: Plan, units: list[Unit], results: list[UnitResult], run: Callable[[list[Unit]], list[UnitResult]]
-    ) -> Isolated:
-        """Run units of failed splits again by halves. Without failures, or past the limits, nothing is isolated."""
-        if all(result.failure is None for result in results):
+    def run(self, plan: Plan, units: list[Unit], run: Run) -> Isolated:
+        """Run units, and those of failed splits again in parts. Without failures, or past the limits, nothing is
+        isolated."""
+        results = self._each(units, run)
+        if not self._may_be_a_split(results):
             return Isolated(results)
         first = {unit.unit: unit for unit in units}
         rules = Isolation([self._named(unit) for unit in units])
         found = list(results)
         while self._may_isolate(results):
-            again = rules.handle({each.unit: each.failure.message for each in results if each.failure is not None})
-            if len(rules.failed) > self._failed_max(plan) or any(each.unit >= UNITS_MAX for each in again):
+            again = rules.handle({each.unit: self._failure_of(each) for each in results if each.failure is not None})
+            is_too_much = len(rules.failed) > self._failed_max(plan) or rules.ends > ENDS_MAX
+            if is_too_much or any(each.unit >= UNITS_MAX for each in again):
                 break
             if not again:
                 counted = [each for each in found if each.unit in rules.counted]
                 superseded = [each for each in found if each.unit not in rules.counted]
                 return Isolated(counted, superseded, rules.failed)
-            results = run([_again(first[each.first], each) for each in again])
+            results = self._each([_again(first[each.first], each) for each in again], run)
             found += results
         return Isolated(found)
+
+    def _each(self, units: list[Unit], run: Run) -> list[UnitResult]:
+        """Run units. Where they fail together, as the tasks of a Spark job do, each runs by itself."""
+        try:
+            return run(units)
+        except Exception as error:
+            if reactions.to_batch(error) not in ISOLATED:
+                raise
+            if len(units) == 1:
+                [unit] = units
+                return [UnitResult(unit.unit, unit.leg, "", failure=failure_of(error))]
+        return [result for unit in units for result in self._each([unit], run)]
+
+    @staticmethod
+    def _may_be_a_split(results: list[UnitResult]) -> bool:
+        """True if units failed, and not all of them for want of a store."""
+        failures = [result.failure for result in results if result.failure is not None]
+        is_outage = len(failures) == len(results) and all(isinstance(each.error(), StorageError) for each in failures)
+        return bool(failures) and not is_outage
 
     def _may_isolate(self, results: list[UnitResult]) -> bool:
         """True if each failure is one that a split may have caused, in a source whose splits are regions."""
@@ -73,6 +100,12 @@ class Isolator:
             ):
                 return False
         return True
+
+    def _failure_of(self, result: UnitResult) -> UnitFailure:
+        failure, origin = result.failure, self._program.legs[result.leg].origin
+        assert failure is not None and isinstance(origin, SourceOrigin)
+        split = (origin.source, failure.split) if failure.split else None
+        return UnitFailure(failure.message, ENDS.get(failure.kind, UnitEnd.RAISED), split)
 
     def _failed_max(self, plan: Plan) -> int:
         regions = sum(len(plan.to[name]) for name in self._regions)

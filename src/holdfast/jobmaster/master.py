@@ -112,7 +112,7 @@ class JobMaster:
         self._conductor = Conductor(job.settings.name, self._machine, self._execute, self._event_log)
         silence_s = job.settings.heartbeat_timeout_s
         self._task_managers = TaskManagers(cluster, job.settings.layout.task_managers, clock, self._tell, silence_s)
-        self._senders = Senders(cluster, job.program, clock, self._tell, silence_s)
+        self._senders = Senders(cluster, job.program, clock, self._tell, silence_s, job.settings.regions)
         self._publishers = publishers_of(job)
         self._source_objects = SourceObjects(
             job.store, job.epoch, lambda gone: self._control.post(events.ObjectsFound(gone))

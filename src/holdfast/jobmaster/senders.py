@@ -8,6 +8,7 @@ sender is started again. Code shared with TaskManagers (incarnations, registrati
 """
 
 import logging
+import math
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -18,9 +19,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, SenderLost, StaleCall, TaskManagerLost
+from holdfast.errors import HoldfastError, SenderHung, SenderLost, StaleCall, TaskManagerLost
 from holdfast.exchange.resident import Order, SenderGateway
-from holdfast.exchange.task import UnitResult
+from holdfast.exchange.task import Failure, UnitResult
 from holdfast.execution import events
 from holdfast.execution import units as rules
 from holdfast.graph.plan import Unit
@@ -28,6 +29,7 @@ from holdfast.graph.program import Program
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.cluster import Cluster, LevelRun
 from holdfast.jobmaster.processes import Processes, Serving
+from holdfast.settings import RegionConfig
 from holdfast.storage.copying import CopiedObject, CopyOrder
 
 log = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ class _Level:
     units: dict[int, Unit]
     results: dict[int, UnitResult] = field(default_factory=dict)
     in_spark: list[Unit] = field(default_factory=list)
+    """Units that no sender works off."""
     done: bool = False
     failure: Exception | None = None
 
@@ -56,8 +59,11 @@ class Senders(Processes[SenderGateway]):
         clock: Clock,
         tell: Callable[[events.Event], None],
         heartbeat_timeout_s: float,
+        regions: RegionConfig | None = None,
     ) -> None:
         count = cluster.residents
+        self._regions = regions
+        """Limits of units that fail alone where their sender is lost; None: units are given to another sender."""
         super().__init__(Role.SENDER, count, cluster, clock, cluster.sender, self._lost, heartbeat_timeout_s)
         self._program = program
         self._tell_machine = tell
@@ -66,6 +72,8 @@ class Senders(Processes[SenderGateway]):
         self._units = rules.Units(count)
         self._level: _Level | None = None
         self._cancelled_run = 0
+        self._blamed_units: set[ProcessId] = set()
+        """Senders whose loss is the failure of a unit."""
         self._threads: dict[ProcessId, queue.SimpleQueue[Callable[[], None] | None]] = {}
         """Tasks of each sender's thread: read answers, one order after the other. A thread for each order would cost
         the driver more than the order."""
@@ -82,6 +90,8 @@ class Senders(Processes[SenderGateway]):
         TaskManagerLost
             The run was cancelled.
         """
+        if run.request.run <= self._cancelled_run:
+            raise _cancelled(run)
         in_python = [unit for unit in run.units if self._program.runs_in_python(self._program.legs[unit.leg])]
         if not self._cluster.residents or not in_python:
             return self._cluster.run_level(run)
@@ -117,7 +127,8 @@ class Senders(Processes[SenderGateway]):
             if level.run.request.run <= self._cancelled_run:
                 raise _cancelled(level.run)
             self._level = level
-            self._handle(rules.LevelBegun(tuple(level.units)))
+            limit_s = math.inf if self._regions is None else self._regions.unit_s_max
+            self._handle(rules.LevelBegun(tuple(level.units), self._regions is not None, limit_s))
 
     def _await(self, level: _Level) -> Iterator[UnitResult]:
         with self._lock:
@@ -168,7 +179,10 @@ class Senders(Processes[SenderGateway]):
         if orders is not None:
             orders.put(None)
         self._tell(rules.SenderEnded(sender, reason))
-        self._tell_machine(events.Lost(sender, reason))
+        with self._lock:
+            for_a_unit = sender in self._blamed_units
+            self._blamed_units.discard(sender)
+        self._tell_machine(events.Lost(sender, reason, for_a_unit))
 
     def _is_silent(self, process: ProcessId) -> None:
         """Give up a silent sender at once: its units go to another sender while it is being ended."""
@@ -206,6 +220,13 @@ class Senders(Processes[SenderGateway]):
                 self._give(sender, attempt, units)
             case rules.CancelOrder(sender, attempt):
                 self._call(self._cancel, sender, attempt)
+            case rules.UnitFailed(sender, unit, reason, split) if level is not None:
+                self._blamed_units.add(sender)
+                kind = SenderLost if split is None else SenderHung
+                failure = Failure(kind.__name__, reason, split or "")
+                level.results[unit] = UnitResult(unit, level.units[unit].leg, "", failure=failure)
+            case rules.AskForSplit(sender, attempt, unit):
+                self._call(self._ask_for_split, sender, attempt, unit)
             case rules.GiveUp(sender, reason):
                 self._call(self.give_up, sender, reason)
             case rules.StartSenders(count):
@@ -238,6 +259,16 @@ class Senders(Processes[SenderGateway]):
                 serving.gateway.cancel(attempt)
             except HoldfastError as error:
                 log.info("%s was not told to end attempt %d: %s", sender.name, attempt, error)
+
+    def _ask_for_split(self, sender: ProcessId, attempt: int, unit: int) -> None:
+        serving = self._serving.get(sender.number)
+        split = ""
+        if serving is not None and serving.process == sender:
+            try:
+                split = serving.gateway.split(attempt)
+            except HoldfastError as error:
+                log.info("%s did not tell which split it reads: %s", sender.name, error)
+        self._tell(rules.SplitTold(sender, attempt, unit, split))
 
     def stop(self) -> None:
         super().stop()
