@@ -54,6 +54,7 @@ MAY_IMPORT: dict[str, str] = {
     # Leaves, which every room may import.
     "changelog_config": "",
     "availability": "",
+    "behind": "",
     "clock": "",
     "equality": "",
     "errors": "",
@@ -82,6 +83,7 @@ modules that lie in no folder."""
 LEAVES = {
     "changelog_config",
     "availability",
+    "behind",
     "clock",
     "equality",
     "errors",

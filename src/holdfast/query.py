@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -54,12 +55,17 @@ class Query:
 
     @property
     def status(self) -> dict[str, Any]:
-        """Status with PySpark's keys. `message` names a sink or an unreachable store that the query waits for."""
+        """Status with PySpark's keys. `message` names a sink or an unreachable store that the query waits for.
+
+        `splitsBehind` lists splits that failed and have not caught up, with position and reason; `since` is the number
+        of the checkpoint record since which each stands. An empty reason says that the split advances again.
+        """
         view = self.view()
         return {
             "message": view.message,
             "isDataAvailable": any(sum(splits.values()) for splits in view.lag.values()),
             "isTriggerActive": view.is_active and not view.paused_by,
+            "splitsBehind": [asdict(each) for each in view.behind],
         }
 
     def view(self) -> JobView:
@@ -174,6 +180,22 @@ class Query:
 
     def _options(self, given: Mapping[str, str] | None) -> Mapping[str, str]:
         return self._master.job.storage_options if given is None else given
+
+    def retry(self, split: str, *, source: str | None = None) -> None:
+        """Try a split that fails or is parked at once, with its failures forgotten. Returns before it is tried.
+
+        `source`: the name of its source, if splits of several sources have this name. Raises `HoldfastError` if the
+        split does not fail.
+        """
+        self._master.retry(split, source)
+
+    def skip(self, split: str, position: int, *, source: str | None = None) -> None:
+        """Put the row at a position of a failing split aside as a dead letter, and try the split at once.
+
+        The row is in no sink, then. Needs `Job(bad_records="dead_letter")`. It holds for this start, until the split
+        has passed the position. Raises `HoldfastError` if the split does not fail, or has passed it already.
+        """
+        self._master.retry(split, source, position)
 
     def update(self, *, checkpoint: CheckpointConfig | None = None, **settings: object) -> None:
         """Change checkpoint settings while the query runs: all of them, or single ones by the names of their fields.

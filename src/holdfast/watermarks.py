@@ -19,6 +19,18 @@ END_US = 253_402_300_799_999_999
 
 
 @dataclass(frozen=True)
+class SplitsBehind:
+    """The splits of a source that are behind since they failed. `hold`: the watermark waits for them, idle or not;
+    otherwise it goes on without them."""
+
+    splits: Collection[str] = ()
+    hold: bool = False
+
+
+NONE_BEHIND = SplitsBehind()
+
+
+@dataclass(frozen=True)
 class WatermarkSpec:
     """`Stream.with_watermark` as declared, on a column of a source. `idle_us` None: splits are never idle.
 
@@ -62,10 +74,13 @@ class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     complete: bool = False
     splits: dict[str, SplitTime] = {}
 
-    def reached_at(self, now_us: int, idle_us: int | None) -> int | None:
+    def reached_at(self, now_us: int, idle_us: int | None, behind: SplitsBehind = NONE_BEHIND) -> int | None:
         """How far event time has come at that time, when splits may have become idle since the last batch."""
-        splits = self.splits.values()
-        held = {each.newest_us for each in splits if idle_us is None or each.seen_us + idle_us > now_us}
+        held = {
+            each.newest_us
+            for split, each in self.splits.items()
+            if (behind.hold if split in behind.splits else idle_us is None or each.seen_us + idle_us > now_us)
+        }
         if not held:
             return _greatest([self.reached_us, self.newest_us])
         known = [time_us for time_us in held if time_us is not None]
@@ -75,13 +90,13 @@ class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """True if the source as a whole had no rows for the idle time."""
         return idle_us is not None and self.seen_us is not None and self.seen_us + idle_us <= now_us
 
-    def watermark_at(self, now_us: int, spec: WatermarkSpec) -> int | None:
+    def watermark_at(self, now_us: int, spec: WatermarkSpec, behind: SplitsBehind = NONE_BEHIND) -> int | None:
         """The watermark of a batch that is planned at that time, by this source alone."""
         if self.complete:
             return END_US
         if spec.of_batches:
             return _greatest([self.watermark_us, now_us])
-        reached_us = self.reached_at(now_us, spec.idle_us)
+        reached_us = self.reached_at(now_us, spec.idle_us, behind)
         return _greatest([self.watermark_us, None if reached_us is None else reached_us - spec.delay_us])
 
     def after(
@@ -91,6 +106,7 @@ class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         spec: WatermarkSpec,
         open_splits: Collection[str],
         watermark_us: int | None = None,
+        behind: SplitsBehind = NONE_BEHIND,
     ) -> "SourceTime":
         """After a batch that was planned at that time, whose rows have these newest times by split.
 
@@ -106,7 +122,13 @@ class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         newest_of_all_us = _greatest([self.newest_us, *newest.values()])
         seen_us = batch_time_us if newest or self.seen_us is None else self.seen_us
         found = SourceTime(self.reached_us, newest_of_all_us, seen_us, watermark_us, self.complete, splits)
-        return msgspec.structs.replace(found, reached_us=found.reached_at(batch_time_us, spec.idle_us))
+        return msgspec.structs.replace(found, reached_us=found.reached_at(batch_time_us, spec.idle_us, behind))
+
+    def held_by(self, splits: Collection[str], spec: WatermarkSpec) -> int | None:
+        """How far event time is complete in some splits, behind which the watermark is; None: not at all."""
+        times = [self.splits[split].newest_us if split in self.splits else None for split in splits]
+        known = [time_us for time_us in times if time_us is not None]
+        return min(known) - spec.delay_us if known and len(known) == len(times) else None
 
 
 Times = Mapping[str, SourceTime]
@@ -125,10 +147,14 @@ class Watermarks:
         specs: Mapping[str, WatermarkSpec],
         operators: Mapping[str, Collection[str]],
         delays: Mapping[str, int] | None = None,
+        waits_for_behind: bool = False,
     ) -> None:
         self._specs = specs
         self._operators = operators
         self._delays = delays or {}
+        self._waits_for_behind = waits_for_behind
+        self.behind: Mapping[str, Collection[str]] = {}
+        """Splits that are behind since they failed, by source."""
         self.times: Times = {}
 
     def restore(self, times: Times) -> None:
@@ -154,9 +180,23 @@ class Watermarks:
         """Take in the event times of a committed batch; `open_splits` are those of each source after it."""
         before = self._at(batch_time_us)
         self.times = {
-            key: self.times[key].after(newest.get(key, {}), batch_time_us, spec, open_splits[spec.source], before[key])
+            key: self.times[key].after(
+                newest.get(key, {}), batch_time_us, spec, open_splits[spec.source], before[key], self._behind(spec)
+            )
             for key, spec in self._specs.items()
         }
+
+    def _behind(self, spec: WatermarkSpec) -> SplitsBehind:
+        return SplitsBehind(self.behind.get(spec.source, ()), self._waits_for_behind)
+
+    def held_by_splits_behind(self) -> dict[str, int | None]:
+        """How far event time is complete in the splits that are behind, by key; None: not at all."""
+        found = {}
+        for key, spec in self._specs.items():
+            splits = self.behind.get(spec.source)
+            if splits:
+                found[key] = self.times[key].held_by(splits, spec)
+        return found
 
     def of_sources(self, now_us: int) -> dict[str, int]:
         """The watermark of each source that has one; the least where it has several."""
@@ -196,8 +236,13 @@ class Watermarks:
 
         A source that is idle goes with the others; where all are, with the one that has come furthest.
         """
-        found = {key: self.times[key].watermark_at(now_us, spec) for key, spec in self._specs.items()}
-        idle = {key for key, spec in self._specs.items() if self.times[key].is_idle_at(now_us, spec.idle_us)}
+        behind = {key: self._behind(spec) for key, spec in self._specs.items()}
+        found = {key: self.times[key].watermark_at(now_us, spec, behind[key]) for key, spec in self._specs.items()}
+        idle = {
+            key
+            for key, spec in self._specs.items()
+            if self.times[key].is_idle_at(now_us, spec.idle_us) and not (behind[key].hold and behind[key].splits)
+        }
         if idle == set(found):
             common_us = _greatest(found.values())
         else:

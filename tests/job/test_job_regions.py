@@ -1,19 +1,18 @@
 """Regions: as `job.explain()` prints them, and splits that fail while the others go on."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
 
 import job_kit
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from regions_kit import PATIENT, QUICK, RUNNING, Failing, broken, copying, files_of, without
 
 import holdfast as hf
-from holdfast.sinks.base import Sink
-from holdfast.sources.base import SourceBatch, SplitRead
 from holdfast.testing import start
 from waiting import until
+
+__all__ = ["broken"]
 
 
 def new_job() -> hf.Job:
@@ -64,49 +63,6 @@ def test_explain_starts_and_stores_nothing(tmp_path: Path):
     job.explain()
     assert job.query is None
     assert not (tmp_path / "storage").exists()
-
-
-class Failing(hf.SequenceSource):
-    """A sequence whose splits in `broken` cannot be read; the test changes that while the job runs."""
-
-    broken: ClassVar[set[str]] = set()
-    reads: ClassVar[list[str]] = []
-
-    def read(self, read: SplitRead) -> Iterator[SourceBatch]:
-        self.reads.append(read.split)
-        yield from super().read(read)
-        if read.split in self.broken:
-            raise RuntimeError(f"partition {read.split} is offline")
-
-
-@pytest.fixture(autouse=True)
-def broken() -> Iterator[set[str]]:
-    Failing.reads.clear()
-    yield Failing.broken
-    Failing.broken.clear()
-
-
-QUICK = hf.FailoverConfig(backoff_first="10ms", backoff_max="50ms")
-PATIENT = hf.RegionConfig(max_consecutive_failures=1000)
-
-
-RUNNING = hf.processing_time("5ms")
-
-
-def copying(sink: Sink, storage: str, regions: hf.RegionConfig | None = PATIENT, **settings: Any) -> hf.Job:
-    settings.setdefault("checkpoint", job_kit.SOON)
-    job = job_kit.new_job(storage, regions=regions, failover=QUICK, **settings)
-    job.read(Failing(400, splits=8, name="numbers")).write(sink)
-    return job
-
-
-def files_of(folder: Path) -> list[int]:
-    """All published values, in order."""
-    return sorted(value for file in folder.rglob("*.parquet") for value in pq.read_table(file)["value"].to_pylist())
-
-
-def without(*splits: int) -> list[int]:
-    return [value for value in range(400) if value % 8 not in splits]
 
 
 def test_a_failed_split_stays_behind_and_the_others_are_published_once(tmp_path: Path, broken: set[str]):
@@ -172,7 +128,7 @@ def test_without_regions_a_failed_split_fails_the_batch(broken: set[str]):
 def test_a_poisoned_split_ends_the_query_and_is_named(broken: set[str]):
     broken.add("3")
     query = start(copying(hf.MemorySink(name="out"), job_kit.new_storage(), hf.RegionConfig()), hf.available_now())
-    with pytest.raises(hf.QueryFailed, match=r"more than 2 times in a row.*'numbers', split '3': .*offline"):
+    with pytest.raises(hf.QueryFailed, match=r"more than 2 times in a row.*'numbers', split '3', at 0: .*offline"):
         query.awaitTermination(job_kit.WAIT_S_MAX)
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.behind import SplitBehind
 from holdfast.errors import CorruptObject
 from holdfast.journal import codec
 from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity, Takeover
@@ -38,6 +39,7 @@ CHECKPOINT = CheckpointRecord(
     settings={"trigger": "Every(interval='10s')", "timeout": "'10min'"},
     retains=[14, 16],
     started_from=14,
+    behind={"flights": {"0": SplitBehind(12, 2, "is offline", True), "open": SplitBehind()}},
 )
 SAVEPOINT = codec.StoredSavepoint(
     id="0f" * 16,
@@ -50,8 +52,8 @@ SAVEPOINT = codec.StoredSavepoint(
 STORED = {
     "job-1.bin": (codec.encode_job(codec.StoredJob("0123456789abcdef" * 2, 1, 128)), codec.decode_job),
     "begun-1.bin": (codec.encode_begun(codec.StoredBegun(2)), codec.decode_begun),
-    "takeover-5.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
-    "checkpoint-5.bin": (codec.encode_record(CHECKPOINT), codec.decode_record),
+    "takeover-6.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
+    "checkpoint-6.bin": (codec.encode_record(CHECKPOINT), codec.decode_record),
     "committables-2.bin": (
         codec.encode_committables("delta-1", [b"", b"\x80", b"one"], b"how"),
         codec.decode_committables,
@@ -61,8 +63,8 @@ STORED = {
 ENCODED = {
     "job-1.bin": codec.StoredJob("0123456789abcdef" * 2, 1, 128),
     "begun-1.bin": codec.StoredBegun(2),
-    "takeover-5.bin": TAKEOVER,
-    "checkpoint-5.bin": CHECKPOINT,
+    "takeover-6.bin": TAKEOVER,
+    "checkpoint-6.bin": CHECKPOINT,
     "committables-2.bin": codec.StoredCommittables("delta-1", [b"", b"\x80", b"one"], b"how"),
     "savepoint-1.bin": SAVEPOINT,
 }

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from holdfast.behind import Behind
 from holdfast.ids import JournalNumber
 from holdfast.watermarks import SourceTime
 
@@ -17,6 +18,11 @@ class Position:
     offsets: Mapping[str, Mapping[str, Scalar]]
     source_objects: Mapping[str, list[str]] = field(default_factory=dict)
     watermarks: Mapping[str, SourceTime] = field(default_factory=dict)
+    behind: Behind = field(default_factory=dict)
+    """Splits that failed and have not caught up since."""
+    held_us: Mapping[str, int | None] = field(default_factory=dict)
+    """Times up to which the splits that are behind are complete; None: not at all. By watermark, only where there are
+    splits behind."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,9 +39,12 @@ from holdfast.graph.program import (
 from holdfast.protocol.streams import Sent
 from holdfast.sinks.base import StageContext
 from holdfast.sinks.dead_letters import bad_rows_to_batch
-from holdfast.sources.base import BadRow, Position
+from holdfast.sources.base import BadRow, Position, Source, SplitRead
 from holdfast.storage.store import ObjectStore
 from holdfast.watermarks import WatermarkSpec
+
+SKIPPED = "skipped by query.skip"
+"""Reason of a dead letter for a row that a user skipped."""
 
 UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 """Number of each unit of timestamps in a second."""
@@ -198,11 +201,26 @@ class UnitRows:
         for read in self.work.unit.reads:
             self.split = read.split
             self.work.reading(read.split)
+            if read.is_skipped:
+                self._skip(source, origin, read)
+                continue
             for batch in source.read_output(origin.output, read, self.work.store, self.work.leg.columns):
                 self.position = batch.position
                 self._collect_bad(batch.bad)
                 if batch.rows.num_rows:
                     yield self._timed(batch.rows)
+
+    def _skip(self, source: Source, origin: SourceOrigin, read: SplitRead) -> None:
+        """Put the rows of a read aside, also if they cannot be read. The first leg of several keeps them."""
+        if self.work.leg.index != next(leg.index for leg in self.work.program.legs if leg.origin == origin):
+            return
+        try:
+            batches = [each.rows for each in source.read_output(origin.output, read, self.work.store, None)]
+            rows = [row for batch in batches for row in batch.to_pylist()]
+            payloads = [msgspec.json.encode(row, enc_hook=str).decode() for row in rows]
+        except Exception as error:
+            payloads = [f"not readable: {type(error).__name__}: {error}"]
+        self._collect_bad([BadRow("", read.split, str(read.start), SKIPPED, payload) for payload in payloads])
 
     def _timed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Note the rows' event times, or add the time of the batch."""

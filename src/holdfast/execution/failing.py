@@ -1,14 +1,15 @@
 """Splits that fail again and again: when each is tried next, and when it is given up. Pure.
 
-fails ──► waits, longer each time ──► tried again ──advances──► forgotten
-                                          │
-                 past `max_consecutive_failures`: the job fails, or the split is parked
+fails ──► waits, longer each time ──► tried again ──advances──► catches up ──reaches the newest rows──► forgotten
+                                      │
+             past `max_consecutive_failures`: the job fails, or the split is parked
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from holdfast.behind import REASON_CHARACTERS_MAX, Behind, Positions, SplitBehind
 from holdfast.errors import QueryFailed
 from holdfast.execution.isolation import SplitName
 from holdfast.execution.processes import back_off_s
@@ -44,20 +45,36 @@ class FailingSplits:
         self._failover = failover
         self._by_attempt = by_attempt
         self.splits: dict[SplitName, FailingSplit] = {}
+        self.catching_up: set[SplitName] = set()
+        """Splits that failed, advance again, and have not reached the newest rows."""
+
+    def restored(self, behind: Behind) -> None:
+        """Begin with the splits of a record: those that stood are tried at once, also if they were parked."""
+        for source, splits in behind.items():
+            for split, each in splits.items():
+                if each.reason:
+                    self.splits[source, split] = FailingSplit(each.reason)
+                else:
+                    self.catching_up.add((source, split))
 
     def committed(self, tried: Collection[SplitName], failed: Mapping[SplitName, str], now_s: float) -> list[SplitName]:
         """Take in a committed batch: the splits that it tried, and those of them that failed. Returns splits that are
         parked from now on."""
-        for name in tried:
-            if name not in failed:
-                self.splits.pop(name, None)
+        for name in [name for name in self.splits if name in tried and name not in failed]:
+            del self.splits[name]
+            self.catching_up.add(name)
         for name, reason in failed.items():
             split = self.splits.setdefault(name, FailingSplit(reason))
+            self.catching_up.discard(name)
             split.reason = reason
             split.attempts += 1
             split.is_counted = False
             split.next_s = now_s + back_off_s(split.attempts + 1, self._failover)
         return self.checkpoint_completed() if self._by_attempt else []
+
+    def caught_up(self, has: Callable[[SplitName], bool]) -> None:
+        """Forget splits that have reached the newest rows."""
+        self.catching_up = {name for name in self.catching_up if not has(name)}
 
     def checkpoint_completed(self) -> list[SplitName]:
         """Count a checkpoint without advance for each split that failed since the last checkpoint. Returns splits that
@@ -73,12 +90,22 @@ class FailingSplits:
                 parked.append(name)
         return parked
 
-    def check(self) -> None:
-        """Raise `QueryFailed` if splits failed too often and are not to be parked; it names them with their reasons."""
+    def retry(self, name: SplitName) -> None:
+        """Try a split at once, with its failures forgotten; nothing happens if it does not fail."""
+        if name in self.splits:
+            self.splits[name] = FailingSplit(self.splits[name].reason)
+
+    def check(self, offsets: Positions) -> None:
+        """Raise `QueryFailed` if splits failed too often and are not to be parked; it names them with their positions
+        and reasons."""
         limit = self._config.max_consecutive_failures
         past = {name: each for name, each in self.splits.items() if each.failures > limit and not each.is_parked}
         if past:
-            shown = "; ".join(f"{_shown(name)}: {each.reason}" for name, each in sorted(past.items())[:SHOWN_MAX])
+            first = sorted(past.items())[:SHOWN_MAX]
+            shown = "; ".join(
+                f"source {source!r}, split {split!r}, at {offsets.get(source, {}).get(split)}: {each.reason}"
+                for (source, split), each in first
+            )
             raise QueryFailed(
                 f"{len(past)} splits failed more than {limit} times in a row (max_consecutive_failures): {shown}. "
                 "Correct the cause and start again, or set them aside with RegionConfig(on_poison='park')"
@@ -92,11 +119,21 @@ class FailingSplits:
         return [name for name, each in self.splits.items() if each.is_parked]
 
     @property
+    def names(self) -> set[SplitName]:
+        """Splits that are behind: failing, parked, or catching up."""
+        return self.catching_up | self.splits.keys()
+
+    def behind(self) -> Behind:
+        """Splits that are behind, as a record has them."""
+        found: Behind = {}
+        for (source, split), each in self.splits.items():
+            reason = each.reason[:REASON_CHARACTERS_MAX]
+            found.setdefault(source, {})[split] = SplitBehind(0, each.failures, reason, each.is_parked)
+        for source, split in self.catching_up:
+            found.setdefault(source, {})[split] = SplitBehind()
+        return found
+
+    @property
     def is_waiting(self) -> bool:
         """True if a split that is not parked has yet to be tried again."""
         return any(not each.is_parked for each in self.splits.values())
-
-
-def _shown(name: SplitName) -> str:
-    source, split = name
-    return f"source {source!r}, split {split!r}"

@@ -64,6 +64,10 @@ class CheckpointStats:
     at_s: float = 0.0
     """When it was triggered, in seconds since the Unix epoch."""
     epoch: int = 0
+    failing_splits: int = 0
+    """Splits that stood where they were, since they had failed; parked splits are not counted."""
+    parked_splits: tuple[str, ...] = ()
+    """Splits that were left out, the first hundred of them, as "source/split"."""
     task_managers: tuple[TaskManagerPart, ...] = ()
 
 

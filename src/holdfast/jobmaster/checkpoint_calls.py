@@ -135,7 +135,8 @@ class CheckpointCalls:
         """Tell TaskManagers that a checkpoint completed; returns its figures."""
         now_s = self._clock.monotonic()
         watch = self._watched.pop(command.checkpoint_id, None) or Watch(now_s, batch=command.batch)
-        stats = watch.ended(command.checkpoint_id, self._epoch, now_s, Outcome.COMPLETED, command.number)
+        outcome, behind = Outcome.COMPLETED, command.position.behind
+        stats = watch.ended(command.checkpoint_id, self._epoch, now_s, outcome, command.number, behind=behind)
         run = self.run
         self._tell_all(lambda gateway: gateway.complete(run, command.checkpoint_id))
         return stats

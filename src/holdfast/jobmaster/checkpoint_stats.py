@@ -6,9 +6,14 @@ the synchronous part that the TaskManager measured. Control thread only.
 
 from dataclasses import dataclass, field
 
+from holdfast.behind import Behind
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.formats.history import CheckpointStats, TaskManagerPart
 from holdfast.protocol.taskmanager import Acknowledgement
+
+NONE_BEHIND: Behind = {}
+PARKED_SHOWN_MAX = 100
+"""Parked splits that an entry of the history names."""
 
 
 @dataclass
@@ -41,8 +46,10 @@ class Watch:
         number: int = -1,
         counted: bool = False,
         reason: str = "",
+        behind: Behind = NONE_BEHIND,
     ) -> CheckpointStats:
         """The figures, as far as they are known."""
+        standing = [(f"{source}/{split}", each) for source in behind for split, each in behind[source].items()]
         acks = self._acknowledged
         parts = tuple(self._part(task_manager) for task_manager in sorted(self.addresses))
         return CheckpointStats(
@@ -62,6 +69,8 @@ class Watch:
             trigger=self.trigger,
             at_s=self.at_s,
             epoch=epoch,
+            failing_splits=sum(bool(each.reason) and not each.parked for _, each in standing),
+            parked_splits=tuple(sorted(name for name, each in standing if each.parked)[:PARKED_SHOWN_MAX]),
             task_managers=parts,
         )
 

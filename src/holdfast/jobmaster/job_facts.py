@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from holdfast.checkpoint.events import RecordAgain, StoreAndRecord
+from holdfast.behind import Behind, recorded
+from holdfast.checkpoint.events import Position, RecordAgain, StoreAndRecord
 from holdfast.checkpoint.updates import in_words
 from holdfast.graph.program import SinkWatermark
 from holdfast.ids import JournalNumber
 from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity
-from holdfast.watermarks import END_US, Times
+from holdfast.watermarks import END_US
 
 
 @dataclass(frozen=True)
@@ -26,18 +27,31 @@ class JobFacts:
     """Number of the record, or id of the savepoint, that a start last went back to."""
     sink_watermarks: Mapping[str, SinkWatermark] = field(default_factory=dict)
 
-    def watermark_us(self, sink: str, times: Times) -> int | None:
-        """Return the watermark of a sink's rows at these times of the sources; None if there is none yet."""
+    def watermark_us(self, sink: str, position: Position) -> int | None:
+        """Return the time up to which a sink's rows are complete at a position; None if there is none yet.
+
+        That is the watermark of the rows, unless splits that are behind hold it back.
+        """
         declared = self.sink_watermarks.get(sink)
-        known = [] if declared is None else [times[key].watermark_us for key in declared.keys]
+        keys = () if declared is None else declared.keys
+        known = [position.watermarks[key].watermark_us for key in keys]
+        known += [position.held_us[key] for key in keys if key in position.held_us]
         if declared is None or None in known:
             return None
         least_us = min(each for each in known if each is not None)
         return least_us if least_us == END_US else least_us - declared.delay_us
 
-    def record(self, command: StoreAndRecord, stored: Mapping[str, str], number: JournalNumber) -> CheckpointRecord:
-        """Make the record of a checkpoint, to be put at `number`. `stored`: names of its new committables' objects, by
-        sink."""
+    def record(
+        self,
+        command: StoreAndRecord,
+        stored: Mapping[str, str],
+        number: JournalNumber,
+        before: tuple[JournalNumber, CheckpointRecord] | None = None,
+    ) -> CheckpointRecord:
+        """Make the record of a checkpoint, to be put at `number`, after the record `before`.
+
+        `stored`: names of its new committables' objects, by sink.
+        """
         groups = {
             sink: [GroupRef(group.number, group.object) for group in refs] for sink, refs in command.carried.items()
         }
@@ -60,6 +74,7 @@ class JobFacts:
             settings=in_words(command.config),
             retains=list(command.retains),
             started_from=self.started_from,
+            behind=_behind(command.position, number, before),
         )
 
     def again(self, record: CheckpointRecord, command: RecordAgain) -> CheckpointRecord:
@@ -72,3 +87,10 @@ class JobFacts:
             nonce="",
             retains=list(command.retains),
         )
+
+
+def _behind(position: Position, number: JournalNumber, before: tuple[JournalNumber, CheckpointRecord] | None) -> Behind:
+    if before is None:
+        return recorded(position.behind, position.offsets, number, number, {}, {})
+    older = before[1]
+    return recorded(position.behind, position.offsets, number, before[0], older.behind, older.offsets)

@@ -95,6 +95,7 @@ class JobMaster:
             clock,
             lambda: sum(self._control.backlog.values()),
             lambda: self.outages.waited_s,
+            lambda: self._planner.behind,
         )
         self._taken = taken
         self._cluster = cluster
@@ -175,7 +176,7 @@ class JobMaster:
     def view(self) -> JobView:
         """The job as it is now."""
         layout, progress = self._settings.layout, self.progress
-        watermarks = progress.watermarks()
+        watermarks, newest = progress.watermarks(), self._control.newest_record
         return JobView(
             name=self._settings.name,
             job_id=self.job.stored.job_id,
@@ -205,6 +206,7 @@ class JobMaster:
             restarts=progress.restarts(),
             processes=self._processes_now(),
             backlog=self._control.backlog,
+            behind=self._planner.splits_behind({} if newest is None else newest.behind),
             metrics=progress.picture(),
             events=self._event_log.recent(),
         )
@@ -373,6 +375,15 @@ class JobMaster:
     def stop_with_savepoint(self, url: str, storage_options: Mapping[str, str]) -> Savepoint:
         """Publish everything, copy the last checkpoint, and stop."""
         return self._savepoints.write_at_end(url, storage_options, self.stop)
+
+    def retry(self, split: str, source: str | None, skipped: int | None = None) -> None:
+        """Try a split that failed at once, and put its row at `skipped` aside. Raises `HoldfastError`."""
+        if skipped is not None and self.job.program.dead_letters is None:
+            raise errors.HoldfastError(
+                f"split {split!r}: a skipped row is kept as a dead letter: start with Job(bad_records='dead_letter')"
+            )
+        self._planner.ask_for_split(split, source, skipped)
+        self._conductor.interruption.wake()
 
     def restart(self, reason: str) -> None:
         """Make the job restart from its newest checkpoint."""

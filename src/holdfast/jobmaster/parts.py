@@ -17,6 +17,7 @@ from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.jobmaster.outages import Outages
 from holdfast.jobmaster.planner import Planner
 from holdfast.jobmaster.publisher import Publisher
+from holdfast.jobmaster.regional import RegionalPlanning
 from holdfast.jobmaster.remains import Remains
 from holdfast.jobmaster.sweeper import CleanupSchedule
 from holdfast.jobmaster.taskmanagers import TaskManagers
@@ -73,11 +74,14 @@ def planner_of(job: StartedJob, objects: SourceObjects, senders: int, clock: Clo
         for name, source in job.program.sources.items()
     }
     program = job.program
-    watermarks = Watermarks(program.watermarks, program.operator_watermarks, program.operator_delays)
-    timed = any(spec.is_timed for spec in program.operators.values())
     settings, regions = job.settings, job.settings.regions
-    failing = None if regions is None else FailingSplits(regions, settings.failover, by_attempt=to_end)
-    return Planner(enumerators, settings.limits, senders, clock, watermarks, timed, failing=failing)
+    waits = regions is not None and regions.holds_watermark
+    watermarks = Watermarks(program.watermarks, program.operator_watermarks, program.operator_delays, waits)
+    timed = any(spec.is_timed for spec in program.operators.values())
+    regional = None
+    if regions is not None:
+        regional = RegionalPlanning(FailingSplits(regions, settings.failover, by_attempt=to_end), senders)
+    return Planner(enumerators, settings.limits, senders, clock, watermarks, timed, regional=regional)
 
 
 def log_restored(job: str, base: CheckpointRecord | None) -> None:
@@ -111,7 +115,7 @@ def sweeper_of(
 def position_of(base: CheckpointRecord | None) -> Position | None:
     if base is None:
         return None
-    return Position(base.batch_time_us, base.offsets, base.source_objects, base.watermarks)
+    return Position(base.batch_time_us, base.offsets, base.source_objects, base.watermarks, base.behind)
 
 
 def control_of(

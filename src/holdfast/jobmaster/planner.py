@@ -13,26 +13,25 @@ Looking for new data may be much work (a folder of a hundred thousand files), so
 part of the time (`LOOK_SHARE`), except when somebody waits for the data available now.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.availability import Refusal, refusal
+from holdfast.behind import Behind
 from holdfast.checkpoint.events import Position, Scalar
 from holdfast.clock import Clock
-from holdfast.errors import JobRefused
-from holdfast.execution.failing import FailingSplits
+from holdfast.errors import HoldfastError, JobRefused
 from holdfast.execution.isolation import SplitName
 from holdfast.functions.operator import Timers
 from holdfast.graph.plan import Plan, group_reads
 from holdfast.jobmaster.batch_sizing import BatchSizer
-from holdfast.sources.base import Enumerator, Offsets, SourcePlan
+from holdfast.jobmaster.regional import RegionalPlanning
+from holdfast.observe.view import SplitView
+from holdfast.sources.base import Enumerator, Offsets, SourcePlan, SplitRead
 from holdfast.watermarks import Watermarks
 
 AllOffsets = dict[str, Offsets]
-
-log = logging.getLogger(__name__)
 
 NONE_FAILED: Mapping[SplitName, str] = {}
 
@@ -87,10 +86,10 @@ class Planner:
         watermarks: Watermarks | None = None,
         timed: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
-        failing: FailingSplits | None = None,
+        regional: RegionalPlanning | None = None,
     ) -> None:
         self._enumerators = enumerators
-        self._failing = failing
+        self._regional = regional
         self._monotonic = monotonic
         self._looks = {name: _Look(enumerator, monotonic) for name, enumerator in enumerators.items()}
         self._limits = limits
@@ -124,6 +123,8 @@ class Planner:
         }
         if base is not None:
             self.completed(base)
+            if self._regional is not None:
+                self._regional.restored(base.behind)
         self._initial = {
             name: dict(base.offsets[name]) if base is not None and name in base.offsets else enumerator.initial()
             for name, enumerator in self._enumerators.items()
@@ -135,6 +136,9 @@ class Planner:
         offsets: Mapping[str, Mapping[str, Scalar]] = base.offsets if base is not None else {}
         self.offsets = {name: dict(offsets.get(name, self._initial[name])) for name in self._enumerators}
         self._watermarks.restore({} if base is None else base.watermarks)
+        if self._regional is not None:
+            self._regional.now_at(self.offsets)
+            self._watermarks.behind = self._regional.behind
         self._timers = None
         self._begun = False
         if base is not None:
@@ -158,11 +162,10 @@ class Planner:
             self._begun = True
             asked: AllOffsets = {name: {} for name in self._unrecorded}
             return self._planned(self._stays(self._enumerators), self.offsets | asked)
-        if self._failing is not None:
-            self._failing.check()
-            until = self._without(until, self._failing.held(self._monotonic()))
+        if self._regional is not None:
+            until = self._regional.begin_plan(self.offsets, until, self._monotonic())
         drained = False
-        plans = self._hold_back(self._source_plans(until))
+        plans = self._hold_back(self._plans_within(until))
         self._refuse_rows_after_the_end(plans)
         if not any(plan.reads or plan.to != self.offsets[name] for name, plan in plans.items()):
             now_us = self._batch_time_us if to_end else max(self._batch_time_us, int(self._clock.now() * 1_000_000))
@@ -194,19 +197,7 @@ class Planner:
     @property
     def awaits_splits(self) -> bool:
         """True if splits that failed are to be tried again."""
-        return self._failing is not None and self._failing.is_waiting
-
-    def _without(self, until: AllOffsets, held: Iterable[SplitName]) -> AllOffsets:
-        """Return ends that leave some splits where they are."""
-        ends = dict(until)
-        for source, split in held:
-            at, place = self.offsets[source], dict(ends[source])
-            if split in at:
-                place[split] = at[split]
-            else:
-                place.pop(split, None)
-            ends[source] = place
-        return ends
+        return self._regional is not None and self._regional.is_waiting
 
     def _planned(self, plans: Mapping[str, SourcePlan], start: AllOffsets, drained: bool = False) -> Plan:
         self._batch_time_us = max(self._batch_time_us, int(self._clock.now() * 1_000_000))
@@ -215,7 +206,7 @@ class Planner:
             batch_time_us=self._batch_time_us,
             start=start,
             to={name: plan.to for name, plan in plans.items()},
-            reads={name: group_reads(plan.reads, self._senders) for name, plan in plans.items()},
+            reads={name: self._grouped(name, plan.reads) for name, plan in plans.items()},
             watermarks=self._watermarks.of_operators(self._batch_time_us),
             closed=self._watermarks.closed(),
             drained=drained,
@@ -223,6 +214,15 @@ class Planner:
         )
         self._next_batch += 1
         return plan
+
+    def _grouped(self, source: str, reads: list[SplitRead]) -> list[list[SplitRead]]:
+        return group_reads(reads, self._senders) if self._regional is None else self._regional.grouped(source, reads)
+
+    def _plans_within(self, until: AllOffsets) -> dict[str, SourcePlan]:
+        """Plan the next input of each source, in which splits that are behind take no longer than others."""
+        plans = self._source_plans(until)
+        closer = None if self._regional is None else self._regional.closer_ends(plans, until)
+        return plans if closer is None else self._source_plans(closer)
 
     def _source_plans(self, until: AllOffsets) -> dict[str, SourcePlan]:
         """Plan the next input of each source, all together within the limits."""
@@ -287,7 +287,8 @@ class Planner:
 
     def reached(self, until: AllOffsets) -> bool:
         """True if everything before `until` is committed, apart from parked splits."""
-        until = self._without(until, self._failing.parked() if self._failing is not None else [])
+        if self._regional is not None:
+            until = self._regional.without_parked(self.offsets, until)
         return not any(
             enumerator.plan(self.offsets[name], until[name], 1, 1).reads
             for name, enumerator in self._enumerators.items()
@@ -304,20 +305,16 @@ class Planner:
 
         `failed`: splits that `plan` tried to read and does not move, with the reasons.
         """
-        if self._failing is not None:
-            tried = {(name, read.split) for name, parts in plan.reads.items() for part in parts for read in part}
-            self._note_parked(self._failing.committed(tried, failed, self._monotonic()))
+        if self._regional is not None:
+            self._regional.committed(plan, failed, self._monotonic())
         self.offsets = plan.to
         self._timers = timers
         open_splits = {name: each.open_splits(plan.to[name]) for name, each in self._enumerators.items()}
+        self._watermarks.behind = behind = {} if self._regional is None else self._regional.behind
         self._watermarks.committed(event_times, plan.batch_time_us, open_splits)
         objects = {name: found for name, e in self._enumerators.items() if (found := e.objects(plan.to[name]))}
-        return Position(plan.batch_time_us, plan.to, objects, self._watermarks.times)
-
-    @staticmethod
-    def _note_parked(parked: list[SplitName]) -> None:
-        for source, split in parked:
-            log.error("source %r, split %r is parked until the next start, since it kept failing", source, split)
+        held = self._watermarks.held_by_splits_behind()
+        return Position(plan.batch_time_us, plan.to, objects, self._watermarks.times, behind, held)
 
     def took(self, rows: int, duration_s: float) -> None:
         """Note how long a committed batch took from its plan to its commit."""
@@ -326,15 +323,35 @@ class Planner:
 
     def completed(self, position: Position) -> None:
         """Note that a checkpoint at that position was recorded; a newer source is not in it."""
+        if self._regional is not None:
+            self._regional.checkpoint_completed()
         if position.offsets == self._completed:
             return
         self._completed = position.offsets
-        if self._failing is not None:
-            self._note_parked(self._failing.checkpoint_completed())
         self._unrecorded -= position.offsets.keys()
         for name, enumerator in self._enumerators.items():
             if name in position.offsets:
                 enumerator.completed(dict(position.offsets[name]))
+
+    @property
+    def behind(self) -> Behind:
+        """Splits that failed and have not caught up since. Thread-safe."""
+        return {} if self._regional is None else self._regional.behind
+
+    def splits_behind(self, recorded: Behind) -> tuple[SplitView, ...]:
+        """Describe the splits that are behind, for people. `recorded`: those of the newest record. Thread-safe."""
+        return () if self._regional is None else self._regional.views(recorded)
+
+    def ask_for_split(self, split: str, source: str | None, skipped: int | None) -> None:
+        """Try a split that failed at once, and put its row at `skipped` aside. Thread-safe.
+
+        Raises `HoldfastError` if that split does not fail, or its row cannot be skipped.
+        """
+        if self._regional is None:
+            raise HoldfastError(
+                f"split {split!r}: a job without Job(regions=RegionConfig(…)) has no splits that fail alone"
+            )
+        self._regional.ask(split, source, skipped)
 
     def source_watermarks(self) -> dict[str, int]:
         """Watermark of each source after the last batch; only sources with a watermark."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from holdfast.behind import Behind
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.clock import Clock
 from holdfast.formats.history import CheckpointStats
@@ -83,7 +84,9 @@ class Progress:
         clock: Clock,
         unpublished: Callable[[], int],
         outage_s: Callable[[], float],
+        behind: Callable[[], Behind] = dict,
     ) -> None:
+        self._behind = behind
         self._outage_s = outage_s
         self._name = name
         self._program = program
@@ -106,6 +109,7 @@ class Progress:
                 "numberOfRefusedCheckpoints",
                 "numBatches",
                 "numRestarts",
+                "numSplitFailures",
             ),
             0.0,
         )
@@ -142,6 +146,7 @@ class Progress:
             self._standing = standing
             self._operator_watermarks = plan.watermarks
             self._counted["numBatches"] += 1
+            self._counted["numSplitFailures"] += len(outcome.failed_splits)
             self._last_batch_s = now_s
             self._rows += outcome.rows_in
             self._bad_rows += outcome.bad_rows
@@ -251,7 +256,10 @@ class Progress:
 
     def _own(self) -> dict[str, float]:
         """Values of the JobMaster itself; the lock is held."""
+        behind = [each for splits in self._behind().values() for each in splits.values()]
         values = dict(self._counted) | {
+            "failingSplits": float(sum(bool(each.reason) and not each.parked for each in behind)),
+            "parkedSplits": float(sum(each.parked for each in behind)),
             "numInputRows": float(self._rows),
             "badRows": float(self._bad_rows),
             "unpublishedGroups": float(self._unpublished()),

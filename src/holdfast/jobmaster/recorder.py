@@ -92,7 +92,7 @@ class Recorder:
         try:
             for sink, committables in command.committables.items():
                 stored[sink] = names.committables(self._facts.epoch, command.checkpoint_id, sink)
-                watermark_us = self._facts.watermark_us(sink, command.position.watermarks)
+                watermark_us = self._facts.watermark_us(sink, command.position)
                 self._store.put(
                     stored[sink], encode_committables(sink, committables, self._layouts[sink], watermark_us)
                 )
@@ -101,7 +101,9 @@ class Recorder:
         except (StorageError, OSError) as error:
             self._post(events.RecordFailed(command.checkpoint_id, str(error), stored))
             return
-        self._put(self._facts.record(command, stored, self._journal.next_number), command.checkpoint_id, stored)
+        newest = max(self._records.items(), default=None, key=lambda item: item[0])
+        record = self._facts.record(command, stored, self._journal.next_number, newest)
+        self._put(record, command.checkpoint_id, stored)
 
     def record_again(self, command: events.RecordAgain) -> None:
         record = self._facts.again(self._records[command.number], command)

@@ -193,7 +193,8 @@ class WorkQueue:
         plan = plan.without(outcome.failed_splits)
         position = self._planner.committed(plan, outcome.event_times, outcome.timers, outcome.failed_splits)
         self._drop(outcome.superseded)
-        progress, refusals = plan.progress or outcome.fired > 0, (*outcome.refusals, *plan.refusals)
+        progress = plan.progress or outcome.fired > 0 or bool(outcome.failed_splits)
+        refusals = (*outcome.refusals, *plan.refusals)
         self._control.committed(
             checkpoint_events.CommitAcknowledged(command.batch, position, progress, outcome.committables, refusals)
         )

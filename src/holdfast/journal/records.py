@@ -2,6 +2,7 @@
 
 import msgspec
 
+from holdfast.behind import Behind
 from holdfast.watermarks import SourceTime
 
 
@@ -61,6 +62,8 @@ class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", tag_field=
     started_from: int | str = 0
     """Number of the record, or id of the savepoint, that a start last went back to (`start_from`); 0 if no start ever
     did."""
+    behind: Behind = {}
+    """Splits that failed and have not caught up since; each with the record since which it stands."""
 
     def objects(self) -> list[str]:
         """Names of all objects in this record, without doubles, in order."""

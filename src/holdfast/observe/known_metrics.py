@@ -228,6 +228,11 @@ OF_THE_JOB = (
         "For how long a step has been waiting for a store or a disk that is away; 0: none is",
         scale=MILLISECONDS,
     ),
+    KnownMetric(
+        "numSplitFailures", "counter", "holdfast_split_failures_total", "Failed attempts at splits, one by one"
+    ),
+    KnownMetric("failingSplits", "gauge", "holdfast_failing_splits", "Splits that failed last and are tried again"),
+    KnownMetric("parkedSplits", "gauge", "holdfast_parked_splits", "Splits that are left out since they kept failing"),
     KnownMetric("unpublishedGroups", "gauge", "holdfast_unpublished_groups", "Recorded groups still to be published"),
 )
 

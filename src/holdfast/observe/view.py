@@ -16,6 +16,9 @@ from holdfast.graph.program import Leg, OperatorTarget, Program, SourceOrigin
 from holdfast.observe.event_log import LoggedEvent
 from holdfast.observe.metrics import Picture
 
+SPLITS_SHOWN_MAX = 3
+"""Failing splits that a message names."""
+
 
 @dataclass(frozen=True)
 class GraphEdge:
@@ -55,6 +58,23 @@ class Restart:
 
     at_s: float
     reason: str
+
+
+@dataclass(frozen=True)
+class SplitView:
+    """A split that failed and has not caught up since; an empty `reason` says that it advances again.
+
+    `since`: number of the checkpoint record since which it stands at its position; 0: none yet. `failures`: checkpoints
+    in a row without an advance.
+    """
+
+    source: str
+    split: str
+    position: int | float | str | bool | None
+    since: int
+    failures: int
+    reason: str
+    parked: bool
 
 
 @dataclass(frozen=True)
@@ -114,6 +134,8 @@ class JobView:
     processes: tuple[ProcessView, ...]
     backlog: Mapping[str, int]
     """Recorded groups that each sink has still to publish."""
+    behind: tuple[SplitView, ...]
+    """Splits that failed and have not caught up since."""
     metrics: Picture
     events: tuple[LoggedEvent, ...]
 
@@ -128,8 +150,20 @@ class JobView:
             return self.outage
         if self.source_messages:
             return f"Waiting for {'; '.join(self.source_messages)}"
+        doing = f"Processing, without {self.splits_that_stand}" if self.splits_that_stand else "Processing"
         waits = [f"a checkpoint waits: {listed(self.refused_by)}"] if self.refused_by else []
-        return "; ".join(["Processing", *waits, *self.savepoints])
+        return "; ".join([doing, *waits, *self.savepoints])
+
+    @property
+    def splits_that_stand(self) -> str:
+        """Name the splits that fail or are parked, the first few of them; empty if there are none."""
+        standing = [each for each in self.behind if each.reason]
+        shown = "; ".join(
+            f"split {each.split!r} of {each.source!r}, {'parked' if each.parked else 'failing'}: {each.reason}"
+            for each in sorted(standing, key=lambda each: not each.parked)[:SPLITS_SHOWN_MAX]
+        )
+        more = len(standing) - SPLITS_SHOWN_MAX
+        return f"{shown}; and {more} more" if more > 0 else shown
 
 
 def graph_of(program: Program) -> JobGraph:

@@ -24,7 +24,8 @@ class SplitRead(msgspec.Struct, frozen=True):
     """A contiguous piece `[start, stop)` of a split, read by a single task.
 
     `rows` is the expected number of rows, or an estimate of it; 0 where nothing is known of it. `detail` holds further
-    facts that only the source understands (a file's size, say); it is never stored.
+    facts that only the source understands (a file's size, say); it is never stored. `is_skipped`: the task puts the
+    rows aside as dead letters, since a user asked for that.
     """
 
     split: str
@@ -32,6 +33,7 @@ class SplitRead(msgspec.Struct, frozen=True):
     stop: Position
     rows: int = 0
     detail: bytes = b""
+    is_skipped: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Names are snake_case. Times are seconds since the Unix epoch (`…_at_s`), durat
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from math import ceil
 from typing import Any
 
@@ -68,6 +69,7 @@ def job(view: JobView) -> Json:
         "rows_per_s": _rate(view, lambda batch: batch.rows),
         "restarts": int(view.metrics.values.get("numRestarts", 0)),
         "since_checkpoint_s": None if last is None else max(0.0, view.now_s - _ended_at_s(last)),
+        "splits_behind": [asdict(each) for each in view.behind],
         "nodes": [*_sources(view), *_operators(view), *_sinks(view)],
         "edges": [_edge(view, edge) for edge in view.graph.edges],
         "batches": [_batch(each) for each in view.batches],
