@@ -75,6 +75,9 @@ def new_token() -> str:
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     block_on_close = False
+    # Connections that may wait to be accepted. A browser opens several at once, and with socketserver's five the system
+    # resets some of them while the driver is busy.
+    request_queue_size = 128
 
 
 class _Handler(WSGIRequestHandler):
