@@ -9,7 +9,7 @@ BENCH :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup postgres demo demo-cdc demo-kafka test test-pure test-spark test-kill test-long test-versions simulate check format \
-        bench-count bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-checkpoints bench-postgres bench-kafka experiments freeze clean
+        bench-count bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-checkpoints bench-backpressure bench-postgres bench-kafka experiments freeze clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -87,6 +87,9 @@ bench-memory: setup  ## The driver's memory over 3,600 batches with one checkpoi
 
 bench-checkpoints: setup  ## Checkpoints of large state with and without a changelog (BENCH="--state-mb 1200 …")
 	@$(RUN) python -m benchmarks.checkpoints $(BENCH)
+
+bench-backpressure: setup  ## Checkpoints while batches take 10 s, and what aligned barriers would wait, as one JSON line
+	@$(RUN) python -m benchmarks.backpressure --json $(BENCH)
 
 bench-failover: setup  ## From the kill of a process to the next batch with all subtasks, as one JSON line (BENCH="--kills 5")
 	@$(RUN) python -m benchmarks.failover --json $(BENCH)

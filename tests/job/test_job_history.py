@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import holdfast as hf
 from holdfast import cli
-from holdfast.formats.history import read_history, stored_epochs
+from holdfast.formats.history import SubtaskPart, read_history, stored_epochs
 from holdfast.storage import names
 from holdfast.testing import FaultyStore, start
 from holdfast.testing.local import LocalCluster
@@ -57,8 +57,7 @@ def test_a_refused_and_a_completed_trigger_stand_in_the_history_with_their_figur
     (part,) = completed.task_managers
     assert part.answered and part.address == "in process"
     assert part.incremental_bytes == completed.incremental_bytes
-    assert list(part.subtask_bytes) == ["op, key groups 0 to 127"]
-    assert part.subtask_bytes["op, key groups 0 to 127"] == (part.incremental_bytes, part.full_bytes)
+    assert part.subtasks == {"op, key groups 0 to 127": SubtaskPart(part.incremental_bytes, part.full_bytes)}
 
 
 def test_a_failed_checkpoint_stands_in_the_history_with_its_cause_and_who_answered() -> None:
@@ -89,6 +88,28 @@ def test_a_failed_checkpoint_stands_in_the_history_with_its_cause_and_who_answer
     assert not failed.task_managers[0].answered
     assert completed.outcome == "completed"
     assert read_history(store_of(job)) == query.checkpoints
+
+
+def test_uploads_that_were_tried_again_are_counted_for_the_checkpoint_and_the_subtask_that_they_held_up() -> None:
+    retries = hf.RetryPolicy.fixed(3, next_attempt_delay="1ms")
+    patient = hf.CheckpointConfig(trigger=hf.manual(), changelog=hf.ChangelogConfig(retries=retries))
+    job, feed = new_job(new_storage(), checkpoint=patient), Feed(name="rows")
+    job.read(feed).key_by("k").aggregate(n=hf.count(), name="counts").write(hf.NoopSink())
+    failures = [Fault.FAIL, Fault.FAIL]
+
+    def decide(operation: str, name: str) -> Fault | None:
+        return failures.pop() if failures and operation == "put" and name.startswith(names.CHANGELOG) else None
+
+    query = start(job, hf.processing_time(), store=FaultyStore(store_of(job), decide))
+    for key in (1, 2):
+        feed.put(pairs((key, 1)))
+        query.processAllAvailable()
+    query.stop()
+    first, second = query.checkpoints
+    (part,) = first.task_managers
+    (subtask,) = part.subtasks.values()
+    assert [(each.retries, each.hedges) for each in (first, part, subtask)] == [(2, 0)] * 3
+    assert (second.retries, second.hedges) == (0, 0)
 
 
 def test_a_checkpoint_that_a_lost_task_manager_ended_says_so() -> None:

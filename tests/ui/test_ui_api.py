@@ -106,7 +106,7 @@ def test_checkpoints_are_shown_with_their_parts_and_statistics(shown: Shown) -> 
     found = shown.document("checkpoints")
     last = found["latest"]["completed"]
     assert last["number"] == number == found["history"][-1]["number"]
-    assert last["task_managers"][0]["answered"] and last["task_managers"][0]["subtask_bytes"]
+    assert last["task_managers"][0]["answered"] and last["task_managers"][0]["subtasks"]
     assert found["summary"]["duration_s"]["p50"] <= found["summary"]["duration_s"]["max"]
     assert found["counts"]["completed"] == shown.query.totals.completed_checkpoints
     assert found["settings"]["trigger"].startswith("Manual")

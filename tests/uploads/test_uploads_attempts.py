@@ -87,6 +87,8 @@ def test_a_timed_out_attempt_goes_on_while_the_next_one_starts_without_delay_and
     assert 1.0 < hedged_after_s < 1.2  # 1 s, and the size at the rate measured
     assert world.puts == [piece.object]
     assert (world.metric("hedgedUploads"), world.metric("attemptsPerUpload#max")) == (1, 2)
+    assert world.uploader.take_repeats([piece.object]) == {piece.object: (0, 1)}
+    assert world.uploader.take_repeats([piece.object]) == {}, "told once"
     world.scheduler.advance(30.0)  # the first one lands, and is deleted
     assert len(world.puts) == 2
     assert world.names() == [piece.object]

@@ -39,7 +39,7 @@ app = typer.Typer(
     help="Look after the storage of a Holdfast job.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
 )
 
-HISTORY_WIDTH = 130
+HISTORY_WIDTH = 140
 """Characters that the table of checkpoints takes also where the terminal is narrower, or there is none."""
 
 
@@ -162,6 +162,7 @@ def _print_history(entries: list[CheckpointStats]) -> None:
         "async",
         "new",
         "all",
+        "retries",
     )
     table = Table(*columns)
     for column in table.columns[6:]:
@@ -172,7 +173,8 @@ def _print_history(entries: list[CheckpointStats]) -> None:
         times = [f"{1000 * s:,.0f} ms" for s in (each.duration_s, each.start_delay_s, each.sync_s, each.async_s)]
         sizes = [f"{each.incremental_bytes:,}", f"{each.full_bytes:,}"]
         ids = [str(each.epoch), str(each.checkpoint_id)]
-        table.add_row(*ids, number, at, each.trigger, each.outcome, *times, *sizes)
+        repeats = f"{each.retries}+{each.hedges}" if each.hedges else str(each.retries or "-")
+        table.add_row(*ids, number, at, each.trigger, each.outcome, *times, *sizes, repeats)
     console.print(table)
     for each in entries:
         if each.reason:

@@ -13,15 +13,29 @@ from holdfast.storage.framing import frame, unframe
 from holdfast.storage.names import HistoryName, history, parse
 from holdfast.storage.store import ObjectStore
 
-HISTORY_MAGIC, HISTORY_VERSION = b"HFCH", 1
+HISTORY_MAGIC, HISTORY_VERSION = b"HFCH", 2
+
+
+@dataclass(frozen=True)
+class SubtaskPart:
+    """One subtask's part of a checkpoint: bytes newly stored, and bytes in all that the checkpoint refers to.
+
+    `retries`, `hedges`: repeated attempts at the objects with its new bytes. Subtasks share objects, so a repeat counts
+    for each subtask that has bytes in the object.
+    """
+
+    incremental_bytes: int = 0
+    full_bytes: int = 0
+    retries: int = 0
+    hedges: int = 0
 
 
 @dataclass(frozen=True)
 class TaskManagerPart:
     """One TaskManager's part of a checkpoint. Its fields mean the same as those of `CheckpointStats`.
 
-    `answered`: it acknowledged; where it did not, its sizes and times are not known, and 0. `subtask_bytes`: what was
-    newly stored for each of its subtasks and what the checkpoint refers to in all, by "operator, key groups".
+    `answered`: the TaskManager acknowledged; where it did not, its sizes, times and repeats are not known, and 0.
+    `subtasks`: the parts of its subtasks, by "operator, key groups".
     """
 
     task_manager: int
@@ -32,7 +46,9 @@ class TaskManagerPart:
     async_s: float = 0.0
     incremental_bytes: int = 0
     full_bytes: int = 0
-    subtask_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    retries: int = 0
+    hedges: int = 0
+    subtasks: dict[str, SubtaskPart] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -42,7 +58,8 @@ class CheckpointStats:
     `duration_s`: from the cut to the record, or to the failure. `start_delay_s`: until the last TaskManager began.
     `sync_s`: while batches could not commit. `async_s`: from then until its part was stored. `incremental_bytes`: what
     was stored for it; `full_bytes`: all the state that it refers to, of which `materialized_bytes` are tables and the
-    rest logs. `number`, of the record, and `batch` are -1 where there is none.
+    rest logs. `retries`: attempts at uploads after a failed one; `hedges`: attempts beside a slow one. `number`, of the
+    record, and `batch` are -1 where there is none.
     """
 
     checkpoint_id: int
@@ -68,6 +85,8 @@ class CheckpointStats:
     """Splits that stood where they were, since they had failed; parked splits are not counted."""
     parked_splits: tuple[str, ...] = ()
     """Splits that were left out, the first hundred of them, as "source/split"."""
+    retries: int = 0
+    hedges: int = 0
     task_managers: tuple[TaskManagerPart, ...] = ()
 
 

@@ -71,6 +71,8 @@ class Watch:
             epoch=epoch,
             failing_splits=sum(bool(each.reason) and not each.parked for _, each in standing),
             parked_splits=tuple(sorted(name for name, each in standing if each.parked)[:PARKED_SHOWN_MAX]),
+            retries=sum(ack.retries for ack in acks.values()),
+            hedges=sum(ack.hedges for ack in acks.values()),
             task_managers=parts,
         )
 
@@ -87,5 +89,7 @@ class Watch:
             async_s=(ack.async_ms - ack.sync_ms) / 1000,
             incremental_bytes=ack.incremental_bytes,
             full_bytes=ack.full_bytes,
-            subtask_bytes=dict(ack.subtask_bytes),
+            retries=ack.retries,
+            hedges=ack.hedges,
+            subtasks=dict(ack.subtasks),
         )

@@ -14,6 +14,7 @@ import pyarrow as pa
 from holdfast.availability import Refusal
 from holdfast.changelog_config import DEFAULTS, ChangelogSettings
 from holdfast.formats.handles import TableHandle
+from holdfast.formats.history import SubtaskPart
 from holdfast.functions.operator import Timers
 from holdfast.ids import ProcessId
 from holdfast.protocol.streams import Streams
@@ -182,8 +183,10 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     async_ms: float = 0.0
     sequence: int = 0
     """Grows with every acknowledgement the incarnation composes; a repetition keeps its number."""
-    subtask_bytes: dict[str, tuple[int, int]] = {}
-    """Bytes by "operator, key groups": newly stored, and in all."""
+    retries: int = 0
+    hedges: int = 0
+    subtasks: dict[str, SubtaskPart] = {}
+    """Parts of the subtasks, by "operator, key groups"."""
 
 
 class Decline(msgspec.Struct, frozen=True):

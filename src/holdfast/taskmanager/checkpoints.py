@@ -12,17 +12,20 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Set
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from holdfast.errors import CheckpointFailed, HoldfastError
 from holdfast.failpoints import hit
 from holdfast.formats.handles import Manifest, TableHandle
+from holdfast.formats.history import SubtaskPart
 from holdfast.formats.manifests import encode_manifest
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, Deployment, JobMasterGateway
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
+from holdfast.uploads.puts import Repeats
 from holdfast.uploads.uploader import Uploader
 
 _log = logging.getLogger(__name__)
@@ -131,8 +134,8 @@ class CheckpointWork:
         objects = list(dict.fromkeys([name, *(each for table in tables for each in table.objects())]))
         # From here on only the JobMaster may delete them.
         self._uploader.acknowledge(objects)
-        of_subtasks = self._sizes(tables)
-        incremental, full = (sum(each[place] for each in of_subtasks.values()) for place in (0, 1))
+        repeats = self._uploader.take_repeats(objects)
+        of_subtasks = self._parts(tables, repeats)
         sequence, held = self._held(cut)
         named = set(objects)
         return Acknowledgement(
@@ -143,13 +146,15 @@ class CheckpointWork:
             manifest=name,
             objects=objects,
             held=[name for name in dict.fromkeys(held) if name not in named],
-            incremental_bytes=incremental,
-            full_bytes=full,
+            incremental_bytes=sum(each.incremental_bytes for each in of_subtasks.values()),
+            full_bytes=sum(each.full_bytes for each in of_subtasks.values()),
             materialized_bytes=sum(part.length for table in tables for part in table.materialized),
             sync_ms=cut.sync_ms,
             async_ms=(time.monotonic() - cut.begun_s) * 1000.0,
             sequence=sequence,
-            subtask_bytes=of_subtasks,
+            retries=sum(each.retries for each in repeats.values()),
+            hedges=sum(each.hedges for each in repeats.values()),
+            subtasks=of_subtasks,
         )
 
     def _store_manifest(self, cut: LocalCheckpoint, tables: list[TableHandle]) -> str:
@@ -169,18 +174,17 @@ class CheckpointWork:
             late = self._closing_sequence
             return (self._answers.next_sequence() if late is None else late), cut.held()
 
-    def _sizes(self, tables: list[TableHandle]) -> dict[str, tuple[int, int]]:
-        """Bytes by subtask: those that no checkpoint before referred to, and all."""
-        seen, found = set[tuple[str, int]](), dict[str, tuple[int, int]]()
+    def _parts(self, tables: list[TableHandle], repeats: Mapping[str, Repeats]) -> dict[str, SubtaskPart]:
+        """Describe the part of each subtask; bytes that no checkpoint before referred to are new."""
+        seen: set[tuple[str, int]] = set()
+        found: defaultdict[str, list[tuple[str, int, bool]]] = defaultdict(list)
         for table in tables:
             pieces = {(each.object, each.offset): each.length for each in table.ranges()}
-            new = sum(length for piece, length in pieces.items() if piece not in self._pieces_seen)
             subtask = f"{table.operator}, key groups {table.key_group_start} to {table.key_group_stop - 1}"
-            new_before, all_before = found.get(subtask, (0, 0))
-            found[subtask] = (new_before + new, all_before + sum(pieces.values()))
+            found[subtask] += [(each[0], size, each not in self._pieces_seen) for each, size in pieces.items()]
             seen.update(pieces)
         self._pieces_seen = seen
-        return found
+        return {subtask: _part(pieces, repeats) for subtask, pieces in found.items()}
 
     def _decline(self, checkpoint_id: int, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"
@@ -198,3 +202,14 @@ class CheckpointWork:
                 _log.info("TaskManager %d repeats an unanswered call: %s", self._task_manager, error)
             self._answers.ended.wait(delay_s)
             delay_s = min(2 * delay_s, REPEAT_S_MAX)
+
+
+def _part(pieces: Sequence[tuple[str, int, bool]], repeats: Mapping[str, Repeats]) -> SubtaskPart:
+    """Add up pieces: each the name of its object, its length, and whether it is new."""
+    repeated = [repeats[name] for name in {name for name, _, new in pieces if new} if name in repeats]
+    return SubtaskPart(
+        sum(length for _, length, new in pieces if new),
+        sum(length for _, length, _ in pieces),
+        sum(each.retries for each in repeated),
+        sum(each.hedges for each in repeated),
+    )

@@ -8,6 +8,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from typing import NamedTuple
 
 from holdfast.changelog_config import RetryPolicy
 from holdfast.metrics import Histogram
@@ -17,6 +18,13 @@ from holdfast.uploads.janitor import DeletionQueue
 from holdfast.uploads.scheduling import Scheduler, report_failure
 
 DELETES = "delete"
+
+
+class Repeats(NamedTuple):
+    """Attempts at an upload besides the first: `retries` after a failure, `hedges` beside a slow attempt."""
+
+    retries: int
+    hedges: int
 
 
 class Puts:
@@ -41,6 +49,8 @@ class Puts:
         self._latencies = Histogram()
         self._attempts = Histogram()
         self._total_attempts = Histogram()
+        self._repeats: dict[str, Repeats] = {}
+        """Repeats of the objects that took any, until somebody takes the figures or the object is not wanted."""
         self._closed = False
         self._next_sweep: Callable[[], None] | None = None
         self._plan_sweep()
@@ -65,8 +75,15 @@ class Puts:
         ).start()
         return future
 
+    def take_repeats(self, names: Iterable[str]) -> dict[str, Repeats]:
+        """Repeats of those objects that took any; told once."""
+        with self._lock:
+            return {name: self._repeats.pop(name) for name in names if name in self._repeats}
+
     def discard(self, names: Iterable[str]) -> None:
         """Delete objects that may have been stored and that nobody was told of; returns at once."""
+        names = list(names)
+        self.take_repeats(names)
         self._janitor.discard(names)
         self.sweep()
 
@@ -101,6 +118,8 @@ class Puts:
         with self._lock:
             self._counters["hedgedUploads"] += answer.hedges > 0
             self._counters["numberOfUploadFailures"] += answer.error is not None
+            if answer.error is None and answer.attempts > 1:
+                self._repeats[answer.name] = Repeats(answer.attempts - 1 - answer.hedges, answer.hedges)
         self._total_attempts.add(answer.attempts)
         if answer.error is not None:
             future.set_exception(answer.error)

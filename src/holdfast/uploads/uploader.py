@@ -31,7 +31,7 @@ from holdfast.uploads.janitor import DeletionQueue
 from holdfast.uploads.ownership import Ownership
 from holdfast.uploads.packing import PackedObject, PersistRequest, pack
 from holdfast.uploads.precedence import Precedence
-from holdfast.uploads.puts import DELETES, Puts
+from holdfast.uploads.puts import DELETES, Puts, Repeats
 from holdfast.uploads.scheduling import Scheduler, ThreadScheduler, report_failure
 
 T = TypeVar("T")
@@ -217,6 +217,10 @@ class Uploader:
     def acknowledge(self, objects: Iterable[str]) -> None:
         """An acknowledgement that will be sent names these: only the JobMaster may delete them from now on."""
         self._ownership.acknowledge(objects)
+
+    def take_repeats(self, objects: Iterable[str]) -> dict[str, Repeats]:
+        """Retries and hedges of those objects that took any, for whoever names them first."""
+        return self._puts.take_repeats(objects)
 
     def release(self, objects: Iterable[str]) -> None:
         """Take away a user of each object. Objects without users that no acknowledgement named are deleted."""

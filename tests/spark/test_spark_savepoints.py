@@ -1,0 +1,91 @@
+"""Savepoints on Spark: TaskManagers and senders copy over Flight; other layouts begin from them; claims go back."""
+
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from spark_kit import new_job, newest, write_rows
+
+import holdfast as hf
+from holdfast.jobmaster import savepoints
+from holdfast.maintenance.verify import verify
+from holdfast.storage.store import open_store
+
+pytestmark = pytest.mark.spark
+MANUAL = hf.CheckpointConfig(trigger=hf.manual())
+
+
+def read(spark: Any, folder: Path, storage: str, **settings: Any) -> tuple[hf.Job, hf.Stream]:
+    job = new_job(spark, folder, storage=(folder / storage).as_uri(), **settings)
+    (folder / "in").mkdir(exist_ok=True)
+    return job, job.read(hf.FileSource(f"{folder}/in/*.parquet", schema="k BIGINT, v BIGINT", name="rows"))
+
+
+def summed(spark: Any, folder: Path, storage: str, sink: hf.MemorySink, *more: str, **settings: Any) -> hf.Job:
+    """Sums of each key, and other operators by name."""
+    job, rows = read(spark, folder, storage, **settings)
+    rows.key_by("k").aggregate(total=hf.sum("v"), name="sums").write(sink)
+    for name in more:
+        rows.key_by("k").aggregate(n=hf.count(), name=name).write(hf.NoopSink(name=f"{name}-out"))
+    return job
+
+
+def file(folder: Path, number: int, keys: int = 8) -> None:
+    """Write a file with a value for each key."""
+    write_rows(folder / "in" / f"{number}.parquet", [{"k": k, "v": 10**number} for k in range(keys)])
+
+
+def carried_on(job: hf.Job, folder: Path, number: int) -> hf.Query:
+    """Start the job, process one more file, and record it."""
+    query = job.start(hf.processing_time())
+    file(folder, number)
+    query.processAllAvailable()
+    query.trigger_checkpoint(timeout=60)
+    return query
+
+
+@pytest.mark.timeout(300)
+def test_other_layouts_begin_from_a_savepoint_and_its_own_job_goes_back_to_it(spark: Any, tmp_path: Path) -> None:
+    sink, url = hf.MemorySink(name="out"), (tmp_path / "save").as_uri()
+    query = carried_on(summed(spark, tmp_path, "one", sink, "counts", task_managers=2), tmp_path, 0)
+    with mock.patch.object(savepoints, "copy_objects", side_effect=AssertionError("the driver copies")):
+        query.savepoint(url)
+    file(tmp_path, 1)
+    query.processAllAvailable()
+    query.stop()
+    assert newest(sink) == dict.fromkeys(range(8), 11)
+    assert verify(open_store(url)).ok
+
+    after = hf.MemorySink(name="out")
+    other = {"parallelism": 3, "state": hf.RocksDBState(), "checkpoint": hf.CheckpointConfig(changelog=False)}
+    dropped = {"drop_state": ["counts"], "start_from": url}
+    new = carried_on(summed(spark, tmp_path, "two", after, "rows", **other, **dropped), tmp_path, 2)
+    new.stop()
+    assert newest(after) == dict.fromkeys(range(8), 111)
+    assert new.id != query.id
+
+    claim = {"start_from": url, "restore_mode": "claim", "task_managers": 2}
+    with pytest.raises(hf.JobRefused, match="a second storage with one job id"):
+        summed(spark, tmp_path, "three", sink, "counts", **claim).start()
+    again = carried_on(summed(spark, tmp_path, "one", sink, "counts", publish_again=True, **claim), tmp_path, 3)
+    again.stop()
+    assert again.id == query.id
+    assert newest(sink) == dict.fromkeys(range(8), 1111)
+
+
+@pytest.mark.timeout(300)
+def test_senders_copy_the_savepoint_of_a_job_without_operators(spark: Any, tmp_path: Path) -> None:
+    url, sinks = (tmp_path / "save").as_uri(), [hf.MemorySink(name="out"), hf.MemorySink(name="out")]
+
+    def passed(storage: str, sink: hf.MemorySink, **settings: Any) -> hf.Job:
+        job, rows = read(spark, tmp_path, storage, checkpoint=MANUAL, **settings)
+        rows.write(sink)
+        return job
+
+    query = carried_on(passed("one", sinks[0]), tmp_path, 0)
+    with mock.patch.object(savepoints, "copy_objects", side_effect=AssertionError("the driver copies")):
+        saved = query.stop(with_savepoint=url)
+    assert saved is not None and saved.objects > 0
+    carried_on(passed("two", sinks[1], start_from=url), tmp_path, 1).stop()
+    assert [len(each.rows()) for each in sinks] == [8, 8]
