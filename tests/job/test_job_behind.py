@@ -72,7 +72,7 @@ def test_a_parked_split_is_in_status_metrics_history_and_json_and_a_retry_brings
     query = start(job, RUNNING)
     try:
         until(lambda: any(each["parked"] for each in behind(query)))
-        assert files_of(tmp_path / "out") == without(3)
+        until(lambda: files_of(tmp_path / "out") == without(3))
         assert "split '3' of 'numbers', parked: partition 3 is offline" in query.status["message"]
         assert query.view().metrics.values["parkedSplits"] == 1
         assert query.view().metrics.values["numSplitFailures"] >= 2
