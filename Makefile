@@ -9,7 +9,7 @@ BENCH :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup postgres demo demo-cdc demo-kafka test test-pure test-spark test-kill test-long test-versions simulate check format \
-        bench-count bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-checkpoints bench-backpressure bench-postgres bench-kafka experiments freeze clean
+        bench-count bench-latency bench-scale bench-state bench-functions bench-uploads bench-memory bench-checkpoints bench-backpressure bench-postgres bench-kafka bench-regions experiments freeze clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -99,6 +99,9 @@ experiments: setup  ## The documents' experiments with pictures, in some 30 minu
 
 bench-postgres: setup postgres  ## PostgreSQL's snapshot and changes, beside pg_recvlogical, as one JSON line
 	@$(RUN) python -m benchmarks.postgres --json $(BENCH)
+
+bench-regions: setup  ## Checkpoints of 5,000 regions that fail now and then, simulated and on Spark, as one JSON line
+	@$(RUN) python -m benchmarks.regions --json $(BENCH)
 
 bench-kafka: setup  ## JSON messages from a local Kafka broker into a keyed count, beside the bare client, as one JSON line
 	@$(RUN) python -m benchmarks.kafka --json $(BENCH)

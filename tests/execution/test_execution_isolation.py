@@ -116,6 +116,24 @@ def test_a_split_whose_process_died_once_has_not_failed():
     assert rules.counted == {again.unit}
 
 
+def test_processes_that_end_with_every_unit_are_a_storm_and_no_split_is_blamed():
+    units = [SplitUnit(number, 0, (split,), number) for number, split in enumerate(numbers(40))]
+    rules, rounds = Isolation(units), 0
+    while not rules.is_storm:
+        units = rules.handle({each.unit: UnitFailure("exited", UnitEnd.DIED) for each in units})
+        rounds += 1
+    assert (rounds, rules.failed) == (1, {})
+
+
+def test_a_few_processes_that_end_among_many_units_are_no_storm():
+    units = [SplitUnit(number, 0, (split,), number) for number, split in enumerate(numbers(40))]
+    rules = Isolation(units)
+    for _ in range(2):
+        units = rules.handle({each.unit: UnitFailure("exited", UnitEnd.DIED) for each in units[:20]})
+    assert not units and not rules.is_storm
+    assert len(rules.failed) == 20
+
+
 def _keeps_results_with_a_failed_split() -> Any:
     def handle(self: Isolation, failed: Any) -> Any:
         ran, self._running = self._running, {}

@@ -26,9 +26,12 @@ SplitName = tuple[str, str]
 HALVES = 2
 DEATH_PARTS = 16
 """Parts of a unit whose process died. More parts name the split after fewer deaths, and give more, smaller units."""
-ENDS_MAX = 64
-"""Processes that may be lost while the failing splits of one batch are looked for; one more fails the batch. A higher
-value keeps more splits apart that end their process, and takes longer to notice that all of them do."""
+ENDS_MAX = 256
+"""Processes that may be lost while the failing splits of one batch are looked for; one more fails the batch."""
+ENDS_WITHOUT_SUCCESS_MAX = 16
+"""Processes that may be lost before a unit succeeds; each success allows `ENDS_PER_SUCCESS` more. Higher values keep
+more splits apart that end their process, and take longer to notice that all of them do."""
+ENDS_PER_SUCCESS = 4
 
 
 class UnitEnd(Enum):
@@ -67,8 +70,7 @@ class Isolation:
         self._next = max(self._running, default=-1) + 1
         self._died_alone: set[tuple[int, SplitName]] = set()
         """Splits, by leg, whose process died while they were read alone. A second death in a row is their failure."""
-        self.ends = 0
-        """Processes that were lost with a unit."""
+        self.ends = self._successes = 0
         self.failed: dict[SplitName, str] = {}
         """Splits that failed alone, with the reason."""
 
@@ -77,13 +79,20 @@ class Isolation:
         """Units whose results count, once nothing is left to run."""
         return frozenset(self._good)
 
+    @property
+    def is_storm(self) -> bool:
+        """True if so many processes were lost with their units that no split is to blame."""
+        return self.ends > min(ENDS_MAX, ENDS_WITHOUT_SUCCESS_MAX + ENDS_PER_SUCCESS * self._successes)
+
     def handle(self, failed: Mapping[int, UnitFailure]) -> list[SplitUnit]:
         """Take in the failures of the units that ran last; the others of them succeeded.
 
         Returns the units to run next; none: the failed splits stand alone.
         """
         ran, self._running = self._running, {}
-        self._good |= {number: each for number, each in ran.items() if number not in failed}
+        succeeded = {number: each for number, each in ran.items() if number not in failed}
+        self._good |= succeeded
+        self._successes += len(succeeded)
         self.ends += sum(failure.end is not UnitEnd.RAISED for failure in failed.values())
         for number, failure in failed.items():
             self._blame(ran[number], failure)

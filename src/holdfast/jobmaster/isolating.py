@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from holdfast.errors import SenderHung, SenderLost, StorageError
 from holdfast.exchange.task import UnitResult, failure_of
 from holdfast.execution import reactions
-from holdfast.execution.isolation import ENDS_MAX, Isolation, SplitName, SplitUnit, UnitEnd, UnitFailure
+from holdfast.execution.isolation import Isolation, SplitName, SplitUnit, UnitEnd, UnitFailure
 from holdfast.execution.reactions import Reaction
 from holdfast.graph.plan import Plan, Unit
 from holdfast.graph.program import Program, SourceOrigin
@@ -59,7 +59,7 @@ class Isolator:
         found = list(results)
         while self._may_isolate(results):
             again = rules.handle({each.unit: self._failure_of(each) for each in results if each.failure is not None})
-            is_too_much = len(rules.failed) > self._failed_max(plan) or rules.ends > ENDS_MAX
+            is_too_much = len(rules.failed) > self._failed_max(plan) or rules.is_storm
             if is_too_much or any(each.unit >= UNITS_MAX for each in again):
                 break
             if not again:

@@ -144,17 +144,22 @@ class SequenceEnumerator(Enumerator):
         if total != self._looked_at:
             self._looked_at = total
             before = _indexes(self._latest)
-            self._latest = {split: max(before[split], source.length(int(split), total)) for split in before}
+            each, more = divmod(total, source.splits)
+            self._latest = {
+                split: max(before[split], each + (place < more)) for place, split in enumerate(self._splits)
+            }
         return self._latest
 
     def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
         budget = max(1, min(rows_max, bytes_max // ROW_BYTES))
         begin, end = _indexes(start), _indexes(until)
-        left = {split: max(0, end.get(split, 0) - begin.get(split, 0)) for split in self._splits}
-        shares = {split: rows for split, rows in divide_evenly(left, budget).items() if rows}
-        moved = {split: begin.get(split, 0) + rows for split, rows in shares.items()}
-        reads = [SplitRead(split, begin.get(split, 0), moved[split], rows) for split, rows in shares.items()]
-        return SourcePlan(start | moved if reads else start, reads)
+        places = [(split, begin.get(split, 0), end.get(split, 0)) for split in self._splits]
+        left = {split: stop - first for split, first, stop in places if stop > first}
+        shares = divide_evenly(left, budget)
+        reads = [
+            SplitRead(split, first, first + rows, rows) for split, first, _ in places if (rows := shares.get(split, 0))
+        ]
+        return SourcePlan(start | {read.split: read.stop for read in reads} if reads else start, reads)
 
     def open_splits(self, offsets: Offsets) -> Collection[str]:
         source = self._source
@@ -185,6 +190,8 @@ class SequenceEnumerator(Enumerator):
 
 def divide_evenly(left: Mapping[str, int], budget: int) -> dict[str, int]:
     """Share a budget over splits of these lengths: short splits get all that is left, the others the same (±1)."""
+    if sum(left.values()) <= budget:
+        return dict(left)
     shares = dict.fromkeys(left, 0)
     waiting = sorted(left, key=lambda split: left[split])
     for place, split in enumerate(waiting):
