@@ -3,7 +3,6 @@
 Needs to mount a file system of a few megabytes, which is allowed to root alone.
 """
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +12,9 @@ import pytest
 import holdfast as hf
 from holdfast.query import Query
 from holdfast.testing import start
+from small_disk import fill, small_disk
 from waiting import until
 
-DISK = "4m"
 KEYS = 200
 TEXT = "x" * 400
 
@@ -23,27 +22,8 @@ TEXT = "x" * 400
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A small file system of its own."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
-    mounted = subprocess.run(command, capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill(disk: Path) -> Path:
-    """Take all the room that is left, down to the last byte; returns the file that takes it."""
-    filler = disk / "filler"
-    with filler.open("ab", buffering=0) as file:
-        for size in (65536, 4096, 1):
-            try:
-                while True:
-                    file.write(b"x" * size)
-            except OSError:
-                continue
-    return filler
+    with small_disk(tmp_path / "disk") as folder:
+        yield folder
 
 
 class Latest(hf.ProcessFunction):

@@ -102,7 +102,7 @@ class DriverProcess:
 
     def task_managers(self) -> list[int]:
         """Process ids of those that listen now: Spark's Python workers with a port of their own."""
-        return [pid for pid in self._session() if pid != self.pid and _serves(pid)]
+        return [pid for pid in self._session() if pid != self.pid and serves(pid)]
 
     def kill_task_manager(self, rng: random.Random) -> int | None:
         """SIGKILL to one of them; None where none serves."""
@@ -129,17 +129,17 @@ class DriverProcess:
         until(lambda: not self._session(), lambda: f"processes {self._session()} do not end")
 
     def _session(self) -> list[int]:
-        return [pid for pid in psutil.pids() if _session_of(pid) == self.pid]
+        return [pid for pid in psutil.pids() if session_of(pid) == self.pid]
 
 
-def _session_of(pid: int) -> int | None:
+def session_of(pid: int) -> int | None:
     try:
         return os.getsid(pid) if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE else None
     except (ProcessLookupError, psutil.NoSuchProcess):
         return None
 
 
-def _serves(pid: int) -> bool:
+def serves(pid: int) -> bool:
     try:
         process = psutil.Process(pid)
         if "pyspark.daemon" not in " ".join(process.cmdline()):

@@ -16,9 +16,14 @@ from holdfast.testing.run import start
 
 COLUMNS = (
     "id int PRIMARY KEY, name text, amount numeric(12,2), at timestamptz, on_day date, paid bool, ratio float8, "
-    "raw bytea, big text, code char(6), tags int[], doc jsonb"
+    "raw bytea, big text, code char(6), tags int[], doc jsonb, small smallint, wide bigint, single real, "
+    "moment timestamp, clock time, ident uuid, span interval, word varchar(20)"
 )
 
+STATEMENTS_MAX = 25
+"""Statements of a history that are sent at once. A higher value writes faster, and interleaves transactions less."""
+LARGE = "".join(random.Random(0).choices("abcdefgh", k=9_000))
+"""Text that is stored out of its row (TOAST), since it does not compress well."""
 FACTS = ("_lsn", "_xid", "_commit_time")
 
 
@@ -62,10 +67,10 @@ class Database:
             self.execute(f"DROP TABLE IF EXISTS {table}")
 
 
-def job_of(source: hf.PostgresCdcSource, tables: list[str], folder: Path, **settings: Any) -> hf.Job:
+def job_of(source: hf.PostgresCdcSource, tables: list[str], folder: Path, spark: Any = None, **settings: Any) -> hf.Job:
     """A job that keeps each table as a Delta table."""
     settings.setdefault("checkpoint", hf.CheckpointConfig(trigger=hf.every("50ms")))
-    job = hf.Job(None, name="copies", storage=f"file://{folder}/job", **settings)
+    job = hf.Job(spark, name="copies", storage=f"file://{folder}/job", **settings)
     for number, table in enumerate(tables):
         sink = hf.DeltaSink(f"file://{folder}/copy{number}", mode="upsert", keys=["id"])
         job.read(source.table(table)).write(sink)
@@ -94,12 +99,17 @@ def assert_equal(database: Database, folder: Path) -> None:
 
 
 class History:
-    """A seeded history of transactions over some tables: several open at once, some rolled back."""
+    """A seeded history of transactions over some tables: several open at once, some rolled back, some that truncate.
 
-    def __init__(self, database: Database, seed: int, keys: int = 300) -> None:
+    `truncates`: share of the rounds after which a table is truncated, with TRUNCATE alone.
+    """
+
+    def __init__(self, database: Database, seed: int, keys: int = 300, truncates: float = 0.0) -> None:
         self._database = database
         self._random = random.Random(seed)
         self._keys = keys
+        self._truncates = truncates
+        self.transactions = 0
 
     def write(self, transactions: int, rows_max: int = 60, at_once: int = 3) -> None:
         """Write transactions; up to `at_once` are interleaved, each on keys of its own."""
@@ -112,11 +122,15 @@ class History:
                 steps = [self._random.randint(1, rows_max) for _ in live]
                 while any(steps):
                     lane = self._random.choice([n for n, left in enumerate(steps) if left])
+                    taken = min(steps[lane], self._random.randint(1, STATEMENTS_MAX))
                     with live[lane].cursor() as cursor:
-                        self._change(cursor, lane, at_once)
-                    steps[lane] -= 1
+                        cursor.execute(b"; ".join(self._change(cursor, lane, at_once) for _ in range(taken)))
+                    steps[lane] -= taken
                 for connection in live:
                     connection.rollback() if self._random.random() < 0.1 else connection.commit()
+                self.transactions += len(live)
+                if self._random.random() < self._truncates:
+                    self._truncate(connections[0])
         finally:
             for connection in connections:
                 connection.close()
@@ -126,39 +140,62 @@ class History:
         table = self._random.choice(self._database.tables)
         self._database.execute(f"BEGIN; DELETE FROM {table}; TRUNCATE {table}; COMMIT")
 
-    def _change(self, cursor: Any, lane: int, lanes: int) -> None:
+    def _truncate(self, connection: Any) -> None:
+        """Truncate one or two tables between changes of the same transaction, which may be rolled back."""
+        draw = self._random
+        tables = ", ".join(draw.sample(self._database.tables, draw.randint(1, 2)))
+        with connection.cursor() as cursor:
+            around = [b"; ".join(self._change(cursor, 0, 1) for _ in range(draw.randint(1, 5))) for _ in range(2)]
+            cursor.execute(around[0] + f"; TRUNCATE {tables}; ".encode() + around[1])
+        connection.rollback() if draw.random() < 0.2 else connection.commit()
+        self.transactions += 1
+
+    def _change(self, cursor: Any, lane: int, lanes: int) -> bytes:
+        """Return a statement that changes a row."""
         draw = self._random
         table = draw.choice(self._database.tables)
         key, other = (draw.randrange(self._keys) * lanes + lane for _ in range(2))
         kind = draw.random()
         if kind < 0.45:
-            cursor.execute(
-                f"INSERT INTO {table} VALUES (%s, %s, %s, now(), '2024-01-01', %s, %s, %s, %s, %s, %s, %s) "
-                "ON CONFLICT (id) DO UPDATE SET amount = excluded.amount, big = excluded.big",
-                (
-                    key,
-                    draw.choice([None, "", "é\\t'x", "plain"]),
-                    draw.randint(-(10**9), 10**9) / 100,
-                    draw.choice([None, True, False]),
-                    draw.choice([draw.random() * 1e300, None]),
-                    draw.randbytes(3),
-                    "".join(draw.choices("abcdefgh", k=9_000)) if draw.random() < 0.05 else None,
-                    "ab",
-                    [1, 2, draw.randrange(9)],
-                    '{"a": [1, null]}',
-                ),
+            values = self._values(key)
+            sql = (
+                f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(values))}) "
+                "ON CONFLICT (id) DO UPDATE SET amount = excluded.amount, big = excluded.big"
             )
         elif kind < 0.75:
-            cursor.execute(
-                f"UPDATE {table} SET amount = amount + 1, name = %s WHERE id = %s", (str(draw.random()), key)
-            )
+            sql, values = f"UPDATE {table} SET amount = amount + 1, name = %s WHERE id = %s", (str(draw.random()), key)
         elif kind < 0.85:
-            cursor.execute(
-                f"UPDATE {table} SET id = %s WHERE id = %s AND NOT EXISTS (SELECT 1 FROM {table} WHERE id = %s)",
-                (other, key, other),
-            )
+            sql = f"UPDATE {table} SET id = %s WHERE id = %s AND NOT EXISTS (SELECT 1 FROM {table} WHERE id = %s)"
+            values = (other, key, other)
         else:
-            cursor.execute(f"DELETE FROM {table} WHERE id = %s", (key,))
+            sql, values = f"DELETE FROM {table} WHERE id = %s", (key,)
+        return bytes(cursor.mogrify(sql, values))
+
+    def _values(self, key: int) -> tuple[Any, ...]:
+        """Return a row of `COLUMNS`."""
+        draw = self._random
+        return (
+            key,
+            draw.choice([None, "", "é\\t'x", "plain"]),
+            draw.randint(-(10**9), 10**9) / 100,
+            f"2024-01-01 10:00:00.{draw.randrange(10**6):06}+02",
+            "2024-01-01",
+            draw.choice([None, True, False]),
+            draw.choice([draw.random() * 1e300, None]),
+            draw.randbytes(3),
+            LARGE[: draw.randrange(8_000, 9_000)] if draw.random() < 0.02 else None,
+            "ab",
+            [1, 2, draw.randrange(9)],
+            '{"a": [1, null]}',
+            draw.randrange(-(2**15), 2**15),
+            draw.randrange(-(2**63), 2**63),
+            draw.randrange(1000) / 4,
+            f"2024-02-29 00:00:00.{draw.randrange(10**6):06}",
+            "10:11:12.5",
+            f"{draw.getrandbits(128):032x}",
+            draw.choice(["1 day 02:03:04", "-1 mon"]),
+            draw.choice([None, "word"]),
+        )
 
 
 def is_equal(database: Database, folder: Path) -> bool:

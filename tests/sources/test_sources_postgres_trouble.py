@@ -1,5 +1,6 @@
 """The PostgreSQL source in trouble: a server that goes away, a slot in use, older checkpoints; and quiet times."""
 
+import re
 import threading
 from contextlib import closing
 
@@ -15,12 +16,17 @@ from holdfast.sources.postgres.claim import SlotClaim
 from holdfast.sources.postgres.server import ReaderName, Server
 from holdfast.sources.postgres.writer import SegmentWriter
 from holdfast.testing import run
+from holdfast.testing.run import start
+from small_disk import fill, small_disk
 from waiting import until
 
 NO_RESTARTS = hf.FailoverConfig(restarts_max=0)
 
 
-def test_a_server_that_comes_back_is_read_again_and_the_status_tells_the_outage(database, tmp_path, monkeypatch):
+@pytest.mark.parametrize("away_s", [0, pytest.param(30, marks=pytest.mark.long)])
+def test_a_server_that_comes_back_is_read_again_and_the_status_tells_the_outage(
+    database, tmp_path, monkeypatch, away_s
+):
     monkeypatch.setattr(reader, "RECONNECT_S_MAX", 0.2)
     tables = database.create("a")
     with running(job_of(database.source(), tables, tmp_path)) as query:
@@ -28,12 +34,18 @@ def test_a_server_that_comes_back_is_read_again_and_the_status_tells_the_outage(
         until(lambda: is_equal(database, tmp_path), "the first row")
         database.server.kill()
         try:
-            until(lambda: "away for" in query.status["message"], lambda: query.status["message"])
+            until(lambda: told_s(query) >= away_s, lambda: query.status["message"])
         finally:
             database.server.start()
         database.execute(f"INSERT INTO {tables[0]} (id) VALUES (2)")
         until(lambda: is_equal(database, tmp_path), "the row after the outage")
         until(lambda: "away" not in query.status["message"], lambda: query.status["message"])
+
+
+def told_s(query):
+    """The seconds for which the server has been away, as the query's status tells them; -1: it is not away."""
+    told = re.search(r"away for (\d+) s", query.status["message"])
+    return int(told[1]) if told else -1
 
 
 def test_a_server_that_stays_away_ends_the_query_with_its_name(database, tmp_path, monkeypatch):
@@ -161,3 +173,42 @@ def test_a_slot_that_another_job_reads_is_refused_and_its_reader_goes_on(databas
         with pytest.raises(JobRefused, match=rf"in use by process {pid} \('holdfast \w+ 1'\), which is no reader of"):
             run(job_of(database.source(snapshot="never"), tables, tmp_path / "two"))
         assert reading(database)[0][0] == pid
+
+
+def test_a_full_disk_below_the_spool_is_waited_for_visibly_and_nothing_is_lost(database, tmp_path):
+    tables = database.create("a")
+    sink = hf.MemorySink()
+    with small_disk(tmp_path / "disk") as disk:
+        job = hf.Job(None, name="full", storage=f"file://{disk}/job")
+        job.read(database.source().table(tables[0])).write(sink)
+        query = start(job, hf.processing_time("10ms"))
+        try:
+            database.execute(f"INSERT INTO {tables[0]} (id) VALUES (1)")
+            until(lambda: len(sink.rows()) == 1, lambda: query.status["message"])
+            filler = fill(disk)
+            database.execute(f"INSERT INTO {tables[0]} (id) SELECT generate_series(2, 500)")
+            until(lambda: "No space left on device" in query.status["message"], lambda: query.status["message"])
+            filler.unlink()
+            until(lambda: len(sink.rows()) == 500, lambda: query.status["message"])
+        finally:
+            query.stop()
+    assert query.exception() is None
+
+
+def test_a_user_with_the_documented_rights_reads_and_without_select_is_refused(database, tmp_path):
+    tables = database.create("a")
+    database.execute(f"INSERT INTO {tables[0]} (id) VALUES (1)")
+    database.execute("DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN REPLICATION")
+    dsn = database.server.dsn.replace("user=holdfast", "user=reader")
+    try:
+        source = hf.PostgresCdcSource(dsn, database.slot, database.publication, tables)
+        with pytest.raises(JobRefused, match=f"may not read table {tables[0]}: GRANT SELECT ON {tables[0]} TO"):
+            run(job_of(source, tables, tmp_path))
+        database.execute(f"GRANT SELECT ON {tables[0]} TO reader")
+        source = hf.PostgresCdcSource(dsn, database.slot, database.publication, tables)
+        run(job_of(source, tables, tmp_path))
+        database.execute(f"INSERT INTO {tables[0]} (id) VALUES (2)")
+        run(job_of(source, tables, tmp_path))
+        assert_equal(database, tmp_path)
+    finally:
+        database.execute(f"REVOKE ALL ON {tables[0]} FROM reader; DROP ROLE reader")

@@ -1,4 +1,4 @@
-"""Truncations in a stream: a row for each part, at the place of the truncation; keys as bytes that are never mixed up."""
+"""Truncations in a stream: a row for each part, at the place of the truncation; and keys as bytes."""
 
 import pyarrow as pa
 
