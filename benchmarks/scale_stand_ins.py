@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.errors import ObjectExists, ObjectNotFound, TaskManagerLost
-from holdfast.exchange.resident import Order
+from holdfast.exchange.resident import Order, OrderCommon
 from holdfast.exchange.task import UnitResult
 from holdfast.formats.handles import FILE, LogPiece, Manifest, MaterializedPart, TableHandle
 from holdfast.formats.manifests import encode_manifest
@@ -330,7 +330,8 @@ class StandInSender:
         wire.note("order", len(body))
         with wire.elsewhere():
             taken = _decode(_decode(body, type=CallBody).arguments, type=Order)
-            results = [_encode(self._result(unit, taken)) for unit in taken.units]
+            common = _decode(taken.common, type=OrderCommon)
+            results = [_encode(self._result(unit, common)) for unit in taken.units]
         for result in results:
             wire.note("unit result", len(result))
             yield _decode(result, type=UnitResult)
@@ -338,7 +339,7 @@ class StandInSender:
     def cancel(self, attempt: int) -> None:
         self._cluster.wire.call("cancel", self._process.incarnation, attempt, lambda _: None, type(None))
 
-    def _result(self, unit: Unit, order: Order) -> UnitResult:
+    def _result(self, unit: Unit, order: OrderCommon) -> UnitResult:
         leg = self._cluster.program.legs[unit.leg]
         attempt = uuid.uuid4().hex
         times = {}
@@ -350,7 +351,7 @@ class StandInSender:
         sent = self._sent(unit, rows, order)
         return UnitResult(unit.unit, leg.index, attempt, rows, sent, event_times=times)
 
-    def _sent(self, unit: Unit, rows: int, order: Order) -> Sent:
+    def _sent(self, unit: Unit, rows: int, order: OrderCommon) -> Sent:
         """The rows are spread over all TaskManagers; a few rows reach a few of them."""
         routes = order.routes.routes
         reached = min(len(routes), max(1, rows))

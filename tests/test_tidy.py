@@ -98,6 +98,7 @@ LEAVES = {
 PURE = {"checkpoint", "execution", "graph"}
 PURE_IMPORTS = {
     "abc",
+    "bisect",
     "collections",
     "cronsim",
     "dataclasses",

@@ -3,7 +3,7 @@
 Most are plain integers at run time. An identifier is never used twice within the scope named beside it.
 """
 
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple, NewType
 
 Epoch = NewType("Epoch", int)
@@ -25,8 +25,9 @@ Incarnation = NewType("Incarnation", int)
 """A start of a process, numbered by the JobMaster; scope: an epoch and a role."""
 
 
-class Role(Enum):
-    """Purpose of a process that the JobMaster started. The value is its name in messages."""
+class Role(StrEnum):
+    """Purpose of a process that the JobMaster started. The value is its name in messages. Hashed as text, since `Enum`
+    would hash in Python each time that a process is looked up."""
 
     TASK_MANAGER = "TaskManager"
     SENDER = "sender"

@@ -113,7 +113,11 @@ class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         `watermark_us`: the watermark that the batch had.
         """
         never = SplitTime(None, batch_time_us)
-        splits = {split: self.splits.get(split, never) for split in open_splits}
+        splits = dict.fromkeys(open_splits, never)
+        if self.splits.keys() <= splits.keys():
+            splits.update(self.splits)
+        else:
+            splits.update((split, each) for split, each in self.splits.items() if split in splits)
         for split, time_us in newest.items():
             before = splits.get(split)
             if before is not None:

@@ -28,11 +28,17 @@ from holdfast.storage.copying import CopiedObject, CopyOrder, carry_out
 from holdfast.storage.store import ObjectStore
 
 
-class Order(msgspec.Struct, frozen=True):
-    """Units for a sender under an attempt, and the addresses of the TaskManagers."""
+class OrderCommon(msgspec.Struct, frozen=True, array_like=True):
+    """The part that all orders of a level share: what is done, and the addresses of the TaskManagers."""
 
     request: LevelRequest
     routes: ExchangeRoutes
+
+
+class Order(msgspec.Struct, frozen=True, array_like=True):
+    """Units for a sender under an attempt. `common`: an encoded `OrderCommon`, which the JobMaster encodes once."""
+
+    common: msgspec.Raw
     attempt: int
     units: list[Unit]
 
@@ -41,8 +47,8 @@ class SenderGateway(CopyingGateway, Protocol):
     """Requests of the JobMaster to a sender. Each raises `SenderLost` if the sender cannot be reached."""
 
     def run(self, order: Order) -> Iterator[UnitResult]:
-        """Work off units; yield each result as soon as the unit has ended. Raises `StaleCall` once the order is
-        cancelled."""
+        """Begin to work off units. The iterator has each result as soon as the unit has ended, and raises `StaleCall`
+        once the order is cancelled."""
         ...
 
     def cancel(self, attempt: int) -> None:
@@ -89,13 +95,14 @@ class ResidentSender:
     def run(self, order: Order) -> Iterator[UnitResult]:
         self._begin(order.attempt)
         with self._turn:
-            links = self._links.links(order.routes)
+            common = msgspec.msgpack.decode(order.common, type=OrderCommon)
+            links = self._links.links(common.routes)
             for unit in order.units:
                 self._check(order.attempt)
                 hit("sender.unit.before")
                 result = run_unit(
                     unit,
-                    order.request,
+                    common.request,
                     self._program,
                     links,
                     self._store,

@@ -5,6 +5,7 @@ call names the incarnation that it is meant for.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 import pyarrow.flight as flight
@@ -64,7 +65,12 @@ class ResidentClient(ProcessClient):
 
     def run(self, order: Order) -> Iterator[UnitResult]:
         with calling(self._lost):
-            for result in self._flight.do_action(("run", self._body(order)), self._options):
+            answer = self._flight.do_action(("run", self._body(order)), self._options)
+        return self._reports(answer)
+
+    def _reports(self, answer: Iterator[Any]) -> Iterator[UnitResult]:
+        with calling(self._lost):
+            for result in answer:
                 yield _decode(result.body.to_pybytes(), type=UnitResult)
 
     def cancel(self, attempt: int) -> None:

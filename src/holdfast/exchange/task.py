@@ -92,7 +92,7 @@ class Failure(msgspec.Struct, frozen=True):
         return RuntimeError(f"{self.kind}: {self.message}")
 
 
-class UnitResult(msgspec.Struct, frozen=True):
+class UnitResult(msgspec.Struct, frozen=True, array_like=True):
     unit: int
     leg: int
     attempt: str

@@ -86,11 +86,12 @@ class LevelLeft:
 
 @dataclass(frozen=True, slots=True)
 class UnitReported:
-    """A sender says what became of a unit."""
+    """A sender says what became of a unit. `is_last`: it has said everything that it will say about its order."""
 
     sender: ProcessId
     attempt: int
     unit: int
+    is_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,8 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """Have a sender work off units. Answered by `UnitReported` for each, then `AnswerEnded`; or by `AnswerBroke`."""
+    """Have a sender work off units. Answered by `UnitReported` for each, and by `AnswerEnded` at the end; or by
+    `AnswerBroke`."""
 
     sender: ProcessId
     attempt: int
@@ -405,17 +407,21 @@ class Units:
 
     def _on_reported(self, event: UnitReported) -> Iterable[Command]:
         sender, level = self._order(event), self._level
-        if sender is None or level is None or event.unit not in sender.units:
+        if sender is None:
             return
-        sender.units.remove(event.unit)
-        sender.next_unit()
-        level.missing.discard(event.unit)
-        yield AcceptOutcome(event.unit)
-        if not level.missing:
-            yield LevelDone()
-        yield from self._give()
+        if level is not None and event.unit in sender.units:
+            sender.units.remove(event.unit)
+            sender.next_unit()
+            level.missing.discard(event.unit)
+            yield AcceptOutcome(event.unit)
+            if not level.missing:
+                yield LevelDone()
+        if event.is_last:
+            yield from self._on_ended(event)
+        else:
+            yield from self._give()
 
-    def _on_ended(self, event: AnswerEnded) -> Iterable[Command]:
+    def _on_ended(self, event: AnswerEnded | UnitReported) -> Iterable[Command]:
         sender = self._order(event)
         if sender is None:
             return

@@ -1,7 +1,8 @@
 """The plan of a batch, made before it runs, and the units of work that tasks take from it."""
 
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import msgspec
 
@@ -17,7 +18,7 @@ PIECES_PER_UNIT_MAX = 16
 where each piece is slow to begin."""
 
 
-class Unit(msgspec.Struct, frozen=True):
+class Unit(msgspec.Struct, frozen=True, array_like=True):
     """Work of a sender for a leg: reads, or the output of subtasks, in that order.
 
     Units are numbered within (batch, level); TaskManagers process input in the order of these numbers.
@@ -82,10 +83,11 @@ def divide(rows: Sequence[int], units_max: int) -> list[range]:
     total = sum(rows)
     units = max(total // ROWS_PER_UNIT_MIN, -(-len(rows) // PIECES_PER_UNIT_MAX), 1)
     units = min(units, units_max, len(rows))
-    starts: list[int] = []
-    done = 0
-    for place, count in enumerate(rows):
-        if min(units * done // max(total, 1), units - 1) >= len(starts):
-            starts.append(place)
-        done += count
+    starts = [0]
+    before = list(accumulate(rows, initial=0))
+    for unit in range(1, units):
+        place = max(starts[-1] + 1, bisect_left(before, -(-unit * max(total, 1) // units), hi=len(rows)))
+        if place == len(rows):
+            break
+        starts.append(place)
     return [range(start, stop) for start, stop in pairwise([*starts, len(rows)])]

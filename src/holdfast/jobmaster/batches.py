@@ -81,6 +81,9 @@ class BatchOutcome:
 
     def note_event_times(self, watermark: str, newest: Mapping[str, int]) -> None:
         times = self.event_times.setdefault(watermark, {})
+        if times.keys().isdisjoint(newest):
+            times.update(newest)
+            return
         for split, time_us in newest.items():
             times[split] = max(time_us, times.get(split, time_us))
 

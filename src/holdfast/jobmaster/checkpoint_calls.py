@@ -10,6 +10,7 @@ checkpoint's news repeats it. Methods are called on the control thread, but for 
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
@@ -66,7 +67,9 @@ class CheckpointCalls:
         self._post = post
         self._call_in_loop = call
         self._watched: dict[int, Watch] = {}
-        self._cuts: list[_CutCall] = []
+        self._cuts: list[Future[None]] = []
+        self._quick: deque[_CutCall] = deque()
+        """Calls that were made a moment ago, oldest first."""
         self._news: list[Future[Any]] = []
         self.run = 0
         """The run whose calls TaskManagers take."""
@@ -85,14 +88,15 @@ class CheckpointCalls:
         self._watched[command.checkpoint_id] = Watch(
             self._clock.monotonic(), self._clock.now(), command.trigger, command.batch, taking_part
         )
-        self._cuts = [each for each in self._cuts if not each.answer.done()]
+        self._cuts = [each for each in self._cuts if not each.done()]
         for task_manager, incarnation in command.task_managers.items():
             self._cut_one(command, ProcessId(Role.TASK_MANAGER, task_manager, incarnation))
 
     def _cut_one(self, command: events.Cut, process: ProcessId) -> None:
         checkpoint_id, run, batch = command.checkpoint_id, self.run, command.batch
         answer = self._task_managers.order(process, lambda gateway: gateway.cut(run, checkpoint_id, batch))
-        self._cuts.append(_CutCall(checkpoint_id, process, time.monotonic(), answer))
+        self._cuts.append(answer)
+        self._quick.append(_CutCall(checkpoint_id, process, time.monotonic(), answer))
         answer.add_done_callback(partial(self._cut_answered, command, process))
 
     def _cut_answered(self, command: events.Cut, process: ProcessId, answer: "Future[Any]") -> None:
@@ -112,17 +116,16 @@ class CheckpointCalls:
 
     def cuts_done(self, promise: "Future[None]") -> None:
         """Keep the promise once the cuts ordered so far are answered."""
-        when_done([each.answer for each in self._cuts], promise)
+        when_done(self._cuts, promise)
 
     def report_slow(self) -> None:
         """Report cuts that have no answer yet to the execution machine, each once."""
         now_s = time.monotonic()
-        slow = [each for each in self._cuts if now_s - each.began_s >= QUICK_S and not each.answer.done()]
-        for each in slow:
-            about = f"checkpoint {each.checkpoint_id}"
-            self._task_managers.calls.pending(each.answer, Step.CUT, about, each.began_s, each.process)
-        if slow:
-            self._cuts = [each for each in self._cuts if now_s - each.began_s < QUICK_S]
+        while self._quick and now_s - self._quick[0].began_s >= QUICK_S:
+            call = self._quick.popleft()
+            if not call.answer.done():
+                about = f"checkpoint {call.checkpoint_id}"
+                self._task_managers.calls.pending(call.answer, Step.CUT, about, call.began_s, call.process)
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 

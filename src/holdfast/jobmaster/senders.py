@@ -1,6 +1,6 @@
 """Execution of units: in long-running senders, and as short Spark jobs if a leg needs Spark.
 
-    run_level ──► rules (`execution.units`) ──Give──► a thread that reads the sender's answer ──UnitReported──► rules …
+    run_level ──► rules (`execution.units`) ──Give──► a call ──► a reader of its answer ──UnitReported──► rules …
 
 This module talks to senders and waits. The rules assign units and count reports; the execution machine decides when a
 sender is started again. Code shared with TaskManagers (incarnations, registrations, heartbeats, ends) is in
@@ -9,18 +9,18 @@ sender is started again. Code shared with TaskManagers (incarnations, registrati
 
 import logging
 import math
-import queue
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, SenderHung, SenderLost, StaleCall, TaskManagerLost
-from holdfast.exchange.resident import Order, SenderGateway
+from holdfast.exchange.resident import Order, OrderCommon, SenderGateway
 from holdfast.exchange.task import Failure, UnitResult
 from holdfast.execution import events
 from holdfast.execution import units as rules
@@ -29,6 +29,7 @@ from holdfast.graph.program import Program
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.cluster import Cluster, LevelRun
 from holdfast.jobmaster.processes import Processes, Serving
+from holdfast.jobmaster.readers import Readers
 from holdfast.settings import RegionConfig
 from holdfast.storage.copying import CopiedObject, CopyOrder
 
@@ -41,6 +42,8 @@ class _Level:
 
     run: LevelRun
     units: dict[int, Unit]
+    common: msgspec.Raw
+    """The part that all orders of the level share, encoded once."""
     results: dict[int, UnitResult] = field(default_factory=dict)
     in_spark: list[Unit] = field(default_factory=list)
     """Units that no sender works off."""
@@ -74,9 +77,9 @@ class Senders(Processes[SenderGateway]):
         self._cancelled_run = 0
         self._blamed_units: set[ProcessId] = set()
         """Senders whose loss is the failure of a unit."""
-        self._threads: dict[ProcessId, queue.SimpleQueue[Callable[[], None] | None]] = {}
-        """Tasks of each sender's thread: read answers, one order after the other. A thread for each order would cost
-        the driver more than the order."""
+        self._readers = Readers(count)
+        self._orders: list[tuple[ProcessId, SenderGateway, Order]] = []
+        """Orders that are given and whose calls have not begun."""
 
     # --- levels -------------------------------------------------------------------------------------------------------
 
@@ -95,7 +98,8 @@ class Senders(Processes[SenderGateway]):
         in_python = [unit for unit in run.units if self._program.runs_in_python(self._program.legs[unit.leg])]
         if not self._cluster.residents or not in_python:
             return self._cluster.run_level(run)
-        level = _Level(run, {unit.unit: unit for unit in in_python})
+        common = msgspec.Raw(msgspec.msgpack.encode(OrderCommon(run.request, run.routes)))
+        level = _Level(run, {unit.unit: unit for unit in in_python}, common)
         self._begin(level)
         try:
             others = [unit for unit in run.units if unit.unit not in level.units]
@@ -153,17 +157,20 @@ class Senders(Processes[SenderGateway]):
     # --- reports of senders
     # -----------------------------------------------------------------------------------------------
 
-    def _answer(self, sender: ProcessId, gateway: SenderGateway, order: Order) -> None:
-        """Take the reports of an order, each as it comes."""
+    def _answer(self, sender: ProcessId, order: Order, answer: Iterator[UnitResult]) -> None:
+        """Take the reports of an order, each as it comes. With the last one the order is over."""
+        missing = {unit.unit for unit in order.units}
         try:
-            for result in gateway.run(order):
-                self._tell(rules.UnitReported(sender, order.attempt, result.unit), result)
+            for result in answer:
+                missing.discard(result.unit)
+                self._tell(rules.UnitReported(sender, order.attempt, result.unit, not missing), result)
         except StaleCall:
             self._tell(rules.AnswerEnded(sender, order.attempt))
         except HoldfastError as error:
             self._tell(rules.AnswerBroke(sender, order.attempt, str(error)))
         else:
-            self._tell(rules.AnswerEnded(sender, order.attempt))
+            if missing:
+                self._tell(rules.AnswerEnded(sender, order.attempt))
 
     def _tell(self, event: rules.Event, result: UnitResult | None = None) -> None:
         with self._lock:
@@ -174,10 +181,6 @@ class Senders(Processes[SenderGateway]):
         self._tell(rules.SenderServes(serving.process))
 
     def _lost(self, sender: ProcessId, reason: str) -> None:
-        with self._lock:
-            orders = self._threads.pop(sender, None)
-        if orders is not None:
-            orders.put(None)
         self._tell(rules.SenderEnded(sender, reason))
         with self._lock:
             for_a_unit = sender in self._blamed_units
@@ -191,6 +194,7 @@ class Senders(Processes[SenderGateway]):
     def check_heartbeats(self) -> None:
         super().check_heartbeats()
         self._tell(rules.UnitsTick(self._clock.monotonic()))
+        self._readers.look()
 
     def make_room(self, task_managers_missing: bool) -> None:
         """Give slots up for a TaskManager that has none while executors are missing; take them again afterwards."""
@@ -245,12 +249,22 @@ class Senders(Processes[SenderGateway]):
         if level is None or serving is None or serving.process != sender:
             self._call(self._tell, rules.AnswerBroke(sender, attempt, "it has ended"))
             return
-        order = Order(level.run.request, level.run.routes, attempt, [level.units[unit] for unit in units])
-        answer = partial(self._answer, sender, serving.gateway, order)
-        if sender not in self._threads:
-            self._threads[sender] = queue.SimpleQueue()
-            self._call(_work_off, self._threads[sender])
-        self._threads[sender].put(answer)
+        order = Order(level.common, attempt, [level.units[unit] for unit in units])
+        self._orders.append((sender, serving.gateway, order))
+        if len(self._orders) == 1:
+            self._readers.read(self._begin_orders)
+
+    def _begin_orders(self) -> None:
+        """Begin the calls of all orders given so far; their answers are read one by one."""
+        with self._lock:
+            orders, self._orders = self._orders, []
+        for sender, gateway, order in orders:
+            try:
+                answer = gateway.run(order)
+            except HoldfastError as error:
+                self._tell(rules.AnswerBroke(sender, order.attempt, str(error)))
+            else:
+                self._readers.read(partial(self._answer, sender, order, answer))
 
     def _cancel(self, sender: ProcessId, attempt: int) -> None:
         serving = self._serving.get(sender.number)
@@ -272,20 +286,12 @@ class Senders(Processes[SenderGateway]):
 
     def stop(self) -> None:
         super().stop()
-        with self._lock:
-            threads, self._threads = self._threads, {}
-        for orders in threads.values():
-            orders.put(None)
+        self._readers.close()
 
     def _call(self, call: Callable[..., Any], *arguments: Any) -> None:
         """Make a call on a thread of its own, since a process that hangs may keep the call for any time."""
         if not self._stopping:
             threading.Thread(target=call, args=arguments, name="holdfast-senders", daemon=True).start()
-
-
-def _work_off(calls: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
-    while (call := calls.get()) is not None:
-        call()
 
 
 def _cancelled(run: LevelRun) -> Exception:

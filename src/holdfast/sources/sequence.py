@@ -193,10 +193,12 @@ def divide_evenly(left: Mapping[str, int], budget: int) -> dict[str, int]:
     if sum(left.values()) <= budget:
         return dict(left)
     shares = dict.fromkeys(left, 0)
-    waiting = sorted(left, key=lambda split: left[split])
-    for place, split in enumerate(waiting):
-        shares[split] = min(left[split], budget // (len(waiting) - place))
-        budget -= shares[split]
+    waiting = len(left)
+    for split in sorted(left, key=left.__getitem__):
+        share, length = budget // waiting, left[split]
+        shares[split] = share = length if length < share else share
+        budget -= share
+        waiting -= 1
     return shares
 
 
