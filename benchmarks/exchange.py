@@ -154,7 +154,6 @@ class Bench:
 
     def _commit(self, batch: int) -> None:
         self.client.commit(1, batch)
-        self.client.release(1, batch)
 
     def _timed(self, phase: str, call: Callable[[], Any]) -> Any:
         started_s = time.perf_counter()

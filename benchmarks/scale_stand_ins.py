@@ -198,9 +198,6 @@ class StandInTaskManager:
     def abort(self, run: int) -> None:
         self._call("abort", (run,), lambda _: None, tuple[int], type(None))
 
-    def release(self, run: int, batch: int) -> None:
-        self._call("release", (run, batch), lambda _: None, tuple[int, int], type(None))
-
     def cut(self, run: int, checkpoint_id: int, batch: int) -> None:
         self._call("cut", (run, checkpoint_id, batch), self._cut, tuple[int, int, int], type(None))
 

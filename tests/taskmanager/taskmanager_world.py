@@ -233,7 +233,6 @@ class World:
         """Send, process and commit one batch."""
         self.process(batch, self.send(batch, *keys))
         self.task_manager.commit(self.run, batch)
-        self.task_manager.release(self.run, batch)
 
     def output(self, batch: int, operator: str = "count") -> dict[int, int]:
         found: dict[int, int] = {}

@@ -80,7 +80,6 @@ def test_a_batch_goes_through_push_process_pull_commit_and_cut_over_flight(serve
     pulled = pa.Table.from_batches([piece for subtask in (0, 1) for piece in links.output(1, 0, "count", subtask)])
     assert dict(zip(pulled["k"].to_pylist(), pulled["n"].to_pylist(), strict=True)) == dict.fromkeys(SEVERAL, 2)
     served.client.commit(1, 0)
-    served.client.release(1, 0)
     served.client.cut(1, 1, 0)
     served.acknowledged(1)
     served.client.complete(1, 1)

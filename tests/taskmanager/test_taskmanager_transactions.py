@@ -79,7 +79,6 @@ def test_calls_of_an_older_run_are_refused(world):
         lambda: world.task_manager.process(ProcessRequest(4, 0, 0, 1, Streams())),
         lambda: world.task_manager.commit(4, 0),
         lambda: world.task_manager.abort(4),
-        lambda: world.task_manager.release(4, 0),
         lambda: world.task_manager.cut(4, 1, 0),
         lambda: world.task_manager.complete(4, 1),
         lambda: world.task_manager.abort_checkpoint(4, 1),
@@ -249,7 +248,7 @@ def test_a_new_run_is_refused_to_older_streams_while_a_batch_of_the_old_one_stil
 
 def _is_stale(world: World) -> bool:
     try:
-        world.task_manager.release(1, -1)
+        world.task_manager.complete(1, 0)
     except StaleCall:
         return True
     return False

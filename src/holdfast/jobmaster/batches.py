@@ -143,8 +143,6 @@ class BatchRunner:
             outcome.metrics = {index: answer.metrics for index, answer in answers}
             outcome.refusals = [each for _, answer in answers for each in answer.refusals]
             failpoints.hit("jobmaster.commit.after")
-            release = f"batch {plan.batch}, letting go of its rows"
-            self.task_managers.on_all(Step.COMMIT, release, lambda _, gateway: gateway.release(self.run, plan.batch))
         outcome.time("commit", started_s)
 
     def _source_units(self, plan: Plan) -> list[Unit]:

@@ -239,15 +239,14 @@ class TaskManagerGateway(CopyingGateway, Protocol):
         ...
 
     def commit(self, run: int, batch: int) -> CommitAnswer:
-        """Idempotent: answered again for a batch already committed."""
+        """Commit the batch, whose output senders have taken, and let its input and output go.
+
+        Idempotent: answered again for a batch already committed.
+        """
         ...
 
     def abort(self, run: int) -> None:
         """Undo the batch in flight, if any, and let go of its input and output; `run` is the new run number."""
-        ...
-
-    def release(self, run: int, batch: int) -> None:
-        """Let go of input and output of batches up to and including `batch`."""
         ...
 
     def cut(self, run: int, checkpoint_id: int, batch: int) -> None:

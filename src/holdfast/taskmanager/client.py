@@ -90,9 +90,6 @@ class TaskManagerClient(ProcessClient):
     def abort(self, run: int) -> None:
         self._call("abort", (run,), type(None))
 
-    def release(self, run: int, batch: int) -> None:
-        self._call("release", (run, batch), type(None))
-
     def cut(self, run: int, checkpoint_id: int, batch: int) -> None:
         self._call("cut", (run, checkpoint_id, batch), type(None))
 

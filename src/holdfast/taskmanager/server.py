@@ -88,7 +88,6 @@ def _actions(task_manager: TaskManager) -> dict[str, Handler]:
         "process": lambda body: task_manager.process(_decode(body, type=ProcessRequest)),
         "commit": of_numbers(task_manager.commit),
         "abort": of_numbers(task_manager.abort),
-        "release": of_numbers(task_manager.release),
         "cut": of_numbers(task_manager.cut),
         "complete": of_numbers(task_manager.complete),
         "abort_checkpoint": of_numbers(task_manager.abort_checkpoint),

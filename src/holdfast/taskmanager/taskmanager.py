@@ -207,6 +207,7 @@ class TaskManager:
                 self._in_flight = None
             give_up_undo(self._settings, subtasks)
             hit("taskmanager.commit.after")
+            self._let_go(batch)
             return self._refusals
 
     def abort(self, run: int) -> None:
@@ -221,8 +222,8 @@ class TaskManager:
             self._inputs.release_runs_before(run)
             self._outputs.release_all()
 
-    def release(self, run: int, batch: int) -> None:
-        self._see(run, "release")
+    def _let_go(self, batch: int) -> None:
+        """Let input and output of a committed batch go: senders have taken all output before the commit is ordered."""
         hit("taskmanager.release")
         with self._numbers:
             self._released = max(self._released, batch)

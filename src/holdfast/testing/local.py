@@ -199,9 +199,6 @@ class _LocalGateway:
     def abort(self, run: int) -> None:
         self._call(lambda it: it.abort(run))
 
-    def release(self, run: int, batch: int) -> None:
-        self._call(lambda it: it.release(run, batch))
-
     def cut(self, run: int, checkpoint_id: int, batch: int) -> None:
         self._call(lambda it: it.cut(run, checkpoint_id, batch))
 
