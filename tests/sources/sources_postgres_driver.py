@@ -22,7 +22,7 @@ def main() -> None:
     if master:
         from kills_driver import session
 
-        job = job_of(source, tables, Path(folder), session(master), senders=2, **settings)
+        job = job_of(source, tables, Path(folder), session(master), senders=2, parallelism=1, **settings)
         job.start(trigger=hf.processing_time("10ms")).awaitTermination()
     else:
         start(job_of(source, tables, Path(folder), **settings), hf.processing_time("10ms")).awaitTermination()
