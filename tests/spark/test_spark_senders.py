@@ -192,7 +192,7 @@ def test_the_users_program_has_a_slot_left_for_its_own_spark_jobs(spark, tmp_pat
     job.read(hf.SequenceSource(80)).map_batches(Held(tmp_path, -1), "k BIGINT, v BIGINT").write(sink)
     query = job.start()
     query.processAllAvailable()
-    assert len(serving(query)) == 3
+    until(lambda: len(serving(query)) == 3)  # A sender may come after the first batch.
     assert spark.range(5).count() == 5
     query.stop()
 
