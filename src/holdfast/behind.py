@@ -18,7 +18,8 @@ Positions = Mapping[str, Mapping[str, int | float | str | bool | None]]
 class SplitBehind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A split that failed and has not caught up since.
 
-    `since` is the number of the first checkpoint record with the split's present position; 0 before it is recorded.
+    `since` is the number of the checkpoint record since which it stands: the newest at its first failure, or the first
+    with its present position. 0: it is not recorded yet.
     `failures` counts checkpoints in a row without an advance; an empty `reason` says that the split advances again.
     """
 

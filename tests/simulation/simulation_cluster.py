@@ -196,6 +196,13 @@ class RemoteSender:
         lost = SenderLost(f"{self._process.name} does not answer cancel")
         self._network.call(self._process, "cancel", lambda: self._sender.cancel(attempt), lost, CALL_TIMEOUT_S)
 
+    def split(self, attempt: int) -> str:
+        lost = SenderLost(f"{self._process.name} does not answer split")
+        told: str = self._network.call(
+            self._process, "split", lambda: self._sender.split(attempt), lost, CALL_TIMEOUT_S
+        )
+        return told
+
 
 class RemoteJobMaster:
     """The JobMaster as TaskManagers reach it."""

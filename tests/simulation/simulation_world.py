@@ -410,7 +410,7 @@ class World:
 
 
 @contextmanager
-def simulating(settings: Settings) -> Iterator[World]:
+def simulating(settings: Settings, kind: type[World] = World) -> Iterator[World]:
     """A world that is simulated; whatever was left running in it is gone at the end."""
     runtime = Runtime(settings.seed, settings.around.preemption)
     with ExitStack() as stack:
@@ -422,7 +422,7 @@ def simulating(settings: Settings) -> Iterator[World]:
         folder = stack.enter_context(TemporaryDirectory(prefix="holdfast-simulated-"))
         # Databases of processes that still live are closed with the runtime, before their folder goes.
         stack.enter_context(running(runtime, settings.seed))
-        world = World(settings, runtime, folder)
+        world = kind(settings, runtime, folder)
         failpoints.listen(partial(hit, world))
         stack.callback(failpoints.listen, None)
         yield world
