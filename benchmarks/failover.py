@@ -3,11 +3,15 @@
     python -m benchmarks.failover --kills 20 --json
 
 A keyed count of a steady stream, 8 subtasks on 4 TaskManagers, checkpoints every second. In turn a TaskManager's worker
-is killed (`rewind`: survivors go back in memory, the replacement restores; `restart`: all restore), or the executor
-under it on `local-cluster` (`executor`). All results are compared with a recomputation in the end.
+is killed (`rewind`: survivors go back in memory, the replacement restores; `restart`: all restore; `drop`: survivors
+go on; `standby`: as
+rewind, and a standby takes the place), or the executor under it on `local-cluster` (`executor`, `executor_standby`).
+All results are compared with a recomputation in the end.
 
     p50_s, max_s            from the kill to the first committed batch with all subtasks
     lost_rows, doubled_rows by the final counts of all keys
+    lost_bound_rows         rows that the query says are lost
+    survivors_max_s         from the kill to the next committed batch, whoever takes part in it
     survivor_gap_batches    batches within that time by the rate before it
     downloads_by_survivors  objects that TaskManagers other than the killed one read from the store
 """
@@ -35,8 +39,18 @@ from holdfast.query import Query
 KEYS = 1000
 SUBTASKS, TASK_MANAGERS = 8, 4
 WAIT_S_MAX = 120.0
-LOCAL = f"local[{TASK_MANAGERS + 4},4]"
-MASTERS = {"rewind": LOCAL, "restart": LOCAL, "executor": "local-cluster[4,3,1024]"}
+LOCAL = f"local[{TASK_MANAGERS + 5},4]"
+CLUSTER = "local-cluster[4,3,1024]"
+MASTERS = {
+    "rewind": LOCAL,
+    "drop": LOCAL,
+    "restart": LOCAL,
+    "standby": LOCAL,
+    "executor": CLUSTER,
+    "executor_standby": CLUSTER,
+}
+STANDBY = {"standby": 1, "executor_standby": 3}
+"""Standbys by mode: an executor takes all of its TaskManagers with it."""
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
@@ -68,9 +82,10 @@ def measure(options: argparse.Namespace, mode: str) -> dict[str, Any]:
             storage=(Path(folder) / "storage").as_uri(),
             parallelism=SUBTASKS,
             task_managers=TASK_MANAGERS,
-            on_loss="restart" if mode == "restart" else "rewind",
+            standby_task_managers=STANDBY.get(mode, 0),
+            on_loss=mode if mode in ("drop", "restart") else "rewind",
             checkpoint=hf.CheckpointConfig(trigger=hf.every("1s")),
-            failover=hf.FailoverConfig(restarts_max=1000, losses_max=1000),
+            failover=hf.FailoverConfig(restarts_max=1000, losses_max=1000, drop_timeout="5min"),
         )
         numbers = job.read(hf.SequenceSource(rows_per_second=options.rows_per_s, splits=4, name="numbers"))
         numbers.map_batches(keys, "k BIGINT").key_by("k").aggregate(n=hf.count(), name="counts").write(hf.NoopSink())
@@ -78,6 +93,7 @@ def measure(options: argparse.Namespace, mode: str) -> dict[str, Any]:
         _until(lambda: query.totals.completed_checkpoints > 2)
         kills = [_kill(query, mode, rng, options.pause) for _ in range(options.kills)]
         query.trigger_checkpoint(WAIT_S_MAX)
+        lost_bound = sum(each.rows for each in query.losses)
         query.stop()
         lost, doubled = _compared(job)
     taken_s = [each["seconds"] for each in kills]
@@ -86,6 +102,8 @@ def measure(options: argparse.Namespace, mode: str) -> dict[str, Any]:
         "max_s": round(max(taken_s), 2),
         "lost_rows": lost,
         "doubled_rows": doubled,
+        "lost_bound_rows": lost_bound,
+        "survivors_max_s": round(max(each["gap_s"] for each in kills), 2),
         "survivor_gap_batches": round(max(each["gap_batches"] for each in kills), 1),
         "downloads_by_survivors": round(sum(each["downloads"] for each in kills)),
         "kills": len(kills),
@@ -94,17 +112,19 @@ def measure(options: argparse.Namespace, mode: str) -> dict[str, Any]:
 
 def _kill(query: Query, mode: str, rng: random.Random, pause_s: float) -> dict[str, float]:
     """Kill one process and wait until all subtasks commit again."""
+    _until(lambda: query.status["standbyTaskManagers"] == STANDBY.get(mode, 0))
     before, began_s = query.totals.batches, time.monotonic()
     time.sleep(pause_s)
     rate = (query.totals.batches - before) / (time.monotonic() - began_s)
-    route = rng.choice(query.taskManagers)
+    holders = [each.number for each in query.view().processes if each.role == "TaskManager" and not each.is_standby]
+    route = rng.choice([each for each in query.taskManagers if each["task_manager"] in holders])
     victim = _listening_at(int(route["address"].rpartition(":")[2]))
-    if mode == "executor":
+    if mode.startswith("executor"):
         victim = next(parent for parent in victim.parents() if "ExecutorBackend" in " ".join(parent.cmdline()))
-    restarts = len(query.restarts)
-    killed_s = time.monotonic()
+    before, killed_s = _recoveries(query), time.monotonic()
     os.kill(victim.pid, signal.SIGKILL)
-    _until(lambda: len(query.restarts) > restarts)
+    survivor_s = _first_commit(query, killed_s) if mode == "drop" else 0.0
+    _until(lambda: _recoveries(query) > before)
     committed = query.totals.batches
     _until(lambda: query.totals.batches > committed)
     seconds = time.monotonic() - killed_s
@@ -112,7 +132,19 @@ def _kill(query: Query, mode: str, rng: random.Random, pause_s: float) -> dict[s
     downloads = sum(
         each.metrics.get("recoveryObjects", 0.0) for each in survivors if each.number != route["task_manager"]
     )
-    return {"seconds": seconds, "gap_batches": rate * seconds, "downloads": downloads}
+    gap_s = survivor_s if mode == "drop" else seconds
+    return {"seconds": seconds, "gap_s": gap_s, "gap_batches": rate * gap_s, "downloads": downloads}
+
+
+def _recoveries(query: Query) -> int:
+    return len(query.restarts) + len(query.losses)
+
+
+def _first_commit(query: Query, killed_s: float) -> float:
+    """Seconds from the kill to the next committed batch, whoever takes part in it."""
+    committed = query.totals.batches
+    _until(lambda: query.totals.batches > committed)
+    return time.monotonic() - killed_s
 
 
 def _compared(job: hf.Job) -> tuple[int, int]:

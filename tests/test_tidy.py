@@ -14,7 +14,8 @@ PACKAGE = ROOT / "src" / "holdfast"
 
 MAY_IMPORT: dict[str, str] = {
     # What a user builds and holds; the first call of `start()` reaches down to Spark.
-    "__init__": "functions job query settings sinks sources stored_state streams",
+    "__init__": "",
+    "api": "functions job query settings sinks sources stored_state streams",
     "testing": "exchange functions graph job jobmaster journal protocol query schema settings sinks sources storage "
     "taskmanager uploads",
     "job": "functions graph schema settings sinks sources spark streams ui",

@@ -1,161 +1,31 @@
-"""Holdfast: fault tolerance for stateful streams on PySpark. The public API and nothing else."""
+"""Holdfast: fault tolerance for stateful streams on PySpark. The public API and nothing else.
 
-from holdfast.availability import SnapshotAvailability
-from holdfast.errors import (
-    BadRecord,
-    CheckpointFailed,
-    CorruptObject,
-    Fenced,
-    HoldfastError,
-    JobRefused,
-    ObjectExists,
-    ObjectNotFound,
-    PositionLost,
-    PublishFailed,
-    QueryFailed,
-    RestartsExhausted,
-    SessionStopped,
-    SettingsError,
-    StateTooLarge,
-    StorageError,
-    TaskManagerLost,
-    UserFunctionError,
-)
-from holdfast.functions.aggregates.declared import (
-    approx_count_distinct,
-    collect_list,
-    collect_set,
-    count,
-    count_distinct,
-    first,
-    last,
-    max,
-    max_by,
-    mean,
-    min,
-    min_by,
-    stddev,
-    sum,
-    variance,
-)
-from holdfast.functions.process.declared import BatchFunction, ProcessFunction
-from holdfast.functions.process.states import AggregatingState, ListState, MapState, ReducingState, ValueState
-from holdfast.functions.soft_failures import SoftFailureLimit
-from holdfast.functions.windows.declared import session_window, window
-from holdfast.job import Job
-from holdfast.query import Query
-from holdfast.settings import (
-    ChangelogConfig,
-    CheckpointConfig,
-    FailoverConfig,
-    HashMapState,
-    RegionConfig,
-    RetryPolicy,
-    RocksDBState,
-    TaskManagerConfig,
-    available_now,
-    cron,
-    every,
-    manual,
-    processing_time,
-)
-from holdfast.sinks.callback import CallbackSink
-from holdfast.sinks.delta.delta_sink import DeltaSink
-from holdfast.sinks.kafka.kafka_sink import KafkaSink
-from holdfast.sinks.memory import MemorySink
-from holdfast.sinks.noop import NoopSink
-from holdfast.sinks.parquet import ParquetSink
-from holdfast.sinks.partition_time import PartitionTime
-from holdfast.sources.dataframe import DataFrameSource
-from holdfast.sources.files.file_source import FileSource
-from holdfast.sources.kafka.kafka_source import KafkaSource
-from holdfast.sources.postgres.cdc_source import PostgresCdcSource
-from holdfast.sources.pyspark_reader import DataSourceReaderSource
-from holdfast.sources.sequence import SequenceSource
-from holdfast.stored_state.read import read_state
-from holdfast.streams import KeyedStream, Stream
+The names are listed in `api.py`, which is loaded with the first use of a name: processes on executors need few of the
+modules behind it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.api import *  # noqa: F403
+    from holdfast.api import __all__ as __all__
 
 __version__ = "0.1.0.dev0"
 
-__all__ = [
-    "AggregatingState",
-    "BadRecord",
-    "BatchFunction",
-    "CallbackSink",
-    "ChangelogConfig",
-    "CheckpointConfig",
-    "CheckpointFailed",
-    "CorruptObject",
-    "DataFrameSource",
-    "DataSourceReaderSource",
-    "DeltaSink",
-    "FailoverConfig",
-    "Fenced",
-    "FileSource",
-    "HashMapState",
-    "HoldfastError",
-    "Job",
-    "JobRefused",
-    "KafkaSink",
-    "KafkaSource",
-    "KeyedStream",
-    "ListState",
-    "MapState",
-    "MemorySink",
-    "NoopSink",
-    "ObjectExists",
-    "ObjectNotFound",
-    "ParquetSink",
-    "PartitionTime",
-    "PositionLost",
-    "PostgresCdcSource",
-    "ProcessFunction",
-    "PublishFailed",
-    "Query",
-    "QueryFailed",
-    "ReducingState",
-    "RegionConfig",
-    "RestartsExhausted",
-    "RetryPolicy",
-    "RocksDBState",
-    "SequenceSource",
-    "SessionStopped",
-    "SettingsError",
-    "SnapshotAvailability",
-    "SoftFailureLimit",
-    "StateTooLarge",
-    "StorageError",
-    "Stream",
-    "TaskManagerConfig",
-    "TaskManagerLost",
-    "UserFunctionError",
-    "ValueState",
-    "approx_count_distinct",
-    "available_now",
-    "collect_list",
-    "collect_set",
-    "count",
-    "count_distinct",
-    "cron",
-    "every",
-    "first",
-    "last",
-    "manual",
-    "max",
-    "max_by",
-    "mean",
-    "min",
-    "min_by",
-    "processing_time",
-    "read_state",
-    "session_window",
-    "stddev",
-    "sum",
-    "variance",
-    "window",
-]
+
+def __getattr__(name: str) -> object:
+    """Load the public API, and return the name from it."""
+    if name.startswith("__") and name != "__all__":
+        raise AttributeError(name)
+    api = import_module("holdfast.api")
+    if name == "__all__" or name in api.__all__:
+        return getattr(api, name)
+    if name in globals():  # a room of the package, loaded with the API
+        return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     """List the public API alone: the modules that make it up are not part of it."""
-    return [*__all__, "__version__"]
+    return [*import_module("holdfast.api").__all__, "__version__"]

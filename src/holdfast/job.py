@@ -65,6 +65,9 @@ class Job:
         The number of key groups, fixed for the life of the storage. Default: by Flink's formula, at least 128.
     task_managers
         Processes that hold state; each takes one of Spark's slots for as long as the query runs.
+    standby_task_managers
+        Processes beside them that hold none, and take the place of a lost one at once; each takes a slot as well. The
+        job goes on sooner after a loss. With 0, it waits until Spark has started another process.
     senders
         Processes that read, run Python steps and write; each takes a slot of Spark's for as long as the query runs.
         Default: the number of slots that TaskManagers leave free, minus 1 for Spark jobs, which legs with a `transform`
@@ -77,8 +80,10 @@ class Job:
     regions
         `RegionConfig()`: a split that fails stays behind by itself, and the others go on. None: it fails its batch.
     on_loss
-        How the others get back to the last checkpoint when a TaskManager is lost: `"rewind"`, in memory as far as undo
-        reaches, so that only the replacement restores; `"restart"`: all of them restore.
+        What the others do when a TaskManager is lost. `"rewind"`: they go back to the last checkpoint, in memory as far
+        as undo reaches, so that only the replacement restores. `"restart"`: all of them restore. `"drop"`: they go on,
+        and rows for the lost one are dropped until its replacement joins; its work since the last checkpoint is lost
+        as well, and exactly-once ends. Rows are not combined then, so that each of them is counted.
     max_rows_per_batch, max_bytes_per_batch
         Bounds of a batch, over all sources, in rows and bytes. Higher values: fewer, longer batches that take more
         memory.
@@ -130,6 +135,7 @@ class Job:
         parallelism: int | None = None,
         max_parallelism: int | None = None,
         task_managers: int = 1,
+        standby_task_managers: int = 0,
         senders: int | None = None,
         state: StateBackend | None = None,
         checkpoint: CheckpointConfig | None = None,
@@ -162,6 +168,7 @@ class Job:
         self.parallelism = parallelism
         self.max_parallelism = max_parallelism
         self.task_managers = task_managers
+        self.standby_task_managers = standby_task_managers
         self.senders = senders
         self.state = state or HashMapState()
         self.checkpoint = checkpoint or CheckpointConfig()
@@ -196,6 +203,9 @@ class Job:
             optional = field in ("parallelism", "max_parallelism")
             if not (value is None and optional) and (not isinstance(value, int) or value < 1):
                 raise SettingsError(f"{field}={value!r} is not allowed: a whole number from 1")
+        standby = self.standby_task_managers
+        if not isinstance(standby, int) or isinstance(standby, bool) or standby < 0:
+            raise SettingsError(f"standby_task_managers={standby!r} is not allowed: a whole number from 0")
         if self.senders is not None and (not isinstance(self.senders, int) or self.senders < 0):
             raise SettingsError(f"senders={self.senders!r} is not allowed: a whole number from 0, or None")
         if self.target_batch_duration_s is not None and self.target_batch_duration_s <= 0:
@@ -366,8 +376,7 @@ def _on_loss(value: object) -> OnLoss:
     try:
         return OnLoss(value)
     except ValueError:
-        later = '; "drop" is not there yet' if value == "drop" else ""
-        raise SettingsError(f'on_loss={value!r} is not allowed: "rewind" or "restart"{later}') from None
+        raise SettingsError(f'on_loss={value!r} is not allowed: "rewind", "drop" or "restart"') from None
 
 
 def _check_session(spark: "SparkSession | None") -> None:

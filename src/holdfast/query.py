@@ -10,6 +10,7 @@ from rich.console import Console
 
 from holdfast.availability import listed
 from holdfast.errors import HoldfastError, QueryFailed
+from holdfast.formats.history import Loss
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.progress import Totals
 from holdfast.jobmaster.savepoints import Savepoint
@@ -59,6 +60,7 @@ class Query:
 
         `splitsBehind` lists splits that failed and have not caught up, with position and reason; `since` is the number
         of the checkpoint record since which each stands. An empty reason says that the split advances again.
+        `standbyTaskManagers`: how many serve now. `exactlyOnce`: False once rows were lost, until `acknowledge_losses`.
         """
         view = self.view()
         return {
@@ -66,6 +68,8 @@ class Query:
             "isDataAvailable": any(sum(splits.values()) for splits in view.lag.values()),
             "isTriggerActive": view.is_active and not view.paused_by,
             "splitsBehind": [asdict(each) for each in view.behind],
+            "standbyTaskManagers": view.standby,
+            "exactlyOnce": view.is_exactly_once,
         }
 
     def view(self) -> JobView:
@@ -115,6 +119,15 @@ class Query:
     def restarts(self) -> list[str]:
         """Reasons of the restarts from a checkpoint since the start, oldest first."""
         return [each.reason for each in self._master.progress.restarts()]
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """Rows that were lost because the job went on without a TaskManager (`on_loss="drop"`), oldest first."""
+        return self.view().losses
+
+    def acknowledge_losses(self) -> None:
+        """Note that the losses so far are known: `status["exactlyOnce"]` is True again until the next one."""
+        self._master.acknowledge_losses()
 
     def show(self, console: Console | None = None) -> None:
         """Draw rows, lag and checkpoints in the terminal until the query ends, or until Ctrl-C, which ends only this.

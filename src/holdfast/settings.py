@@ -232,6 +232,7 @@ class OnLoss(Enum):
     """How TaskManagers get back to the last checkpoint when another is lost. The value is its name in `Job`."""
 
     REWIND = "rewind"
+    DROP = "drop"
     RESTART = "restart"
 
 
@@ -247,6 +248,10 @@ class FailoverConfig:
         Most restarts without a completed checkpoint in between; the next ends the query with the last cause.
     losses_max, losses_window
         Most losses of the same process within that time; the next ends the query with the last cause.
+    drop_ratio_max, drop_timeout
+        With `on_loss="drop"`: the largest share of the TaskManagers that may be missing, and the longest time. Past
+        either, everybody goes back to the last checkpoint, as with `on_loss="rewind"`. Higher values drop more rows
+        before that.
     backoff_first, backoff_max
         Pause before each further start without a completed checkpoint in between: `backoff_first`, doubling up to
         `backoff_max`. After the first loss of a process the job starts at once.
@@ -262,6 +267,8 @@ class FailoverConfig:
     restarts_max: int = 10
     losses_max: int = 10
     losses_window: Duration = "10min"
+    drop_ratio_max: float = 0.5
+    drop_timeout: Duration = "1min"
     backoff_first: Duration = "1s"
     backoff_max: Duration = "30s"
     start_timeout: Duration = "2min"
@@ -274,7 +281,10 @@ class FailoverConfig:
         whole_number(self.batch_attempts, "batch_attempts", 1)
         whole_number(self.restarts_max, "restarts_max", 0)
         whole_number(self.losses_max, "losses_max", 0)
-        for name in ("losses_window", "backoff_first", "backoff_max", "start_timeout"):
+        ratio = self.drop_ratio_max
+        if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio <= 1:
+            raise SettingsError(f"drop_ratio_max={ratio!r} is not allowed: a number above 0, up to 1")
+        for name in ("losses_window", "drop_timeout", "backoff_first", "backoff_max", "start_timeout"):
             value = getattr(self, name)
             above_zero(duration_s(value, name), name, value)
         for name in ("deploy_timeout", "process_timeout", "commit_timeout", "cut_timeout"):
@@ -290,6 +300,10 @@ class FailoverConfig:
     @property
     def losses_window_s(self) -> float:
         return duration_s(self.losses_window, "losses_window")
+
+    @property
+    def drop_timeout_s(self) -> float:
+        return duration_s(self.drop_timeout, "drop_timeout")
 
     @property
     def backoff_first_s(self) -> float:

@@ -57,7 +57,7 @@ class Scenario:
             case "start":
                 base = JournalNumber(int(named["base"])) if "base" in named else None
                 wanted = {Role.TASK_MANAGER: int(plain[0]), Role.SENDER: int(named.get("senders", "0"))}
-                return [ev.Started(self.now_s, wanted, base)]
+                return [ev.Started(self.now_s, wanted, base, int(named.get("standby", "0")))]
             case "senders-wanted":
                 return [ev.ProcessesWanted(Role.SENDER, int(plain[0]))]
             case "tick":
@@ -145,7 +145,10 @@ def show(command: ev.Command) -> str:
         case ev.Deploy():
             why = f" restart: {command.restart}" if command.restart else ""
             how = "" if command.rewind else " by restoring"
-            return f"Deploy run={command.run} base={command.base} live={to(command.live)}{how}{why}"
+            in_order = command.holders == tuple(range(len(command.holders)))
+            places = "" if in_order else f" places={','.join(map(str, command.holders))}"
+            joining = "" if command.joining is None else f" joining={','.join(map(str, command.joining))}"
+            return f"Deploy run={command.run} base={command.base} live={to(command.live)}{places}{joining}{how}{why}"
         case ev.AnnounceDeployed():
             return f"AnnounceDeployed run={command.run} live={to(command.live)}"
         case ev.PlanBatch():
@@ -164,7 +167,7 @@ def show(command: ev.Command) -> str:
         case ev.Finish():
             return "Finish"
         case ev.AskBase():
-            return f"AskBase: {command.reason}"
+            return f"AskBase{', goes on' if command.goes_on else ''}: {command.reason}"
         case ev.Log():
             return f"Log: {command.message}"
         case ev.End():

@@ -16,7 +16,7 @@ from holdfast.execution.calls import Step
 from holdfast.execution.machine import Machine
 from holdfast.execution.phases import Phase
 from holdfast.ids import BatchNumber, JournalNumber, ProcessId, Role, RunNumber
-from holdfast.settings import FailoverConfig
+from holdfast.settings import FailoverConfig, OnLoss
 
 PASSING = [errors.StorageError, errors.StaleCall, errors.RowsNeeded, errors.HoldfastError]
 WORK = (ev.Deploy, ev.PlanBatch, ev.RunBatch, ev.Commit, ev.Undo, ev.Finish)
@@ -53,10 +53,17 @@ class World:
             deploy_timeout=draw([5, 50, None]),
             process_timeout=draw([5, 50]),
             commit_timeout=draw([5, 50]),
+            drop_ratio_max=draw([0.5, 1.0]),
+            drop_timeout=draw([2, 60]),
         )
-        self.machine = Machine(self.config)
+        self.on_loss = draw([OnLoss.REWIND, OnLoss.DROP])
+        self.machine = Machine(self.config, self.on_loss)
+        self.incomplete = False
+        """Somebody is left out: no checkpoint is cut."""
         self.wanted = {Role.TASK_MANAGER: draw([0, 1, 2, 3]), Role.SENDER: draw([0, 0, 2])}
-        self.places = [(role, number) for role, count in self.wanted.items() for number in range(count)]
+        self.standby = draw([0, 0, 1, 2]) if self.wanted[Role.TASK_MANAGER] else 0
+        started = self.wanted | {Role.TASK_MANAGER: self.wanted[Role.TASK_MANAGER] + self.standby}
+        self.places = [(role, number) for role, count in started.items() for number in range(count)]
         self.fault_rate = draw([0.0, 0.02, 0.1])
         self.loss_rate = draw([0.0, 0.01, 0.1])
         self.hang_rate = draw([0.0, 0.02])
@@ -69,6 +76,7 @@ class World:
         self.used: set[int] = set()
         self.told_lost: set[int] = set()
         self.live: set[int] = set()
+        self.holders: tuple[int, ...] = ()
         self.run_number = 0
         self.working: ev.Command | None = None
         self.hung = False
@@ -92,7 +100,7 @@ class World:
 
     def run(self) -> None:
         """A storm, then calm weather in which the job goes on, unless it has ended."""
-        self.tell(ev.Started(self.now_s, self.wanted, None))
+        self.tell(ev.Started(self.now_s, self.wanted, None, self.standby))
         self.later(0.05, self.tick)
         self.run_for(STORM_S)
         self.is_stormy = self.checkpoints_fail = False
@@ -165,7 +173,10 @@ class World:
         """It waited long enough, and was not lost more often than allowed."""
         losses, streak, config = self.losses[process], self.streaks[process], self.config
         recent = [each for each in losses if each >= losses[-1] - config.losses_window_s] if losses else []
-        assert len(recent) <= config.losses_max, f"{process} is started again after {len(recent)} losses"
+        is_dispensable = self.standby and process[0] is Role.TASK_MANAGER
+        assert is_dispensable or len(recent) <= config.losses_max, (
+            f"{process} is started again after {len(recent)} losses"
+        )
         if streak > 1:
             waited_s = self.now_s - losses[-1]
             wanted_s = min(config.backoff_max_s, config.backoff_first_s * 2 ** (streak - 2))
@@ -201,11 +212,16 @@ class World:
             case ev.Deploy() | ev.Undo():
                 assert command.run > self.run_number, f"{command} uses a run number again"
                 self.run_number = command.run
-                self.live = set(command.live.values()) if isinstance(command, ev.Deploy) else self.live
+                if isinstance(command, ev.Deploy):
+                    self.check_places(command)
+                    self.check_joining(command)
+                    self.live = set(command.live.values())
                 self.work(command)
             case ev.RunBatch() | ev.Commit():
                 assert command.run == self.run_number, f"{command} under an old run"
-                assert not self.live & self.told_lost, f"{command} although {self.live & self.told_lost} are lost"
+                lost = self.live & self.told_lost
+                assert not lost or self.incomplete, f"{command} although {lost} are lost"
+                assert len(lost) <= len(self.live) * self.config.drop_ratio_max, f"{command} without {lost}"
                 assert not self.torn, f"{command} on what a failed commit left"
                 self.attempts[command.batch] += isinstance(command, ev.RunBatch)
                 assert self.attempts[command.batch] <= self.config.batch_attempts, f"{command} once more"
@@ -214,17 +230,44 @@ class World:
                 self.later(self.random.uniform(0.0, 0.3), lambda: self.plan(command))
             case ev.Interrupt():
                 self.later(self.random.uniform(0.0, 0.3), lambda working=self.working: self.interrupt(working))  # type: ignore[misc]
+            case ev.AnnounceDeployed():
+                self.incomplete = False
             case ev.AskBase():
-                self.torn = False
-                self.restarts += 1
-                self.restarts_since += 1
-                assert self.restarts_since <= self.config.restarts_max, f"restart {self.restarts_since}"
+                if command.goes_on:
+                    assert self.on_loss is OnLoss.DROP and not self.incomplete, f"{command} in a job that may not"
+                    self.incomplete = True
+                else:
+                    self.torn = False
+                    self.restarts += 1
+                    self.restarts_since += 1
+                    assert self.restarts_since <= self.config.restarts_max, f"restart {self.restarts_since}"
                 self.base = len(self.checkpoints) - 1
                 number = JournalNumber(self.base)
                 self.later(self.random.uniform(0.0, 2.0), lambda: self.tell(ev.BaseChosen(number)))
             case ev.End():
                 self.ended = command
                 self.check_end(command)
+
+    def check_places(self, command: ev.Deploy) -> None:
+        """Each place has a process of its own that serves, and who still lives keeps its place."""
+        assert len(set(command.holders)) == self.wanted[Role.TASK_MANAGER], f"{command.holders} hold the places"
+        assert sorted(command.holders) == sorted(command.live), f"{command}: places and processes differ"
+        serving = {self.alive[each].incarnation for each in self.registered if each in self.alive}
+        gone = set(command.live.values()) - serving - self.told_lost
+        assert not gone & self.told_lost, f"{command} gives a place to what is lost"
+        for place_before, number in enumerate(self.holders):
+            if (Role.TASK_MANAGER, number) in self.registered:
+                assert command.holders[place_before] == number, f"{number} lost its place {place_before}"
+        self.holders = command.holders
+
+    def check_joining(self, command: ev.Deploy) -> None:
+        """Replacements alone join, between two batches; everybody else holds what it held."""
+        if command.joining is None:
+            return
+        assert self.incomplete and not self.torn, f"{command} although nobody is missing"
+        joining = {command.live[each] for each in command.joining}
+        assert not joining & self.live, f"{command} deploys {joining & self.live} once more"
+        assert set(command.live.values()) - joining == self.live - self.told_lost, f"{command} changes the others"
 
     def check_end(self, command: ev.End) -> None:
         if isinstance(command.error, errors.RestartsExhausted):
@@ -234,7 +277,8 @@ class World:
     def work(self, command: ev.Command) -> None:
         """It takes a while, fails now and then, or hangs until the process ends that hangs."""
         lost = self.live - {each.incarnation for each in self.alive.values()}
-        if lost:
+        goes_on = self.on_loss is OnLoss.DROP and isinstance(command, ev.RunBatch | ev.Commit)
+        if lost and not goes_on:
             self.answer(command, errors.TaskManagerLost(f"{sorted(lost)} do not answer"))
         elif self.is_stormy and self.random.random() < self.hang_rate and self.live:
             self.hang()
@@ -295,7 +339,8 @@ class World:
             return
         base = command.base or 0
         assert base == self.base, f"deployed from {base}, but {self.base} was chosen"
-        self.position = self.checkpoints[base]
+        if command.joining is None:
+            self.position = self.checkpoints[base]
         self.tell(ev.Deployed(RunNumber(command.run)))
 
     def committed(self, command: ev.Commit, error: Exception | None) -> None:
@@ -309,7 +354,7 @@ class World:
         self.commits += 1
         self.tell(ev.BatchCommitted(command.run, command.batch))
         choosing = self.machine.phase in (Phase.CHOOSING, Phase.GATHERING, Phase.DEPLOYING, Phase.ENDED)
-        if not self.checkpoints_fail and not choosing and self.random.random() < 0.3:
+        if not self.checkpoints_fail and not choosing and not self.incomplete and self.random.random() < 0.3:
             self.checkpoints.append(self.position)
             self.restarts_since = 0
             for each in self.registered:

@@ -25,7 +25,12 @@ def fed():
 def test_a_running_query_says_what_pyspark_says(fed):
     query, feed, _ = fed
     assert query.isActive and query.exception() is None and query.lastProgress is None
-    assert query.status == {"message": "Processing", "isDataAvailable": False, "isTriggerActive": True}
+    assert query.status == {
+        "message": "Processing",
+        "isDataAvailable": False,
+        "isTriggerActive": True,
+        "standbyTaskManagers": 0,
+    }
     feed.put(ROWS)
     query.processAllAvailable()
     progress = query.lastProgress
@@ -42,7 +47,12 @@ def test_a_running_query_says_what_pyspark_says(fed):
     assert query.awaitTermination(0.01) is False
     query.stop()
     assert not query.isActive and query.exception() is None and query.awaitTermination(0.01) is True
-    assert query.status == {"message": "Stopped", "isDataAvailable": False, "isTriggerActive": False}
+    assert query.status == {
+        "message": "Stopped",
+        "isDataAvailable": False,
+        "isTriggerActive": False,
+        "standbyTaskManagers": 0,
+    }
 
 
 def test_process_all_available_returns_when_everything_is_published(fed):

@@ -326,7 +326,5 @@ def test_with_on_loss_restart_survivors_restore_too_and_keep_every_total(tmp_pat
 
 
 def test_an_unknown_on_loss_is_refused_by_name(tmp_path):
-    with pytest.raises(
-        SettingsError, match='on_loss=\'drop\' is not allowed: "rewind" or "restart"; "drop" is not there'
-    ):
-        new_job(new_storage(), on_loss="drop")
+    with pytest.raises(SettingsError, match='on_loss=\'wait\' is not allowed: "rewind", "drop" or "restart"'):
+        new_job(new_storage(), on_loss="wait")

@@ -32,7 +32,7 @@ def process(incarnation: int) -> ProcessId:
 
 def started() -> tuple[NotingCluster, TaskManagers]:
     cluster: Any = NotingCluster()
-    made = TaskManagers(cluster, 1, ManualClock(), lambda event: None)
+    made = TaskManagers(cluster, 1, 1, ManualClock(), lambda event: None)
     made.start(process(1))
     return cluster, made
 

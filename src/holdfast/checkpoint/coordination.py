@@ -25,6 +25,7 @@ from holdfast.settings import CheckpointConfig
 class CoordinatorPhase(Enum):
     DEPLOYING = "deploying"
     RUNNING = "running"
+    INCOMPLETE = "incomplete"
     FAILING = "failing"
 
 
@@ -35,6 +36,7 @@ class Coordination:
         self._config = config
         self._phase = CoordinatorPhase.DEPLOYING
         self._failover_ordered = False
+        self._base_wanted = False
         self._committing = False
         self._now_s = 0.0
         self._wall_s = 0.0

@@ -4,8 +4,12 @@ Pure: `handle(event) -> list[Command]` is the only mutator; no I/O, clock or thr
 commands, and fixes the order of an answer's commands.
 
     DEPLOYING ──TaskManagersChanged──► RUNNING ──FailoverBegan──► FAILING ──no record unanswered, RestoreFrom──┐
-        ▲                                                                                                      │
+        ▲                              │     ▲                       ▲                                         │
+        │       FailoverBegan, goes on ▼     │ TaskManagersChanged   │ FailoverBegan                           │
+        │                             INCOMPLETE ────────────────────┘                                         │
         └──────────────────────────────────────────────────────────────────────────────────────────────────────┘
+
+INCOMPLETE: a TaskManager is missing, and batches go on without it (`on_loss="drop"`): they are noted, nothing is cut.
 
 Invariants
 - A cut is at the last committed batch, and never waits for a running one. There is none without progress, none
@@ -127,6 +131,8 @@ class Coordinator(Cutting):
         assert sent is None or self._again is None, "two records are unanswered at once"
         assert self._phase is not CoordinatorPhase.DEPLOYING or not len(self._pending), "pending while deploying"
         assert self._phase is not CoordinatorPhase.FAILING or not self._quiet, "failing, but nothing to wait for"
+        assert not self._base_wanted or not self._quiet, "a base is wanted, and was not given"
+        assert self._phase is not CoordinatorPhase.INCOMPLETE or not self._pending.abortable(), "cut without everybody"
         for holder in self._registry.holders():
             if isinstance(holder, PendingHolder):
                 assert self._pending.get(holder.checkpoint_id), f"{holder} outlived its checkpoint"
@@ -160,7 +166,7 @@ class Coordinator(Cutting):
 
     def _on_batch_committed(self, event: ev.CommitAcknowledged) -> None:
         self._committing = False
-        if self._phase is CoordinatorPhase.RUNNING:
+        if self._phase in (CoordinatorPhase.RUNNING, CoordinatorPhase.INCOMPLETE):
             if self._ledger.is_new(event.batch):
                 self._demand.refusals = event.refusals
             self._ledger.committed(event)
@@ -195,8 +201,12 @@ class Coordinator(Cutting):
     # --- failover -----------------------------------------------------------------------------------------------------
 
     def _on_failover_began(self, event: ev.FailoverBegan) -> None:
+        if event.goes_on:
+            self._go_on_incomplete(event.reason)
+            return
         self._phase = CoordinatorPhase.FAILING
         self._failover_ordered = self._committing = False
+        self._base_wanted = True
         for pending in self._pending.abortable():
             self._abort(pending, f"failover: {event.reason}", Outcome.ENDED)
         self._resolve(self._demand.take_requests(), f"failover: {event.reason}")
@@ -204,8 +214,18 @@ class Coordinator(Cutting):
         self._failures.reset()
         self._choose_base()
 
+    def _go_on_incomplete(self, reason: str) -> None:
+        """Batches go on, but a cut would have no part of the missing TaskManager."""
+        if self._phase is not CoordinatorPhase.RUNNING:
+            return
+        self._phase = CoordinatorPhase.INCOMPLETE
+        self._base_wanted = True
+        for pending in self._pending.abortable():
+            self._abort(pending, reason, Outcome.ENDED)
+        self._choose_base()
+
     def _on_task_managers_changed(self, event: ev.TaskManagersChanged) -> None:
-        if self._phase is CoordinatorPhase.FAILING:
+        if self._base_wanted:
             raise HoldfastError(
                 "TaskManagers were deployed while the answer of a checkpoint record was open, so that the base was not "
                 "known; expected: wait for RestoreFrom before deploying"

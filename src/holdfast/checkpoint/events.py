@@ -173,9 +173,10 @@ class Declined:
 
 @dataclass(frozen=True, slots=True)
 class FailoverBegan:
-    """The job stops processing to start again from a checkpoint. Until `TaskManagersChanged` nothing is triggered."""
+    """The job, or only a replacement where batches go on, begins from a checkpoint. Until then nothing is triggered."""
 
     reason: str
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)

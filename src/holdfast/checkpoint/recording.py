@@ -140,11 +140,15 @@ class Recording(Coordination):
         self._choose_base()
 
     def _choose_base(self) -> None:
-        """Once no record is unanswered, the newest one is what the job goes back to."""
-        if self._phase is CoordinatorPhase.FAILING and self._quiet:
+        """Once no record is unanswered, the newest one is what the job, or whoever replaces a TaskManager, goes back
+        to."""
+        if not self._base_wanted or not self._quiet:
+            return
+        self._base_wanted = False
+        if self._phase is CoordinatorPhase.FAILING:
             self._phase = CoordinatorPhase.DEPLOYING
             self._drop_staged(self._ledger.drop())
-            self._commands.append(ev.RestoreFrom(self._records.newest))
+        self._commands.append(ev.RestoreFrom(self._records.newest))
 
     def _on_records_expired(self, event: ev.RecordsExpired) -> None:
         for number in sorted(event.numbers):

@@ -26,6 +26,8 @@ class LocalSender(Sender):
         for section in sections:
             parts.append((tag.operator, tag.input, section.subtask, rows.slice(start, section.rows)))
             start += section.rows
+        if task_manager not in self._task_managers:
+            raise TaskManagerLost(f"TaskManager {task_manager} is gone")
         self._task_managers[task_manager].receive(tag.exchange, iter(parts))
 
     def _close(self) -> None:

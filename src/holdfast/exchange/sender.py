@@ -4,8 +4,8 @@
 
 Invariants: rows of one (operator, input, subtask) arrive in the order in which they were sent; only non-empty streams
 exist; the totals that `finish` returns were computed from exactly the batches that were sent. A sender never waits for
-a TaskManager that is gone: it raises `TaskManagerLost`, and the JobMaster decides. Callers retry, and decide about rows
-with null keys.
+a TaskManager that is gone: it raises `TaskManagerLost`, and the JobMaster decides; or it drops the rows, where the
+routes say so. Callers retry, and decide about rows with null keys.
 """
 
 from abc import ABC, abstractmethod
@@ -16,8 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.errors import TaskManagerLost
 from holdfast.exchange import partition
 from holdfast.exchange.connections import Connections
+from holdfast.exchange.dropping import DroppedRows
 from holdfast.exchange.link import Link
 from holdfast.graph.program import OperatorTarget
 from holdfast.protocol.streams import Sent
@@ -71,6 +73,7 @@ class Sender(ABC):
         self._place_of_group = partition.places_of_groups(place_of_subtask.tolist(), routes.max_parallelism)
         self._pending: dict[OperatorTarget, _Pending] = {}
         self._totals: dict[int, dict[Section, tuple[int, int]]] = {}
+        self.dropped = DroppedRows()
 
     def send(self, target: OperatorTarget, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
         """Send `rows` to the subtasks of `target` that own their keys; possibly later, in order.
@@ -107,7 +110,18 @@ class Sender(ABC):
             if pending.rows:
                 self._divide(target, pending.take())
         self._close()
-        return Sent.of([(number, *of_sections(sections)) for number, sections in sorted(self._totals.items())])
+        arrived = {number: each for number, each in sorted(self._totals.items()) if number not in self.dropped.gone}
+        return Sent.of([(number, *of_sections(sections)) for number, sections in arrived.items()])
+
+    def rows_by_subtask(self) -> list[tuple[str, int, int]]:
+        """Rows for each (operator, subtask), sent or dropped; only where the routes let rows be dropped."""
+        if not self._routes.drop:
+            return []
+        found: dict[tuple[str, int], int] = {}
+        for sections in self._totals.values():
+            for (operator, _, subtask), (rows, _) in sections.items():
+                found[operator, subtask] = found.get((operator, subtask), 0) + rows
+        return [(operator, subtask, rows) for (operator, subtask), rows in sorted(found.items())]
 
     @abstractmethod
     def abort(self) -> None:
@@ -141,8 +155,27 @@ class Sender(ABC):
             if sections:
                 part = rows.slice(bounds[first], bounds[stop] - bounds[first])
                 self._count(task_manager, target, sections, part)
-                self._deliver(task_manager, self._tag(task_manager, target), sections, part)
+                self._deliver_or_drop(task_manager, target, sections, part)
             first = stop
+
+    def _deliver_or_drop(
+        self, task_manager: int, target: OperatorTarget, sections: list[SectionRows], rows: pa.RecordBatch
+    ) -> None:
+        if task_manager not in self.dropped.gone:
+            try:
+                if task_manager not in self._incarnations:
+                    raise TaskManagerLost(f"TaskManager {task_manager} does not serve")
+                self._deliver(task_manager, self._tag(task_manager, target), sections, rows)
+                return
+            except TaskManagerLost as error:
+                self._lost(task_manager, error)
+        self.dropped.add(target.operator, task_manager, rows)
+
+    def _lost(self, task_manager: int, error: TaskManagerLost) -> None:
+        """Note that a TaskManager is gone, or raise the error where the routes let no rows be dropped."""
+        if not self._routes.drop:
+            raise error
+        self.dropped.gone[task_manager] = str(error)
 
     def _count(
         self, task_manager: int, target: OperatorTarget, sections: list[SectionRows], rows: pa.RecordBatch
@@ -199,6 +232,9 @@ class ExchangeSender(Sender):
     def _close(self) -> None:
         for link in self._links.values():
             link.end()
-        for link in self._links.values():
-            link.wait()
+        for task_manager, link in self._links.items():
+            try:
+                link.wait()
+            except TaskManagerLost as error:
+                self._lost(task_manager, error)
         self._links.clear()

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from holdfast import errors
 from holdfast.exchange.combining import CombiningSender
+from holdfast.exchange.dropping import DroppedRows
 from holdfast.exchange.partition import without
 from holdfast.exchange.sender import Sender, UnitAttempt
 from holdfast.failpoints import hit
@@ -104,6 +105,10 @@ class UnitResult(msgspec.Struct, frozen=True, array_like=True):
     failure: Failure | None = None
     event_times: dict[str, int] = {}
     """Newest event time of each split read, in microseconds, if the leg has a watermark."""
+    rows_by_subtask: list[tuple[str, int, int]] = []
+    """Rows for each (operator, subtask), sent or dropped; only in a job that may drop rows."""
+    gone: dict[int, str] = {}
+    """TaskManagers whose rows were dropped, because they could not be reached, and why."""
 
 
 @dataclass(frozen=True)
@@ -298,14 +303,16 @@ def deliver(rows: Iterator[pa.RecordBatch], work: UnitWork, origin: UnitRows | N
     """Take the rows of a unit to its leg's target. `origin` is known if the rows did not pass through Spark."""
     target = work.leg.target
     bad: list[BadRow] = origin.bad if origin else []
-    sent = Sent()
+    sent, dropped, rows_by_subtask = Sent(), DroppedRows(), list[tuple[str, int, int]]()
     committables: list[bytes] = []
     if isinstance(target, SinkTarget):
         context = _stage_context(target.sink, work.request, work.unit.unit, work.attempt, work.store)
         committables = work.program.sinks[target.sink].stage(_accepted(rows, target.sink, work, origin, bad), context)
         hit("task.staged")
     else:
-        sent = _send(rows, work, target, origin, bad)
+        sender, sent = _send(rows, work, target, origin, bad)
+        dropped, rows_by_subtask = sender.dropped, sender.rows_by_subtask()
+    letters = [*bad, *_dropped_letters(dropped, work)]
     return UnitResult(
         unit=work.unit.unit,
         leg=work.unit.leg,
@@ -313,10 +320,19 @@ def deliver(rows: Iterator[pa.RecordBatch], work: UnitWork, origin: UnitRows | N
         rows=origin.count if origin else 0,
         sent=sent,
         committables=committables,
-        dead_letters=work.stage_dead_letters(bad),
+        dead_letters=work.stage_dead_letters(letters),
         bad_rows=len(bad),
         event_times=origin.event_times if origin else {},
+        rows_by_subtask=rows_by_subtask,
+        gone=dropped.gone,
     )
+
+
+def _dropped_letters(dropped: DroppedRows, work: UnitWork) -> list[BadRow]:
+    if not work.keeps_bad_rows:
+        return []
+    origin = work.leg.origin
+    return dropped.as_bad_rows(origin.source if isinstance(origin, SourceOrigin) else origin.operator, work.unit)
 
 
 def stage_dead_letters(
@@ -337,7 +353,7 @@ def _stage_context(sink: str, request: LevelRequest, unit: int, attempt: str, st
 
 def _send(
     rows: Iterator[pa.RecordBatch], work: UnitWork, target: OperatorTarget, origin: UnitRows | None, bad: list[BadRow]
-) -> Sent:
+) -> tuple[Sender, Sent]:
     request = work.request
     combiner = work.program.operators[target.operator].combiner(request.combine, request.closed.get(target.operator))
     attempt = UnitAttempt(request.run, request.batch, request.level, work.unit.unit, work.attempt)
@@ -350,7 +366,7 @@ def _send(
                 bad += _null_keys(batch, nulls, work, target, origin)
         sent = combining.finish()
         hit("task.sent")
-        return sent
+        return sender, sent
     except BaseException:
         sender.abort()
         raise

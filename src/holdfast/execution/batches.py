@@ -13,18 +13,17 @@ Does not own: positions, plans, units of senders.
 
 from holdfast.execution import events as ev
 from holdfast.execution import reactions
-from holdfast.execution.deployments import Deployments
+from holdfast.execution.dropping import Dropping
 from holdfast.execution.phases import Phase, Work
 from holdfast.execution.reactions import Reaction
 from holdfast.settings import FailoverConfig, OnLoss
 
 
-class Batches(Deployments):
+class Batches(Dropping):
     """The course of a job with its batches."""
 
     def __init__(self, config: FailoverConfig, on_loss: OnLoss) -> None:
         super().__init__(config, on_loss)
-        self._config = config
         self._attempt = 0
         self._combine = True
         self.paused_by: frozenset[str] = frozenset()
@@ -34,7 +33,11 @@ class Batches(Deployments):
 
     def _plan(self) -> None:
         self._batch = None
-        self._begin(Phase.PLANNING, ev.PlanBatch(self.paused_by))
+        places = self._joinable()
+        if places is not None:
+            self._join(places)
+        else:
+            self._begin(Phase.PLANNING, ev.PlanBatch(self.paused_by))
 
     def _on_sinks_lag(self, event: ev.SinksLag) -> None:
         self.paused_by = event.sinks
@@ -92,7 +95,7 @@ class Batches(Deployments):
             self._leave(event.error)
         elif self.phase is Phase.DRAINING:
             self._restart()
-        elif reaction is Reaction.LOST and self._live:
+        elif reaction is Reaction.LOST and self._places.holders:
             self._await_loss(str(event.error), self._restart, lambda: self._try_again(event.error, reaction))
         elif event.outage is not None:
             again = (lambda: self._leave(event.error)) if event.outage.is_over else self._undo

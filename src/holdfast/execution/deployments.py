@@ -1,6 +1,6 @@
 """Deployments and restarts: which checkpoint everybody goes to, when, and how often.
 
-    GATHERING ──everybody serves──► DEPLOYING ──Deployed──► `_plan`
+    GATHERING ──all places held──► DEPLOYING ──Deployed──► `_plan`
      ▲     ▲                            │
      │     └────────DeployFailed────────┘
      │BaseChosen
@@ -19,10 +19,11 @@ from holdfast.execution import events as ev
 from holdfast.execution import reactions
 from holdfast.execution.course import Course
 from holdfast.execution.phases import Phase, Work
+from holdfast.execution.places import Places, choose
 from holdfast.execution.reactions import Reaction
 from holdfast.execution.restarts import Restarts
 from holdfast.execution.supervision import Supervision
-from holdfast.ids import Incarnation, JournalNumber
+from holdfast.ids import JournalNumber
 from holdfast.settings import FailoverConfig, OnLoss
 
 
@@ -33,7 +34,9 @@ class Deployments(Course, ABC):
         super().__init__()
         self._on_loss = on_loss
         self._base: JournalNumber | None = None
-        self._live: dict[int, Incarnation] = {}
+        self._places = Places()
+        self._joins = False
+        """True while a deployment concerns replacements alone."""
         self._restarts = Restarts(config)
         self._supervision = Supervision(config)
 
@@ -41,34 +44,55 @@ class Deployments(Course, ABC):
     def _plan(self) -> None:
         """Go on with the next batch."""
 
+    @abstractmethod
+    def _joined(self) -> None:
+        """Go on after replacements were deployed."""
+
+    @abstractmethod
+    def _join_failed(self, event: ev.DeployFailed) -> None:
+        """Go on after replacements were not deployed."""
+
+    @abstractmethod
+    def _drop_base_chosen(self, event: ev.BaseChosen) -> None:
+        """Note the base of replacements that are still to come."""
+
     # --- deployment ---------------------------------------------------------------------------------------------------
 
     def _gather(self) -> None:
-        """Deploy as soon as every TaskManager serves."""
+        """Deploy as soon as a TaskManager serves for each place."""
         self.phase = Phase.GATHERING
         self._commands += self._supervision.start_due(self._now_s)
         self._deploy_if_complete()
 
     def _deploy_if_complete(self) -> None:
-        is_ready = self._supervision.is_complete and self._now_s >= self._restarts.not_before_s
-        if self.phase is not Phase.GATHERING or not is_ready:
+        if self.phase is not Phase.GATHERING or self._now_s < self._restarts.not_before_s:
             return
+        places = choose(self._supervision.places, self._places, self._supervision.live())
+        if places is None:
+            return
+        self._places = places
         restart, self._cause = self._cause if self._has_run else None, None
-        self._live = self._supervision.live()
-        rewind = self._on_loss is OnLoss.REWIND
-        self._begin(Phase.DEPLOYING, ev.Deploy(self._next_run(), self._base, dict(self._live), restart, rewind))
+        rewind = self._on_loss is not OnLoss.RESTART
+        deploy = ev.Deploy(self._next_run(), self._base, dict(places.live), places.holders, restart, rewind)
+        self._begin(Phase.DEPLOYING, deploy)
 
     def _on_deployed(self, event: ev.Deployed) -> None:
         if not self._is_over(Work.DEPLOY, event.run):
             return
+        if self._joins:
+            self._joined()
+            return
         if self.phase is Phase.DEPLOYING:
             self._restarts.deployed()
             self._has_run = True
-            self._commands.append(ev.AnnounceDeployed(self._run, dict(self._live)))
+            self._commands.append(ev.AnnounceDeployed(self._run, dict(self._places.live)))
         self._go_on(self._plan, self._deploy_again)
 
     def _on_deploy_failed(self, event: ev.DeployFailed) -> None:
         if not self._is_over(Work.DEPLOY, event.run):
+            return
+        if self._joins:
+            self._join_failed(event)
             return
         reaction = reactions.to_deployment(event.error, not self._has_run, event.outage is not None)
         if self.phase is Phase.ENDING:
@@ -131,6 +155,8 @@ class Deployments(Course, ABC):
         if self.phase is Phase.CHOOSING:
             self._base = event.base
             self._gather()
+        else:
+            self._drop_base_chosen(event)
 
     def _on_checkpoint_completed(self, event: ev.CheckpointCompleted) -> None:
         self._restarts.checkpoint_completed()

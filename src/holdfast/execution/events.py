@@ -50,8 +50,10 @@ class Started:
 
     now_s: float
     wanted: Mapping[Role, int]
-    """How many processes of each role there are to be."""
+    """How many processes of each role there are to be; standbys come on top."""
     base: JournalNumber | None
+    standby: int = 0
+    """How many TaskManagers more there are to be, that take the places of lost ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,15 +312,22 @@ class EndProcess:
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
-    """Have the live TaskManagers hold the state of the base, and go on planning from there."""
+    """Have a TaskManager for each place hold the state of the base, and go on planning from there."""
 
     run: RunNumber
     base: JournalNumber | None
     live: Mapping[int, Incarnation]
+    """The TaskManagers that hold places, by number."""
+    holders: tuple[int, ...] = ()
+    """The TaskManager that holds each place."""
     restart: str | None = None
     """Why everything is deployed again; None for the first deployment."""
     rewind: bool = True
     """True: TaskManagers that hold the state of the base in memory may go back there; False: all restore it."""
+    joining: tuple[int, ...] | None = None
+    """The TaskManagers that hold the base from now on, while the others go on with what they have; None: all do."""
+    cause: str = ""
+    """Why they join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,9 +395,13 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class AskBase:
-    """Ask the coordinator for the checkpoint to restart from. It gives up the checkpoints that are pending."""
+    """Ask the coordinator for the checkpoint to restart from. It gives up the checkpoints that are pending.
+
+    `goes_on`: batches are committed meanwhile, and only replacements restore. No checkpoint is cut until then.
+    """
 
     reason: str
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 Pure: `handle(event) -> list[Command]` is the only mutator; no I/O, clock or thread. `events.py` lists events and
 commands. Each phase but GATHERING, WAITING and CHOOSING has work in flight, which one event ends:
 
-    GATHERING ──everybody serves──► DEPLOYING ──Deployed──► PLANNING ──EndReached──► FINISHING ──Finished──► ENDED
+    GATHERING ──all places held──► DEPLOYING ──Deployed──► PLANNING ──EndReached──► FINISHING ──Finished──► ENDED
      ▲     ▲                            │                    │    ▲
      │     └────────DeployFailed────────┘        BatchPlanned│    └──BatchCommitted──────┐
      │                                                       ▼                           │
@@ -14,19 +14,21 @@ commands. Each phase but GATHERING, WAITING and CHOOSING has work in flight, whi
                        └─ CommitFailed, UndoFailed
     ENDING     a user stops the query, or an error ends it: the work in flight is to end first
     LEAVING    a batch has no further attempt: it is undone first
+    JOINING    a replacement is deployed between two batches, while the others go on with what they have (`dropping.py`)
     WAITING    also where a batch failed for want of a store or a disk; then it is undone and run again
 
 Invariants
 ----------
 - At most one work is in flight, and a restart waits for its end: nothing of a batch goes on beside a restart.
 - A run number is used for one deployment or one attempt at a batch, and never again; it only grows.
-- A batch is committed once, and only where everybody who was deployed still lives, as far as is known.
+- A batch is committed once, and only where everybody who was deployed still lives, as far as is known, or is left out.
 - Restarts without a completed checkpoint in between, losses of one process within a window, and attempts at a batch
   are bounded: no storm goes on for ever.
 - After `End` no command is given.
 
-Reading order: `course.py` (work in flight, the end) ◄── `deployments.py` (base, restarts) ◄── `batches.py` (run,
-commit, undo) ◄── this module (events, time, processes). Each adds its rules to the one before.
+Reading order: `course.py` (work in flight, the end) ◄── `deployments.py` (base, restarts) ◄── `dropping.py` (batches
+without somebody) ◄── `batches.py` (run, commit, undo) ◄── this module (events, time, processes). Each adds its rules to
+the one before.
 
 Does not own: positions, plans, checkpoints, units of senders, connections.
 """
@@ -38,7 +40,7 @@ from typing import Any
 from holdfast.execution import events as ev
 from holdfast.execution.batches import Batches
 from holdfast.execution.phases import WORK_OF, Phase
-from holdfast.ids import Role
+from holdfast.ids import ProcessId, Role
 from holdfast.settings import FailoverConfig, OnLoss
 
 RECENT_MAX = 30
@@ -109,8 +111,8 @@ class Machine(Batches):
         assert self.phase is not Phase.DRAINING or self._cause, "draining without a cause"
         undisturbed = (Phase.PLANNING, Phase.RUNNING, Phase.COMMITTING, Phase.UNDOING, Phase.FINISHING)
         if self.phase in undisturbed:
-            assert self._supervision.live() == self._live, (
-                f"{self._live} was deployed, {self._supervision.live()} lives"
+            assert self._places.still_held(self._supervision.live(), self._absent), (
+                f"{self._places} was deployed, {self._supervision.live()} lives"
             )
         has_batch = self.phase in (Phase.RUNNING, Phase.COMMITTING, Phase.UNDOING)
         assert not has_batch or self._batch is not None, "no batch"
@@ -126,6 +128,7 @@ class Machine(Batches):
             self._base = event.base
             for role, count in event.wanted.items():
                 self._supervision.want(role, count, event.now_s)
+            self._supervision.want_standby(event.standby, event.now_s)
             self._gather()
 
     def _on_tick(self, event: ev.Tick) -> None:
@@ -139,6 +142,7 @@ class Machine(Batches):
             self._unnoticed()
         self._commands += self._supervision.look(self._now_s, self._run)
         if not self._is_ending:
+            self._look_at_absent()
             self._start_due()
             self._deploy_if_complete()
 
@@ -155,18 +159,28 @@ class Machine(Batches):
     def _on_registered(self, event: ev.Registered) -> None:
         self._supervision.registered(event)
         self._deploy_if_complete()
+        self._look_who_joins()
 
     def _on_lost(self, event: ev.Lost) -> None:
         loss = self._supervision.lost(event, self._now_s)
         if loss is None or self._is_ending:
             return
-        if loss.over_budget is not None:
+        is_dispensable = loss.process.role is Role.TASK_MANAGER and self._supervision.is_complete
+        if loss.over_budget is not None and not is_dispensable:
             self._exhausted(loss.over_budget, loss.cause)
             return
         self._commands += loss.commands
         self._start_due()
-        if loss.process.role is Role.TASK_MANAGER:
+        if loss.process.role is not Role.TASK_MANAGER or not self._is_needed(loss.process):
+            return
+        if self._may_leave_out():
+            self._leave_out(loss.process, loss.cause)
+        else:
             self._give_up(loss.cause)
+
+    def _is_needed(self, process: ProcessId) -> bool:
+        """True unless the process was a standby: the job goes on without it."""
+        return not self._places.holders or self._places.hold(process.number, process.incarnation)
 
     def _on_unreachable(self, event: ev.Unreachable) -> None:
         self._commands += self._supervision.unreachable(event)

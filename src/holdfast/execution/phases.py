@@ -7,6 +7,7 @@ class Phase(Enum):
     IDLE = "idle"
     GATHERING = "gathering"
     DEPLOYING = "deploying"
+    JOINING = "joining"
     PLANNING = "planning"
     RUNNING = "running"
     COMMITTING = "committing"
@@ -33,6 +34,7 @@ WORK_OF = {
     Phase.IDLE: None,
     Phase.GATHERING: None,
     Phase.DEPLOYING: Work.DEPLOY,
+    Phase.JOINING: Work.DEPLOY,
     Phase.PLANNING: Work.PLAN,
     Phase.RUNNING: Work.RUN,
     Phase.COMMITTING: Work.COMMIT,

@@ -60,6 +60,9 @@ class ProcessTable:
         for number in range(count):
             self._processes.setdefault((role, number), Process(role, number, start_s=now_s))
 
+    def wanted(self, role: Role) -> int:
+        return self._wanted.get(role, 0)
+
     def of(self, process: ProcessId) -> Process | None:
         """The process, if that incarnation is the one that was started last."""
         found = self._processes.get((process.role, process.number))

@@ -30,9 +30,20 @@ class Supervision:
         self._config = config
         self._processes = ProcessTable(config)
         self._calls = Calls(config)
+        self._standby = 0
 
     def want(self, role: Role, count: int, now_s: float) -> None:
         self._processes.want(role, count, now_s)
+
+    def want_standby(self, count: int, now_s: float) -> None:
+        """Have so many TaskManagers more than there are places."""
+        self._standby = count
+        self._processes.want(Role.TASK_MANAGER, self._processes.wanted(Role.TASK_MANAGER) + count, now_s)
+
+    @property
+    def places(self) -> int:
+        """The number of TaskManagers that the job needs."""
+        return self._processes.wanted(Role.TASK_MANAGER) - self._standby
 
     def live(self) -> dict[int, Incarnation]:
         """The TaskManagers that serve, by index."""
@@ -40,8 +51,8 @@ class Supervision:
 
     @property
     def is_complete(self) -> bool:
-        """True if every TaskManager serves."""
-        return not self._processes.missing()
+        """True if a TaskManager serves for each place."""
+        return len(self.live()) >= self.places
 
     def proved(self) -> None:
         self._processes.proved()
@@ -74,7 +85,8 @@ class Supervision:
         wait_s = self._processes.lost(found, now_s)
         count, window = len(found.lost_s), self._config.losses_window
         if count > self._config.losses_max:
-            return Loss(event.process, cause, f"{event.process.name} was lost {count} times within {window!r}", [])
+            over = f"{event.process.name} was lost {count} times within {window!r}"
+            return Loss(event.process, cause, over, [ev.Log(f"{over}; it is started again in {wait_s:g} s")])
         log = f"{event.process.name} was lost {found.streak} times in a row; it is started again in {wait_s:g} s"
         return Loss(event.process, cause, None, [ev.Log(log)] if wait_s else [])
 
@@ -89,7 +101,7 @@ class Supervision:
         """The error of TaskManagers that did not register in time."""
         limit_s = self._config.start_timeout_s
         late = [each for each in self._processes.late(now_s, limit_s) if each.role is Role.TASK_MANAGER]
-        if not late:
+        if not late or self.is_complete:
             return None
         missing = self._processes.missing()
         return errors.JobRefused(
@@ -124,7 +136,7 @@ class Supervision:
         return commands
 
     def _look_at_starts(self, now_s: float) -> list[ev.Command]:
-        """A sender that does not register in time is started again; a TaskManager has `not_started`."""
+        """A sender or standby that does not register in time is started again; others have `not_started`."""
         commands: list[ev.Command] = []
         limit_s = self._config.start_timeout_s
         for each in self._processes.late(now_s, limit_s / 2):
@@ -132,7 +144,7 @@ class Supervision:
                 each.is_late = True
                 text = f"{each.process.name} was started {now_s - each.started_s:.0f} s ago and has not registered"
                 commands.append(ev.Log(f"{text}; start_timeout={self._config.start_timeout!r}"))
-            elif now_s - each.started_s > limit_s and each.role is Role.SENDER:
+            elif now_s - each.started_s > limit_s and (each.role is Role.SENDER or self.is_complete):
                 each.started_s = now_s
                 reason = f"it did not register within start_timeout={self._config.start_timeout!r}"
                 commands.append(_end(each, reason))

@@ -1,6 +1,6 @@
-"""The history of checkpoints as it is stored: what became of the last triggers of a job, for people.
+"""The history of a job as it is stored: what became of the last triggers, and what was lost, for people.
 
-HFCH | version | … | payload: msgpack, an array of `CheckpointStats`
+HFCH | version | … | payload: msgpack, a `StoredHistory`
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,8 @@ from holdfast.storage.names import HistoryName, history, parse
 from holdfast.storage.store import ObjectStore
 
 HISTORY_MAGIC, HISTORY_VERSION = b"HFCH", 2
+
+Scalar = int | float | str | bool | None
 
 
 @dataclass(frozen=True)
@@ -90,11 +92,54 @@ class CheckpointStats:
     task_managers: tuple[TaskManagerPart, ...] = ()
 
 
-def encode_history(entries: Sequence[CheckpointStats]) -> bytes:
-    return frame(HISTORY_MAGIC, HISTORY_VERSION, msgspec.msgpack.encode(list(entries)))
+@dataclass(frozen=True)
+class Loss:
+    """Rows that a job lost for good, since it went on without a TaskManager (`on_loss="drop"`).
+
+    `checkpoint`: number of the record from which the replacement went on; -1: from empty state. `batches`: the first
+    and the last batch that are affected. Rows are counted by "operator/subtask". `positions`: where the affected rows
+    begin and end, by source and split.
+    """
+
+    at_s: float
+    epoch: int
+    checkpoint: int
+    cause: str
+    batches: tuple[int, int] = (-1, -1)
+    subtasks: tuple[int, ...] = ()
+    rows_forgotten: dict[str, int] = field(default_factory=dict)
+    """Rows whose effect on state is lost."""
+    rows_dropped: dict[str, int] = field(default_factory=dict)
+    """Rows that came while the TaskManager was missing."""
+    positions: dict[str, dict[str, tuple[Scalar, Scalar]]] = field(default_factory=dict)
+    acknowledged: bool = False
+    """True once a user has taken note of it."""
+
+    @property
+    def rows(self) -> int:
+        return sum(self.rows_forgotten.values()) + sum(self.rows_dropped.values())
+
+    def __str__(self) -> str:
+        return (
+            f"{self.cause}: {sum(self.rows_dropped.values()):,} rows were dropped, and the effect of "
+            f"{sum(self.rows_forgotten.values()):,} rows on the state of subtasks {', '.join(map(str, self.subtasks))} "
+            f"is lost, in batches {self.batches[0]} to {self.batches[1]}"
+        )
 
 
-def decode_history(name: str, data: bytes) -> list[CheckpointStats]:
+@dataclass(frozen=True)
+class StoredHistory:
+    """The payload."""
+
+    checkpoints: list[CheckpointStats]
+    losses: list[Loss]
+
+
+def encode_history(entries: Sequence[CheckpointStats], losses: Sequence[Loss] = ()) -> bytes:
+    return frame(HISTORY_MAGIC, HISTORY_VERSION, msgspec.msgpack.encode(StoredHistory(list(entries), list(losses))))
+
+
+def decode_history(name: str, data: bytes) -> StoredHistory:
     """Raises `CorruptObject`."""
     try:
         return _HISTORY.decode(unframe(name, data, HISTORY_MAGIC, HISTORY_VERSION))
@@ -108,13 +153,18 @@ def stored_epochs(store: ObjectStore) -> list[int]:
     return sorted(each.epoch for each in found if isinstance(each, HistoryName))
 
 
-def read_history(store: ObjectStore) -> list[CheckpointStats]:
+def read_stored(store: ObjectStore) -> StoredHistory:
     """The newest history of a storage, oldest entry first; empty where there is none. Raises `CorruptObject`."""
     epochs = stored_epochs(store)
     if not epochs:
-        return []
+        return StoredHistory([], [])
     name = history(epochs[-1])
     return decode_history(name, store.get(name))
 
 
-_HISTORY = msgspec.msgpack.Decoder(list[CheckpointStats])
+def read_history(store: ObjectStore) -> list[CheckpointStats]:
+    """The checkpoints of the newest history. Raises `CorruptObject`."""
+    return read_stored(store).checkpoints
+
+
+_HISTORY = msgspec.msgpack.Decoder(StoredHistory)

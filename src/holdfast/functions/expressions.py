@@ -6,7 +6,6 @@ An expression is bound to a schema when it runs. A check on an empty batch says 
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
-import pyarrow.acero as acero
 import pyarrow.compute as pc
 
 Expressions = Mapping[str, pc.Expression]
@@ -17,6 +16,8 @@ def evaluated(rows: pa.RecordBatch, expressions: Expressions) -> list[pa.Array]:
     """Return the value of each expression for each row. Raises `pa.ArrowException` where one does not fit the rows."""
     if not expressions:
         return []
+    import pyarrow.acero as acero  # loads pandas, which jobs without expressions do without
+
     source = acero.TableSourceNodeOptions(pa.Table.from_batches([rows]))
     project = acero.ProjectNodeOptions(list(expressions.values()), list(expressions))
     plan = [acero.Declaration("table_source", source), acero.Declaration("project", project)]

@@ -187,6 +187,11 @@ class OperatorSpec(ABC):
         return 0
 
     @property
+    def calls_no_user(self) -> bool:
+        """True if no function of a user runs inside: made-up rows may go through it."""
+        return False
+
+    @property
     def is_timed(self) -> bool:
         """True if the operator may have work without rows: timers to fire, expired state to remove."""
         return False

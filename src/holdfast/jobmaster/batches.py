@@ -10,12 +10,17 @@ TaskManagers.
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from holdfast import failpoints
 from holdfast.availability import Refusal
+from holdfast.errors import TaskManagerLost
 from holdfast.exchange.task import LevelRequest, UnitResult, stage_dead_letters
 from holdfast.execution.calls import Step
 from holdfast.execution.isolation import SplitName
@@ -33,15 +38,18 @@ from holdfast.graph.program import (
 )
 from holdfast.jobmaster.cluster import LevelRun
 from holdfast.jobmaster.isolating import Isolated, Isolator
+from holdfast.jobmaster.losses import SubtaskRows
 from holdfast.jobmaster.senders import Senders
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.protocol.streams import SentUnit, Streams, by_task_manager
-from holdfast.protocol.taskmanager import ExchangeRoutes, ProcessRequest, SubtaskResult
+from holdfast.protocol.taskmanager import ExchangeRoutes, ProcessRequest, SubtaskResult, TaskManagerGateway
 from holdfast.settings import RegionConfig
 from holdfast.sources.base import BadRow
 from holdfast.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 OPERATOR_UNIT = 1_000_000
 """Number of the first unit for operators' dead letters, which the JobMaster stages; tasks use lower numbers."""
@@ -70,6 +78,12 @@ class BatchOutcome:
     """Metrics that each TaskManager reported with its commit, by TaskManager."""
     refusals: list[Refusal] = field(default_factory=list)
     """Operators that refuse a cut after this batch."""
+    sent: SubtaskRows = field(default_factory=Counter)
+    """Rows on their way to each subtask, in a job that may drop rows."""
+    taken: SubtaskRows = field(default_factory=Counter)
+    """Rows that each subtask processed, in such a job."""
+    dropped: SubtaskRows = field(default_factory=Counter)
+    """Rows for subtasks that were missing."""
     committing: bool = False
     """True once some TaskManagers may have committed: an error then leads to a restart from a checkpoint instead of an
     undo."""
@@ -110,6 +124,8 @@ class BatchRunner:
     """True if senders may combine rows."""
     before_commit: Callable[[], None]
     """Waits for everything that must precede a commit; raises if there is to be no commit."""
+    drop: bool = False
+    """True: the batch goes on without TaskManagers that are gone, and drops the rows for their subtasks."""
     regions: RegionConfig | None = None
     """Limits within which splits may fail alone; None: each failure fails the batch."""
 
@@ -137,13 +153,17 @@ class BatchRunner:
         if self.program.levels:
             self.before_commit()
             outcome.committing = True
-            answers = self.task_managers.on_all(
-                Step.COMMIT, f"batch {plan.batch}", lambda index, gateway: (index, gateway.commit(self.run, plan.batch))
-            )
-            outcome.metrics = {index: answer.metrics for index, answer in answers}
-            outcome.refusals = [each for _, answer in answers for each in answer.refusals]
+            answers = self._on_all(Step.COMMIT, f"batch {plan.batch}", lambda _, to: to.commit(self.run, plan.batch))
+            outcome.metrics = {index: answer.metrics for index, answer in answers.items()}
+            outcome.refusals = [each for answer in answers.values() for each in answer.refusals]
             failpoints.hit("jobmaster.commit.after")
         outcome.time("commit", started_s)
+
+    def _on_all(self, step: Step, about: str, call: Callable[[int, TaskManagerGateway], T]) -> dict[int, T]:
+        """Call everybody who holds a place; where the batch may go on without them, those who are there."""
+        if self.drop:
+            return self.task_managers.on_present(step, about, call)
+        return dict(self.task_managers.on_all(step, about, lambda index, gateway: (index, call(index, gateway))))
 
     def _source_units(self, plan: Plan) -> list[Unit]:
         units: list[Unit] = []
@@ -170,6 +190,8 @@ class BatchRunner:
             results = isolated.counted
         else:
             results = run(units)
+        if self.drop:
+            results = self._without_the_gone(units, results, outcome)
         for result in results:
             self._collect(result, outcome)
         failpoints.hit("jobmaster.level.after")
@@ -183,20 +205,48 @@ class BatchRunner:
 
     def _run_units(self, request: LevelRequest, units: list[Unit]) -> list[UnitResult]:
         what = "push" if request.level == 0 else "pull"
-        run = LevelRun(request, units, self.routes, f"batch {request.batch}, {what} {request.level}")
+        present = self.task_managers.deployed()
+        routes = replace(self.routes, routes=present, drop=True) if self.drop else self.routes
+        run = LevelRun(request, units, routes, f"batch {request.batch}, {what} {request.level}")
         with self.task_managers.calls.under_way(Step.LEVEL, run.description):
             return self.senders.run_level(run)
+
+    def _without_the_gone(
+        self, units: list[Unit], results: list[UnitResult], outcome: BatchOutcome
+    ) -> list[UnitResult]:
+        """Give up TaskManagers that units could not reach, and leave out units that pulled from one that is gone.
+
+        The output of a subtask in a batch counts as a whole or not at all.
+        """
+        owners = {unit.unit: self.routes.owners[unit.subtasks[0]] for unit in units if unit.subtasks}
+        for result in results:
+            gone = dict(result.gone)
+            if result.unit in owners and result.failure is not None and result.failure.kind == TaskManagerLost.__name__:
+                gone[owners[result.unit]] = result.failure.message
+            for task_manager, reason in gone.items():
+                self.task_managers.left_out(task_manager, reason)
+        present = {each.task_manager for each in self.task_managers.deployed()}
+        counted = []
+        for result in results:
+            if result.unit not in owners or owners[result.unit] in present:
+                counted.append(result)
+            else:
+                self._supersede(result, outcome)
+        return counted
+
+    def _supersede(self, result: UnitResult, outcome: BatchOutcome) -> None:
+        target = self.program.legs[result.leg].target
+        if isinstance(target, SinkTarget):
+            outcome.superseded.setdefault(target.sink, []).extend(result.committables)
+        if result.dead_letters:
+            outcome.superseded.setdefault(DEAD_LETTERS, []).extend(result.dead_letters)
 
     def _note_failed(self, isolated: Isolated, outcome: BatchOutcome) -> None:
         outcome.failed_splits.update(isolated.failed)
         for (source, split), reason in isolated.failed.items():
             log.warning("source %r, split %r failed and stays where it is: %s", source, split, reason)
         for result in isolated.superseded:
-            target = self.program.legs[result.leg].target
-            assert isinstance(target, SinkTarget), "a job whose splits are regions has no operators"
-            outcome.superseded.setdefault(target.sink, []).extend(result.committables)
-            if result.dead_letters:
-                outcome.superseded.setdefault(DEAD_LETTERS, []).extend(result.dead_letters)
+            self._supersede(result, outcome)
 
     def _collect(self, result: UnitResult, outcome: BatchOutcome) -> None:
         leg = self.program.legs[result.leg]
@@ -208,6 +258,8 @@ class BatchRunner:
         if leg.watermark is not None:
             outcome.note_event_times(leg.watermark.key, result.event_times)
         outcome.bad_rows += result.bad_rows
+        for operator, subtask, rows in result.rows_by_subtask:
+            outcome.sent[operator, subtask] += rows
         if result.dead_letters:
             outcome.add(DEAD_LETTERS, result.dead_letters)
 
@@ -228,10 +280,13 @@ class BatchRunner:
             return ProcessRequest(self.run, plan.batch, plan.batch_time_us, level, own, plan.watermarks, plan.closed)
 
         about = f"batch {plan.batch}, level {level}"
-        results = self.task_managers.on_all(Step.PROCESS, about, lambda index, gateway: gateway.process(request(index)))
+        results = self._on_all(Step.PROCESS, about, lambda index, gateway: gateway.process(request(index)))
         subtasks = sorted(
-            (subtask for result in results for subtask in result.subtasks), key=lambda r: (r.operator, r.subtask)
+            (subtask for result in results.values() for subtask in result.subtasks),
+            key=lambda r: (r.operator, r.subtask),
         )
+        if self.drop:
+            self._count_dropped(level, subtasks, outcome)
         for subtask in subtasks:
             if subtask.timers is not None:
                 outcome.timers.setdefault(subtask.operator, []).append(subtask.timers)
@@ -241,9 +296,28 @@ class BatchRunner:
         for leg in self.program.legs:
             if isinstance(leg.origin, OperatorOrigin):
                 outputs = _outputs(leg.origin, subtasks)
-                for part in divide([rows for _, rows in outputs], len(outputs)):
-                    units.append(Unit(len(units), leg.index, subtasks=[outputs[place][0] for place in part]))
+                for some in self._pulled_together(outputs):
+                    for part in divide([rows for _, rows in some], len(some)):
+                        units.append(Unit(len(units), leg.index, subtasks=[some[place][0] for place in part]))
         return units
+
+    def _pulled_together(self, outputs: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+        """Outputs that a unit may pull together: where TaskManagers may be left out, those of a single one."""
+        if not self.drop:
+            return [outputs]
+        by_owner: dict[int, list[tuple[int, int]]] = {}
+        for subtask, rows in outputs:
+            by_owner.setdefault(self.routes.owners[subtask], []).append((subtask, rows))
+        return list(by_owner.values())
+
+    def _count_dropped(self, level: int, subtasks: list[SubtaskResult], outcome: BatchOutcome) -> None:
+        """Rows that were sent to subtasks which did not process the level are dropped."""
+        taken = {(each.operator, each.subtask): each.rows_in for each in subtasks}
+        outcome.taken.update(taken)
+        for key in [key for key in outcome.sent if self.program.operator_levels[key[0]] == level]:
+            rows = outcome.sent.pop(key)
+            if key not in taken:
+                outcome.dropped[key] += rows
 
     def _stage_bad(self, plan: Plan, level: int, bad: list[BadRow], outcome: BatchOutcome) -> None:
         if not bad:

@@ -164,7 +164,7 @@ class CheckpointCalls:
 
     def _tell_all(self, call: Callable[[TaskManagerGateway], None]) -> None:
         self._news = [each for each in self._news if not each.done()]
-        for process, _ in self._task_managers.addresses():
+        for process in self._task_managers.holders():
             told = self._task_managers.order(process, call)
             told.add_done_callback(partial(_log_untold, process))
             self._news.append(told)

@@ -180,13 +180,14 @@ class Control:
         self._events.put(begin)
         return promise
 
-    def begin_failover(self, reason: str) -> "Future[RestartCheckpoint]":
-        """Resolve pending checkpoints and choose the newest record as the base."""
+    def begin_failover(self, reason: str, goes_on: bool) -> "Future[RestartCheckpoint]":
+        """Resolve pending checkpoints and choose the newest record as the base. `goes_on`: batches are committed
+        meanwhile."""
         promise: Future[RestartCheckpoint] = Future()
 
         def begin() -> None:
             self._promises.await_base(promise)
-            self._handle(events.FailoverBegan(reason))
+            self._handle(events.FailoverBegan(reason, goes_on))
 
         self._events.put(begin)
         return promise

@@ -4,12 +4,13 @@ A run number is used for a single deployment or attempt at a batch, and never ag
 refused everywhere. The execution machine gives the numbers. Only the work thread uses this module, except for `cancel`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast import failpoints
 from holdfast.changelog_config import ChangelogSettings
 from holdfast.execution.calls import Step
+from holdfast.execution.events import Deploy
 from holdfast.formats.handles import TableHandle
 from holdfast.formats.manifests import load_manifests
 from holdfast.graph.program import Program
@@ -22,7 +23,7 @@ from holdfast.jobmaster.senders import Senders
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.journal.codec import StoredJob
 from holdfast.journal.records import CheckpointRecord
-from holdfast.protocol.taskmanager import BaseCheckpoint, Deployment, ExchangeRoutes
+from holdfast.protocol.taskmanager import BaseCheckpoint, Deployment, ExchangeRoutes, TaskManagerGateway
 from holdfast.settings import CheckpointConfig, FailoverConfig, OnLoss, QueryTrigger, RegionConfig
 from holdfast.storage.store import ObjectStore
 from holdfast.ui.server import LOOPBACK
@@ -85,22 +86,20 @@ class Deployer:
         self._task_managers = task_managers
         self._control = control
         self._before_commit = before_commit
+        self._holders: Sequence[int] = ()
 
-    def deploy(
-        self, run: int, base: CheckpointRecord | None, live: Mapping[int, int], first_batch: int, rewind: bool
-    ) -> None:
-        """Bring all TaskManagers to the state of a checkpoint. Raises `TaskManagerLost`, `StaleCall`,
+    def deploy(self, command: Deploy, base: CheckpointRecord | None, first_batch: int) -> None:
+        """Bring the TaskManager of each place to the state of a checkpoint. Raises `TaskManagerLost`, `StaleCall`,
         `StorageError`."""
-        if live:
+        if command.live:
             failpoints.hit("jobmaster.deploy.before")
-            self._task_managers.deploying(live)
-            self._host(run, base, live, first_batch, rewind)
-        self._control.run_changed(run)
+            self._holders = command.holders
+            self._task_managers.deploying(command.live)
+            self._host(command, base, first_batch)
+        self._control.run_changed(command.run)
         failpoints.hit("jobmaster.deploy.after")
 
-    def _host(
-        self, run: int, base: CheckpointRecord | None, live: Mapping[int, int], first_batch: int, rewind: bool
-    ) -> None:
+    def _host(self, command: Deploy, base: CheckpointRecord | None, first_batch: int) -> None:
         job, layout, handles = self._job, self._job.settings.layout, self._handles(base)
         checkpoint = None if base is None else BaseCheckpoint(base.epoch, base.checkpoint_id, base.batch)
 
@@ -108,19 +107,30 @@ class Deployer:
             return Deployment(
                 job_id=job.stored.job_id,
                 epoch=job.epoch,
-                run=run,
+                run=command.run,
                 task_manager=task_manager,
-                incarnation=live[task_manager],
+                incarnation=command.live[task_manager],
                 program=job.shipped,
                 max_parallelism=layout.max_parallelism,
-                subtasks=subtasks_of(task_manager, layout, job.program, handles),
+                subtasks=subtasks_of(command.holders.index(task_manager), layout, job.program, handles),
                 first_batch=first_batch,
                 base=checkpoint,
                 changelog=job.settings.changelog,
-                rewind=rewind,
+                rewind=command.rewind,
             )
 
-        self._task_managers.on_all(Step.DEPLOY, f"run {run}", lambda index, gateway: gateway.deploy(deployment(index)))
+        joining = command.live if command.joining is None else command.joining
+
+        def deploy(task_manager: int, gateway: TaskManagerGateway) -> None:
+            if task_manager in joining:
+                gateway.deploy(deployment(task_manager))
+
+        self._task_managers.on_all(Step.DEPLOY, f"run {command.run}", deploy)
+
+    def subtasks_of(self, task_managers: Collection[int]) -> list[int]:
+        """The numbers of the subtasks that these TaskManagers hold, the same for each operator."""
+        owners = self._job.settings.layout.owners
+        return [subtask for subtask, place in enumerate(owners) if self._holders[place] in task_managers]
 
     def _handles(self, base: CheckpointRecord | None) -> list[TableHandle]:
         """Table handles of the base, without the state that the user gave up."""
@@ -134,7 +144,12 @@ class Deployer:
         """Undo the batch in flight; calls of its run change nothing any more. Raises `TaskManagerLost`."""
         self.cancel(run - 1)
         self._control.run_changed(run)
-        self._task_managers.on_all(Step.UNDO, f"run {run - 1}", lambda _, gateway: gateway.abort(run))
+        call = self._task_managers.on_present if self._drops else self._task_managers.on_all
+        call(Step.UNDO, f"run {run - 1}", lambda _, gateway: gateway.abort(run))
+
+    @property
+    def _drops(self) -> bool:
+        return self._job.settings.on_loss is OnLoss.DROP
 
     def cancel(self, run: int) -> None:
         """End the work on a run. Any thread may call this."""
@@ -143,6 +158,7 @@ class Deployer:
     def runner(self, run: int, combine: bool) -> BatchRunner:
         """Make the runner of a batch under that run number."""
         job, layout = self._job, self._job.settings.layout
+        owners = [self._holders[place] for place in layout.owners]
         return BatchRunner(
             job.stored.job_id,
             job.epoch,
@@ -150,9 +166,10 @@ class Deployer:
             job.program,
             self._senders,
             self._task_managers,
-            ExchangeRoutes(job.stored.job_id, self._task_managers.routes(), layout.owners, layout.max_parallelism),
+            ExchangeRoutes(job.stored.job_id, self._task_managers.deployed(), owners, layout.max_parallelism),
             job.store,
-            combine,
+            combine and not self._drops,
             self._before_commit,
+            self._drops,
             job.settings.regions,
         )

@@ -11,11 +11,18 @@ from holdfast.recovery.restore import select
 
 @dataclass(frozen=True)
 class Layout:
-    """Shape of the job. Subtask i of every operator lives in TaskManager `owners[i]`."""
+    """Shape of the job. Subtask i of every operator lives in the TaskManager that holds place `owners[i]`."""
 
     parallelism: int
     max_parallelism: int
     task_managers: int
+    """Number of places."""
+    standby: int = 0
+    """Number of TaskManagers that hold no place until another is lost."""
+
+    @property
+    def processes(self) -> int:
+        return self.task_managers + self.standby
 
     @property
     def owners(self) -> list[int]:
@@ -24,11 +31,9 @@ class Layout:
         return [subtask * self.task_managers // self.parallelism for subtask in range(self.parallelism)]
 
 
-def subtasks_of(
-    task_manager: int, layout: Layout, program: Program, handles: list[TableHandle]
-) -> list[SubtaskDeployment]:
-    """Subtasks of a TaskManager, each with its share of a checkpoint's `handles` to restore from."""
-    own = [subtask for subtask, owner in enumerate(layout.owners) if owner == task_manager]
+def subtasks_of(place: int, layout: Layout, program: Program, handles: list[TableHandle]) -> list[SubtaskDeployment]:
+    """Subtasks of a place, each with its share of a checkpoint's `handles` to restore from."""
+    own = [subtask for subtask, owner in enumerate(layout.owners) if owner == place]
     return [_subtask(operator, subtask, layout, program, handles) for operator in program.operators for subtask in own]
 
 

@@ -1,4 +1,4 @@
-"""The history of checkpoints: what became of the last triggers, in memory and in one object of the storage.
+"""The history of a job: what became of the last triggers, and what was lost, in memory and in one object.
 
     outcome ──add──► the last `ENTRIES_MAX`, in memory ──now and then, and at the end──► history/<epoch>
 
@@ -10,16 +10,19 @@ or written, the log says so, and nothing else comes of that.
 import logging
 import threading
 from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
 
 from holdfast.clock import Clock
 from holdfast.errors import CorruptObject, StorageError
-from holdfast.formats.history import CheckpointStats, encode_history, read_history, stored_epochs
+from holdfast.formats.history import CheckpointStats, Loss, encode_history, read_stored, stored_epochs
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
 ENTRIES_MAX = 100
+LOSSES_MAX = 100
 SAVE_EVERY_S = 10.0
 """A history that has new entries is written at most so often."""
 
@@ -29,10 +32,11 @@ class History:
 
     def __init__(self, store: ObjectStore, epoch: int, clock: Clock) -> None:
         self._store = store
-        self._epoch = epoch
+        self.epoch = epoch
         self._clock = clock
         self._lock = threading.Lock()
         self._entries: deque[CheckpointStats] = deque(maxlen=ENTRIES_MAX)
+        self._losses: deque[Loss] = deque(maxlen=LOSSES_MAX)
         self._is_changed = False
         self._next_s = float("-inf")
         self._older: list[str] = []
@@ -40,13 +44,14 @@ class History:
     def load(self) -> None:
         """Go on from what earlier epochs wrote."""
         try:
-            self._older = [names.history(epoch) for epoch in stored_epochs(self._store) if epoch != self._epoch]
-            found = read_history(self._store)
+            self._older = [names.history(epoch) for epoch in stored_epochs(self._store) if epoch != self.epoch]
+            found = read_stored(self._store)
         except (StorageError, CorruptObject) as error:
             log.warning("the history of checkpoints begins anew: %s", error)
             return
         with self._lock:
-            self._entries = deque([*found, *self._entries], maxlen=ENTRIES_MAX)
+            self._entries = deque([*found.checkpoints, *self._entries], maxlen=ENTRIES_MAX)
+            self._losses = deque([*found.losses, *self._losses], maxlen=LOSSES_MAX)
 
     def entries(self) -> tuple[CheckpointStats, ...]:
         """The entries kept, oldest first, also of earlier epochs."""
@@ -57,6 +62,24 @@ class History:
         with self._lock:
             self._entries.append(entry)
             self._is_changed = True
+
+    def losses(self) -> tuple[Loss, ...]:
+        """The losses, oldest first, also of earlier epochs."""
+        with self._lock:
+            return tuple(self._losses)
+
+    def add_losses(self, losses: Iterable[Loss]) -> None:
+        """Add losses. They are written with the next save, which is due at once."""
+        with self._lock:
+            self._losses += losses
+            self._is_changed, self._next_s = True, float("-inf")
+
+    def acknowledge_losses(self) -> None:
+        """Mark all losses as noted by a user."""
+        with self._lock:
+            noted = [replace(each, acknowledged=True) for each in self._losses]
+            self._losses = deque(noted, maxlen=LOSSES_MAX)
+            self._is_changed, self._next_s = True, float("-inf")
 
     def is_due(self) -> bool:
         """True if the history is to be saved now; asked for once each time."""
@@ -69,11 +92,12 @@ class History:
     def save(self) -> None:
         """Write what is new; where that fails, with the next entries or at the end."""
         with self._lock:
-            entries, changed, self._is_changed = list(self._entries), self._is_changed, False
+            entries, losses = list(self._entries), list(self._losses)
+            changed, self._is_changed = self._is_changed, False
         if not changed:
             return
         try:
-            self._store.put(names.history(self._epoch), encode_history(entries))
+            self._store.put(names.history(self.epoch), encode_history(entries, losses))
             if self._older:
                 self._store.delete(self._older)
                 self._older = []

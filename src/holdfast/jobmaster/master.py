@@ -34,6 +34,7 @@ from holdfast.jobmaster.control import Control, Listeners
 from holdfast.jobmaster.copying import Copiers
 from holdfast.jobmaster.deployer import Deployer, StartedJob
 from holdfast.jobmaster.found import found_records, records_of
+from holdfast.jobmaster.losses import LossLedger
 from holdfast.jobmaster.news import SourceNews
 from holdfast.jobmaster.outages import Outages
 from holdfast.jobmaster.parts import (
@@ -50,12 +51,13 @@ from holdfast.jobmaster.progress import Progress
 from holdfast.jobmaster.promises import RestartCheckpoint
 from holdfast.jobmaster.savepoints import Savepoint, SavepointWriter
 from holdfast.jobmaster.senders import Senders
+from holdfast.jobmaster.shown import processes_now
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.jobmaster.waiters import QueryEnd, Waiters
 from holdfast.jobmaster.work import WorkQueue
 from holdfast.journal.fence import TakenOver
 from holdfast.observe.event_log import EventLog
-from holdfast.observe.view import JobView, ProcessView, graph_of
+from holdfast.observe.view import JobView, graph_of
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, ExchangeRoute, Registration
 from holdfast.settings import CheckpointConfig
 from holdfast.sources.objects import SourceObjects
@@ -89,14 +91,7 @@ class JobMaster:
         self._updating = threading.Lock()
         self._checkpoint = job.settings.checkpoint
         self.outages = Outages(job.settings.name, job.store.url, clock, lambda: self._checkpoint.outage_limit)
-        self.progress = Progress(
-            job.settings.name,
-            job.program,
-            clock,
-            lambda: sum(self._control.backlog.values()),
-            lambda: self.outages.waited_s,
-            lambda: self._planner.behind,
-        )
+        self.progress = Progress(job.settings.name, job.program, clock, self._gauges, lambda: self._planner.behind)
         self._taken = taken
         self._cluster = cluster
         self._clock = clock
@@ -111,14 +106,17 @@ class JobMaster:
         self._base = RestartCheckpoint(taken.base_number, taken.base)
         self._machine = Machine(job.settings.failover, job.settings.on_loss)
         self._conductor = Conductor(job.settings.name, self._machine, self._execute, self._event_log)
-        silence_s = job.settings.heartbeat_timeout_s
-        self._task_managers = TaskManagers(cluster, job.settings.layout.task_managers, clock, self._tell, silence_s)
+        silence_s, layout = job.settings.heartbeat_timeout_s, job.settings.layout
+        self._task_managers = TaskManagers(
+            cluster, layout.processes, layout.task_managers, clock, self._tell, silence_s
+        )
         self._senders = Senders(cluster, job.program, clock, self._tell, silence_s, job.settings.regions)
         self._publishers = publishers_of(job)
         self._source_objects = SourceObjects(
             job.store, job.epoch, lambda gone: self._control.post(events.ObjectsFound(gone))
         )
         self._planner = planner_of(job, self._source_objects, cluster.senders, clock)
+        self._losses = LossLedger()
         self._control = self._make_control(taken)
         self._news = SourceNews(job.settings.name, self._planner, self._control.request_checkpoint)
         self._waiters = Waiters(self._planner.reached, self.trigger_checkpoint, self._control.published)
@@ -144,8 +142,9 @@ class JobMaster:
             self._close()
             raise
         self._conductor.start()
-        wanted = {Role.TASK_MANAGER: self._settings.layout.task_managers, Role.SENDER: self._cluster.residents}
-        self._tell(ev.Started(time.monotonic(), wanted, base.number))
+        layout = self._settings.layout
+        wanted = {Role.TASK_MANAGER: layout.task_managers, Role.SENDER: self._cluster.residents}
+        self._tell(ev.Started(time.monotonic(), wanted, base.number, layout.standby))
         try:
             self._runs.result()
         except BaseException:
@@ -204,27 +203,28 @@ class JobMaster:
             checkpoints=self._control.history.entries(),
             restored=self._base.number,
             restarts=progress.restarts(),
-            processes=self._processes_now(),
+            losses=(*self._control.history.losses(), *self._losses.not_final),
+            dropping=self._losses.dropped,
+            processes=processes_now(self._task_managers, self._senders, progress.last_metrics()),
             backlog=self._control.backlog,
             behind=self._planner.splits_behind({} if newest is None else newest.behind),
             metrics=progress.picture(),
             events=self._event_log.recent(),
         )
 
-    def _processes_now(self) -> tuple[ProcessView, ...]:
-        """Processes that serve now, with the last metrics of each TaskManager."""
-        reported = self.progress.last_metrics()
-        views = [
-            ProcessView(
-                process.role.value, process.number, process.incarnation, address, reported.get(process.number, {})
-            )
-            for process, address in self._task_managers.addresses()
-        ]
-        views += [
-            ProcessView(process.role.value, process.number, process.incarnation, address)
-            for process, address in self._senders.addresses()
-        ]
-        return tuple(views)
+    def _gauges(self) -> Mapping[str, float]:
+        """Metrics of the JobMaster itself that stand for this moment."""
+        return {
+            "unpublishedGroups": float(sum(self._control.backlog.values())),
+            "outageMs": self.outages.waited_s * 1000,
+            "lostRows": float(self._lost_rows()),
+            "standbyTaskManagers": float(self._task_managers.standby),
+        }
+
+    def _lost_rows(self) -> int:
+        """Rows lost since the start of this epoch, whether acknowledged or not."""
+        losses = (*self._control.history.losses(), *self._losses.not_final)
+        return sum(each.rows for each in losses if each.epoch == self.job.epoch)
 
     @property
     def refused_by(self) -> tuple[Refusal, ...]:
@@ -311,7 +311,7 @@ class JobMaster:
                 threading.Thread(target=self._senders.cancel, args=(command.run,), daemon=True).start()
             case ev.AskBase():
                 failpoints.hit("jobmaster.failover")
-                self._control.begin_failover(command.reason).add_done_callback(self._base_chosen)
+                self._control.begin_failover(command.reason, command.goes_on).add_done_callback(self._base_chosen)
             case ev.Log():
                 level = logging.WARNING if command.warning else logging.INFO
                 log.log(level, "%s: %s", self._settings.name, command.message)
@@ -365,6 +365,10 @@ class JobMaster:
         """TaskManagers that serve now."""
         return self._task_managers.routes()
 
+    def acknowledge_losses(self) -> None:
+        """Note that a user knows of the losses so far."""
+        self._control.history.acknowledge_losses()
+
     def trigger_checkpoint(self) -> "Future[JournalNumber | None]":
         return self._control.request_checkpoint()
 
@@ -402,6 +406,8 @@ class JobMaster:
 
     def _on_completed(self, stats: CheckpointStats, position: Position) -> None:
         self.progress.checkpoint(stats)
+        if final := self._losses.recorded(stats.batch):
+            self._control.history.add_losses(final)
         self._news.completed(position)
         self._conductor.interruption.wake()
         self._tell(ev.CheckpointCompleted())
@@ -437,6 +443,7 @@ class JobMaster:
             self._planner,
             self._control,
             Deployer(self.job, self._senders, self._task_managers, self._control, lambda: self._work.before_commit()),
+            self._losses,
             self._waiters,
             self._news,
             self.progress,

@@ -4,7 +4,7 @@ JobMaster's threads write; any thread reads. Metrics are combined when they are 
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -82,17 +82,15 @@ class Progress:
         name: str,
         program: Program,
         clock: Clock,
-        unpublished: Callable[[], int],
-        outage_s: Callable[[], float],
+        gauges: Callable[[], Mapping[str, float]],
         behind: Callable[[], Behind] = dict,
     ) -> None:
         self._behind = behind
-        self._outage_s = outage_s
+        self._gauges = gauges
         self._name = name
         self._program = program
         self._clock = clock
         self._lock = threading.Lock()
-        self._unpublished = unpublished
         self._task_managers = TaskManagerMetrics()
         self._recent: deque[_Entry] = deque(maxlen=RECENT_MAX)
         self._batch_ms: deque[float] = deque(maxlen=FIGURES_MAX)
@@ -189,10 +187,16 @@ class Progress:
         with self._lock:
             return list(self._outcomes)
 
-    def restarted(self, reason: str) -> None:
+    def restarted(self, reason: str, task_managers: Collection[int]) -> None:
+        """Note a return to a checkpoint, after which these TaskManagers hold the state."""
+        self._task_managers.keep_gauges_of(task_managers)
         with self._lock:
             self._restarts.append(Restart(self._clock.now(), reason))
             self._counted["numRestarts"] += 1
+
+    def joined(self, task_managers: Collection[int]) -> None:
+        """Note that these TaskManagers hold the state from now on."""
+        self._task_managers.keep_gauges_of(task_managers)
 
     def restarts(self) -> tuple[Restart, ...]:
         """The last `RECENT_MAX` restarts, oldest first."""
@@ -262,8 +266,7 @@ class Progress:
             "parkedSplits": float(sum(each.parked for each in behind)),
             "numInputRows": float(self._rows),
             "badRows": float(self._bad_rows),
-            "unpublishedGroups": float(self._unpublished()),
-            "outageMs": self._outage_s() * 1000,
+            **self._gauges(),
         }
         if self._checkpoints:
             last = self._checkpoints[-1]

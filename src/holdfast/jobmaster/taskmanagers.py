@@ -46,6 +46,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
         self,
         cluster: Cluster,
         count: int,
+        needed: int,
         clock: Clock,
         tell: Callable[[events.Event], None],
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
@@ -59,6 +60,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
         self._threads: dict[tuple[ProcessId, Lane], ThreadPoolExecutor] = {}
         self._open: dict[ProcessId, set[Answer]] = {}
         self._deployed: Mapping[int, int] = {}
+        self._needed = needed
 
     # --- facts --------------------------------------------------------------------------------------------------------
 
@@ -83,15 +85,28 @@ class TaskManagers(Processes[TaskManagerGateway]):
     # --- who serves ---------------------------------------------------------------------------------------------------
 
     def routes(self) -> list[ExchangeRoute]:
-        """Routes of the TaskManagers that serve, by index."""
+        """Routes of the TaskManagers that serve, by number, standbys too."""
         with self._changed:
             serving = [self._serving[index] for index in sorted(self._serving)]
             return [ExchangeRoute(each.process.number, each.process.incarnation, each.address) for each in serving]
 
+    def deployed(self) -> list[ExchangeRoute]:
+        """Routes of the TaskManagers that hold places and serve."""
+        return [each for each in self.routes() if self._deployed.get(each.task_manager) == each.incarnation]
+
+    def holders(self) -> list[ProcessId]:
+        """The TaskManagers that hold places and serve."""
+        return [ProcessId(Role.TASK_MANAGER, each.task_manager, each.incarnation) for each in self.deployed()]
+
+    @property
+    def standby(self) -> int:
+        """Number of TaskManagers that serve and hold no place."""
+        return len(self.routes()) - len(self.deployed())
+
     @property
     def missing(self) -> bool:
-        """True if a TaskManager does not serve."""
-        return len(self._serving) < self.count
+        """True if a place has no TaskManager that serves."""
+        return len(self._serving) < self._needed
 
     def take_dead(self, live: Collection[int]) -> list[int]:
         """Incarnations that ended since the last call. Those that the caller still takes for `live` come next time."""
@@ -116,25 +131,66 @@ class TaskManagers(Processes[TaskManagerGateway]):
 
     def deploying(self, live: Mapping[int, int]) -> None:
         """Direct calls to these incarnations from now on, by number: any other incarnation has no state, and counts as
-        lost."""
+        lost or as standby."""
         self._deployed = live
 
     def on_all(self, step: Step, about: str, call: Call[T]) -> list[T]:
-        """Call all of them side by side, wait for every answer, raise the first error.
+        """Call all that hold places side by side, wait for every answer, raise the first error.
 
         The end of a TaskManager counts as its answer, whatever the outcome of the call.
         """
+        serving = [self._serves(index) for index in sorted(self._deployed)]
+        answers = self._ask(serving, step, about, call)
+        errors = [error for error in (answer.exception() for answer in answers) if error is not None]
+        if errors:
+            raise next((error for error in errors if not isinstance(error, TaskManagerLost)), errors[0])
+        return [answer.result() for answer in answers]
+
+    def on_present(self, step: Step, about: str, call: Callable[[int, TaskManagerGateway], T]) -> dict[int, T]:
+        """Call all that hold places and serve; the answers by number. Who does not answer is given up and left out.
+
+        Raises the first error other than `TaskManagerLost`.
+        """
+        with self._changed:
+            serving = [each for _, each in sorted(self._serving.items()) if self._holds_place(each.process)]
+        answers = self._ask(serving, step, about, call)
+        found: dict[int, T] = {}
+        for each, answer in zip(serving, answers, strict=True):
+            error = answer.exception()
+            if error is None:
+                found[each.process.number] = answer.result()
+            elif isinstance(error, TaskManagerLost):
+                self.give_up(each.process, str(error))
+            else:
+                raise error
+        return found
+
+    def left_out(self, task_manager: int, reason: str) -> None:
+        """Give up a TaskManager that somebody could not reach: nothing that it still does counts."""
+        with self._changed:
+            found = self._serving.get(task_manager)
+        if found is not None and self._holds_place(found.process):
+            self.give_up(found.process, reason)
+
+    def _holds_place(self, process: ProcessId) -> bool:
+        return self._deployed.get(process.number) == process.incarnation
+
+    def _ask(
+        self,
+        serving: list[Serving[TaskManagerGateway]],
+        step: Step,
+        about: str,
+        call: Callable[[int, TaskManagerGateway], T],
+    ) -> list[Answer]:
+        """Call them side by side, and wait for every answer."""
         began_s = time.monotonic()
-        serving = [self._serves(index) for index in range(self.count)]
         answers = [self._begin(each, call) for each in serving]
         wait_for(answers, QUICK_S)
         for each, answer in zip(serving, answers, strict=True):
             if not answer.done():
                 self.calls.pending(answer, step, about, began_s, each.process)
-        errors = [error for error in (answer.exception() for answer in answers) if error is not None]
-        if errors:
-            raise next((error for error in errors if not isinstance(error, TaskManagerLost)), errors[0])
-        return [answer.result() for answer in answers]
+        wait_for(answers)
+        return answers
 
     def order(self, process: ProcessId, call: Callable[[TaskManagerGateway], None]) -> Answer:
         """Begin a call of a checkpoint to that incarnation; return at once.

@@ -13,6 +13,7 @@ from holdfast.clock import Clock
 from holdfast.execution import events as ev
 from holdfast.execution import reactions
 from holdfast.execution.reactions import Reaction
+from holdfast.formats.history import Loss
 from holdfast.graph.plan import Plan
 from holdfast.ids import BatchNumber
 from holdfast.jobmaster.batches import BatchOutcome, BatchRunner
@@ -21,6 +22,7 @@ from holdfast.jobmaster.conductor import Interruption
 from holdfast.jobmaster.control import Control
 from holdfast.jobmaster.deployer import Deployer, MasterSettings
 from holdfast.jobmaster.final_checkpoint import FinalCheckpoint
+from holdfast.jobmaster.losses import CommittedRows, LossLedger
 from holdfast.jobmaster.news import SourceNews
 from holdfast.jobmaster.outages import BATCHES, PLANNING, RESTORES, Outages, is_outage
 from holdfast.jobmaster.pace import IDLE_S_MAX, IDLE_S_MIN, NAP_S_MIN, AskingAgain, batch_due_in_s, idle_wait_s
@@ -29,7 +31,7 @@ from holdfast.jobmaster.planner import AllOffsets, Planner
 from holdfast.jobmaster.progress import Progress, Standing
 from holdfast.jobmaster.promises import RestartCheckpoint
 from holdfast.jobmaster.waiters import Waiters
-from holdfast.settings import AvailableNow, ProcessingTime
+from holdfast.settings import AvailableNow, OnLoss, ProcessingTime
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ class WorkQueue:
         planner: Planner,
         control: Control,
         deployer: Deployer,
+        losses: LossLedger,
         waiters: Waiters,
         news: SourceNews,
         progress: Progress,
@@ -57,6 +60,7 @@ class WorkQueue:
         self._planner = planner
         self._control = control
         self._deployer = deployer
+        self._losses = losses
         self._waiters = waiters
         self._news = news
         self._progress = progress
@@ -95,11 +99,15 @@ class WorkQueue:
             if command.restart is not None:
                 self._cluster.check()
                 self._control.check_not_fenced()
-            self._deployer.deploy(command.run, base.record, command.live, self._planner.next_batch, command.rewind)
+            self._deployer.deploy(command, base.record, self._planner.next_batch)
+            if command.joining is not None:
+                self._joined(command, base)
             if command.restart is not None:
+                for repaired in self._losses.went_back():
+                    log.warning("%s: processed again, so that it is not lost: %s", self._settings.name, repaired)
                 self._planner.restore(position_of(base.record))
                 log_restored(self._settings.name, base.record)
-                self._progress.restarted(command.restart)
+                self._progress.restarted(command.restart, command.live)
         except Exception as error:
             cause = self._cause(error)
             if command.restart is None:
@@ -107,6 +115,17 @@ class WorkQueue:
             return ev.DeployFailed(command.run, *self._outage(RESTORES, cause))
         self._outages.answered(RESTORES)
         return ev.Deployed(command.run)
+
+    def _joined(self, command: ev.Deploy, base: RestartCheckpoint) -> None:
+        """Say what is lost because replacements begin from the base while the others went on."""
+        assert command.joining is not None, f"{command} deploys everybody"
+        number = -1 if base.number is None else base.number
+        loss = Loss(self._clock.now(), self._control.history.epoch, number, command.cause)
+        batch = -1 if base.record is None else base.record.batch
+        subtasks = self._deployer.subtasks_of(command.joining)
+        loss = self._losses.joined(subtasks, batch, position_of(base.record), loss)
+        self._progress.joined(command.live)
+        log.warning("%s: exactly-once has ended: %s", self._settings.name, loss)
 
     # --- planning -----------------------------------------------------------------------------------------------------
 
@@ -193,6 +212,8 @@ class WorkQueue:
         plan = plan.without(outcome.failed_splits)
         position = self._planner.committed(plan, outcome.event_times, outcome.timers, outcome.failed_splits)
         self._drop(outcome.superseded)
+        if self._settings.on_loss is OnLoss.DROP:
+            self._losses.committed(CommittedRows(plan.batch, outcome.taken, outcome.dropped), position)
         progress = plan.progress or outcome.fired > 0 or bool(outcome.failed_splits)
         refusals = (*outcome.refusals, *plan.refusals)
         self._control.committed(

@@ -233,6 +233,10 @@ OF_THE_JOB = (
     ),
     KnownMetric("failingSplits", "gauge", "holdfast_failing_splits", "Splits that failed last and are tried again"),
     KnownMetric("parkedSplits", "gauge", "holdfast_parked_splits", "Splits that are left out since they kept failing"),
+    KnownMetric("lostRows", "counter", "holdfast_lost_rows_total", "Rows lost with on_loss='drop' in this query"),
+    KnownMetric(
+        "standbyTaskManagers", "gauge", "holdfast_standby_task_managers", "TaskManagers that hold no state and stand by"
+    ),
     KnownMetric("unpublishedGroups", "gauge", "holdfast_unpublished_groups", "Recorded groups still to be published"),
 )
 

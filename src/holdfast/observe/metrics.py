@@ -6,7 +6,7 @@ forgotten.
 """
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -79,6 +79,14 @@ class TaskManagerMetrics:
                 _add(reported.before, {name: each for name, each in reported.now.items() if _grows(name)})
                 reported.identity = identity
             reported.now = {name: each for name, each in values.items() if name not in IDENTITY}
+
+    def keep_gauges_of(self, task_managers: Collection[int]) -> None:
+        """Forget the gauges of all other TaskManagers: they hold no state any more. Their counters stay."""
+        with self._lock:
+            for number, reported in self._reported.items():
+                if number not in task_managers:
+                    _add(reported.before, {name: each for name, each in reported.now.items() if _grows(name)})
+                    reported.now = {}
 
     def last(self) -> dict[int, Mapping[str, float]]:
         """Last reported values of each TaskManager, by its number."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.availability import Refusal, listed
-from holdfast.formats.history import CheckpointStats
+from holdfast.formats.history import CheckpointStats, Loss
 from holdfast.graph.program import Leg, OperatorTarget, Program, SourceOrigin
 from holdfast.observe.event_log import LoggedEvent
 from holdfast.observe.metrics import Picture
@@ -49,7 +49,9 @@ class ProcessView:
     incarnation: int
     address: str
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Last reported metrics of a TaskManager; senders report none."""
+    """Last reported metrics of a TaskManager; senders and standbys report none."""
+    is_standby: bool = False
+    """True for a TaskManager that holds no state, and takes the place of a lost one."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,10 @@ class JobView:
     restored: int | None
     """Number of the record from which the job went on last; None: from empty state."""
     restarts: tuple[Restart, ...]
+    losses: tuple[Loss, ...]
+    """Rows lost because the job went on without a TaskManager, oldest first, also in earlier starts."""
+    dropping: int
+    """Rows dropped so far for TaskManagers that are missing now."""
     processes: tuple[ProcessView, ...]
     backlog: Mapping[str, int]
     """Recorded groups that each sink has still to publish."""
@@ -138,6 +144,16 @@ class JobView:
     """Splits that failed and have not caught up since."""
     metrics: Picture
     events: tuple[LoggedEvent, ...]
+
+    @property
+    def standby(self) -> int:
+        """Number of TaskManagers that stand by now."""
+        return sum(each.is_standby for each in self.processes)
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """False from a loss on, until a user has acknowledged it."""
+        return not self.dropping and all(each.acknowledged for each in self.losses)
 
     @property
     def message(self) -> str:
@@ -150,9 +166,13 @@ class JobView:
             return self.outage
         if self.source_messages:
             return f"Waiting for {'; '.join(self.source_messages)}"
+        if self.dropping:
+            return f"Processing without a TaskManager; {self.dropping:,} rows for it have been dropped"
         doing = f"Processing, without {self.splits_that_stand}" if self.splits_that_stand else "Processing"
+        lost = sum(each.rows for each in self.losses if not each.acknowledged)
+        ended = [f"exactly-once has ended: {lost:,} rows were lost (query.losses)"] if lost else []
         waits = [f"a checkpoint waits: {listed(self.refused_by)}"] if self.refused_by else []
-        return "; ".join([doing, *waits, *self.savepoints])
+        return "; ".join([doing, *ended, *waits, *self.savepoints])
 
     @property
     def splits_that_stand(self) -> str:

@@ -89,6 +89,8 @@ class ExchangeRoutes(msgspec.Struct, frozen=True):
     routes: list[ExchangeRoute]
     owners: list[int]
     max_parallelism: int
+    drop: bool = False
+    """True: rows for owners that have no address, or do not answer, are dropped and counted; False: an error."""
 
     @property
     def parallelism(self) -> int:

@@ -29,8 +29,11 @@ log = logging.getLogger(__name__)
 END_S_MAX = 3.0
 """Bound in seconds on the time that processes may take to end by themselves."""
 CANCEL_S_MAX = 10.0
-VERDICT_S_MAX = 1.0
-"""Bound in seconds on the wait for Spark's report on a dead task; Spark takes 0.1 s. A higher value delays failover."""
+VERDICT_S_MAX = 0.1
+"""Bound in seconds on the wait for Spark's report on a dead task, which takes that long. A higher value delays
+failover."""
+LATE_VERDICT_S_MAX = 5.0
+"""Bound in seconds on the wait for a report that comes after the failover has begun; it goes to the log alone."""
 VERDICT_POLL_S = 0.02
 KERNEL_COUNTERS = Path("/proc/vmstat")
 
@@ -91,30 +94,40 @@ class Hosting:
         try:
             client.await_end()
         except (SenderLost, TaskManagerLost) as error:
-            self._starts[process].ended(process, self._await_cause(process, str(error)))
+            known = self._ended(process, str(error))
+            if not known and self._await_verdict(process, LATE_VERDICT_S_MAX):
+                log.warning("%s: Spark says of its end: %s", process, self._cause(process, str(error)))
             self._cancel(process)
         except HoldfastError as error:
             log.warning("%s is not watched: %s", process, error)
 
     def end(self, process: ProcessId) -> None:
         """Cancel the Spark job of a process that does not answer; `ended` gets Spark's report about it."""
-        self._starts[process].ended(process, self._await_cause(process, "it did not answer, and was ended"))
+        self._ended(process, "it did not answer, and was ended")
         self._cancel(process)
+
+    def _ended(self, process: ProcessId, otherwise: str) -> bool:
+        """Tell the end of a process; True if Spark has reported on it by then."""
+        known = self._await_verdict(process, VERDICT_S_MAX)
+        self._starts[process].ended(process, self._cause(process, otherwise))
+        return known
 
     def _cancel(self, process: ProcessId) -> None:
         thread = self._threads.get(process)
         if thread is not None and thread.is_alive():
             cancel_group(self._spark, self._group_of(process))
 
-    def _await_cause(self, process: ProcessId, otherwise: str) -> str:
-        """Wait for Spark's report on a process that has just died; the report follows the death after a while."""
-        deadline_s = time.monotonic() + VERDICT_S_MAX
+    def _await_verdict(self, process: ProcessId, seconds: float) -> bool:
+        """Wait for Spark's report on a process that has just died; True once there is one."""
+        deadline_s = time.monotonic() + seconds
         thread = self._threads.get(process)
-        while thread is not None and thread.is_alive() and time.monotonic() < deadline_s and not has_ended(self._spark):
+        while thread is not None and thread.is_alive() and not has_ended(self._spark):
             if failed_attempt(self._spark, self._group_of(process)) is not None:
-                break
+                return True
+            if time.monotonic() >= deadline_s:
+                return False
             thread.join(VERDICT_POLL_S)
-        return self._cause(process, otherwise)
+        return True
 
     def _cause(self, process: ProcessId, otherwise: str) -> str:
         if has_ended(self._spark):

@@ -2,6 +2,7 @@
 
 import logging
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import cloudpickle
@@ -70,7 +71,7 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
     _probe(job, session, shipped, store)
     savepoint = savepoint_of(job.start_from, job.restore_mode, job.storage_options)
     stored = open_stored_job(store, job.name, layout.parallelism, job.max_parallelism, savepoint)
-    layout = Layout(layout.parallelism, stored.max_parallelism, layout.task_managers)
+    layout = replace(layout, max_parallelism=stored.max_parallelism)
 
     limits = BatchLimits(
         job.max_rows_per_batch, job.max_bytes_per_batch, job.max_event_time_skew_us, job.target_batch_duration_s
@@ -94,7 +95,7 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
     )
 
     def cluster(place: ClusterContext, _: Gateway) -> SparkCluster:
-        return _cluster(job, session, program, shipped, place, layout.task_managers)
+        return _cluster(job, session, program, shipped, place, layout.processes)
 
     start = Start(
         settings,
@@ -135,15 +136,18 @@ def _bind_sources(job: "Job", session: SparkSession) -> None:
 def _layout(job: "Job", program: Program, session: SparkSession) -> Layout:
     """Fit the job into the available slots; at least one slot must be left for batches."""
     task_managers = job.task_managers if program.operators else 0
-    available = await_slots(session, task_managers + max(1, job.senders or 0))
-    if available < task_managers + 1:
+    standby = job.standby_task_managers if task_managers else 0
+    processes = task_managers + standby
+    available = await_slots(session, processes + max(1, job.senders or 0))
+    if available < processes + 1:
+        standbys = f", {standby} for standby_task_managers" if standby else ""
         raise JobRefused(
-            f"the job needs {task_managers + 1} slots at least ({task_managers} for TaskManagers, and one for a sender "
-            f"or for short Spark jobs), Spark has {available}. Give it more (local[N], spark.executor.cores, "
-            "spark.cores.max, spark.executor.instances) or set a lower task_managers"
+            f"the job needs {processes + 1} slots at least ({task_managers} for TaskManagers{standbys}, and one for a "
+            f"sender or for short Spark jobs), Spark has {available}. Give it more (local[N], spark.executor.cores, "
+            f"spark.cores.max, spark.executor.instances) or set a lower {'standby_' if standby else ''}task_managers"
         )
-    parallelism = job.parallelism or max(task_managers, available - task_managers)
-    return Layout(parallelism, job.max_parallelism or 0, task_managers)
+    parallelism = job.parallelism or max(task_managers, available - processes)
+    return Layout(parallelism, job.max_parallelism or 0, task_managers, standby)
 
 
 def _ship(job: "Job", program: Program) -> bytes:
@@ -181,9 +185,9 @@ def _is_there(store: ObjectStore, name: str) -> bool:
 
 
 def _cluster(
-    job: "Job", session: SparkSession, program: Program, shipped: bytes, place: ClusterContext, task_managers: int
+    job: "Job", session: SparkSession, program: Program, shipped: bytes, place: ClusterContext, processes: int
 ) -> SparkCluster:
-    left = slots(session) - task_managers
+    left = slots(session) - processes
     residents = resident_senders(job.senders, left, program)
     log.info("%s: %s", job.name, residents.reason)
     shipment = Shipment(place.job.job_id, shipped, job.storage, job.storage_options, place.secret)

@@ -1,17 +1,18 @@
-"""Spark task of a long-running process, a TaskManager or a sender, until its end."""
+"""Spark task of a long-running process, a TaskManager or a sender, until its end.
+
+Spark tries a task again whose process died, while the JobMaster starts another process: the second attempt ends before
+it imports what would take a core from the replacement for a second.
+"""
 
 import socket
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
+from pyspark import TaskContext
 from pyspark.broadcast import Broadcast
 
-from holdfast.exchange.main import run_sender
-from holdfast.ids import Role
-from holdfast.spark.tasks import worker_for
-from holdfast.taskmanager.main import run_task_manager
-from holdfast.taskmanager.settings import TaskManagerSettings
+if TYPE_CHECKING:
+    from holdfast.taskmanager.settings import TaskManagerSettings
 
 
 class StayingProcess:
@@ -22,17 +23,32 @@ class StayingProcess:
         self._settings = settings
 
     def __call__(self, _: Iterator[Any]) -> Iterator[Any]:
-        settings = _own_address(msgspec.msgpack.decode(self._settings, type=TaskManagerSettings))
-        if settings.process.role is Role.TASK_MANAGER:
-            run_task_manager(settings)
-        else:
-            worker = worker_for(self._shipment)
-            run_sender(settings, worker.program, worker.store)
+        context = TaskContext.get()
+        if context is None or context.attemptNumber() == 0:
+            self._stay()
         return iter(())
 
+    def _stay(self) -> None:
+        import msgspec
 
-def _own_address(settings: TaskManagerSettings) -> TaskManagerSettings:
+        from holdfast.exchange.main import run_sender
+        from holdfast.ids import Role
+        from holdfast.spark.tasks import worker_for
+        from holdfast.taskmanager.main import run_task_manager
+        from holdfast.taskmanager.settings import TaskManagerSettings
+
+        settings = _own_address(msgspec.msgpack.decode(self._settings, type=TaskManagerSettings))
+        worker = worker_for(self._shipment)
+        if settings.process.role is Role.TASK_MANAGER:
+            run_task_manager(settings, program=worker.program)
+        else:
+            run_sender(settings, worker.program, worker.store)
+
+
+def _own_address(settings: "TaskManagerSettings") -> "TaskManagerSettings":
     """Bind, on the executor, the address of this machine that reaches the driver; Spark uses the same address."""
+    import msgspec
+
     host, port = settings.job_master.partition("://")[2].rsplit(":", 1)
     family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -6,6 +6,7 @@ Ending deletes what is on the local disk, and nothing in the store.
 import logging
 
 from holdfast.clock import Clock, SystemClock
+from holdfast.graph.program import Program
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.taskmanager.jobmaster_client import JobMasterClient
 from holdfast.taskmanager.membership import Membership
@@ -14,16 +15,20 @@ from holdfast.taskmanager.remote import address
 from holdfast.taskmanager.server import TaskManagerServer
 from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.taskmanager.taskmanager import TaskManager
+from holdfast.taskmanager.warming import warm
 
 _log = logging.getLogger(__name__)
 
 
 def run_task_manager(
-    settings: TaskManagerSettings, store: ObjectStore | None = None, clock: Clock | None = None
+    settings: TaskManagerSettings,
+    store: ObjectStore | None = None,
+    clock: Clock | None = None,
+    program: Program | None = None,
 ) -> str:
     """Run one TaskManager in this process until its end; returns the reason.
 
-    `store` stands in for the one that the settings name.
+    `store` stands in for the one that the settings name. With a `program`, the process is warm when it registers.
 
     Raises
     ------
@@ -33,9 +38,10 @@ def run_task_manager(
     keep_freed_memory()
     clock = clock or SystemClock()
     job_master = JobMasterClient(settings.job_master, settings.secret)
-    task_manager = TaskManager(
-        settings, store or open_store(settings.storage_url, settings.storage_options), job_master, clock
-    )
+    store = store or open_store(settings.storage_url, settings.storage_options)
+    if program is not None:
+        warm(program, store)
+    task_manager = TaskManager(settings, store, job_master, clock)
     try:
         server = TaskManagerServer(task_manager, settings.secret, settings.bind_host, settings.port_range)
         try:

@@ -71,7 +71,9 @@ def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, 
     opened = RetryingStore(plain)
     savepoint = savepoint_of(job.start_from, job.restore_mode, job.storage_options)
     stored = open_stored_job(opened, job.name, parallelism, job.max_parallelism, savepoint)
-    layout = Layout(parallelism, stored.max_parallelism, task_managers)
+    layout = Layout(
+        parallelism, stored.max_parallelism, task_managers, job.standby_task_managers if task_managers else 0
+    )
 
     limits = BatchLimits(
         job.max_rows_per_batch, job.max_bytes_per_batch, job.max_event_time_skew_us, job.target_batch_duration_s

@@ -111,6 +111,7 @@ def processes(view: JobView) -> Json:
                 "number": each.number,
                 "incarnation": each.incarnation,
                 "address": each.address,
+                "standby": each.is_standby,
                 "cache_hit_ratio": _mean(
                     value for name, value in each.metrics.items() if name.startswith("stateCacheHitRatio.")
                 ),

@@ -469,6 +469,10 @@ class AggregateSpec(OperatorSpec):
             return None
         return AggregateCombiner(self)
 
+    @property
+    def calls_no_user(self) -> bool:
+        return True
+
     def table_schemas(self) -> dict[str, TableSchema]:
         return {"state": TableSchema(self.key_schema, self.value_schema)}
 

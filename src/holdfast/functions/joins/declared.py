@@ -183,6 +183,10 @@ class JoinSpec(OperatorSpec):
 
     # The state.
 
+    @property
+    def calls_no_user(self) -> bool:
+        return True
+
     def table_schemas(self) -> dict[str, TableSchema]:
         names = [*head_columns(LEFT), *head_columns(RIGHT)]
         heads = pa.schema([pa.field(name, pa.int64()) for name in names])

@@ -95,6 +95,10 @@ class DuplicatesSpec(OperatorSpec):
     def is_timed(self) -> bool:
         return self.within_us is not None
 
+    @property
+    def calls_no_user(self) -> bool:
+        return True
+
     def table_schemas(self) -> dict[str, TableSchema]:
         return {"state": TableSchema(self.input.key_schema, pa.schema([pa.field(AT, pa.int64())]))}
 

@@ -58,6 +58,10 @@ class LastSpec(OperatorSpec):
     def combiner(self, combine: bool, closed_us: int | None) -> Combiner | None:
         return LastSender(self) if combine else None
 
+    @property
+    def calls_no_user(self) -> bool:
+        return True
+
     def table_schemas(self) -> dict[str, TableSchema]:
         values = [field for field in self.input.schema if field.name not in self.input.key_columns]
         return {"state": TableSchema(self.input.key_schema, pa.schema(values))}

@@ -78,6 +78,10 @@ class WindowSpec(WindowedAggregates):
         inner = self.kept.combiner(combine, closed_us)
         return WindowSender(self.window, closed_us, self.lateness_us, inner)
 
+    @property
+    def calls_no_user(self) -> bool:
+        return True
+
     def table_schemas(self) -> dict[str, TableSchema]:
         return self.kept.table_schemas()
 

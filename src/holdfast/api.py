@@ -1,0 +1,158 @@
+"""Names of the public API, and where each comes from.
+
+`import holdfast` loads this module when the first of its names is used. A TaskManager uses none, so that a replacement
+does not spend a second on imports.
+"""
+
+from holdfast.availability import SnapshotAvailability
+from holdfast.errors import (
+    BadRecord,
+    CheckpointFailed,
+    CorruptObject,
+    Fenced,
+    HoldfastError,
+    JobRefused,
+    ObjectExists,
+    ObjectNotFound,
+    PositionLost,
+    PublishFailed,
+    QueryFailed,
+    RestartsExhausted,
+    SessionStopped,
+    SettingsError,
+    StateTooLarge,
+    StorageError,
+    TaskManagerLost,
+    UserFunctionError,
+)
+from holdfast.functions.aggregates.declared import (
+    approx_count_distinct,
+    collect_list,
+    collect_set,
+    count,
+    count_distinct,
+    first,
+    last,
+    max,
+    max_by,
+    mean,
+    min,
+    min_by,
+    stddev,
+    sum,
+    variance,
+)
+from holdfast.functions.process.declared import BatchFunction, ProcessFunction
+from holdfast.functions.process.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from holdfast.functions.soft_failures import SoftFailureLimit
+from holdfast.functions.windows.declared import session_window, window
+from holdfast.job import Job
+from holdfast.query import Query
+from holdfast.settings import (
+    ChangelogConfig,
+    CheckpointConfig,
+    FailoverConfig,
+    HashMapState,
+    RegionConfig,
+    RetryPolicy,
+    RocksDBState,
+    TaskManagerConfig,
+    available_now,
+    cron,
+    every,
+    manual,
+    processing_time,
+)
+from holdfast.sinks.callback import CallbackSink
+from holdfast.sinks.delta.delta_sink import DeltaSink
+from holdfast.sinks.kafka.kafka_sink import KafkaSink
+from holdfast.sinks.memory import MemorySink
+from holdfast.sinks.noop import NoopSink
+from holdfast.sinks.parquet import ParquetSink
+from holdfast.sinks.partition_time import PartitionTime
+from holdfast.sources.dataframe import DataFrameSource
+from holdfast.sources.files.file_source import FileSource
+from holdfast.sources.kafka.kafka_source import KafkaSource
+from holdfast.sources.postgres.cdc_source import PostgresCdcSource
+from holdfast.sources.pyspark_reader import DataSourceReaderSource
+from holdfast.sources.sequence import SequenceSource
+from holdfast.stored_state.read import read_state
+from holdfast.streams import KeyedStream, Stream
+
+__all__ = [
+    "AggregatingState",
+    "BadRecord",
+    "BatchFunction",
+    "CallbackSink",
+    "ChangelogConfig",
+    "CheckpointConfig",
+    "CheckpointFailed",
+    "CorruptObject",
+    "DataFrameSource",
+    "DataSourceReaderSource",
+    "DeltaSink",
+    "FailoverConfig",
+    "Fenced",
+    "FileSource",
+    "HashMapState",
+    "HoldfastError",
+    "Job",
+    "JobRefused",
+    "KafkaSink",
+    "KafkaSource",
+    "KeyedStream",
+    "ListState",
+    "MapState",
+    "MemorySink",
+    "NoopSink",
+    "ObjectExists",
+    "ObjectNotFound",
+    "ParquetSink",
+    "PartitionTime",
+    "PositionLost",
+    "PostgresCdcSource",
+    "ProcessFunction",
+    "PublishFailed",
+    "Query",
+    "QueryFailed",
+    "ReducingState",
+    "RegionConfig",
+    "RestartsExhausted",
+    "RetryPolicy",
+    "RocksDBState",
+    "SequenceSource",
+    "SessionStopped",
+    "SettingsError",
+    "SnapshotAvailability",
+    "SoftFailureLimit",
+    "StateTooLarge",
+    "StorageError",
+    "Stream",
+    "TaskManagerConfig",
+    "TaskManagerLost",
+    "UserFunctionError",
+    "ValueState",
+    "approx_count_distinct",
+    "available_now",
+    "collect_list",
+    "collect_set",
+    "count",
+    "count_distinct",
+    "cron",
+    "every",
+    "first",
+    "last",
+    "manual",
+    "max",
+    "max_by",
+    "mean",
+    "min",
+    "min_by",
+    "processing_time",
+    "read_state",
+    "session_window",
+    "stddev",
+    "sum",
+    "variance",
+    "window",
+]

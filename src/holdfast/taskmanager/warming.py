@@ -1,0 +1,96 @@
+"""Warming of a TaskManager before it registers, so that its first batch costs no more than a later one.
+
+The first use of compiled kernels takes half a second of processor time in a new process. Each operator's tables take a
+transaction of two made-up rows, and operators that call no user's function process them. All of it is thrown away. No
+warming fails a process: a warmth that is missing costs time only.
+"""
+
+import logging
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+
+from holdfast.functions.operator import BatchContext, OperatorSpec
+from holdfast.graph.program import Program
+from holdfast.state.table import StateTable
+from holdfast.storage import names
+from holdfast.storage.store import ObjectStore
+
+_log = logging.getLogger(__name__)
+
+ROWS = 2
+KEY_GROUPS = 128
+
+
+def warm(program: Program, store: ObjectStore) -> None:
+    """Load the kernels that the program's operators need, and open the connection to the store."""
+    try:
+        store.get(names.job())
+    except Exception as error:
+        _log.info("the store was not reached while warming: %s", error)
+    for name, spec in program.operators.items():
+        try:
+            _warm_tables(spec)
+            if spec.calls_no_user:
+                _warm_operator(name, spec)
+        except Exception as error:
+            _log.info("operator %r stays cold: %s", name, error)
+
+
+def _warm_tables(spec: OperatorSpec) -> None:
+    """Restore, look up, change, commit and undo rows of each table."""
+    for keys, values in spec.table_schemas().values():
+        stored = _stored_rows(StateTable(keys, values, KEY_GROUPS), keys, values)
+        table = StateTable(keys, values, KEY_GROUPS)
+        table.apply(stored, 0, KEY_GROUPS)
+        for end in (table.commit, table.undo):
+            table.begin(1)
+            table.lookup(_rows(keys))
+            table.changes()
+            end()
+        table.close()
+
+
+def _stored_rows(table: StateTable, keys: pa.Schema, values: pa.Schema) -> pa.RecordBatch:
+    rows = _rows(pa.schema([*keys, *values]))
+    columns = {"__key_group": pa.array([0] * ROWS, pa.int32()), "__deleted": pa.array([False] * ROWS)}
+    columns |= {name: rows.column(name) for name in rows.schema.names}
+    stored = table.stored_schema()
+    table.close()
+    return pa.RecordBatch.from_arrays([columns[name] for name in stored.names], schema=stored)
+
+
+def _warm_operator(name: str, spec: OperatorSpec) -> None:
+    """Process a batch that is undone, then the same rows in a batch that is committed."""
+    operator = spec.create(0, KEY_GROUPS)
+    inputs = [(number, _rows(each.schema)) for number, each in enumerate(spec.inputs)]
+    try:
+        for number, is_kept in ((1, False), (2, True)):
+            for table in operator.tables.values():
+                table.begin(number)
+            operator.process(inputs, BatchContext(number, 0, name, 0))
+            for table in operator.tables.values():
+                table.defer_changes()
+                table.commit() if is_kept else table.undo()
+                table.collect(number)
+        for table in operator.tables.values():
+            table.rewind(1)
+    finally:
+        operator.close()
+        for table in operator.tables.values():
+            table.close()
+
+
+def _rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([_column(each.type) for each in schema], schema=schema)
+
+
+def _column(kind: pa.DataType) -> pa.Array:
+    """A value of the type, repeated; nulls where no value is known for it."""
+    for value in (0, 0.0, "", b"", False, Decimal(0), datetime.fromtimestamp(0, UTC), date(1970, 1, 1)):
+        try:
+            return pa.array([value] * ROWS, kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            continue
+    return pa.nulls(ROWS, kind)

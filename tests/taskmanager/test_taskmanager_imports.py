@@ -1,0 +1,18 @@
+"""The imports of a TaskManager's process: they are the floor under the time of a recovery without standby."""
+
+import subprocess
+import sys
+
+NOT_NEEDED = ("pandas", "deltalake", "holdfast.job", "holdfast.query", "holdfast.ui", "holdfast.jobmaster.master")
+
+
+def test_a_task_manager_imports_neither_the_driver_side_nor_what_only_some_jobs_use():
+    program = "import holdfast.taskmanager.main, sys; print('\\n'.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert [name for name in NOT_NEEDED if name in loaded] == []
+
+
+def test_spark_s_second_attempt_at_a_process_ends_before_it_imports_anything_heavy():
+    program = "import holdfast.spark.staying, sys; print('\\n'.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert [name for name in ("numba", "pyarrow", "holdfast.taskmanager") if name in loaded] == []
