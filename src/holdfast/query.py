@@ -10,11 +10,10 @@ from rich.console import Console
 
 from holdfast.availability import listed
 from holdfast.errors import HoldfastError, QueryFailed
-from holdfast.formats.history import Loss
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.progress import Totals
 from holdfast.jobmaster.savepoints import Savepoint
-from holdfast.observe.view import JobView
+from holdfast.observe.view import JobView, LostRows
 from holdfast.settings import CheckpointConfig
 from holdfast.ui import api
 from holdfast.ui.checkpoint_list import CheckpointList
@@ -121,7 +120,7 @@ class Query:
         return [each.reason for each in self._master.progress.restarts()]
 
     @property
-    def losses(self) -> tuple[Loss, ...]:
+    def losses(self) -> tuple[LostRows, ...]:
         """Rows that were lost because the job went on without a TaskManager (`on_loss="drop"`), oldest first."""
         return self.view().losses
 

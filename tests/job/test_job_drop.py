@@ -2,7 +2,6 @@
 
 import re
 import threading
-import time
 from collections import Counter
 
 import pytest
@@ -148,7 +147,7 @@ def test_past_the_time_limit_everybody_goes_back_and_nothing_is_lost():
     job.cluster.kill(1)
     until(lambda: bool(job.waiting))
     job.feed.put({"k": k} for k in range(KEYS))
-    time.sleep(0.2)
+    until(lambda: job.query.view().phase == "gathering")
     job.let_go()
     until(lambda: len(job.query.restarts) == 1)
     assert job.counted() == 2 * KEYS and job.query.losses == ()

@@ -29,7 +29,9 @@ def test_a_running_query_says_what_pyspark_says(fed):
         "message": "Processing",
         "isDataAvailable": False,
         "isTriggerActive": True,
+        "splitsBehind": [],
         "standbyTaskManagers": 0,
+        "exactlyOnce": True,
     }
     feed.put(ROWS)
     query.processAllAvailable()
@@ -51,7 +53,9 @@ def test_a_running_query_says_what_pyspark_says(fed):
         "message": "Stopped",
         "isDataAvailable": False,
         "isTriggerActive": False,
+        "splitsBehind": [],
         "standbyTaskManagers": 0,
+        "exactlyOnce": True,
     }
 
 

@@ -15,7 +15,7 @@ import simulation_oracle as oracle
 from simulation_ends import Recorder
 from simulation_invariants import Broken, require_equal
 from simulation_runtime import Stalled
-from simulation_settings import Settings, draw
+from simulation_settings import Settings, draw, dropping
 from simulation_windows import check_windows
 from simulation_world import Started, World, simulating
 
@@ -65,6 +65,29 @@ def run_all(world: World, check: Callable[[World], None] | None = None) -> None:
     world.complete(lambda: world.check_state(store, newest[1]), world.observer)
     require_equal(newest[1].offsets["numbers"], oracle.first(world.feed.limit, world.settings.splits), "positions")
     require_equal(world.feed.completed, newest[1].offsets["numbers"], "the last checkpoint that the source heard of")
+
+
+def simulate_dropping(seed: int) -> World:
+    """A life with `on_loss="drop"`: every row is counted, or said to be lost, at each checkpoint that is looked at."""
+    settings = dropping(seed)
+    with simulating(settings) as world:
+        try:
+            world.storm()
+            started = world.start(settings.lives[0])
+            world.run_until(lambda: started.over or started.idle, "the end of all rows")
+            if started.over:
+                return world
+            world.calm()
+            store = world.store.frozen()
+            newest = oracle.newest_checkpoint(store)
+            assert newest is not None
+            world.complete(lambda: world.check_state(store, newest[1]), world.observer)
+            world.finish(started)
+        except BaseException:
+            print("\n".join(world.runtime.trace[-TRACE_SHOWN:]))
+            print(settings)
+            raise
+        return world
 
 
 def run_last(world: World) -> Started:

@@ -94,6 +94,8 @@ class Life:
     heartbeat_timeout_s: float = 30.0
     restarts_max: int = 10
     losses_max: int = 10
+    standby: int = 0
+    on_loss: str = "rewind"
     call_timeout_s: float = 600.0
     outages: tuple[Outage, ...] = ()
     outage_timeout_s: float = 600.0
@@ -165,6 +167,7 @@ def draw(seed: int) -> Settings:
     storms = random.Random(f"storms of {seed}")
     refusals = random.Random(f"refusals of {seed}")
     absences = random.Random(f"outages of {seed}")
+    recoveries = random.Random(f"recoveries of {seed}")
     gather_bytes_max = 0 if strike.startswith("jobmaster.gather") else outputs.choice([0, 300, 2_000, 1 << 20])
     settings = Settings(
         seed=seed,
@@ -191,6 +194,8 @@ def draw(seed: int) -> Settings:
                 **_storm(storms, life),
                 outages=_outages(absences),
                 outage_timeout_s=OUTAGE_TIMEOUT_S,
+                standby=recoveries.choice([0, 0, 1]),
+                on_loss=recoveries.choice(["rewind", "rewind", "restart"]),
             )
             for life in _lives(rng, rows, strike)
         ),
@@ -200,6 +205,36 @@ def draw(seed: int) -> Settings:
     )
     several = any(len(life.outages) > 1 for life in settings.lives)
     return replace(settings, rows_over_s=ROWS_OVER_S_LONG) if several else settings
+
+
+def dropping(seed: int) -> Settings:
+    """One life whose TaskManagers die here and there, while the others go on without them."""
+    rng = random.Random(f"drops of {seed}")
+    parallelism = rng.choice([2, 3, 4])
+    task_managers = rng.randint(2, min(3, parallelism))
+    drawn = draw(seed)
+    kills = [Event(_moment(rng), rng.choice(["kill", "kill", "crash"]), rng.randrange(task_managers)) for _ in range(3)]
+    life = replace(
+        drawn.lives[-1],
+        parallelism=parallelism,
+        task_managers=task_managers,
+        standby=rng.choice([0, 1]),
+        on_loss="drop",
+        to_end=False,
+        events=tuple(sorted((replace(each, at=_of_task_managers(rng)) for each in kills), key=lambda each: each.hit)),
+        outages=(),
+        call_timeout_s=600.0,
+        losses_max=10,
+        restarts_max=10,
+        cache_entries=None,
+    )
+    return replace(
+        drawn, lives=(life,), chained=False, passed_through=False, marked=False, windowed=None, rows_over_s=3.0
+    )
+
+
+def _of_task_managers(rng: random.Random) -> str:
+    return rng.choice([name for name in STRUCK if name.startswith("taskmanager.")])
 
 
 def _storm(rng: random.Random, life: Life) -> dict[str, Any]:

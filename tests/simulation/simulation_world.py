@@ -131,16 +131,11 @@ class World:
             parallelism=life.parallelism,
             max_parallelism=MAX_PARALLELISM,
             task_managers=life.task_managers,
+            standby_task_managers=life.standby,
+            on_loss=life.on_loss,
             max_rows_per_batch=life.rows_per_batch,
             state=hf.HashMapState() if life.cache_entries is None else hf.RocksDBState(life.cache_entries),
-            failover=hf.FailoverConfig(
-                restarts_max=life.restarts_max,
-                losses_max=life.losses_max,
-                deploy_timeout=life.call_timeout_s,
-                process_timeout=life.call_timeout_s,
-                commit_timeout=life.call_timeout_s,
-                cut_timeout=life.call_timeout_s,
-            ),
+            failover=_failover(life),
             task_manager=hf.TaskManagerConfig(
                 local_dir=self.local_dir,
                 local_recovery=life.local_recovery,
@@ -399,6 +394,11 @@ class World:
         self.restored += 1
         counts = oracle.counts(record.offsets["numbers"], self.settings.keys)
         found = oracle.restored(store, record, self.program, "counts", "k", "n.count")
+        if self.settings.lives[-1].on_loss == "drop":
+            require_equal(
+                sum(found.values()) + self.lost_by(record.batch), counts.total(), "rows counted and rows lost"
+            )
+            return
         require_equal(found, dict(counts), f"state at batch {record.batch}")
         if self.settings.chained:
             found = oracle.restored(store, record, self.program, "levels", "level", "n.count")
@@ -407,6 +407,24 @@ class World:
             check_panes(store, record, self.program, self.settings.windowed, self.settings.keys)
         if self.settings.marked:
             oracle.check_marks(store, record, self.program, self.settings.keys, Marks.BUCKETS)
+
+    def lost_by(self, batch: int) -> int:
+        """Rows that the job says it had lost when it committed that batch."""
+        query = self.starts[-1].query
+        assert query is not None
+        return sum(each.rows for each in query.losses if each.batches[1] <= batch)
+
+
+def _failover(life: Life) -> hf.FailoverConfig:
+    limit_s = life.call_timeout_s
+    return hf.FailoverConfig(
+        restarts_max=life.restarts_max,
+        losses_max=life.losses_max,
+        deploy_timeout=limit_s,
+        process_timeout=limit_s,
+        commit_timeout=limit_s,
+        cut_timeout=limit_s,
+    )
 
 
 @contextmanager

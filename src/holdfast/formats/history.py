@@ -93,7 +93,7 @@ class CheckpointStats:
 
 
 @dataclass(frozen=True)
-class Loss:
+class LostRows:
     """Rows that a job lost for good, since it went on without a TaskManager (`on_loss="drop"`).
 
     `checkpoint`: number of the record from which the replacement went on; -1: from empty state. `batches`: the first
@@ -132,10 +132,10 @@ class StoredHistory:
     """The payload."""
 
     checkpoints: list[CheckpointStats]
-    losses: list[Loss]
+    losses: list[LostRows]
 
 
-def encode_history(entries: Sequence[CheckpointStats], losses: Sequence[Loss] = ()) -> bytes:
+def encode_history(entries: Sequence[CheckpointStats], losses: Sequence[LostRows] = ()) -> bytes:
     return frame(HISTORY_MAGIC, HISTORY_VERSION, msgspec.msgpack.encode(StoredHistory(list(entries), list(losses))))
 
 

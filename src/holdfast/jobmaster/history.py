@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from holdfast.clock import Clock
 from holdfast.errors import CorruptObject, StorageError
-from holdfast.formats.history import CheckpointStats, Loss, encode_history, read_stored, stored_epochs
+from holdfast.formats.history import CheckpointStats, LostRows, encode_history, read_stored, stored_epochs
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
@@ -36,7 +36,7 @@ class History:
         self._clock = clock
         self._lock = threading.Lock()
         self._entries: deque[CheckpointStats] = deque(maxlen=ENTRIES_MAX)
-        self._losses: deque[Loss] = deque(maxlen=LOSSES_MAX)
+        self._losses: deque[LostRows] = deque(maxlen=LOSSES_MAX)
         self._is_changed = False
         self._next_s = float("-inf")
         self._older: list[str] = []
@@ -63,12 +63,12 @@ class History:
             self._entries.append(entry)
             self._is_changed = True
 
-    def losses(self) -> tuple[Loss, ...]:
+    def losses(self) -> tuple[LostRows, ...]:
         """The losses, oldest first, also of earlier epochs."""
         with self._lock:
             return tuple(self._losses)
 
-    def add_losses(self, losses: Iterable[Loss]) -> None:
+    def add_losses(self, losses: Iterable[LostRows]) -> None:
         """Add losses. They are written with the next save, which is due at once."""
         with self._lock:
             self._losses += losses

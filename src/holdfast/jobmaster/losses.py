@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from holdfast.checkpoint.positions import Position, Scalar
-from holdfast.formats.history import Loss
+from holdfast.formats.history import LostRows
 
 SubtaskRows = Counter[tuple[str, int]]
 """Rows by operator and subtask."""
@@ -39,14 +39,14 @@ class LossLedger:
         self._lock = threading.Lock()
         self._batches: deque[CommittedRows] = deque()
         self._position: Position | None = None
-        self._open: list[Loss] = []
+        self._open: list[LostRows] = []
 
     def committed(self, rows: CommittedRows, position: Position) -> None:
         with self._lock:
             self._batches.append(rows)
             self._position = position
 
-    def joined(self, subtasks: Collection[int], base: int, begins: Position | None, loss: Loss) -> Loss:
+    def joined(self, subtasks: Collection[int], base: int, begins: Position | None, loss: LostRows) -> LostRows:
         """Note that subtasks go on from the state after batch `base`, at which position `begins` stands.
 
         Returns `loss` with what is lost by that.
@@ -68,7 +68,7 @@ class LossLedger:
             self._open.append(found)
         return found
 
-    def recorded(self, batch: int) -> list[Loss]:
+    def recorded(self, batch: int) -> list[LostRows]:
         """Note a checkpoint after that batch; returns the losses that are final by it."""
         with self._lock:
             while self._batches and self._batches[0].batch <= batch:
@@ -76,7 +76,7 @@ class LossLedger:
             final, self._open = self._open, []
             return final
 
-    def went_back(self) -> list[Loss]:
+    def went_back(self) -> list[LostRows]:
         """Note a return to the newest checkpoint; returns the losses that are none after all."""
         with self._lock:
             self._batches.clear()
@@ -84,7 +84,7 @@ class LossLedger:
             return repaired
 
     @property
-    def not_final(self) -> tuple[Loss, ...]:
+    def not_final(self) -> tuple[LostRows, ...]:
         """The losses that a return to the newest checkpoint would repair."""
         with self._lock:
             return tuple(self._open)

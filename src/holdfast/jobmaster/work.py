@@ -13,7 +13,7 @@ from holdfast.clock import Clock
 from holdfast.execution import events as ev
 from holdfast.execution import reactions
 from holdfast.execution.reactions import Reaction
-from holdfast.formats.history import Loss
+from holdfast.formats.history import LostRows
 from holdfast.graph.plan import Plan
 from holdfast.ids import BatchNumber
 from holdfast.jobmaster.batches import BatchOutcome, BatchRunner
@@ -120,7 +120,7 @@ class WorkQueue:
         """Say what is lost because replacements begin from the base while the others went on."""
         assert command.joining is not None, f"{command} deploys everybody"
         number = -1 if base.number is None else base.number
-        loss = Loss(self._clock.now(), self._control.history.epoch, number, command.cause)
+        loss = LostRows(self._clock.now(), self._control.history.epoch, number, command.cause)
         batch = -1 if base.record is None else base.record.batch
         subtasks = self._deployer.subtasks_of(command.joining)
         loss = self._losses.joined(subtasks, batch, position_of(base.record), loss)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.availability import Refusal, listed
-from holdfast.formats.history import CheckpointStats, Loss
+from holdfast.formats.history import CheckpointStats
+from holdfast.formats.history import LostRows as LostRows
 from holdfast.graph.program import Leg, OperatorTarget, Program, SourceOrigin
 from holdfast.observe.event_log import LoggedEvent
 from holdfast.observe.metrics import Picture
@@ -133,7 +134,7 @@ class JobView:
     restored: int | None
     """Number of the record from which the job went on last; None: from empty state."""
     restarts: tuple[Restart, ...]
-    losses: tuple[Loss, ...]
+    losses: tuple[LostRows, ...]
     """Rows lost because the job went on without a TaskManager, oldest first, also in earlier starts."""
     dropping: int
     """Rows dropped so far for TaskManagers that are missing now."""
