@@ -222,17 +222,17 @@ OF_THE_JOB = (
     ),
     KnownMetric("numRestarts", "counter", "holdfast_restarts_total", "Returns to a checkpoint within this query"),
     KnownMetric(
-        "numSplitFailures", "counter", "holdfast_split_failures_total", "Failed attempts at splits, one by one"
-    ),
-    KnownMetric("failingSplits", "gauge", "holdfast_failing_splits", "Splits that failed last and are tried again"),
-    KnownMetric("parkedSplits", "gauge", "holdfast_parked_splits", "Splits that are left out since they kept failing"),
-    KnownMetric(
         "outageMs",
         "gauge",
         "holdfast_outage_seconds",
         "For how long a step has been waiting for a store or a disk that is away; 0: none is",
         scale=MILLISECONDS,
     ),
+    KnownMetric(
+        "numSplitFailures", "counter", "holdfast_split_failures_total", "Failed attempts at splits, one by one"
+    ),
+    KnownMetric("failingSplits", "gauge", "holdfast_failing_splits", "Splits that failed last and are tried again"),
+    KnownMetric("parkedSplits", "gauge", "holdfast_parked_splits", "Splits that are left out since they kept failing"),
     KnownMetric("lostRows", "counter", "holdfast_lost_rows_total", "Rows lost with on_loss='drop' in this query"),
     KnownMetric(
         "standbyTaskManagers", "gauge", "holdfast_standby_task_managers", "TaskManagers that hold no state and stand by"
