@@ -72,6 +72,9 @@ SQL = {
         split_part(url, '/', 6) AS dir3 FROM bids""",
 }
 
+WHATEVER_THE_WINDOW = {"q12": "SELECT bidder, sum(bids)::BIGINT AS bids FROM found GROUP BY ALL"}
+"""Results of windows of processing time, added up: when a run happens decides in which window a row is counted."""
+
 
 def expected(query: str, folder: Path) -> pa.Table:
     """Return the results of a query over all events below `folder`."""
@@ -100,7 +103,7 @@ def difference(query: str, found: pa.Table, folder: Path, keys: Sequence[str] = 
             f"format('{{:.8e}}', {field.name})" if pa.types.is_floating(field.type) else field.name
             for field in wanted.schema
         )
-        ours = f"SELECT {columns} FROM (SELECT * FROM found {last})"
+        ours = f"SELECT {columns} FROM ({WHATEVER_THE_WINDOW.get(query, f'SELECT * FROM found {last}')})"
         theirs = f"SELECT {columns} FROM wanted"
         ((missing, surplus),) = database.sql(
             f"SELECT (SELECT count(*) FROM ({theirs} EXCEPT ALL {ours})), "

@@ -50,7 +50,7 @@ def test_what_the_base_is_still_to_publish_is_not_swept(tmp_path):
     publishing, deployed, swept = Pause(), Pause(), threading.Event()
     failpoints.arm("jobmaster.publish.before", publishing)
     failpoints.arm("jobmaster.deploy.after", deployed)
-    with mock.patch("holdfast.jobmaster.janitor.Janitor.run", _then(EpochJanitor.run, swept.set)):
+    with mock.patch("holdfast.jobmaster.janitor.EpochJanitor.run", _then(EpochJanitor.run, swept.set)):
         driver = Driver(LARGE, tmp_path).start()
         assert publishing.held.wait(30) and deployed.held.wait(30) and swept.wait(30)
     publishing.go_on()
