@@ -3,7 +3,8 @@
     python -m benchmarks.postgres --json [--rows 1000000]
 
 A server of its own is started. The stream's rows are there before the reading begins: all figures are of catching up.
-One process holds driver, TaskManager and senders. Lag is from a commit under `pgbench`'s load to its row's processing.
+`known` is with truncate="delete", whose state holds every row. One process holds driver, TaskManager and senders. Lag
+is from a commit under `pgbench`'s load to its row's processing.
 """
 
 import argparse
@@ -55,12 +56,15 @@ class Bench:
 
     def job(self, slot: str, sink: str, snapshot: str) -> hf.Job:
         self._runs += 1
-        source = hf.PostgresCdcSource(self.server.dsn, slot, "orders", [TABLE], snapshot=snapshot)
+        truncate = "delete" if sink == "known" else "fail"
+        source = hf.PostgresCdcSource(self.server.dsn, slot, "orders", [TABLE], snapshot=snapshot, truncate=truncate)
         job = hf.Job(None, name="bench", storage=f"file://{self.folder}/job{self._runs}", max_rows_per_batch=500_000)
         rows = job.read(source.table(TABLE))
         if sink == "count":
             counted = rows.map_batches(_customers, "customer INT")
             counted.key_by("customer").aggregate(n=hf.count()).write(hf.NoopSink())
+        elif sink == "known":
+            rows.write(hf.NoopSink())
         else:
             rows.write(hf.DeltaSink(f"file://{self.folder}/delta{self._runs}", mode="upsert", keys=["id"]))
         return job
@@ -126,12 +130,13 @@ def measured(folder: Path, rows: int) -> dict[str, float]:
         bench.insert(1000, rows)
         snapshot_s = bench.timed(bench.job("snap", "count", "initial"))
         snapshot_delta_s = bench.timed(bench.job("snapdelta", "delta", "initial"))
-        for name in ("plain", "count", "delta"):
+        for name in ("plain", "count", "delta", "known"):
             bench.slot(name)
         bench.insert(10_000_000, rows)
         plain_s = bench.recvlogical("plain")
         stream_s = bench.timed(bench.job("count", "count", "never"))
         delta_s = bench.timed(bench.job("delta", "delta", "never"))
+        known_s = bench.timed(bench.job("known", "known", "never"))
         lags = bench.lag(8)
         return {
             "rows": rows,
@@ -139,6 +144,7 @@ def measured(folder: Path, rows: int) -> dict[str, float]:
             "snapshot_delta_rows_per_s": round((rows + 1000) / snapshot_delta_s),
             "stream_rows_per_s": round(rows / stream_s),
             "stream_delta_rows_per_s": round(rows / delta_s),
+            "stream_known_rows_per_s": round(rows / known_s),
             "recvlogical_rows_per_s": round(rows / plain_s),
             "stream_ratio": round(plain_s / stream_s, 3),
             "lag_ms_p50": round(statistics.median(lags), 1),
