@@ -65,6 +65,8 @@ class Scenario:
                 return [ev.Tick(self.now_s)]
             case "registered":
                 return [ev.Registered(process(word)) for word in plain]
+            case "lost" if "unit" in named:
+                return [ev.Lost(process(word), "killed", for_a_unit=True) for word in plain]
             case "lost" | "unreachable":
                 made = {"lost": ev.Lost, "unreachable": ev.Unreachable}[name]
                 return [made(process(word), "killed" if name == "lost" else "no answer") for word in plain]

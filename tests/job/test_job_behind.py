@@ -11,8 +11,14 @@ import pytest
 from regions_kit import QUICK, ROWS, RUNNING, SPLITS, Failing, Timed, broken, copying, files_of, without
 
 import holdfast as hf
+from holdfast.clock import ManualClock
+from holdfast.execution.failing import FailingSplits
+from holdfast.jobmaster.planner import BatchLimits, Planner
+from holdfast.jobmaster.regional import CATCH_UP_ROWS_MIN, RegionalPlanning
 from holdfast.journal.fence import list_journal, read_record
 from holdfast.journal.records import CheckpointRecord
+from holdfast.sources.base import EnumeratorContext
+from holdfast.storage.store import open_store
 from holdfast.testing import start
 from waiting import until
 
@@ -195,3 +201,50 @@ def test_a_failed_split_holds_markers_back_and_the_watermark_by_choice(
         assert max(finished_hours(tmp_path / "out"), default=0) <= 48
     finally:
         query.stop()
+
+
+def planner_of(rows_max: int) -> tuple[Planner, FailingSplits, ManualClock]:
+    clock, failing = ManualClock(), FailingSplits(PARKING, QUICK, by_attempt=False)
+    source = Failing(80_000, splits=SPLITS, name="numbers")
+    enumerator = source.enumerator(EnumeratorContext(open_store(job_kit.new_storage()), "numbers", 1, clock))
+    regional = RegionalPlanning(failing, senders=2)
+    planner = Planner(
+        {"numbers": enumerator}, BatchLimits(rows_max, 1 << 40), 2, clock, monotonic=clock.monotonic, regional=regional
+    )
+    planner.begin(None)
+    return planner, failing, clock
+
+
+def test_a_split_that_is_behind_is_a_unit_of_its_own_and_no_larger_than_those_of_the_others():
+    planner, failing, clock = planner_of(rows_max=40_000)
+    until_now = {"numbers": dict.fromkeys(map(str, range(SPLITS)), 2_000)}
+    first = planner.next(until_now)
+    assert first is not None
+    failed = {("numbers", "3"): "is offline"}
+    planner.committed(first.without(failed), {}, {}, failed)
+    clock.advance(1.0)
+    until_now["numbers"] = dict.fromkeys(map(str, range(SPLITS)), 2_100) | {"3": 9_000}
+    second = planner.next(until_now)
+    assert second is not None
+    alone = [unit for unit in second.reads["numbers"] if any(read.split == "3" for read in unit)]
+    assert [(read.start, read.stop) for [read] in alone] == [(0, CATCH_UP_ROWS_MIN)]
+    assert sum(read.rows for unit in second.reads["numbers"] for read in unit) == 7 * 100 + CATCH_UP_ROWS_MIN
+    planner.committed(second, {}, {})
+    assert failing.splits == {} and failing.catching_up == {("numbers", "3")}
+
+
+def test_a_split_is_forgotten_once_it_has_the_newest_rows_and_reads_all_of_them_where_no_other_split_has_any():
+    planner, failing, clock = planner_of(rows_max=40_000)
+    until_now = {"numbers": dict.fromkeys(map(str, range(SPLITS)), 5_000)}
+    first = planner.next(until_now)
+    assert first is not None
+    failed = {("numbers", "3"): "is offline"}
+    planner.committed(first.without(failed), {}, {}, failed)
+    assert planner.behind["numbers"]["3"].reason == "is offline"
+    clock.advance(1.0)
+    second = planner.next(until_now)
+    assert second is not None
+    [[read]] = second.reads["numbers"]
+    assert (read.start, read.stop) == (0, 5_000)
+    planner.committed(second, {}, {})
+    assert planner.behind == {} and not failing.names
