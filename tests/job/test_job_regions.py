@@ -132,13 +132,16 @@ def test_a_poisoned_split_ends_the_query_and_is_named(broken: set[str]):
         query.awaitTermination(job_kit.WAIT_S_MAX)
 
 
-def test_a_parked_split_is_left_out_until_the_next_start(tmp_path: Path, broken: set[str]):
+def test_a_parked_split_is_left_out_until_the_next_start(
+    tmp_path: Path, broken: set[str], caplog: pytest.LogCaptureFixture
+):
     broken.add("3")
     sink, storage = hf.ParquetSink(f"file://{tmp_path}/out", name="out"), job_kit.new_storage()
     parking = hf.RegionConfig(on_poison="park")
     start(copying(sink, storage, parking), hf.available_now()).awaitTermination(job_kit.WAIT_S_MAX)
     assert files_of(tmp_path / "out") == without(3)
     assert Failing.reads.count("3") > 2
+    assert "test: ended without 1 parked splits (numbers/3), which the next start tries again" in caplog.messages
     broken.clear()
     start(copying(sink, storage, parking), hf.available_now()).awaitTermination(job_kit.WAIT_S_MAX)
     assert files_of(tmp_path / "out") == list(range(400))

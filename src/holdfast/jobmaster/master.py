@@ -67,6 +67,8 @@ log = logging.getLogger(__name__)
 CLOSE_S_MAX = 5.0
 """Bound in seconds on the wait of `stop` for a last record; without the record the next start publishes some output
 again."""
+PARKED_SHOWN_MAX = 20
+"""Parked splits that the last line of the log names."""
 LOOK_AT_CLUSTER_S = 1.0
 """Seconds between checks of the Spark session; they bound how late its end is noticed while nothing runs."""
 
@@ -247,11 +249,20 @@ class JobMaster:
             log.info("%s: stopped", self._settings.name)
         else:
             log.info("%s: ended: everything available was processed and published", self._settings.name)
+            self._log_parked()
         self._close()
         self._ended.set()
         self._waiters.end(self._outcome())
         if not self._runs.done():
             self._runs.set_exception(self._outcome() or errors.QueryFailed("the query has ended"))
+
+    def _log_parked(self) -> None:
+        """Log the splits that the query leaves unread."""
+        parked = [f"{each.source}/{each.split}" for each in self._planner.splits_behind({}) if each.parked]
+        if parked:
+            shown = ", ".join(parked[:PARKED_SHOWN_MAX])
+            text = "%s: ended without %d parked splits (%s), which the next start tries again"
+            log.warning(text, self._settings.name, len(parked), shown)
 
     def _close(self) -> None:
         """Close every part, even if others fail to close, so that the query always ends."""
