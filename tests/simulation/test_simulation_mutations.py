@@ -13,26 +13,26 @@ from simulation_settings import Settings, draw
 
 SEEDS = 500
 QUICK = {
-    "a boundary is cut that somebody refuses",
-    "a false refusal is believed",
-    "a group is published under a later number",
-    "a TaskManager deletes what it acknowledged",
-    "a restart takes the checkpoint that the query began from",
-    "a rewind forgets the table",
-    "an aborted checkpoint deletes its objects",
-    "objects go although others hold them",
-    "records drop what is not published yet",
-    "what is being gathered is swept",
-    "what gathered committables name is swept",
-    "gathered committables are kept twice",
-    "an index does not follow its table back",
-    "windows that are closed are closed again",
-    "a group is published by the settings of today",
-    "a query ends at the first failure of its store",
-    "outages of the store add up",
-    "a query waits for its store for ever",
+    "a boundary is cut that somebody refuses": 2,
+    "a false refusal is believed": 2,
+    "a group is published under a later number": 1,
+    "a TaskManager deletes what it acknowledged": 1,
+    "a restart takes the checkpoint that the query began from": 3,
+    "a rewind forgets the table": 13,
+    "an aborted checkpoint deletes its objects": 0,
+    "objects go although others hold them": 0,
+    "records drop what is not published yet": 26,
+    "what is being gathered is swept": 1,
+    "what gathered committables name is swept": 0,
+    "gathered committables are kept twice": 1,
+    "an index does not follow its table back": 16,
+    "windows that are closed are closed again": 2,
+    "a group is published by the settings of today": 35,
+    "a query ends at the first failure of its store": 48,
+    "outages of the store add up": 37,
+    "a query waits for its store for ever": 17,
 }
-"""Those that show within a few seeds."""
+"""Mutations that show within a few seeds, each with a seed in which it did: the search begins there."""
 
 
 def _late_groups(drawn: Settings) -> bool:
@@ -60,7 +60,7 @@ MATTERS: dict[str, Callable[[Settings], bool]] = {
 def found_by(name: str) -> int | None:
     """The first seed in which an invariant does not hold; in which it does, with the rule as it is."""
     matters = MATTERS.get(name, lambda drawn: True)
-    for seed in filter(lambda seed: matters(draw(seed)), range(SEEDS)):
+    for seed in filter(lambda seed: matters(draw(seed)), [QUICK.get(name, 0), *range(SEEDS)]):
         try:
             with MUTATIONS[name](), contextlib.redirect_stdout(io.StringIO()):
                 simulate(seed)
