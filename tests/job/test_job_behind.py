@@ -15,6 +15,7 @@ from holdfast.clock import ManualClock
 from holdfast.execution.failing import FailingSplits
 from holdfast.jobmaster.planner import BatchLimits, Planner
 from holdfast.jobmaster.regional import CATCH_UP_ROWS_MIN, RegionalPlanning
+from holdfast.journal.codec import encode_record
 from holdfast.journal.fence import list_journal, read_record
 from holdfast.journal.records import CheckpointRecord
 from holdfast.sources.base import EnumeratorContext
@@ -103,6 +104,7 @@ def test_the_history_of_checkpoints_names_parked_splits(tmp_path: Path, broken: 
     try:
         until(lambda: query.checkpoints and query.checkpoints[-1].parked_splits == ("numbers/3",))
         assert any(each.failing_splits == 1 for each in query.checkpoints)
+        assert "without 1 parked splits: numbers/3" in repr(query.checkpoints)
     finally:
         query.stop()
 
@@ -248,3 +250,13 @@ def test_a_split_is_forgotten_once_it_has_the_newest_rows_and_reads_all_of_them_
     assert (read.start, read.stop) == (0, 5_000)
     planner.committed(second, {}, {})
     assert planner.behind == {} and not failing.names
+
+
+def test_the_record_of_five_thousand_splits_of_which_half_stand_is_below_a_megabyte():
+    failing = FailingSplits(hf.RegionConfig(), QUICK, by_attempt=False)
+    splits = [f"a-topic-with-a-rather-long-name/{number}" for number in range(5_000)]
+    reasons = {("numbers", split): f"{split} is offline: {'connection reset by peer ' * 40}" for split in splits[::2]}
+    failing.committed(reasons, reasons, 0.0)
+    offsets = {"numbers": dict.fromkeys(splits, 1 << 40)}
+    record = CheckpointRecord(1, 1, 1, 1, 0, offsets, {}, [], {}, {}, 1, 128, behind=failing.behind())
+    assert len(encode_record(record)) < 1_000_000

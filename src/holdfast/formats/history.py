@@ -78,7 +78,7 @@ class CheckpointStats:
     counted: bool = False
     """True if the outcome counts as a failure."""
     reason: str = ""
-    """Why it did not complete, and who is to blame."""
+    """Why it did not complete, and who is to blame; or which splits it left where they were."""
     trigger: str = ""
     at_s: float = 0.0
     """When it was triggered, in seconds since the Unix epoch."""

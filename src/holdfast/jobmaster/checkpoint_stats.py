@@ -13,7 +13,9 @@ from holdfast.protocol.taskmanager import Acknowledgement
 
 NONE_BEHIND: Behind = {}
 PARKED_SHOWN_MAX = 100
-"""Parked splits that an entry of the history names."""
+"""Parked splits that an entry of the history lists."""
+PARKED_NAMED_MAX = 3
+"""Parked splits that its reason names."""
 
 
 @dataclass
@@ -50,6 +52,8 @@ class Watch:
     ) -> CheckpointStats:
         """The figures, as far as they are known."""
         standing = [(f"{source}/{split}", each) for source in behind for split, each in behind[source].items()]
+        failing = sum(bool(each.reason) and not each.parked for _, each in standing)
+        parked = sorted(name for name, each in standing if each.parked)
         acks = self._acknowledged
         parts = tuple(self._part(task_manager) for task_manager in sorted(self.addresses))
         return CheckpointStats(
@@ -65,12 +69,12 @@ class Watch:
             materialized_bytes=sum(ack.materialized_bytes for ack in acks.values()),
             outcome=outcome.value,
             counted=counted,
-            reason=reason,
+            reason=reason or _left_out(failing, parked),
             trigger=self.trigger,
             at_s=self.at_s,
             epoch=epoch,
-            failing_splits=sum(bool(each.reason) and not each.parked for _, each in standing),
-            parked_splits=tuple(sorted(name for name, each in standing if each.parked)[:PARKED_SHOWN_MAX]),
+            failing_splits=failing,
+            parked_splits=tuple(parked[:PARKED_SHOWN_MAX]),
             retries=sum(ack.retries for ack in acks.values()),
             hedges=sum(ack.hedges for ack in acks.values()),
             task_managers=parts,
@@ -93,3 +97,10 @@ class Watch:
             hedges=ack.hedges,
             subtasks=dict(ack.subtasks),
         )
+
+
+def _left_out(failing: int, parked: list[str]) -> str:
+    """Say which splits a completed checkpoint leaves where they were; empty if there are none."""
+    found = [f"{len(parked)} parked splits: {', '.join(parked[:PARKED_NAMED_MAX])}"] if parked else []
+    found += [f"{failing} failing splits"] if failing else []
+    return f"without {' and '.join(found)}" if found else ""
