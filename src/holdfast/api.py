@@ -76,6 +76,7 @@ from holdfast.sources.kafka.kafka_source import KafkaSource
 from holdfast.sources.postgres.cdc_source import PostgresCdcSource
 from holdfast.sources.pyspark_reader import DataSourceReaderSource
 from holdfast.sources.sequence import SequenceSource
+from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
 from holdfast.stored_state.read import read_state
 from holdfast.streams import KeyedStream, Stream
 
@@ -128,6 +129,7 @@ __all__ = [
     "StateTooLarge",
     "StorageError",
     "Stream",
+    "StreamingDataFrameSource",
     "TaskManagerConfig",
     "TaskManagerLost",
     "UserFunctionError",

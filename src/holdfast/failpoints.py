@@ -30,6 +30,9 @@ KNOWN: Mapping[str, str] = {
     "task.sent": "all rows of a unit have arrived; its result has not been returned",
     "task.staged": "a unit's output is staged; its committables have not been returned",
     "sink.staged": "one file of a unit is staged",
+    # In the driver, while it stores an epoch of a streaming DataFrame.
+    "stream.epoch.parts": "the rows of an epoch are stored; nothing names them",
+    "stream.epoch.stored": "the epoch counts; Spark has not committed it",
     # In senders that stay.
     "sender.register.before": "it serves, and nobody knows it",
     "sender.unit.before": "a unit is about to be worked off",

@@ -34,7 +34,7 @@ from holdfast.settings import (
 )
 from holdfast.sinks.dead_letters import DeadLetterSink
 from holdfast.sources.base import Source, SourceOutput
-from holdfast.sources.equivalents import explain_streaming_dataframe
+from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
 from holdfast.sources.truncations import PART
 from holdfast.streams import Stream
 from holdfast.ui.notebook import html_table
@@ -263,12 +263,16 @@ class Job:
     def read(self, source: "Source | SourceOutput | DataFrame") -> "Stream":
         """Make a stream of a source's rows. A source instance is read once per branch, from the same plan.
 
+        A streaming DataFrame, `spark.readStream…`, is read as `StreamingDataFrameSource` does with its defaults.
+
         Of a source with several streams each is read by itself, `job.read(cdc.table("public.orders"))`; they share one
         position.
         """
         if isinstance(source, SourceOutput):
             stream = Stream(self, (Path(SourceOrigin(self._name_of(source.source), source.output)),))
             return _with_deletes(stream, source.output) if source.tells_truncations else stream
+        if getattr(source, "isStreaming", False):
+            source = StreamingDataFrameSource(source)
         if not isinstance(source, Source):
             raise JobRefused(_no_source(source))
         if source.has_outputs:
@@ -356,10 +360,10 @@ def _optional_us(duration: Duration | None, name: str) -> int | None:
 
 def _no_source(found: Any) -> str:
     """Explain how to read an object that is not a source."""
-    if getattr(found, "isStreaming", False):
-        execution = found._jdf.queryExecution()
-        return explain_streaming_dataframe(f"{execution.logical()}\n{execution.analyzed()}")
-    return f"read({type(found).__name__}): expected a source such as FileSource, SequenceSource or DataFrameSource"
+    return (
+        f"read({type(found).__name__}): expected a source such as FileSource, KafkaSource or DataFrameSource, or a "
+        "streaming DataFrame"
+    )
 
 
 def _dead_letter_sink(

@@ -17,7 +17,8 @@ from holdfast.errors import ObjectNotFound
 from holdfast.journal.fence import journal_numbers, read_record
 from holdfast.journal.records import CheckpointRecord
 from holdfast.sources.postgres.pgoutput import SEQUENCE
-from holdfast.sources.postgres.segments import Segment, read_head, read_part
+from holdfast.sources.postgres.slot_head import SlotHead, SlotSegment
+from holdfast.sources.spooled.segments import read_head, read_part
 from holdfast.storage.store import ObjectStore, open_store
 
 KILLS = Path(__file__).resolve().parent
@@ -129,9 +130,9 @@ def divided(store: ObjectStore, record: CheckpointRecord) -> Iterator[str]:
             yield f"record {record.checkpoint_id} at {offsets} divides {sorted(before & after)}"
 
 
-def _segments(store: ObjectStore, named: list[str]) -> Iterator[Segment]:
+def _segments(store: ObjectStore, named: list[str]) -> Iterator[SlotSegment]:
     sizes = {info.name: info.size for info in store.list("segments/")}
     for name in named:
         if name not in sizes:
             raise ObjectNotFound(name)
-        yield read_head(store, name, sizes[name])
+        yield read_head(store, name, sizes[name], SlotHead)

@@ -10,7 +10,6 @@ from sources_kit import enumerator
 from holdfast.errors import HoldfastError, JobRefused
 from holdfast.sources.base import SplitRead
 from holdfast.sources.dataframe import DataFrameSource
-from holdfast.sources.equivalents import explain_streaming_dataframe
 
 
 class Session:
@@ -73,24 +72,3 @@ def test_offsets_that_are_not_flat_are_refused(offset):
     source.bind(Session())
     with pytest.raises(JobRefused, match=r"latest_offset.*expected"):
         enumerator(source).latest()
-
-
-@pytest.mark.parametrize(
-    ("plan", "expected"),
-    [
-        (
-            "NamedStreamingRelation(UnresolvedDataSource format: csv, isStreaming: true)\nFileSource[/data/*.x]",
-            'hf.FileSource("/data/*.x", format="csv"',
-        ),
-        ("UnresolvedDataSource format: text, x\nFileSource[/data]", "spark.read.format('text')"),
-        ("Project [value#1]\n+- Filter (value#1 > 1)\n   +- rate", "hf.SequenceSource(rows_per_second=...)"),
-        ("'Filter\n+- UnresolvedDataSource format: json, isStreaming: true", 'hf.FileSource("...", format="json"'),
-        ("UnresolvedDataSource format: rate, isStreaming: true", "hf.SequenceSource(rows_per_second=...)"),
-        ("Project [cast(value)]\n+- kafka", "spark.read.format('kafka')"),
-        ("something else", "hf.DataFrameSource(read, latest_offset, schema)"),
-    ],
-)
-def test_a_streaming_dataframe_is_answered_with_the_equivalent_source(plan, expected):
-    message = explain_streaming_dataframe(plan)
-    assert expected in message
-    assert "job.read() takes a source" in message

@@ -125,15 +125,14 @@ def test_a_spark_connect_session_is_refused_with_the_reason():
         hf.Job(5, name="test", storage="memory://x")
 
 
-def test_a_streaming_dataframe_is_refused_with_the_source_to_write_instead(spark, tmp_path):
+def test_a_batch_dataframe_is_no_source(spark, tmp_path):
     job = new_job(spark, tmp_path)
-    with pytest.raises(hf.JobRefused, match=r"(?s)takes a source, not a streaming DataFrame.*SequenceSource"):
-        job.read(spark.readStream.format("rate").load())
-    files = spark.readStream.schema("k BIGINT").format("parquet").load(str(tmp_path))
-    with pytest.raises(hf.JobRefused, match=rf'FileSource\("(file:)?{tmp_path}", format="parquet"'):
-        job.read(files.where("k > 1"))
-    with pytest.raises(hf.JobRefused, match="expected a source such as"):
+    with pytest.raises(
+        hf.JobRefused, match=r"read\(DataFrame\): expected a source .* or a streaming DataFrame"
+    ):
         job.read(spark.range(3))
+    with pytest.raises(hf.SettingsError, match="expected a streaming DataFrame"):
+        hf.StreamingDataFrameSource(spark.range(3))
 
 
 def test_what_cannot_be_sent_to_executors_is_refused_at_the_start(spark, tmp_path):

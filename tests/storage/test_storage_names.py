@@ -20,6 +20,10 @@ def test_every_name_that_is_built_is_parsed_back() -> None:
     }
     for name, parsed in built.items():
         assert names.parse(name) == parsed
+    segment = names.segment(3, "a source", 5)
+    assert names.parse(segment) == names.SegmentName(3, "a source", 5, segment[-32:])
+    part = names.segment_part(segment)
+    assert names.parse(part) == names.SegmentName(3, "a source", 5, segment[-32:], part[-32:])
     changelog = names.parse(names.changelog_object(3, 7))
     assert isinstance(changelog, names.ChangelogName) and changelog[:2] == (3, 7)
     shared = names.parse(names.shared_object(3, 7))

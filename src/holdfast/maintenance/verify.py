@@ -28,7 +28,7 @@ from holdfast.sinks.gathered import Expanded
 from holdfast.sinks.staging import StagedRows, decode_one
 from holdfast.sources.files.discovery_chunks import decode as decode_chunk
 from holdfast.sources.files.discovery_chunks import join
-from holdfast.sources.postgres.segments import check_segment
+from holdfast.sources.spooled.segments import check_segment
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 

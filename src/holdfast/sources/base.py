@@ -174,6 +174,9 @@ class Source(ABC):
     """True if the offsets hold a position for each split, under the name of the split in its reads, so that some splits
     may move while another keeps its position."""
 
+    uses_spark: bool = False
+    """True if the source runs Spark jobs of its own beside the batches, for which a slot is left."""
+
     @property
     def endless(self) -> bool:
         """True if the source has no end and all its rows exist at once, so that `available_now` would never finish."""

@@ -50,7 +50,8 @@ def resident_senders(wanted: int | None, left: int, program: Program) -> Residen
     short = "every unit of work goes as a short Spark job"
     if wanted == 0 or not any(in_python):
         return Residents(0, f"{'senders=0' if wanted == 0 else 'all legs need Spark'}: {short}")
-    for_spark = 1 if wanted is None or not all(in_python) else 0
+    is_needed = not all(in_python) or any(source.uses_spark for source in program.sources.values())
+    for_spark = 1 if wanted is None or is_needed else 0
     least = wanted or 1
     if left - for_spark < least:
         needed = f"{least} for senders" + " and 1 for Spark jobs" * for_spark

@@ -22,6 +22,7 @@ from holdfast.jobmaster.start import ClusterContext, Gateway, Start, open_stored
 from holdfast.query import Query
 from holdfast.settings import QueryTrigger
 from holdfast.sources.dataframe import DataFrameSource
+from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
 from holdfast.spark.cluster import SparkCluster
 from holdfast.spark.memory import check_memory
 from holdfast.spark.probe import probe_executors
@@ -131,6 +132,8 @@ def _bind_sources(job: "Job", session: SparkSession) -> None:
     for source in job.declared.sources.values():
         if isinstance(source, DataFrameSource):
             source.bind(session)
+        elif isinstance(source, StreamingDataFrameSource):
+            source.bind(job.storage, job.storage_options)
 
 
 def _layout(job: "Job", program: Program, session: SparkSession) -> Layout:

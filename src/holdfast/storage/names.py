@@ -9,11 +9,13 @@
     shared/<epoch>/<incarnation>/<uuid>              materialized files
     sources/<epoch>/<uuid>                           discovery chunks
     segments/<epoch>/<source>/<n>-<uuid>             changes that a source stored; clean-up leaves them to the source
+    segments/<epoch>/<source>/<n>-<uuid>.<uuid>      a part of such a segment that lies in an object of its own
     staging/<job id>/<epoch>/<run>/…                 staged output; the rest of the name is the sink's
     probes/<epoch>/<uuid>                            written and read back at start()
     history/<epoch>                                  what became of the last checkpoints, for people
     sinks/<sink>/begun                               created once, by a sink whose target may forget its numbers
     savepoints/…                                     never touched by clean-up
+    spark/<source>/…                                 Spark's own checkpoint of a streaming DataFrame; the same
     savepoint                                        in the folder of a savepoint, written last
 
 Numbers are padded to `DIGITS`, so that names sort as numbers do. Names given by users (sinks) are escaped: every byte
@@ -112,12 +114,13 @@ class SourceName(NamedTuple):
 
 
 class SegmentName(NamedTuple):
-    """`segments/<epoch>/<source>/<n>-<uuid>`"""
+    """`segments/<epoch>/<source>/<n>-<uuid>`, and `.<part>` for a part in an object of its own"""
 
     epoch: int
     source: str
     number: int
     uuid: str
+    part: str = ""
 
 
 class StagedName(NamedTuple):
@@ -192,6 +195,16 @@ def source_chunk(epoch: int) -> str:
 def segment(epoch: int, source: str, number: int) -> str:
     """A new name at each call."""
     return f"{SEGMENTS}{_number(epoch)}/{escape(source)}/{_number(number)}-{uuid4().hex}"
+
+
+def spark_checkpoint(source: str) -> str:
+    """The folder of Spark's own checkpoint of a source, without a slash at its end."""
+    return f"spark/{escape(source)}"
+
+
+def segment_part(segment: str) -> str:
+    """A new name at each call, for a part of that segment."""
+    return f"{segment}.{uuid4().hex}"
 
 
 def staging_folder(job_id: str, epoch: int, run: int) -> str:
@@ -288,7 +301,9 @@ _PARSERS = {
     CHANGELOG: re.compile(rf"(?P<epoch>{_N})/(?P<incarnation>{_N})/{_UUID}", re.ASCII),
     SHARED: re.compile(rf"(?P<epoch>{_N})/(?P<incarnation>{_N})/{_UUID}", re.ASCII),
     SOURCES: re.compile(rf"(?P<epoch>{_N})/{_UUID}", re.ASCII),
-    SEGMENTS: re.compile(rf"(?P<epoch>{_N})/(?P<source>[^/]+)/(?P<number>{_N})-{_UUID}", re.ASCII),
+    SEGMENTS: re.compile(
+        rf"(?P<epoch>{_N})/(?P<source>[^/]+)/(?P<number>{_N})-{_UUID}(?P<part>(?:\.[0-9a-f]{{32}})?)", re.ASCII
+    ),
     STAGING: re.compile(rf"(?P<job>[0-9a-f]{{32}})/(?P<epoch>{_N})/(?P<run>{_N})/(?P<rest>.+)", re.ASCII | re.DOTALL),
     PROBES: re.compile(rf"(?P<epoch>{_N})/{_UUID}", re.ASCII),
 }
@@ -312,7 +327,8 @@ def _build(area: str, found: dict[str, str]) -> Name | None:
         return StagedName(found["job"], epoch, int(found["run"]), found["rest"])
     if area == SEGMENTS:
         source = unescape(found["source"])
-        return None if source is None else SegmentName(epoch, source, int(found["number"]), found["uuid"])
+        number, part = int(found["number"]), found["part"][1:]
+        return None if source is None else SegmentName(epoch, source, number, found["uuid"], part)
     if area == SOURCES:
         return SourceName(epoch, found["uuid"])
     if area == PROBES:

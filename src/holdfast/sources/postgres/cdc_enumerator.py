@@ -7,14 +7,15 @@ import msgspec
 
 from holdfast.errors import JobRefused
 from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, SourcePlan
-from holdfast.sources.postgres.chain import find_root, follow, stored_segments
 from holdfast.sources.postgres.decoding import Settings
 from holdfast.sources.postgres.initial import NOT_BEGUN
 from holdfast.sources.postgres.reader import Reader
-from holdfast.sources.postgres.segments import Segment, read_head
 from holdfast.sources.postgres.server import ReaderName, Server, SlotState
-from holdfast.sources.postgres.spool import LSN_READ, SEGMENT, SEQUENCE_IN, SLOT, SPLIT, SYSTEM, Spool, SpoolPosition
+from holdfast.sources.postgres.slot_head import LSN_READ, SLOT, SPLIT, SYSTEM, SlotHead, SlotSegment
 from holdfast.sources.postgres.writer import SegmentContent
+from holdfast.sources.spooled.chain import find_root, follow, stored_segments
+from holdfast.sources.spooled.segments import read_head
+from holdfast.sources.spooled.spool import SEGMENT, SEQUENCE_IN, Spool, SpoolPosition
 from holdfast.storage import names
 from holdfast.storage.store import ObjectInfo
 
@@ -32,7 +33,7 @@ class PostgresEnumerator(Enumerator):
         self._server = server
         self._settings = settings
         self._context = context
-        self._spool = Spool(split_transactions)
+        self._spool = Spool[SlotHead](SPLIT, split_transactions)
         self._system = server.identity()
         name = ReaderName(context.job_id, context.epoch)
         self._reader = Reader(server.named(str(name)), settings, self._spool, context, self._system, name)
@@ -60,8 +61,8 @@ class PostgresEnumerator(Enumerator):
         listed = stored_segments(self._context.store, self._context.source)
         if objects[0] not in {info.name for info in listed}:
             self._check_gap((_number(objects[0]) or 0) - 1, listed)
-        root = find_root(self._context.store, listed, objects[0])
-        chain = [root, *follow(self._context.store, self._context.source, listed, root)]
+        root = find_root(self._context.store, listed, objects[0], SlotHead)
+        chain = self._chain(listed, root)
         self._check_gap(chain[-1].head.number, listed)
         if chain[-1].head.snapshot and place.segment <= 1:
             chain = self._only_first(chain)
@@ -69,6 +70,11 @@ class PostgresEnumerator(Enumerator):
         self._reader.passed = place
         self._drop_older(listed, root, chain)
         self._reader.start()
+
+    def _chain(self, listed: list[ObjectInfo], root: SlotSegment) -> list[SlotSegment]:
+        """Return `root` and the segments behind it."""
+        context = self._context
+        return [root, *follow(context.store, context.source, listed, root.head.number + 1, root, SlotHead)]
 
     def _check_gap(self, last: int, listed: list[ObjectInfo]) -> None:
         """Refuse an older checkpoint, after which segments are gone: a newer checkpoint was past them."""
@@ -84,25 +90,25 @@ class PostgresEnumerator(Enumerator):
     def _taken_up(self, listed: list[ObjectInfo], slot: SlotState | None) -> bool:
         """Go on with what an earlier driver stored before its first checkpoint, if the slot is still the same."""
         for root in self._roots(listed):
-            chain = [root, *follow(self._context.store, self._context.source, listed, root)]
+            chain = self._chain(listed, root)
             if self._fits(chain[-1], slot):
                 self._spool.reset(0, self._only_first(chain) if chain[-1].head.snapshot else chain)
                 return True
         return False
 
-    def _fits(self, last: Segment, slot: SlotState | None) -> bool:
+    def _fits(self, last: SlotSegment, slot: SlotState | None) -> bool:
         """Return whether the slot goes on where a chain ends. A snapshot that was not finished makes the slot anew."""
         ours = last.head.system == self._system and last.head.slot == self._settings.slot
         goes_on = slot is not None and slot.confirmed_lsn <= last.head.end_lsn
         return ours and (bool(last.head.snapshot) or goes_on)
 
-    def _roots(self, listed: list[ObjectInfo]) -> list[Segment]:
+    def _roots(self, listed: list[ObjectInfo]) -> list[SlotSegment]:
         """Return the first segments of chains, those of the newest epoch first."""
         first = [info for info in listed if _number(info.name) == 0]
         newest = sorted(first, key=lambda info: info.name, reverse=True)
-        return [read_head(self._context.store, info.name, info.size) for info in newest]
+        return [read_head(self._context.store, info.name, info.size, SlotHead) for info in newest]
 
-    def _only_first(self, chain: list[Segment]) -> list[Segment]:
+    def _only_first(self, chain: list[SlotSegment]) -> list[SlotSegment]:
         """Give up the segments of a snapshot that was not finished."""
         self._context.store.delete([each.name for each in chain[1:]])
         return chain[:1]
@@ -125,7 +131,7 @@ class PostgresEnumerator(Enumerator):
         chunks = dict.fromkeys(self._settings.tables) if self._settings.snapshot == "chunked" else None
         self._reader.writer.write(SegmentContent(0, [0], end_lsn=lsn, chunks=chunks))
 
-    def _drop_older(self, listed: list[ObjectInfo], root: Segment, chain: list[Segment]) -> None:
+    def _drop_older(self, listed: list[ObjectInfo], root: SlotSegment, chain: list[SlotSegment]) -> None:
         """Delete segments of older epochs that lie before the root or beside the chain."""
         kept = {each.name for each in chain}
         self._context.store.delete(
@@ -162,7 +168,9 @@ class PostgresEnumerator(Enumerator):
     def completed(self, offsets: Offsets) -> None:
         place = self._place(offsets)
         self._reader.passed = place
-        self._context.store.delete([each.name for each in self._spool.let_go(place)])
+        # The segment right before the place stays, because it tells of that segment's end.
+        before = SpoolPosition(place.segment - 1, 0)
+        self._context.store.delete([each.name for each in self._spool.let_go(before)])
 
     def lag(self, offsets: Offsets) -> Mapping[str, int]:
         return {SPLIT: self._spool.waiting(self._place(offsets))}
@@ -183,11 +191,15 @@ class PostgresEnumerator(Enumerator):
                 "PostgresCdcSource: give the source a new name"
             ) from error
 
+    def _lsn_at(self, place: SpoolPosition) -> int:
+        before = self._spool.before(place)
+        return 0 if before is None else before.head.end_lsn
+
     def _offsets(self, place: SpoolPosition) -> Offsets:
         return {
             SEGMENT: place.segment,
             SEQUENCE_IN: place.sequence,
-            LSN_READ: self._spool.lsn_at(place),
+            LSN_READ: self._lsn_at(place),
             SYSTEM: self._system,
             SLOT: self._settings.slot,
         }

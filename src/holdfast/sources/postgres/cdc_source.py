@@ -13,9 +13,9 @@ from holdfast.sources.postgres.cdc_enumerator import PostgresEnumerator
 from holdfast.sources.postgres.columns import TableColumns
 from holdfast.sources.postgres.decoding import Settings
 from holdfast.sources.postgres.pgoutput import SEQUENCE
-from holdfast.sources.postgres.segments import read_part
 from holdfast.sources.postgres.server import Server
-from holdfast.sources.postgres.spool import SegmentReadDetail
+from holdfast.sources.spooled.segments import read_part
+from holdfast.sources.spooled.spool import SegmentReadDetail
 from holdfast.sources.truncations import parted, parted_schema
 from holdfast.storage.store import ObjectStore
 from holdfast.units import Duration, Size, duration_s, size_bytes

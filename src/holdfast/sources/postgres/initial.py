@@ -16,9 +16,10 @@ from holdfast.errors import JobRefused
 from holdfast.sources.postgres.decoding import Settings
 from holdfast.sources.postgres.pgoutput import EPOCH_US
 from holdfast.sources.postgres.server import Server, lsn
+from holdfast.sources.postgres.slot_head import SlotHead
 from holdfast.sources.postgres.snapshot import copied_batch, copy_table
-from holdfast.sources.postgres.spool import Spool
 from holdfast.sources.postgres.writer import SegmentContent, SegmentWriter
+from holdfast.sources.spooled.spool import Spool
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class InitialSnapshot:
         self,
         server: Server,
         settings: Settings,
-        spool: Spool,
+        spool: Spool[SlotHead],
         writer: SegmentWriter,
         stopping: Callable[[], bool],
     ) -> None:

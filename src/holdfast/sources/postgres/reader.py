@@ -23,14 +23,15 @@ from typing import Any
 
 from holdfast.errors import Fenced, HoldfastError, JobRefused
 from holdfast.sources.base import EnumeratorContext
-from holdfast.sources.postgres.chain import follow, stored_segments
 from holdfast.sources.postgres.chunks import Chunks
 from holdfast.sources.postgres.claim import SlotClaim
 from holdfast.sources.postgres.decoding import Decoder, Settings
 from holdfast.sources.postgres.initial import InitialSnapshot
 from holdfast.sources.postgres.server import ReaderName, Server, ServerAway, lsn_text, wait_readable
-from holdfast.sources.postgres.spool import Spool, SpoolPosition
+from holdfast.sources.postgres.slot_head import SlotHead
 from holdfast.sources.postgres.writer import SegmentContent, SegmentWriter
+from holdfast.sources.spooled.chain import follow, stored_segments
+from holdfast.sources.spooled.spool import Spool, SpoolPosition
 from holdfast.storage import names
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class Reader:
         self,
         server: Server,
         settings: Settings,
-        spool: Spool,
+        spool: Spool[SlotHead],
         context: EnumeratorContext,
         system: str,
         reader_name: ReaderName,
@@ -199,7 +200,8 @@ class Reader:
         last = self._spool.last
         if last is None:
             return False
-        found = follow(self._store, self._source, stored_segments(self._store, self._source), last)
+        listed = stored_segments(self._store, self._source)
+        found = follow(self._store, self._source, listed, self._spool.end.segment, last, SlotHead)
         for segment in found:
             epoch = names.epoch_of(segment.name) or 0
             if epoch > self._epoch:

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import StorageError
-from holdfast.sources.postgres.segments import Head, Segment, decode_head, encode_segment, new_name
-from holdfast.sources.postgres.spool import Spool
+from holdfast.sources.postgres.slot_head import SlotHead
+from holdfast.sources.spooled.segments import Segment, decode_head, encode_segment, new_name
+from holdfast.sources.spooled.spool import Spool
 from holdfast.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -20,7 +21,7 @@ RETRY_S = 1.0
 
 @dataclass(frozen=True)
 class SegmentContent:
-    """Content of a segment to be written; fields as in `Head`. `end_lsn` None: that of the segment before."""
+    """Content of a segment to be written; fields as in `SlotHead`. `end_lsn` None: that of the segment before."""
 
     sequences: int
     ends: list[int]
@@ -44,7 +45,7 @@ class SegmentWriter:
         store: ObjectStore,
         epoch: int,
         source: str,
-        spool: Spool,
+        spool: Spool[SlotHead],
         wait: Callable[[float], bool],
         trouble: Callable[[StorageError | None], None],
     ) -> None:
@@ -60,7 +61,7 @@ class SegmentWriter:
     def write(self, piece: SegmentContent) -> bool:
         """Store a piece as the next segment; return False if the reader shall end before that is possible."""
         before = self._spool.last
-        head = Head(
+        head = SlotHead(
             number=self._spool.end.segment,
             previous="" if before is None else before.uuid,
             system=self.system,
@@ -88,11 +89,11 @@ class SegmentWriter:
                 if self._wait(RETRY_S):
                     return False
         self._trouble(None)
-        self._spool.append(Segment(name, decode_head(name, data), len(data)))
+        self._spool.append(Segment(name, decode_head(name, data, SlotHead), len(data)))
         return True
 
 
-def _end_lsn(piece: SegmentContent, before: Segment | None) -> int:
+def _end_lsn(piece: SegmentContent, before: Segment[SlotHead] | None) -> int:
     if piece.end_lsn is not None:
         return piece.end_lsn
     return 0 if before is None else before.head.end_lsn

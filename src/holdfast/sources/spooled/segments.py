@@ -1,20 +1,22 @@
-"""Segments: what a reader stored of a slot's changes, and the rows of one table in them.
+"""Segments: rows that a source stored because nobody tells them again, in parts.
 
-    part of table 1 (Arrow IPC) | part of table 2 | … | head (msgpack, in a frame) | length of that, 4 bytes
+    part 1 (Arrow IPC) | part 2 | … | head (msgpack, in a frame) | length of that, 4 bytes
 
-Segments of a slot form a chain: each names the one before by its `uuid`. The head says where a checkpoint may be cut.
+Segments have numbers, and form a chain. The head says where a checkpoint may be cut. A part may also lie in an object
+of its own, which has a head of its own; it counts once the segment's head, stored after it, names it.
 Format: `docs/format/segments.md`.
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.errors import CorruptObject
-from holdfast.sources.postgres.columns import Ints
 from holdfast.storage import checksum, framing, names
 from holdfast.storage.store import ObjectStore
 
@@ -26,56 +28,71 @@ CACHED_PARTS_MAX = 4
 
 
 class SegmentPart(msgspec.Struct, frozen=True, array_like=True):
-    """Rows of one table: where they lie in the object, and their checksum."""
+    """Rows of one table, or of one partition: where they lie, and their checksum. `object` is the name of the object
+    that holds the part; empty for the segment itself."""
 
     offset: int
     length: int
     crc: int
     rows: int
+    object: str = ""
 
 
-class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Facts of a segment.
+class SegmentHead(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of a segment that all sources share; each source adds its own.
 
     `sequences` is the number of messages (of rows, in a snapshot) that it holds; `ends`, as int32, the sequence numbers
-    at which a checkpoint may be cut, that is, numbers of messages before the cut. `open_xid` and `open_changes` tell of
-    the transaction in which it ends (0: none). `snapshot` is the reason why its end may not be a cut otherwise, and
-    `chunks` the state of a chunked snapshot after it.
+    at which a checkpoint may be cut, that is, numbers of messages before the cut. `snapshot` is the reason why its end
+    may not be a cut, if the segment belongs to a first full read.
     """
 
     number: int
-    previous: str
-    system: str
-    slot: str
     sequences: int
     ends: bytes
-    end_lsn: int
-    open_xid: int
-    open_changes: int
-    snapshot: str
     parts: dict[str, SegmentPart]
-    chunks: dict[str, int | None] = {}
+    snapshot: str = ""
+
+    def follows(self, before: "Segment[Any] | None") -> bool:
+        """Return whether this segment, whose number is the next, goes on where another ends. None: it is the first."""
+        return True
+
+    @property
+    def inside(self) -> str:
+        """The reason why a checkpoint may not be cut between the `ends`."""
+        return "inside a segment"
+
+    def divided(self, first: int, stop: int) -> list[tuple[int, int, dict[str, SegmentPart]]]:
+        """Divide a range of sequence numbers into reads: first and last number, and the parts that hold them."""
+        return [(first, stop, self.parts)]
 
 
-class Segment:
-    """A stored segment: its name and its head."""
+H = TypeVar("H", bound=SegmentHead)
 
-    def __init__(self, name: str, head: Head, size: int) -> None:
+
+class Segment(Generic[H]):
+    """A stored segment: its name, its head, and the bytes of all its objects."""
+
+    def __init__(self, name: str, head: H, size: int) -> None:
         self.name = name
         self.head = head
-        self.size = size
-        self.ends: Ints = np.frombuffer(head.ends, np.int32).astype(np.int64)
+        self.size = size + sum(part.length for part in head.parts.values() if part.object)
+        self.ends: npt.NDArray[np.int64] = np.frombuffer(head.ends, np.int32).astype(np.int64)
 
     @property
     def uuid(self) -> str:
         return self.name.rpartition("-")[2]
 
     @property
+    def objects(self) -> list[str]:
+        """Names of all its objects; the head's is the last, because a segment without its head does not count."""
+        return [*(part.object for part in self.head.parts.values() if part.object), self.name]
+
+    @property
     def refusal(self) -> str:
         """Return the reason why a checkpoint may not be cut behind this segment; empty if it may."""
         if len(self.ends) and self.ends[-1] == self.head.sequences:
             return ""
-        return self.head.snapshot or self.inside()
+        return self.head.snapshot or self.head.inside
 
     def refusal_at(self, sequence: int) -> str:
         """Return the reason why a checkpoint may not be cut at a sequence number within; empty if it may."""
@@ -84,16 +101,12 @@ class Segment:
         at = int(np.searchsorted(self.ends, sequence))
         if at < len(self.ends) and self.ends[at] == sequence:
             return ""
-        return self.head.snapshot or self.inside()
-
-    def inside(self) -> str:
-        xid = f" {self.head.open_xid}" if self.head.open_xid else ""
-        return f"inside transaction{xid} of slot {self.head.slot!r}"
+        return self.head.snapshot or self.head.inside
 
 
-def encode_segment(head: Head, tables: Mapping[str, pa.Table]) -> bytes:
-    """Build a segment's bytes; `head` without its parts."""
-    body, parts, offset = [], {}, 0
+def encode_segment(head: SegmentHead, tables: Mapping[str, pa.Table]) -> bytes:
+    """Build a segment's bytes; `head` has only those of its parts that lie in objects of their own."""
+    body, parts, offset = [], dict(head.parts), 0
     for table, rows in tables.items():
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as writer:
@@ -106,38 +119,39 @@ def encode_segment(head: Head, tables: Mapping[str, pa.Table]) -> bytes:
     return b"".join([*body, framed, len(framed).to_bytes(4, "little")])
 
 
-def read_head(store: ObjectStore, name: str, size: int) -> Segment:
+def read_head(store: ObjectStore, name: str, size: int, head: type[H]) -> Segment[H]:
     """Read the head of a stored segment. Raises `CorruptObject`."""
     start = max(0, size - TAIL_BYTES)
     tail = store.get_range(name, start, size - start)
-    return Segment(name, decode_head(name, tail), size)
+    return Segment(name, decode_head(name, tail, head), size)
 
 
-def decode_head(name: str, tail: bytes) -> Head:
+def decode_head(name: str, tail: bytes, head: type[H]) -> H:
     """Decode the head from the last bytes of a segment."""
     length = int.from_bytes(tail[-4:], "little")
     if len(tail) < length + 4 or not length:
         raise CorruptObject(f"{name}: damaged: its end tells of a head of {length} bytes")
     payload = framing.unframe(name, tail[-4 - length : -4], MAGIC, VERSION)
     try:
-        return msgspec.msgpack.decode(payload, type=Head)
+        return msgspec.msgpack.decode(payload, type=head)
     except msgspec.DecodeError as error:
         raise CorruptObject(f"{name}: its head cannot be read: {error}") from error
 
 
 def check_segment(name: str, data: bytes) -> None:
     """Check all of a segment's bytes. Raises `CorruptObject`."""
-    for table, part in decode_head(name, data).parts.items():
-        _check_part(name, table, data[part.offset : part.offset + part.length], part)
+    for table, part in decode_head(name, data, SegmentHead).parts.items():
+        if not part.object:
+            _check_part(name, table, data[part.offset : part.offset + part.length], part)
 
 
 def read_part(store: ObjectStore, name: str, table: str, part: SegmentPart) -> pa.Table:
-    """Return a table's rows in a segment, from this process's memory if they were read just now."""
+    """Return the rows of a segment's part, from this process's memory if they were read just now."""
     key = (name, table)
     found = _cached.get(key)
     if found is None:
-        data = store.get_range(name, part.offset, part.length)
-        _check_part(name, table, data, part)
+        data = store.get_range(part.object or name, part.offset, part.length)
+        _check_part(part.object or name, table, data, part)
         found = pa.ipc.open_stream(data).read_all().combine_chunks()
         _cached[key] = found
         while len(_cached) > CACHED_PARTS_MAX:
@@ -147,9 +161,7 @@ def read_part(store: ObjectStore, name: str, table: str, part: SegmentPart) -> p
 
 def _check_part(name: str, table: str, data: bytes, part: SegmentPart) -> None:
     if len(data) != part.length or checksum.crc32(data) != part.crc:
-        raise CorruptObject(
-            f"{name}: damaged: the checksum of the rows of table {table} differs; restore it from a copy"
-        )
+        raise CorruptObject(f"{name}: damaged: the checksum of the rows of {table} differs; restore it from a copy")
 
 
 def new_name(epoch: int, source: str, number: int) -> str:

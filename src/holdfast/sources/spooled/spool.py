@@ -9,18 +9,17 @@ of the next segment, also before that is stored.
 
 import threading
 from dataclasses import dataclass
+from typing import Generic
 
 import msgspec
 import numpy as np
 
 from holdfast.availability import SnapshotAvailability
 from holdfast.sources.base import SplitRead
-from holdfast.sources.postgres.segments import Segment, SegmentPart
+from holdfast.sources.spooled.segments import H, Segment, SegmentPart
 
-SPLIT = "changes"
-"""The only split: all tables of a slot share one position, so that a transaction over several tables stays whole."""
-SEGMENT, SEQUENCE_IN, SYSTEM, SLOT, LSN_READ = "segment", "sequence", "system", "slot", "lsn"
-"""Names of the entries in the offsets."""
+SEGMENT, SEQUENCE_IN = "segment", "sequence"
+"""Names of the entries in the offsets that make a position."""
 
 
 class SegmentReadDetail(msgspec.Struct, frozen=True, array_like=True):
@@ -38,23 +37,24 @@ class SpoolPosition:
     sequence: int
 
 
-class Spool:
-    """The chain; `refusal` says why its beginning may not be a cut (empty: it may)."""
+class Spool(Generic[H]):
+    """The chain, whose rows are all of one split; `split_transactions`: a batch may end anywhere."""
 
-    def __init__(self, split_transactions: bool) -> None:
+    def __init__(self, split: str, split_transactions: bool) -> None:
+        self._split = split
         self._split_transactions = split_transactions
         self._lock = threading.Condition()
-        self._segments: list[Segment] = []
+        self._segments: list[Segment[H]] = []
         self._first = 0
         self._planned = SpoolPosition(0, 0)
         """End of the last batch that was planned."""
 
-    def reset(self, first: int, segments: list[Segment]) -> None:
+    def reset(self, first: int, segments: list[Segment[H]]) -> None:
         """Begin anew with these segments, of which the first has that number."""
         with self._lock:
             self._first, self._segments = first, list(segments)
 
-    def append(self, segment: Segment) -> None:
+    def append(self, segment: Segment[H]) -> None:
         with self._lock:
             self._segments.append(segment)
             self._lock.notify_all()
@@ -65,7 +65,7 @@ class Spool:
             return SpoolPosition(self._first + len(self._segments), 0)
 
     @property
-    def last(self) -> Segment | None:
+    def last(self) -> Segment[H] | None:
         with self._lock:
             return self._segments[-1] if self._segments else None
 
@@ -76,14 +76,15 @@ class Spool:
             return sum(each.size for each in self._segments)
 
     def names(self, place: SpoolPosition) -> list[str]:
-        """Return the names of the segments from a place on."""
+        """Return the names of the objects of the segments from a place on."""
         with self._lock:
-            return [each.name for each in self._segments[max(0, place.segment - self._first) :]]
+            chosen = self._segments[max(0, place.segment - self._first) :]
+            return [name for each in chosen for name in each.objects]
 
-    def let_go(self, place: SpoolPosition) -> list[Segment]:
-        """Remove and return the segments before a place, but for the one right before it, which tells of its end."""
+    def let_go(self, place: SpoolPosition) -> list[Segment[H]]:
+        """Remove and return the segments before a place."""
         with self._lock:
-            count = max(0, min(place.segment - 1 - self._first, len(self._segments)))
+            count = max(0, min(place.segment - self._first, len(self._segments)))
             gone, self._segments = self._segments[:count], self._segments[count:]
             self._first += count
             return gone
@@ -109,10 +110,11 @@ class Spool:
             after = self._segments[max(0, place.segment - self._first) :]
             return sum(each.head.sequences for each in after) - (place.sequence if after else 0)
 
-    def lsn_at(self, place: SpoolPosition) -> int:
+    def before(self, place: SpoolPosition) -> Segment[H] | None:
+        """Return the segment before the one of a place."""
         with self._lock:
             index = place.segment - self._first - 1
-            return self._segments[index].head.end_lsn if 0 <= index < len(self._segments) else 0
+            return self._segments[index] if 0 <= index < len(self._segments) else None
 
     def refusal(self, place: SpoolPosition) -> str:
         """Return the reason why a checkpoint may not be cut at a place; empty if it may."""
@@ -130,7 +132,7 @@ class Spool:
             before = index - 1
             return self._segments[before].refusal if 0 <= before < len(self._segments) else ""
 
-    def _at(self, place: SpoolPosition) -> Segment | None:
+    def _at(self, place: SpoolPosition) -> Segment[H] | None:
         index = place.segment - self._first - (0 if place.sequence else 1)
         return self._segments[index] if 0 <= index < len(self._segments) else None
 
@@ -171,7 +173,7 @@ class Spool:
         self._planned = end
         return end, self._reads(segments, start, end)
 
-    def _reads(self, segments: list[Segment], start: SpoolPosition, end: SpoolPosition) -> list[SplitRead]:
+    def _reads(self, segments: list[Segment[H]], start: SpoolPosition, end: SpoolPosition) -> list[SplitRead]:
         reads = []
         for segment in segments:
             number, head = segment.head.number, segment.head
@@ -179,11 +181,12 @@ class Spool:
                 break
             first = start.sequence if number == start.segment else 0
             stop = end.sequence if number == end.segment else head.sequences
-            if stop > first and head.parts:
-                detail = msgspec.msgpack.encode(SegmentReadDetail(segment.name, head.parts))
-                share = (stop - first) / head.sequences
-                rows = max(1, round(share * sum(part.rows for part in head.parts.values())))
-                reads.append(SplitRead(SPLIT, first, stop, rows, detail))
+            if stop <= first or not head.parts:
+                continue
+            per_sequence = sum(part.rows for part in head.parts.values()) / head.sequences
+            for low, high, parts in head.divided(first, stop):
+                detail = msgspec.msgpack.encode(SegmentReadDetail(segment.name, parts))
+                reads.append(SplitRead(self._split, low, high, max(1, round((high - low) * per_sequence)), detail))
         return reads
 
     def availability(self, place: SpoolPosition) -> SnapshotAvailability:
@@ -193,7 +196,7 @@ class Spool:
         return SnapshotAvailability.AVAILABLE
 
 
-def _normal(segment: Segment, sequence: int) -> SpoolPosition:
+def _normal(segment: Segment[H], sequence: int) -> SpoolPosition:
     if sequence == segment.head.sequences:
         return SpoolPosition(segment.head.number + 1, 0)
     return SpoolPosition(segment.head.number, sequence)

@@ -1,0 +1,164 @@
+"""From Spark's epochs to segments: each batch id is stored once, whatever Spark or a driver repeats.
+
+    foreachBatch(rows, id) ─► parts, by tasks ─► head: THE EPOCH COUNTS ─► Spark commits the id ─► the next epoch
+          id is in the spool: passed over            nothing before it does
+
+Invariants
+- The number of a segment is Spark's batch id, and the spool has no gap.
+- Spark commits an id only after its segment's head is stored. So an id that Spark does not repeat is in the storage,
+  perhaps by the hand of an older driver that went on for a moment; it is looked for before an error is raised.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from holdfast import failpoints
+from holdfast.errors import JobRefused
+from holdfast.sources.base import EnumeratorContext
+from holdfast.sources.spark_stream.epoch_head import EpochHead
+from holdfast.sources.spark_stream.storing import PARTS_DDL, StoreParts, part_of
+from holdfast.sources.spooled.chain import follow, number_of, stored_segments
+from holdfast.sources.spooled.segments import Segment, encode_segment, new_name
+from holdfast.sources.spooled.spool import Spool, SpoolPosition
+from holdfast.storage.store import ObjectInfo
+
+log = logging.getLogger(__name__)
+
+ROOM_LOOK_S = 0.1
+ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+ARROW_ROWS_MAX = "262144"
+
+PartStorer = Callable[[str, int, str], StoreParts]
+"""Makes the function that stores parts, from a segment's name, its number and the query's id."""
+
+
+class ReaderStopped(Exception):
+    """Ends an epoch in the middle, because the reader shall end; Spark then does not commit it."""
+
+
+class EpochWriter:
+    """Writer of the epochs of a source into its spool. `store` runs on a thread of Spark's query.
+
+    `bytes_max` bounds the stored rows that no checkpoint is past; None: no bound.
+    """
+
+    def __init__(
+        self, context: EnumeratorContext, spool: Spool[EpochHead], parts: PartStorer, bytes_max: int | None
+    ) -> None:
+        self._context = context
+        self._spool = spool
+        self._parts = parts
+        self._bytes_max = bytes_max
+        self._stopping = threading.Event()
+        self._ready = threading.Event()
+        self._query = ""
+        self.passed = SpoolPosition(0, 0)
+        """The place of the last completed checkpoint."""
+        self.problem: JobRefused | None = None
+        """The reason why no epoch can be stored any more."""
+        self.message = ""
+        """Says why no epoch is taken at the moment; empty while all is well."""
+        self.stored_s = time.monotonic()
+        """Time of the last epoch, by the machine's clock."""
+
+    def begin(self, query: str) -> None:
+        """Let epochs in; `query` is the id that Spark's checkpoint gives its query."""
+        self._query = query
+        self._ready.set()
+
+    def stop(self) -> None:
+        """Let no epoch in any more, and end the wait of one."""
+        self._stopping.set()
+        self._ready.set()
+
+    def store(self, rows: Any, batch_id: int) -> None:
+        """Store an epoch, as `foreachBatch` gives it. Returns once it counts; any error makes Spark repeat it."""
+        self._ready.wait()
+        if batch_id > self._spool.end.segment:
+            self._adopt()
+        expected = self._spool.end.segment
+        if batch_id < expected:
+            log.info("source %r: epoch %d is stored already, and passed over", self._context.source, batch_id)
+            return
+        if batch_id > expected:
+            self.problem = self._missing(expected, batch_id)
+            raise self.problem
+        self._wait_for_room()
+        self._write(rows, batch_id)
+        self.stored_s = time.monotonic()
+
+    def _write(self, rows: Any, batch_id: int) -> None:
+        name = new_name(self._context.epoch, self._context.source, batch_id)
+        rows.sparkSession.conf.set(ARROW_ROWS, ARROW_ROWS_MAX)
+        stored = rows.mapInArrow(self._parts(name, batch_id, self._query), PARTS_DDL).collect()
+        failpoints.hit("stream.epoch.parts")
+        parts = {str(place): part_of(row) for place, row in enumerate(stored)}
+        count = sum(part.rows for part in parts.values())
+        ends = np.array([count], np.int32).tobytes()
+        head = EpochHead(number=batch_id, sequences=count, ends=ends, parts=parts, query=self._query)
+        data = encode_segment(head, {})
+        if self._stopping.is_set():
+            raise ReaderStopped
+        self._context.store.put(name, data)
+        failpoints.hit("stream.epoch.stored")
+        self._spool.append(Segment(name, head, len(data)))
+
+    def _wait_for_room(self) -> None:
+        while self._bytes_max is not None and self._spool.size > self._bytes_max and not self._stopping.is_set():
+            self.message = (
+                f"the spool is full with {self._spool.size >> 20} MB (spool_bytes_max): Spark's next epoch waits until "
+                "a checkpoint completes"
+            )
+            self._stopping.wait(ROOM_LOOK_S)
+        self.message = ""
+        if self._stopping.is_set():
+            raise ReaderStopped
+
+    # --- the chain ----------------------------------------------------------------------------------------------------
+
+    def take_up(self, first: int, named: list[str]) -> list[Segment[EpochHead]]:
+        """Begin the spool at a number with the stored epochs from there on, and return them.
+
+        `named`: objects of the record from which a start begins; rows of these count, since positions lie in them.
+        """
+        context = self._context
+        listed = stored_segments(context.store, context.source)
+        chain = follow(context.store, context.source, listed, first, None, EpochHead, named)
+        self._spool.reset(first, chain)
+        return chain
+
+    def drop_strays(self) -> None:
+        """Delete objects of epochs before the end of the spool that are not in it.
+
+        Those of the next epoch stay: an older driver that goes on for a moment may be about to make them count.
+        """
+        listed = stored_segments(self._context.store, self._context.source)
+        kept = set(self._spool.names(SpoolPosition(0, 0)))
+        end = self._spool.end.segment
+        self._context.store.delete([info.name for info in listed if self._is_stray(info, kept, end)])
+
+    def _is_stray(self, info: ObjectInfo, kept: set[str], end: int) -> bool:
+        number = number_of(info.name, self._context.source)
+        return info.name not in kept and number is not None and number < end
+
+    def _adopt(self) -> None:
+        """Take in epochs that an older driver stored after this one began."""
+        context, last = self._context, self._spool.last
+        listed = stored_segments(context.store, context.source)
+        for segment in follow(context.store, context.source, listed, self._spool.end.segment, last, EpochHead):
+            if segment.head.query == self._query:
+                self._spool.append(segment)
+
+    def _missing(self, expected: int, found: int) -> JobRefused:
+        lost = f"epoch {expected}" if found == expected + 1 else f"epochs {expected} to {found - 1}"
+        return JobRefused(
+            f"source {self._context.source!r}: Spark's checkpoint goes on with epoch {found}, and {lost} of query "
+            f"{self._query} are not in this job's storage: either another job read them, or a newer checkpoint was "
+            "past them and they were deleted. Go on from the newest checkpoint (no start_from), or start on a new "
+            "storage with a new checkpoint_location"
+        )

@@ -1,0 +1,147 @@
+"""The reader of a streaming DataFrame: Spark's query, and a thread of the driver that starts it again when it fails.
+
+PySpark is not imported: the DataFrame and the query are only asked by their methods.
+"""
+
+import logging
+import threading
+import time
+from typing import Any
+from uuid import uuid4
+
+from holdfast.errors import HoldfastError, JobRefused
+from holdfast.sources.spark_stream.epochs import EpochWriter
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.2
+RESTART_S_MAX = 10.0
+"""Bound in seconds on the pause before a query that failed is started again."""
+JAVA_TRACE = "\n\tat "
+
+
+class StreamReader:
+    """Runs the query of one DataFrame. `begin` starts it; `problem` is what the job's query must be told.
+
+    Parameters
+    ----------
+    rows
+        The streaming DataFrame.
+    checkpoint
+        The folder of Spark's checkpoint.
+    trigger
+        Arguments of Spark's `trigger`.
+    outage_timeout_s
+        Seconds for which the query may fail again and again before `problem` tells it.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        rows: Any,
+        writer: EpochWriter,
+        checkpoint: str,
+        trigger: dict[str, Any],
+        outage_timeout_s: float,
+    ) -> None:
+        self._source = source
+        self._rows = rows
+        self._writer = writer
+        self._checkpoint = checkpoint
+        self._trigger = trigger
+        self._outage_timeout_s = outage_timeout_s
+        self._query: Any = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"holdfast-stream-{source}", daemon=True)
+        self._failed_since_s: float | None = None
+        self._outage: HoldfastError | None = None
+        self._message = ""
+        self.ended = threading.Event()
+        """Set once the query has read all that was there, if its trigger ends with that."""
+
+    def begin(self) -> str:
+        """Start the query, and return the id that its checkpoint gives it. Raises `JobRefused` with Spark's reason."""
+        try:
+            self._start()
+        except Exception as error:
+            raise JobRefused(
+                f"source {self._source!r}: Spark does not start this streaming DataFrame with the checkpoint "
+                f"{self._checkpoint}: {_first_lines(error)}"
+            ) from error
+        return str(self._query.id)
+
+    def supervise(self) -> None:
+        """Watch over the query from now on."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the query, and wait for it."""
+        self._stopping.set()
+        self._writer.stop()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(30)
+        self._end_query()
+
+    @property
+    def problem(self) -> HoldfastError | None:
+        return self._writer.problem or self._outage
+
+    @property
+    def message(self) -> str:
+        return self._message or self._writer.message
+
+    def _start(self) -> None:
+        writing = self._rows.writeStream.foreachBatch(self._writer.store)
+        named = writing.queryName(f"{self._source} {uuid4().hex[:8]}").option("checkpointLocation", self._checkpoint)
+        self._query = named.trigger(**self._trigger).start()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                if not self._query.awaitTermination(LOOK_S):
+                    self._note_progress()
+                    continue
+                self.ended.set()
+                return
+            except Exception as error:
+                if self._stopping.is_set() or not self._start_again(error):
+                    return
+
+    def _note_progress(self) -> None:
+        if self._failed_since_s is not None and self._writer.stored_s > self._failed_since_s:
+            self._failed_since_s, self._message = None, ""
+
+    def _start_again(self, error: Exception) -> bool:
+        """Start the query that failed again after a pause; return False if the reader ends with that failure."""
+        if self._writer.problem is not None:
+            return False
+        now_s = time.monotonic()
+        self._note_progress()
+        self._failed_since_s = self._failed_since_s or now_s
+        failing_s = now_s - self._failed_since_s
+        self._message = f"Spark's query fails, and is started again: {_first_lines(error)}"
+        log.warning("source %r: %s", self._source, self._message)
+        if failing_s > self._outage_timeout_s:
+            self._outage = JobRefused(
+                f"source {self._source!r}: Spark's query has failed for {failing_s:.0f} s (outage_timeout): "
+                f"{_first_lines(error)}"
+            )
+            return False
+        if self._stopping.wait(min(RESTART_S_MAX, 0.2 + failing_s)):
+            return False
+        self._writer.drop_strays()
+        self._start()
+        return True
+
+    def _end_query(self) -> None:
+        if self._query is None:
+            return
+        try:
+            self._query.stop()
+        except Exception as error:  # the session was stopped, and the query with it
+            log.debug("source %r: Spark's query could not be stopped: %s", self._source, error)
+
+
+def _first_lines(error: Exception) -> str:
+    """Return Spark's message without the trace of its JVM."""
+    return str(error).partition(JAVA_TRACE)[0].strip()[:2_000] or type(error).__name__

@@ -1,0 +1,89 @@
+"""Streaming DataFrames as sources: Spark's own readers, restarts, and a TaskManager that dies."""
+
+import pytest
+from spark_kit import kill_task_manager, new_job, newest, run, tuples, write_rows
+
+import holdfast as hf
+from waiting import until
+
+
+def files(spark, folder):
+    """A stream of Parquet files with k and v, one file an epoch."""
+    reader = spark.readStream.schema("k BIGINT, v BIGINT").option("maxFilesPerTrigger", 1)
+    return reader.parquet(str(folder / "in"))
+
+
+def write(folder, number, rows=100):
+    write_rows(folder / "in" / f"{number}.parquet", [{"k": v % 8, "v": v} for v in values(number, rows)])
+
+
+def values(number, rows=100):
+    return range(number * rows, (number + 1) * rows)
+
+
+def sums(count, rows=100):
+    found = {}
+    for v in range(count * rows):
+        found[v % 8] = found.get(v % 8, 0) + v
+    return found
+
+
+def totals(spark, folder, **settings):
+    """A job that sums the files' rows, and its sink."""
+    job, sink = new_job(spark, folder, **settings), hf.MemorySink()
+    stream = job.read(files(spark, folder).where("v >= 0"))
+    stream.key_by("k").aggregate(total=hf.sum("v")).write(sink)
+    return job, sink
+
+
+def test_files_are_read_to_their_end_and_a_second_start_goes_on_there(spark, tmp_path):
+    for number in range(3):
+        write(tmp_path, number)
+    job, sink = totals(spark, tmp_path)
+    query = run(job)
+    assert newest(sink) == sums(3)
+    assert query.lastProgress["sources"][0]["endOffset"]["segment"] == 3
+    write(tmp_path, 3)
+    job, sink = totals(spark, tmp_path)
+    run(job)
+    assert newest(sink) == sums(4)
+    stored = [path.name for path in (tmp_path / "storage" / "segments").rglob("*") if path.is_file()]
+    assert stored == []
+
+
+def test_rates_go_on_after_a_task_manager_died_and_after_a_restart_without_a_gap(spark, tmp_path):
+    def started():
+        job, sink = new_job(spark, tmp_path, checkpoint=hf.CheckpointConfig(trigger=hf.every("200ms"))), hf.MemorySink()
+        rates = spark.readStream.format("rate").option("rowsPerSecond", 200).load()
+        stream = job.read(hf.StreamingDataFrameSource(rates, trigger_interval="100ms", name="rates"))
+        stream.key_by("value").aggregate("every", n=hf.count()).write(sink)
+        return job.start(), sink
+
+    query, first = started()
+    until(first.rows)
+    kill_task_manager(query, 0)
+    seen = len(first.rows())
+    until(lambda: len(first.rows()) > seen + 100)
+    query.stop()
+    query, second = started()
+    until(lambda: len(second.rows()) > 100)
+    query.stop()
+    found = tuples(first) + tuples(second)
+    assert sorted(found) == [(value, 1) for value in range(len(found))]
+
+
+def test_another_checkpoint_of_sparks_is_refused_by_its_id(spark, tmp_path):
+    write(tmp_path, 0)
+    run(totals(spark, tmp_path)[0])
+    job = new_job(spark, tmp_path)
+    moved = hf.StreamingDataFrameSource(files(spark, tmp_path), checkpoint_location=f"file://{tmp_path}/other")
+    job.read(moved).key_by("k").aggregate(total=hf.sum("v")).write(hf.NoopSink())
+    with pytest.raises(hf.JobRefused, match=r"belongs to query .* and the checkpoint_location holds query"):
+        job.start()
+
+
+def test_a_dataframe_that_spark_cannot_stream_is_refused_with_sparks_reason(spark, tmp_path):
+    job = new_job(spark, tmp_path)
+    job.read(files(spark, tmp_path).groupBy("k").count()).write(hf.NoopSink())
+    with pytest.raises(hf.JobRefused, match=r"Spark does not start this streaming DataFrame.*append"):
+        job.start()
