@@ -19,7 +19,7 @@ MAY_IMPORT: dict[str, str] = {
     "testing": "exchange functions graph job jobmaster journal protocol query schema settings sinks sources storage "
     "taskmanager uploads",
     "job": "functions graph schema settings sinks sources spark streams ui",
-    "streams": "functions graph schema sinks sources",
+    "streams": "functions graph schema sinks sources ui",
     "spark": "__init__ exchange graph jobmaster journal protocol query settings sources storage "
     "stored_state taskmanager",
     "query": "jobmaster observe settings ui",

@@ -37,12 +37,13 @@ from holdfast.graph.build import (
     TransformDeclaration,
     UnionDeclaration,
 )
-from holdfast.graph.describing import described
+from holdfast.graph.describing import described, ways
 from holdfast.graph.program import LATE, MapBatches, OperatorOrigin, SourceOrigin
 from holdfast.graph.projecting import Omission, Projection, Selection
 from holdfast.schema import to_arrow_schema
 from holdfast.sinks.base import Sink
 from holdfast.sources.dataframe import DataFrameSource
+from holdfast.ui.notebook import html_table
 from holdfast.units import Duration, duration_us
 from holdfast.watermarks import WatermarkSpec
 
@@ -73,6 +74,9 @@ class Stream:
 
     def __repr__(self) -> str:
         return f"<Stream of job {self._job.name!r}: {described(self._paths)}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(f"Stream of job {self._job.name}", ("from", "steps"), ways(self._paths))
 
     def _then(self, step: StepDeclaration) -> "Stream":
         return Stream(self._job, tuple(replace(path, steps=(*path.steps, step)) for path in self._paths))

@@ -127,9 +127,7 @@ def test_a_spark_connect_session_is_refused_with_the_reason():
 
 def test_a_batch_dataframe_is_no_source(spark, tmp_path):
     job = new_job(spark, tmp_path)
-    with pytest.raises(
-        hf.JobRefused, match=r"read\(DataFrame\): expected a source .* or a streaming DataFrame"
-    ):
+    with pytest.raises(hf.JobRefused, match=r"read\(DataFrame\): expected a source .* or a streaming DataFrame"):
         job.read(spark.range(3))
     with pytest.raises(hf.SettingsError, match="expected a streaming DataFrame"):
         hf.StreamingDataFrameSource(spark.range(3))

@@ -91,6 +91,9 @@ def test_the_overview_has_the_graph_with_the_figures_of_the_query(shown: Shown) 
     assert job["batches"][-1]["phases_ms"].keys() == {"push", "process", "pull", "commit"}
     assert job["nodes"][1]["state_rows"] == progress["stateOperators"][0]["numRowsTotal"] == 6
     assert job["nodes"][0]["rows_per_s"] == pytest.approx(job["rows_per_s"], rel=0.5) and job["rows_per_s"] > 0
+    assert job["nodes"][2]["rows"] == sum(each["sink"]["numOutputRows"] for each in shown.query.recentProgress) == 12
+    assert job["nodes"][2]["rows_per_s"] > 0
+    assert job["last_restart"] is None
     assert job["message"] == shown.query.status["message"] == "Processing"
 
 
@@ -118,6 +121,7 @@ def test_a_restart_is_shown_with_its_reason_and_the_events_that_led_to_it(shown:
     shown.cluster.kill(0)
     until(lambda: bool(shown.query.restarts))
     found = shown.document("restarts")
+    assert shown.document("job")["last_restart"]["reason"] == shown.query.restarts[-1]
     assert [each["reason"] for each in found["restarts"]] == shown.query.restarts
     names = [each["name"] for each in found["events"] if each["loop"] == "execution"]
     assert names.index("Lost") < len(names) - 1 - names[::-1].index("Deployed")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import msgspec
+import pyarrow.compute as pc
 import pytest
 from rich.console import Console
 
@@ -77,6 +78,8 @@ def test_an_address_without_a_page_is_named_with_the_remedy() -> None:
 
 def test_notebooks_show_jobs_queries_and_checkpoints_as_tables(job: hf.Job, query: Query) -> None:
     assert "<td>source</td><td>rows</td>" in job._repr_html_()
+    stream = job.read(hf.SequenceSource(10, name="more")).where(pc.field("value") > 3)
+    assert "<td>more</td><td>where(" in stream._repr_html_()
     assert "&lt;shown&gt;" in job._repr_html_() and "<shown>" not in job._repr_html_()
     assert "<td>rows</td><td>1,500</td>" in query._repr_html_()
     checkpoints = query.checkpoints

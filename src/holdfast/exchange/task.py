@@ -100,6 +100,8 @@ class UnitResult(msgspec.Struct, frozen=True, array_like=True):
     rows: int = 0
     sent: Sent = Sent()
     committables: list[bytes] = []
+    staged: int = 0
+    """Rows that were staged for a sink."""
     dead_letters: list[bytes] = []
     bad_rows: int = 0
     failure: Failure | None = None
@@ -305,9 +307,12 @@ def deliver(rows: Iterator[pa.RecordBatch], work: UnitWork, origin: UnitRows | N
     bad: list[BadRow] = origin.bad if origin else []
     sent, dropped, rows_by_subtask = Sent(), DroppedRows(), list[tuple[str, int, int]]()
     committables: list[bytes] = []
+    staged = 0
     if isinstance(target, SinkTarget):
         context = _stage_context(target.sink, work.request, work.unit.unit, work.attempt, work.store)
-        committables = work.program.sinks[target.sink].stage(_accepted(rows, target.sink, work, origin, bad), context)
+        accepted = CountedRows(_accepted(rows, target.sink, work, origin, bad))
+        committables = work.program.sinks[target.sink].stage(iter(accepted), context)
+        staged = accepted.rows
         hit("task.staged")
     else:
         sender, sent = _send(rows, work, target, origin, bad)
@@ -320,6 +325,7 @@ def deliver(rows: Iterator[pa.RecordBatch], work: UnitWork, origin: UnitRows | N
         rows=origin.count if origin else 0,
         sent=sent,
         committables=committables,
+        staged=staged,
         dead_letters=work.stage_dead_letters(letters),
         bad_rows=len(bad),
         event_times=origin.event_times if origin else {},
@@ -333,6 +339,19 @@ def _dropped_letters(dropped: DroppedRows, work: UnitWork) -> list[BadRow]:
         return []
     origin = work.leg.origin
     return dropped.as_bad_rows(origin.source if isinstance(origin, SourceOrigin) else origin.operator, work.unit)
+
+
+class CountedRows:
+    """Counts the rows of batches that are passed on."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.rows += batch.num_rows
+            yield batch
 
 
 def stage_dead_letters(

@@ -6,13 +6,18 @@ from holdfast.graph.program import SourceOrigin
 
 def described(paths: tuple[Path, ...]) -> str:
     """Describe the paths into a stream, each from its source or operator over its steps."""
-    ways = []
+    return " and ".join(" → ".join([origin, *([steps] if steps else [])]) for origin, steps in ways(paths))
+
+
+def ways(paths: tuple[Path, ...]) -> list[tuple[str, str]]:
+    """Return the origin of each path into a stream, and its steps."""
+    found = []
     for path in paths:
         origin = path.origin.source if isinstance(path.origin, SourceOrigin) else path.origin.operator
         watermark = [] if path.watermark is None else [f"with_watermark({path.watermark.column!r})"]
         steps = [_shown_step(step) for step in path.steps]
-        ways.append(" → ".join([origin, *watermark, *steps]))
-    return " and ".join(ways)
+        found.append((origin, " → ".join([*watermark, *steps])))
+    return found
 
 
 def _shown_step(step: StepDeclaration) -> str:

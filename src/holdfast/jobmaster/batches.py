@@ -63,7 +63,7 @@ class BatchOutcome:
     rows_in: int = 0
     rows_by_source: dict[str, int] = field(default_factory=dict)
     bad_rows: int = 0
-    rows_out: int = 0
+    rows_by_sink: dict[str, int] = field(default_factory=dict)
     committables: dict[str, list[bytes]] = field(default_factory=dict)
     superseded: dict[str, list[bytes]] = field(default_factory=dict)
     """Committables of units that ran again without a failed split, by sink; to be dropped in any case."""
@@ -87,6 +87,10 @@ class BatchOutcome:
     committing: bool = False
     """True once some TaskManagers may have committed: an error then leads to a restart from a checkpoint instead of an
     undo."""
+
+    @property
+    def rows_out(self) -> int:
+        return sum(self.rows_by_sink.values())
 
     @property
     def fired(self) -> int:
@@ -253,7 +257,8 @@ class BatchRunner:
         if isinstance(leg.origin, SourceOrigin):
             self._count_source(leg, leg.origin.source, result.rows, outcome)
         if isinstance(leg.target, SinkTarget):
-            outcome.rows_out += result.rows
+            sink = leg.target.sink
+            outcome.rows_by_sink[sink] = outcome.rows_by_sink.get(sink, 0) + result.staged
             outcome.add(leg.target.sink, result.committables)
         if leg.watermark is not None:
             outcome.note_event_times(leg.watermark.key, result.event_times)

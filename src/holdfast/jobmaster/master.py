@@ -208,6 +208,7 @@ class JobMaster:
             losses=(*self._control.history.losses(), *self._losses.not_final),
             dropping=self._losses.dropped,
             processes=processes_now(self._task_managers, self._senders, progress.last_metrics()),
+            sink_rows=progress.sink_rows(),
             backlog=self._control.backlog,
             behind=self._planner.splits_behind({} if newest is None else newest.behind),
             metrics=progress.picture(),

@@ -3,7 +3,7 @@ JobMaster's threads write; any thread reads. Metrics are combined when they are 
 """
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -99,6 +99,7 @@ class Progress:
         self._outcomes: deque[CheckpointStats] = deque(maxlen=RECENT_MAX)
         self._rows = 0
         self._bad_rows = 0
+        self._sink_rows: Counter[str] = Counter()
         self._counted: dict[str, float] = dict.fromkeys(
             (
                 "numberOfCompletedCheckpoints",
@@ -136,6 +137,10 @@ class Progress:
             "sources": [self._source(name, plan, outcome, standing) for name in self._program.sources],
             "eventTime": _event_time(plan.watermarks),
             "sink": {"description": ", ".join(self._program.sinks), "numOutputRows": outcome.rows_out},
+            "sinks": [
+                {"description": name, "numOutputRows": outcome.rows_by_sink.get(name, 0)}
+                for name in self._program.sinks
+            ],
         }
         for task_manager, values in outcome.metrics.items():
             self._task_managers.update(task_manager, values)
@@ -148,6 +153,7 @@ class Progress:
             self._last_batch_s = now_s
             self._rows += outcome.rows_in
             self._bad_rows += outcome.bad_rows
+            self._sink_rows.update(outcome.rows_by_sink)
             self._batch_ms.append(duration_s * 1000)
             self._batch_rows.append(outcome.rows_in)
             self._recent.append(
@@ -242,6 +248,11 @@ class Progress:
         with self._lock:
             own = self._own()
         return picture(self._task_managers.reports(), own)
+
+    def sink_rows(self) -> Mapping[str, int]:
+        """Rows that were staged for each sink, in committed batches."""
+        with self._lock:
+            return dict(self._sink_rows)
 
     def lag(self) -> Lag:
         """Lag of each source and split, after the last batch."""

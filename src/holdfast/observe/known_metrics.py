@@ -37,6 +37,14 @@ OF_TASK_MANAGERS = (
         by_subtask=True,
     ),
     KnownMetric("stateRows", "gauge", "holdfast_state_rows", "Rows in state tables", by_subtask=True),
+    KnownMetric(
+        "stateKeyGroupSkew",
+        "gauge",
+        "holdfast_state_key_group_skew",
+        "Rows of the fullest key group by the mean of all, by a sample",
+        "max",
+        by_subtask=True,
+    ),
     KnownMetric("stateBytes", "gauge", "holdfast_state_memory_bytes", "Memory of state tables", by_subtask=True),
     KnownMetric("stateUndoBytes", "gauge", "holdfast_state_undo_bytes", "Memory of what rewinds need", by_subtask=True),
     KnownMetric(

@@ -139,6 +139,8 @@ class JobView:
     dropping: int
     """Rows dropped so far for TaskManagers that are missing now."""
     processes: tuple[ProcessView, ...]
+    sink_rows: Mapping[str, int]
+    """Rows of committed batches that were staged for each sink, since the start."""
     backlog: Mapping[str, int]
     """Recorded groups that each sink has still to publish."""
     behind: tuple[SplitView, ...]

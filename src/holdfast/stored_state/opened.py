@@ -2,8 +2,9 @@
 
     journal ──► the record of the wanted number ──► manifests ──► handles of every operator's tables
 
-A running job subsumes checkpoints that it does not retain, and deletes their objects afterwards. A reader that finds
-an object gone looks at the journal again: where the record is gone too, the error says so and what to do.
+A running job subsumes checkpoints that it does not retain, and deletes their objects afterwards. A reader pins nothing:
+a pin would be an object that the job has to look for before each deletion. A reader that finds an object gone looks at
+the journal again: where the record is gone too, the error says so and what to do.
 """
 
 from collections.abc import Callable, Mapping
@@ -103,6 +104,8 @@ def while_retained(store: ObjectStore, number: int, read: Callable[[], Found]) -
         if number in retained(store):
             raise
         raise HoldfastError(
-            f"{store.url}: the running job let go of checkpoint {number} while it was read. Read it again, or make "
-            "the job keep checkpoints for longer with CheckpointConfig(retained=…)"
+            f"{store.url}: the running job let go of checkpoint {number} while it was read. Reading writes nothing "
+            "into the storage of a job, so it cannot pin a checkpoint. Read again; or make the job keep checkpoints "
+            "for longer with CheckpointConfig(retained=…); or take query.savepoint(url), which the job never "
+            "deletes, and read that"
         ) from error

@@ -35,6 +35,7 @@ from holdfast.state.backends import tables_of
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.checkpoints import Answers, CheckpointWork
+from holdfast.taskmanager.key_group_skew import KeyGroupSkew
 from holdfast.taskmanager.subtask import Subtask
 from holdfast.uploads.janitor import DeletionQueue
 from holdfast.uploads.uploader import Uploader
@@ -300,4 +301,6 @@ def _restored(
         for table in operator.tables.values():
             table.close()
         raise
-    return Subtask(subtask.operator, subtask.subtask, operator, states)
+    own = next(iter(operator.tables.values()), None)
+    skew = None if own is None else KeyGroupSkew(own, stop - start, deployment.max_parallelism)
+    return Subtask(subtask.operator, subtask.subtask, operator, states, skew)

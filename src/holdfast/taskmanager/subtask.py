@@ -20,12 +20,20 @@ from holdfast.formats.handles import TableHandle
 from holdfast.functions.operator import BatchContext, Operator, OperatorResult
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.state.table import StateTable
+from holdfast.taskmanager.key_group_skew import KeyGroupSkew
 
 
 class Subtask:
-    """`states` durably keeps the tables of `operator`, by the same names."""
+    """`states` durably keeps the tables of `operator`, by the same names; `skew` is that of its own table."""
 
-    def __init__(self, name: str, subtask: int, operator: Operator, states: dict[str, KeyedState]) -> None:
+    def __init__(
+        self,
+        name: str,
+        subtask: int,
+        operator: Operator,
+        states: dict[str, KeyedState],
+        skew: KeyGroupSkew | None = None,
+    ) -> None:
         self.name = name
         self.subtask = subtask
         self.rows_in = 0
@@ -34,6 +42,7 @@ class Subtask:
         self._late_in_flight = 0
         self._operator = operator
         self._states = states
+        self._skew = skew
         self._in_batch = False
         self._committed: int | None = None
         self._broken: str | None = None
@@ -73,6 +82,7 @@ class Subtask:
         return (
             sizes
             | ({} if ratio is None else {"stateCacheHitRatio": ratio})
+            | ({} if self._skew is None or self._skew.value is None else {"stateKeyGroupSkew": self._skew.value})
             | {
                 "numRecordsIn": float(self.rows_in),
                 "numRecordsOut": float(self.rows_out),
@@ -121,6 +131,8 @@ class Subtask:
             state.commit(batch)
         self._in_batch = False
         self._committed = batch
+        if self._skew is not None:
+            self._skew.look()
         self.late_rows += self._late_in_flight
         self._late_in_flight = 0
 

@@ -38,6 +38,7 @@ PROCESS_METRICS = {
 SUBTASK_METRICS = {
     "rows": "stateRows",
     "bytes": "stateBytes",
+    "key_group_skew": "stateKeyGroupSkew",
     "records_in": "numRecordsIn",
     "records_out": "numRecordsOut",
     "late_records": "numLateRecordsDropped",
@@ -68,6 +69,7 @@ def job(view: JobView) -> Json:
         "batches_committed": int(view.metrics.values.get("numBatches", 0)),
         "rows_per_s": _rate(view, lambda batch: batch.rows),
         "restarts": int(view.metrics.values.get("numRestarts", 0)),
+        "last_restart": {"at_s": view.restarts[-1].at_s, "reason": view.restarts[-1].reason} if view.restarts else None,
         "since_checkpoint_s": None if last is None else max(0.0, view.now_s - _ended_at_s(last)),
         "splits_behind": [asdict(each) for each in view.behind],
         "nodes": [*_sources(view), *_operators(view), *_sinks(view)],
@@ -198,6 +200,8 @@ def _sinks(view: JobView) -> list[Json]:
         {
             "kind": "sink",
             "name": name,
+            "rows": view.sink_rows.get(name, 0),
+            "rows_per_s": _rate(view, lambda batch, name=name: _rows_of_sink(batch, name)),  # type: ignore[misc]
             "unpublished_groups": view.backlog.get(name, 0),
             "holds_planning": name in view.paused_by,
         }
@@ -234,6 +238,7 @@ def _state_of(view: JobView, operator: str) -> Json:
         "rows": sum(rows),
         "bytes": sum(each.get("bytes", 0.0) for each in subtasks),
         "skew": max(rows) / mean if mean else None,
+        "key_group_skew": max((each["key_group_skew"] for each in subtasks if "key_group_skew" in each), default=None),
         "subtasks": subtasks,
     }
 
@@ -255,6 +260,10 @@ def _of_operator(view: JobView, metric: str, operator: str) -> float:
 
 def _rows_of_source(batch: Batch, source: str) -> int:
     return sum(each["numInputRows"] for each in batch.progress["sources"] if each["description"] == source)
+
+
+def _rows_of_sink(batch: Batch, sink: str) -> int:
+    return sum(each["numOutputRows"] for each in batch.progress["sinks"] if each["description"] == sink)
 
 
 def _rate(view: JobView, rows: Callable[[Batch], int]) -> float:

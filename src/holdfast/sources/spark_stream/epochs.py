@@ -1,4 +1,4 @@
-"""From Spark's epochs to segments: each batch id is stored once, whatever Spark or a driver repeats.
+"""Epochs of Spark's query as segments: each batch id is stored once, whatever Spark or a driver repeats.
 
     foreachBatch(rows, id) ─► parts, by tasks ─► head: THE EPOCH COUNTS ─► Spark commits the id ─► the next epoch
           id is in the spool: passed over            nothing before it does

@@ -39,6 +39,16 @@ class StreamEnumerator(Enumerator):
     def restore(self, offsets: Offsets, objects: list[str]) -> None:
         place = self._place(offsets)
         self._query = self._reader.begin()
+        try:
+            self._check(offsets, place, objects)
+        except BaseException:
+            self._reader.close()
+            raise
+        self._writer.passed = place
+        self._let_in()
+
+    def _check(self, offsets: Offsets, place: SpoolPosition, objects: list[str]) -> None:
+        """Take up the stored epochs from a place on; refuse a place that does not fit to them."""
         if offsets.get(QUERY) != self._query:
             raise JobRefused(
                 f"source {self._context.source!r}: its position belongs to query {offsets.get(QUERY)} of Spark, and "
@@ -51,8 +61,6 @@ class StreamEnumerator(Enumerator):
                 f"source {self._context.source!r}: the checkpoint is within epoch {place.segment}, which is not in "
                 "this job's storage; restore it from a copy, or start on a new storage"
             )
-        self._writer.passed = place
-        self._let_in()
 
     def _let_in(self) -> None:
         self._writer.drop_strays()

@@ -99,7 +99,8 @@ class StreamingDataFrameSource(Source):
         bound = None if context.available_now else self._spool_bytes_max
         writer = EpochWriter(context, spool, self._store_parts, bound)
         every_s = self._trigger_interval_s
-        trigger = {"availableNow": True} if context.available_now else {"processingTime": f"{every_s * 1000:.0f} ms"}
+        paced = {"processingTime": f"{every_s * 1000:.0f} milliseconds"}
+        trigger = {"availableNow": True} if context.available_now else paced
         checkpoint = self._checkpoint_of(context.source, self._storage)
         reader = StreamReader(context.source, self._rows, writer, checkpoint, trigger, self._outage_timeout_s)
         return StreamEnumerator(context, spool, writer, reader)
