@@ -53,6 +53,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--keys", type=int, default=100)
     parser.add_argument("--checkpoint-interval", "--interval", dest="interval", default="500ms")
     parser.add_argument("--senders", type=int, help="that stay; 0: short Spark jobs; by default as many as fit")
+    parser.add_argument("--source", choices=["files", "stream"], default="files", help="stream: by Spark")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     return parser.parse_args(argv)
 
@@ -92,13 +93,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             senders=options.senders,
             checkpoint=hf.CheckpointConfig(trigger=hf.every(options.interval)),
         )
-        counts = job.read(hf.FileSource(f"{files.folder}/*.parquet")).key_by("k")
+        counts = job.read(source(spark, files.folder, options)).key_by("k")
         counts.aggregate(n=hf.count(), total=hf.sum("x")).write(sink)
         query = job.start()
         committed_ms, published_ms = watch(query, files, sink, options)
         query.stop()
     spark.stop()
     return {
+        "source": options.source,
         "files": options.files,
         "rows": options.rows,
         "p50_ms": percentile(committed_ms, 50),
@@ -106,6 +108,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "published_p50_ms": percentile(published_ms, 50),
         "published_p99_ms": percentile(published_ms, 99),
     }
+
+
+def source(spark: Any, folder: Path, options: argparse.Namespace) -> hf.FileSource | hf.StreamingDataFrameSource:
+    """The files, as Holdfast reads them, or as Spark does."""
+    if options.source == "files":
+        return hf.FileSource(f"{folder}/*.parquet")
+    return hf.StreamingDataFrameSource(spark.readStream.schema("k BIGINT, x BIGINT").parquet(str(folder)))
 
 
 def watch(

@@ -1,10 +1,11 @@
 #!/bin/sh
-# Prints the folder with the jars of an Apache Kafka broker. The first call gets them with Maven, in some 20 seconds.
+# Prints the folder with the jars of an Apache Kafka broker, or of another list of Maven's in examples/kafka, by its name.
+# The first call gets them with Maven, in some 20 seconds.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 . "$root/scripts/packages.sh"
 
-pom="$root/examples/kafka/pom.xml"
+pom="$root/examples/kafka/${1:-pom}.xml"
 jars="$root/build/kafka/$(cksum <"$pom" | cut -d' ' -f1)"
 
 if [ ! -d "$jars" ]; then

@@ -18,7 +18,7 @@ MAY_IMPORT: dict[str, str] = {
     "api": "functions job query settings sinks sources stored_state streams",
     "testing": "exchange functions graph job jobmaster journal protocol query schema settings sinks sources storage "
     "taskmanager uploads",
-    "job": "functions graph schema settings sinks sources spark streams ui",
+    "job": "functions graph schema settings sinks sources spark stored_state streams ui",
     "streams": "functions graph schema sinks sources ui",
     "spark": "__init__ exchange graph jobmaster journal protocol query settings sources storage "
     "stored_state taskmanager",

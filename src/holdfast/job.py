@@ -36,6 +36,7 @@ from holdfast.sinks.dead_letters import DeadLetterSink
 from holdfast.sources.base import Source, SourceOutput
 from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
 from holdfast.sources.truncations import PART
+from holdfast.stored_state.states import VALUES
 from holdfast.streams import Stream
 from holdfast.ui.notebook import html_table
 from holdfast.units import duration_us
@@ -111,7 +112,8 @@ class Job:
         without checkpoints; `"claim"` takes the job of this storage back to the savepoint, as a number does.
     initial_state
         Rows from which operators of a new storage begin, by operator: an Arrow table or a DataFrame with the key
-        columns and the state's columns, as `read_state` gives them. A job that has a checkpoint goes on from that.
+        columns and the state's columns, as `read_state` gives them; or a dict of these by state, for maps and lists. A
+        job that has a checkpoint goes on from that.
     ship_modules
         Modules to send by value, because executors do not have them.
     metrics_port
@@ -154,7 +156,7 @@ class Job:
         start_from: int | str | None = None,
         restore_mode: str | None = None,
         publish_again: bool = False,
-        initial_state: "Mapping[str, pa.Table | DataFrame] | None" = None,
+        initial_state: "Mapping[str, pa.Table | DataFrame | Mapping[str, pa.Table | DataFrame]] | None" = None,
         ship_modules: Sequence[ModuleType] = (),
         metrics_port: int | None = None,
         ui_port: int | None = None,
@@ -189,7 +191,7 @@ class Job:
         self.ship_modules = tuple(ship_modules)
         self.metrics_port = metrics_port
         self.ui_port, self.ui_host = ui_port, ui_host
-        self.initial_state = {name: _as_table(name, rows) for name, rows in (initial_state or {}).items()}
+        self.initial_state = {name: _by_state(name, rows) for name, rows in (initial_state or {}).items()}
         self.declared = Declarations()
         self.query: Query | None = None
         """The query of the last start."""
@@ -341,6 +343,12 @@ class Job:
                 "or start with processing_time()"
             )
         return trigger
+
+
+def _by_state(operator: str, rows: Any) -> dict[str, pa.Table]:
+    """Return the rows of an operator by state; rows that name no state are those of its values."""
+    named = rows if isinstance(rows, Mapping) else {VALUES: rows}
+    return {state: _as_table(operator, each) for state, each in named.items()}
 
 
 def _as_table(operator: str, rows: Any) -> pa.Table:

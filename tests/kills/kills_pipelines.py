@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 import holdfast as hf
@@ -46,6 +47,8 @@ class Shape:
     interval_s: float = 0.2
     log_handles_max: int = 5
     max_concurrent: int = 2
+    source: str = "sequence"
+    """Or "stream": the numbers in files that a streaming DataFrame reads, an epoch a file."""
 
     def json(self) -> str:
         return json.dumps(asdict(self))
@@ -95,13 +98,29 @@ def build(shape: Shape, folder: Path, spark: Any = None, storage: str | None = N
         failover=KILLED_OFTEN,
         **more,
     )
-    source = hf.SequenceSource(rows=shape.rows, splits=shape.splits)
-    keyed = job.read(source).map_batches(_keys(shape.keys), "k BIGINT").key_by("k")
+    keyed = _numbers(job, shape, folder).map_batches(_keys(shape.keys), "k BIGINT").key_by("k")
     counts = keyed.aggregate("changes" if shape.emit == "changes" else "every", n=hf.count())
     if shape.emit == "chain":
         counts = counts.key_by("n").aggregate(keys=hf.count())
     counts.write(_sink(shape, folder))
     return job
+
+
+def _numbers(job: hf.Job, shape: Shape, folder: Path) -> hf.Stream:
+    """All numbers below `shape.rows`, in a single column."""
+    if shape.source == "sequence":
+        return job.read(hf.SequenceSource(rows=shape.rows, splits=shape.splits))
+    assert job.spark is not None
+    files = folder / "in"
+    files.mkdir(parents=True, exist_ok=True)
+    for first in range(0, shape.rows, shape.rows_per_batch):
+        path = files / f"{first:09d}.parquet"
+        if not path.exists():
+            stop = min(shape.rows, first + shape.rows_per_batch)
+            pq.write_table(pa.table({"value": pa.array(range(first, stop), pa.int64())}), files / f"_{path.name}")
+            (files / f"_{path.name}").rename(path)
+    stream = job.spark.readStream.schema("value BIGINT").option("maxFilesPerTrigger", 1).parquet(str(files))
+    return job.read(hf.StreamingDataFrameSource(stream, name="numbers"))
 
 
 def _keys(keys: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:

@@ -14,7 +14,7 @@ OVER_THE_NETWORK = "where processes register and senders stay: see test_kills_pr
 NOT_HERE = dict.fromkeys(
     ["taskmanager.register.before", "sender.register.before", "sender.unit.before", "sender.unit.after"],
     OVER_THE_NETWORK,
-)
+) | dict.fromkeys(["stream.epoch.parts", "stream.epoch.stored"], "where Spark reads: see test_kills_stream")
 PROVOKED = {
     "jobmaster.failover": ("taskmanager.process.after", "raise:TaskManagerLost@4"),
     "taskmanager.rewind.between": ("taskmanager.process.after", "raise:TaskManagerLost@4"),

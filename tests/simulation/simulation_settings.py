@@ -16,6 +16,7 @@ ELSEWHERE = {
         ["sink.kafka.begun", "sink.kafka.sent", "sink.kafka.numbered", "sink.kafka.committed"],
         "needs a broker; struck in tests/kills",
     ),
+    **dict.fromkeys(["stream.epoch.parts", "stream.epoch.stored"], "needs Spark; struck in tests/kills"),
 }
 """Failpoints that no simulated job passes, and where they are struck instead."""
 STRUCK = sorted(failpoints.KNOWN.keys() - ELSEWHERE.keys())

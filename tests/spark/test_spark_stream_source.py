@@ -1,10 +1,21 @@
 """Streaming DataFrames as sources: Spark's own readers, restarts, and a TaskManager that dies."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from spark_kit import kill_task_manager, new_job, newest, run, tuples, write_rows
 
 import holdfast as hf
+import kafka_kit
 from waiting import until
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+WAIT_S = 200.0
 
 
 def files(spark, folder):
@@ -60,13 +71,13 @@ def test_rates_go_on_after_a_task_manager_died_and_after_a_restart_without_a_gap
         return job.start(), sink
 
     query, first = started()
-    until(first.rows)
+    until(first.rows, timeout_s=WAIT_S)
     kill_task_manager(query, 0)
     seen = len(first.rows())
-    until(lambda: len(first.rows()) > seen + 100)
+    until(lambda: len(first.rows()) > seen + 100, timeout_s=WAIT_S)
     query.stop()
     query, second = started()
-    until(lambda: len(second.rows()) > 100)
+    until(lambda: len(second.rows()) > 100, timeout_s=WAIT_S)
     query.stop()
     found = tuples(first) + tuples(second)
     assert sorted(found) == [(value, 1) for value in range(len(found))]
@@ -87,3 +98,19 @@ def test_a_dataframe_that_spark_cannot_stream_is_refused_with_sparks_reason(spar
     job.read(files(spark, tmp_path).groupBy("k").count()).write(hf.NoopSink())
     with pytest.raises(hf.JobRefused, match=r"Spark does not start this streaming DataFrame.*append"):
         job.start()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_sparks_kafka_reader_is_read_over_a_restart(tmp_path):
+    topic = kafka_kit.new_topic(3)
+    for partition in range(3):
+        kafka_kit.Writer().put(topic, [str(number).encode() for number in range(partition, 3000, 3)], partition)
+    jars = subprocess.run(
+        [ROOT / "scripts" / "kafka_jars.sh", "spark_reader"], check=True, capture_output=True, text=True
+    )
+    script = [sys.executable, str(Path(__file__).with_name("stream_kafka_script.py"))]
+    arguments = [kafka_kit.address(), topic, str(tmp_path), jars.stdout.strip()]
+    done = subprocess.run([*script, *arguments], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert sorted(json.loads(done.stdout)) == list(range(3000))

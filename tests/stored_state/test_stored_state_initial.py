@@ -112,16 +112,96 @@ def test_values_that_are_no_table_are_refused() -> None:
         job_of({"totals": [1, 2]})
 
 
-def test_operators_with_maps_are_refused_by_name() -> None:
-    class Maps(hf.ProcessFunction):
-        seen = hf.MapState(pa.string(), pa.int64())
+class Baskets(hf.ProcessFunction):
+    """Counts rows, keeps the last value by name, and all values in order."""
 
-        def process(self, row: Any, ctx: Any) -> Any:
-            self.seen.put(row.k, row.v)
-            yield (row.k,)
+    n = hf.ValueState(pa.int64(), default=0)
+    last = hf.MapState(pa.string(), pa.int64())
+    seen = hf.ListState(pa.int64())
 
-    job = hf.Job(None, name="maps", storage="memory://maps", initial_state={"maps": INITIAL})
+    def process(self, row: Any, ctx: Any) -> Any:
+        self.n.update(self.n.value() + 1)
+        self.last.put(row.name, row.v)
+        self.seen.add(row.v)
+        if row.v < 0:
+            self.last.remove("x")
+        yield {
+            "k": row.k,
+            "n": self.n.value(),
+            "last": str(dict(self.last.items())),
+            "seen": str(list(self.seen.get())),
+        }
+
+
+BASKET_ROWS = [
+    [{"k": k, "name": name, "v": v} for k, name, v in batch]
+    for batch in (
+        [("a", "x", 1), ("b", "y", 2), ("a", "y", 3), ("c", "x", 4), ("a", "x", 5)],
+        [("b", "x", 6), ("a", "z", -1), ("d", "x", 7), ("c", "y", 8)],
+    )
+]
+
+
+def baskets(*batches: Any, **settings: Any) -> tuple[hf.Job, list[dict[str, Any]]]:
+    """Run the batches; the job, and the last output of each key."""
+    storage = f"memory://baskets-{next(_numbers)}"
+    job, sink = hf.Job(None, name="baskets", storage=storage, parallelism=2, **settings), hf.MemorySink()
+    source = TestSource(list(batches), "k STRING, name STRING, v BIGINT")
+    out = "k STRING, n BIGINT, last STRING, seen STRING"
+    job.read(source).key_by("k").process(Baskets(), out, name="baskets").write(sink)
+    start(job, hf.available_now()).awaitTermination()
+    return job, sorted({row["k"]: row for row in sink.rows()}.values(), key=lambda row: str(row["k"]))
+
+
+@pytest.mark.parametrize("state", [None, hf.RocksDBState(cache_max_entries=2)], ids=["memory", "rocksdb"])
+def test_maps_and_lists_go_on_from_the_rows_given(state: Any) -> None:
+    _, whole = baskets(*BASKET_ROWS)
+    first, _ = baskets(BASKET_ROWS[0])
+    given = {
+        name: hf.read_state(first.storage, "baskets", name).drop_columns("key_group")
+        for name in ("values", "last", "seen")
+    }
+    _, rest = baskets(BASKET_ROWS[1], initial_state={"baskets": given}, state=state)
+    assert rest == whole
+
+
+def test_a_map_alone_may_be_given_and_its_keys_have_their_other_states_empty() -> None:
+    entries = pa.table({"k": ["a", "e", "a"], "map_key": ["x", "x", "w"], "value": [10, 20, 30]})
+    job, found = baskets(BASKET_ROWS[1], initial_state={"baskets": {"last": entries}})
+    assert found[0] == {"k": "a", "n": 1, "last": "{'w': 30, 'z': -1}", "seen": "[-1]"}
+    kept = hf.read_state(job.storage, "baskets", "last", key={"k": "e"}).to_pylist()
+    assert [(row["map_key"], row["value"]) for row in kept] == [("x", 20)]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"nothing": INITIAL}, "names state 'nothing'; it has 'last', 'seen', 'values'"),
+        ({"last": INITIAL}, "state 'last': its columns are k, total; expected k, map_key, value"),
+        (
+            {"seen": pa.table({"k": ["a", "a"], "position": [0, 2], "value": [1, 2]})},
+            "the positions of each key's elements must be 0, 1, 2, … without a gap",
+        ),
+        (
+            {"last": pa.table({"k": ["a", "a"], "map_key": ["x", "x"], "value": [1, 2]})},
+            "the key {'k': 'a', '__map_key': 'x'} comes more than once",
+        ),
+        ({"last": pa.table({"k": ["a"], "map_key": pa.array([None], pa.string()), "value": [1]})}, "has nulls"),
+    ],
+)
+def test_rows_of_maps_and_lists_that_do_not_fit_are_refused_by_name(given: Any, message: str) -> None:
+    with pytest.raises(JobRefused) as refused:
+        baskets(BASKET_ROWS[0], initial_state={"baskets": given})
+    assert message in str(refused.value)
+
+
+def test_operators_with_timers_are_refused_by_name() -> None:
+    class Timed(Totals):
+        def on_timer(self, timestamp: Any, ctx: Any) -> Any:
+            return ()
+
+    job = hf.Job(None, name="timed", storage="memory://timed", initial_state={"timed": INITIAL})
     source = job.read(TestSource([rows(("a", 1))], "k STRING, v BIGINT"))
-    source.key_by("k").process(Maps(), "k STRING", name="maps").write(hf.NoopSink())
-    with pytest.raises(JobRefused, match=r"'maps': this operator also keeps seen\.entries, seen\.order"):
+    source.key_by("k").process(Timed(), "k STRING, total BIGINT", name="timed").write(hf.NoopSink())
+    with pytest.raises(JobRefused, match="'timed': this operator also keeps timers"):
         start(job, hf.available_now())

@@ -37,8 +37,7 @@ from holdfast.sinks.base import SinkContext
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sinks.targets import refuse_shared_targets
 from holdfast.storage.store import ObjectStore
-from holdfast.stored_state.initial import InitialRows, initial_rows, own_table, store_initial
-from holdfast.stored_state.states import OWN_TABLE
+from holdfast.stored_state.initial import InitialRows, initial_tables, store_initial
 from holdfast.taskmanager.security import new_secret
 from holdfast.taskmanager.settings import TaskManagerSettings
 from holdfast.ui.pages import Pages
@@ -113,8 +112,8 @@ class Start:
     """Host on which the JobMaster listens; None if TaskManagers are in this process."""
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Options of the job's storage."""
-    initial_state: Mapping[str, pa.Table] = field(default_factory=dict, repr=False)
-    """Rows from which operators begin on a new storage, by operator."""
+    initial_state: Mapping[str, Mapping[str, pa.Table]] = field(default_factory=dict, repr=False)
+    """Rows from which operators begin on a new storage, by operator and state."""
     savepoint: OpenedSavepoint | None = None
     """Savepoint from which the job is to start."""
 
@@ -232,21 +231,14 @@ def _initial_rows(start: Start, job: StoredJob, base: CheckpointRecord | None) -
     if base is not None and start.initial_state:
         log.info("%s: initial_state is passed over, since the job goes on from a checkpoint", start.settings.name)
         return []
-    found = []
+    found: list[InitialRows] = []
     for name, rows in start.initial_state.items():
         spec = start.program.operators.get(name)
         if spec is None:
             there = ", ".join(map(repr, start.program.operators)) or "none"
             raise JobRefused(f"initial_state names operator {name!r}, which this job does not have; it has {there}")
-        tables = spec.table_schemas()
-        if not own_table(tables):
-            more = ", ".join(sorted(each for each in tables if each != OWN_TABLE))
-            raise JobRefused(
-                f"initial_state of operator {name!r}: this operator also keeps {more}, which rows of values cannot "
-                "fill; give initial state to operators with value-like states or aggregates only"
-            )
-        own = tables[OWN_TABLE]
-        found.append(initial_rows(name, rows, own.keys, own.values, job.max_parallelism))
+        tables = {table: (each.keys, each.values) for table, each in spec.table_schemas().items()}
+        found += initial_tables(name, rows, tables, job.max_parallelism)
     return found
 
 

@@ -18,47 +18,99 @@ from holdfast.formats.log_objects import LogId
 from holdfast.formats.snapshots import encode_part, in_parts
 from holdfast.state.changes import DELETED, KEY_GROUP, stored_schema
 from holdfast.state.columns import is_object
-from holdfast.state.keys import encode_keys, key_groups
+from holdfast.state.keys import encode_keys, group_columns, key_groups
 from holdfast.state.widening import is_packed
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
-from holdfast.stored_state.states import OWN_TABLE
+from holdfast.stored_state.initial_entries import TIME, lay_out, with_sizes
+from holdfast.stored_state.states import OWN_TABLE, VALUES, ReadableState, readable_states
 
+CONTAINERS = ("map", "list")
 BY_NOBODY = 0
 """Incarnation in the names of these objects: they were stored before any process was started."""
 BEFORE_ALL = 0
 """Number of the change set and of the batch as of which the rows stand."""
 
 
+Schemas = Mapping[str, tuple[pa.Schema, pa.Schema]]
+"""Key columns and value columns of an operator's tables, by name."""
+
+
 @dataclass(frozen=True)
 class InitialRows:
-    """The rows of an operator's own table, in its stored schema and in order of key groups."""
+    """The rows of one of an operator's tables, in its stored schema and in order of key groups."""
 
     operator: str
+    table: str
     rows: pa.RecordBatch
 
 
-def initial_rows(
-    operator: str, given: pa.Table, keys: pa.Schema, values: pa.Schema, max_parallelism: int
-) -> InitialRows:
-    """Turn rows that a user gave into rows of the operator's own table.
+def initial_tables(
+    operator: str, given: Mapping[str, pa.Table], tables: Schemas, max_parallelism: int
+) -> list[InitialRows]:
+    """Turn the rows that a user gave, by state, into rows of the operator's tables.
 
     Raises
     ------
     JobRefused
-        A key column is missing or null, a key comes twice, or a column is none of the operator's, or has another type.
+        The operator keeps more than values, maps and lists, or has no such state; a key column is missing or null, a
+        key comes twice, or a column is none of the state's, or has another type.
     """
+    states = {each.name: each for each in readable_states(tables)}
+    _refuse_other_states(operator, given, states, tables)
+    keys, values = tables[OWN_TABLE]
+    hidden = states[VALUES].hidden
+    own = given.get(VALUES, keys.empty_table())
+    _check_columns(operator, own, keys, pa.schema([field for field in values if field.name not in hidden]))
+    laid = {
+        name: lay_out(f"initial_state of operator {operator!r}, state {name!r}", states[name], rows, keys.names)
+        for name, rows in given.items()
+        if name != VALUES
+    }
+    own = with_sizes(own, laid, [name for name, each in states.items() if each.kind in CONTAINERS], keys.names)
+    starts = [name for name in values.names if name in hidden and name.endswith(".start")]
+    for name in starts:
+        own = own.append_column(name, pa.array(np.zeros(len(own), np.int64)))
+    named = {OWN_TABLE: own} | {table: rows for each in laid.values() for table, rows in each.tables.items()}
+    return [_stored_rows(operator, table, rows, *tables[table], max_parallelism) for table, rows in named.items()]
+
+
+def _refuse_other_states(
+    operator: str, given: Mapping[str, pa.Table], states: Mapping[str, ReadableState], tables: Schemas
+) -> None:
+    more = sorted(each.table for each in states.values() if each.kind not in (*CONTAINERS, VALUES))
+    if more:
+        raise JobRefused(
+            f"initial_state of operator {operator!r}: this operator also keeps {', '.join(more)}, which rows cannot "
+            "fill; give initial state to operators with values, maps, lists or aggregates only"
+        )
+    for name in given:
+        if name not in states:
+            raise JobRefused(
+                f"initial_state of operator {operator!r} names state {name!r}; it has {', '.join(map(repr, states))}"
+            )
+        if TIME in tables[states[name].table][1].names:
+            raise JobRefused(
+                f"initial_state of operator {operator!r}: state {name!r} has a time to live, and rows do not say from "
+                "when it counts; begin without this state"
+            )
+
+
+def _stored_rows(
+    operator: str, table: str, given: pa.Table, keys: pa.Schema, values: pa.Schema, max_parallelism: int
+) -> InitialRows:
+    """Return rows with the columns of a table in its stored schema."""
     schema = stored_schema(keys, values)
-    _check_columns(operator, given, keys, values)
     columns = [_column(operator, given, field) for field in [*keys, *values]]
     typed = pa.RecordBatch.from_arrays(columns, schema=pa.schema([*keys, *values]))
     key_names = list(keys.names)
+    grouping = key_names[: group_columns(keys)]
     nulls = [name for name in key_names if typed.column(name).null_count]
     if nulls:
         raise JobRefused(
             f"initial_state of operator {operator!r}: key column {nulls[0]!r} has nulls; leave these rows out"
         )
-    encoded = encode_keys(typed, key_names)
+    encoded = encode_keys(typed, grouping)
     groups = key_groups(encoded, max_parallelism)
     _refuse_doubles(operator, typed.select(key_names))
     order = np.argsort(groups, kind="stable")
@@ -67,12 +119,12 @@ def initial_rows(
         KEY_GROUP: pa.array(groups[order], pa.int32()),
         DELETED: pa.array(np.zeros(len(order), np.bool_)),
     }
-    return InitialRows(operator, pa.RecordBatch.from_arrays([*leading.values(), *taken.columns], schema=schema))
+    return InitialRows(operator, table, pa.RecordBatch.from_arrays([*leading.values(), *taken.columns], schema=schema))
 
 
 def store_initial(store: ObjectStore, epoch: int, found: InitialRows, max_parallelism: int) -> TableHandle:
     """Store the rows as materialized parts; returns the handle of the whole table. Raises `StorageError`."""
-    log = LogId(found.operator, OWN_TABLE, 0, max_parallelism)
+    log = LogId(found.operator, found.table, 0, max_parallelism)
     parts: list[MaterializedPart] = []
     for rows in in_parts([found.rows] if found.rows.num_rows else []):
         data, part = encode_part(log, rows, BEFORE_ALL, BEFORE_ALL)
@@ -80,7 +132,7 @@ def store_initial(store: ObjectStore, epoch: int, found: InitialRows, max_parall
         store.put(name, data)
         parts.append(MaterializedPart(name, part.offset, part.length, part.key_group_start, part.key_group_stop))
     stored = found.rows.schema.serialize().to_pybytes()
-    return TableHandle(found.operator, OWN_TABLE, 0, max_parallelism, stored, parts, [], found.rows.num_rows)
+    return TableHandle(found.operator, found.table, 0, max_parallelism, stored, parts, [], found.rows.num_rows)
 
 
 def _check_columns(operator: str, given: pa.Table, keys: pa.Schema, values: pa.Schema) -> None:
@@ -120,8 +172,3 @@ def _refuse_doubles(operator: str, keys: pa.RecordBatch) -> None:
         doubles = counted.filter(pa.compute.greater(counted.column("count_all"), 1)).slice(0, 1).to_pylist()[0]
         del doubles["count_all"]
         raise JobRefused(f"initial_state of operator {operator!r}: the key {doubles} comes more than once")
-
-
-def own_table(tables: Mapping[str, object]) -> bool:
-    """True if all state of an operator lies in its own table, so that rows of values are the whole of it."""
-    return set(tables) == {OWN_TABLE}

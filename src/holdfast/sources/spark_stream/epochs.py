@@ -37,8 +37,11 @@ PartStorer = Callable[[str, int, str], StoreParts]
 """Makes the function that stores parts, from a segment's name, its number and the query's id."""
 
 
-class ReaderStopped(Exception):
-    """Ends an epoch in the middle, because the reader shall end; Spark then does not commit it."""
+JAVA_TRACE = "\n\tat "
+
+
+class EpochNotStored(Exception):
+    """Tells Spark that an epoch does not count; Spark then does not commit it."""
 
 
 class EpochWriter:
@@ -77,8 +80,15 @@ class EpochWriter:
         self._ready.set()
 
     def store(self, rows: Any, batch_id: int) -> None:
-        """Store an epoch, as `foreachBatch` gives it. Returns once it counts; any error makes Spark repeat it."""
+        """Store an epoch, as `foreachBatch` gives it. Returns once it counts; an error makes Spark repeat it."""
         self._ready.wait()
+        try:
+            self._store(rows, batch_id)
+        except Exception as error:
+            # Spark's own message would have the traces of both languages in it, some of them twice.
+            raise EpochNotStored(first_lines(error)) from None
+
+    def _store(self, rows: Any, batch_id: int) -> None:
         if batch_id > self._spool.end.segment:
             self._adopt()
         expected = self._spool.end.segment
@@ -103,7 +113,7 @@ class EpochWriter:
         head = EpochHead(number=batch_id, sequences=count, ends=ends, parts=parts, query=self._query)
         data = encode_segment(head, {})
         if self._stopping.is_set():
-            raise ReaderStopped
+            raise EpochNotStored("the reader ends")
         self._context.store.put(name, data)
         failpoints.hit("stream.epoch.stored")
         self._spool.append(Segment(name, head, len(data)))
@@ -117,7 +127,7 @@ class EpochWriter:
             self._stopping.wait(ROOM_LOOK_S)
         self.message = ""
         if self._stopping.is_set():
-            raise ReaderStopped
+            raise EpochNotStored("the reader ends")
 
     # --- the chain ----------------------------------------------------------------------------------------------------
 
@@ -162,3 +172,8 @@ class EpochWriter:
             "past them and they were deleted. Go on from the newest checkpoint (no start_from), or start on a new "
             "storage with a new checkpoint_location"
         )
+
+
+def first_lines(error: Exception) -> str:
+    """Return the message of an error, without a trace of Spark's JVM."""
+    return str(error).partition(JAVA_TRACE)[0].strip()[:2_000] or type(error).__name__

@@ -10,14 +10,13 @@ from typing import Any
 from uuid import uuid4
 
 from holdfast.errors import HoldfastError, JobRefused
-from holdfast.sources.spark_stream.epochs import EpochWriter
+from holdfast.sources.spark_stream.epochs import EpochWriter, first_lines
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.2
 RESTART_S_MAX = 10.0
 """Bound in seconds on the pause before a query that failed is started again."""
-JAVA_TRACE = "\n\tat "
 
 
 class StreamReader:
@@ -66,7 +65,7 @@ class StreamReader:
         except Exception as error:
             raise JobRefused(
                 f"source {self._source!r}: Spark does not start this streaming DataFrame with the checkpoint "
-                f"{self._checkpoint}: {_first_lines(error)}"
+                f"{self._checkpoint}: {first_lines(error)}"
             ) from error
         return str(self._query.id)
 
@@ -119,12 +118,12 @@ class StreamReader:
         self._note_progress()
         self._failed_since_s = self._failed_since_s or now_s
         failing_s = now_s - self._failed_since_s
-        self._message = f"Spark's query fails, and is started again: {_first_lines(error)}"
+        self._message = f"Spark's query fails, and is started again: {first_lines(error)}"
         log.warning("source %r: %s", self._source, self._message)
         if failing_s > self._outage_timeout_s:
             self._outage = JobRefused(
                 f"source {self._source!r}: Spark's query has failed for {failing_s:.0f} s (outage_timeout): "
-                f"{_first_lines(error)}"
+                f"{first_lines(error)}"
             )
             return False
         if self._stopping.wait(min(RESTART_S_MAX, 0.2 + failing_s)):
@@ -140,8 +139,3 @@ class StreamReader:
             self._query.stop()
         except Exception as error:  # the session was stopped, and the query with it
             log.debug("source %r: Spark's query could not be stopped: %s", self._source, error)
-
-
-def _first_lines(error: Exception) -> str:
-    """Return Spark's message without the trace of its JVM."""
-    return str(error).partition(JAVA_TRACE)[0].strip()[:2_000] or type(error).__name__
