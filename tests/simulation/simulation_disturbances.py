@@ -32,6 +32,7 @@ STEPS_THAT_HANG = (
     "taskmanager.commit.between",
     "taskmanager.abort",
     "taskmanager.release",
+    "taskmanager.cut.before",
 )
 """Steps of a TaskManager whose calls have a limit: heartbeats go on while one of them hangs."""
 STEPS_OF_A_STORM = ("taskmanager.deploy.after", "taskmanager.process.before")

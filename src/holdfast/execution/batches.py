@@ -49,8 +49,9 @@ class Batches(Dropping):
             self._go_on(self._plan)
 
     def _on_work_failed(self, event: ev.WorkFailed) -> None:
-        if self._is_over(Work.PLAN) or self._is_over(Work.FINISH):
-            self._end() if self.phase is Phase.ENDING else self._end_with(event.error)
+        if self._work is not None:
+            self._work = None
+            self._end() if self._is_ending else self._end_with(event.error)
 
     def _on_end_reached(self, event: ev.EndReached) -> None:
         if self._is_over(Work.PLAN):

@@ -16,6 +16,8 @@ Which events answer which command
     AskBase             BaseChosen
     AnnounceDeployed, Abandon, Interrupt, Cancel, Log, End      no answer
 
+WorkFailed answers the other kinds of work as well, where an error ended them that nobody expected.
+
 Deploy, Plan, RunBatch, Commit, Undo and Finish are *work*: at most one is in flight, and one of the events above ends
 it. `Interrupt` and `Cancel` have the work in flight end soon; it still answers by its own events.
 
@@ -158,7 +160,7 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class WorkFailed:
-    """Planning or finishing failed, for good."""
+    """The work in flight failed for good: planning or finishing, or any work by an error that nobody expected."""
 
     error: Exception
 

@@ -114,5 +114,5 @@ class Conductor:
             try:
                 self.post(work())
             except Exception as error:
-                log.exception("work came to no end")
-                self.post(ev.Failed(error))
+                log.exception("work ended by an error that nobody expected")
+                self.post(ev.WorkFailed(error))

@@ -1,0 +1,61 @@
+"""Calls that hang while nothing has died, and work that ends by an error that nobody expected: the query goes on, or
+ends soon."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from job_kit import new_job, newest, pairs, script
+
+import holdfast as hf
+from holdfast import failpoints
+from holdfast.testing.run import run, start
+
+END_S_MAX = 20.0
+"""Less than the machine waits for work that never ends."""
+
+
+@pytest.fixture(autouse=True)
+def _disarmed() -> Iterator[None]:
+    yield
+    failpoints.disarm()
+
+
+def counting(sink: hf.MemorySink, **settings: object) -> hf.Job:
+    job = new_job(**settings)
+    job.read(script(pairs((1, 1), (2, 2)), pairs((1, 3)))).key_by("k").aggregate(n=hf.count()).write(sink)
+    return job
+
+
+def test_a_cut_that_hangs_ends_its_process_and_the_checkpoint_is_taken_by_the_next(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hangs, go_on = threading.Lock(), threading.Event()
+
+    def hang_once() -> None:
+        if hangs.acquire(blocking=False):
+            go_on.wait(60)
+
+    failpoints.arm("taskmanager.cut.before", hang_once)
+    sink = hf.MemorySink()
+    query = start(counting(sink, failover=hf.FailoverConfig(cut_timeout="2s")), hf.available_now())
+    try:
+        query.awaitTermination(60)
+    finally:
+        go_on.set()
+    assert not query.isActive
+    assert {key: row["n"] for key, row in newest(sink.rows(), "k").items()} == {1: 2, 2: 1}
+    assert "TaskManager 0 has been cutting checkpoint 1 for 1 s; after cut_timeout='2s' it is ended" in caplog.text
+    assert len(query.restarts) == 1
+
+
+def test_work_that_ends_by_an_unexpected_error_ends_the_query_at_once() -> None:
+    def broken() -> None:
+        raise RuntimeError("a mistake in Holdfast")
+
+    failpoints.arm("jobmaster.committed", broken)
+    began_s = time.monotonic()
+    with pytest.raises(hf.QueryFailed, match="a mistake in Holdfast"):
+        run(counting(hf.MemorySink()))
+    assert time.monotonic() - began_s < END_S_MAX
