@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -20,8 +20,8 @@ COLUMNS = (
     "moment timestamp, clock time, ident uuid, span interval, word varchar(20)"
 )
 
-STATEMENTS_MAX = 25
-"""Statements of a history that are sent at once. A higher value writes faster, and interleaves transactions less."""
+PIECES = 5
+"""Least number of pieces that the longest transaction of a history is sent in, between pieces of others."""
 LARGE = "".join(random.Random(0).choices("abcdefgh", k=9_000))
 """Text that is stored out of its row (TOAST), since it does not compress well."""
 FACTS = ("_lsn", "_xid", "_commit_time")
@@ -67,12 +67,19 @@ class Database:
             self.execute(f"DROP TABLE IF EXISTS {table}")
 
 
-def job_of(source: hf.PostgresCdcSource, tables: list[str], folder: Path, spark: Any = None, **settings: Any) -> hf.Job:
+def job_of(
+    source: hf.PostgresCdcSource,
+    tables: list[str],
+    folder: Path,
+    spark: Any = None,
+    schema_mode: Literal["fail", "merge"] = "fail",
+    **settings: Any,
+) -> hf.Job:
     """A job that keeps each table as a Delta table."""
     settings.setdefault("checkpoint", hf.CheckpointConfig(trigger=hf.every("50ms")))
     job = hf.Job(spark, name="copies", storage=f"file://{folder}/job", **settings)
     for number, table in enumerate(tables):
-        sink = hf.DeltaSink(f"file://{folder}/copy{number}", mode="upsert", keys=["id"])
+        sink = hf.DeltaSink(f"file://{folder}/copy{number}", mode="upsert", keys=["id"], schema_mode=schema_mode)
         job.read(source.table(table)).write(sink)
     return job
 
@@ -122,7 +129,7 @@ class History:
                 steps = [self._random.randint(1, rows_max) for _ in live]
                 while any(steps):
                     lane = self._random.choice([n for n, left in enumerate(steps) if left])
-                    taken = min(steps[lane], self._random.randint(1, STATEMENTS_MAX))
+                    taken = min(steps[lane], self._random.randint(1, 1 + rows_max // PIECES))
                     with live[lane].cursor() as cursor:
                         cursor.execute(b"; ".join(self._change(cursor, lane, at_once) for _ in range(taken)))
                     steps[lane] -= taken

@@ -212,3 +212,32 @@ def test_a_user_with_the_documented_rights_reads_and_without_select_is_refused(d
         assert_equal(database, tmp_path)
     finally:
         database.execute(f"REVOKE ALL ON {tables[0]} FROM reader; DROP ROLE reader")
+
+
+def test_a_query_that_a_new_column_ended_goes_on_with_the_column_after_a_start(database, tmp_path):
+    tables = database.create("a")
+    settings = {"checkpoint": hf.CheckpointConfig(trigger=hf.manual()), "schema_mode": "merge"}
+    with running(job_of(database.source(), tables, tmp_path, failover=NO_RESTARTS, **settings)) as query:
+        database.execute(f"INSERT INTO {tables[0]} (id, name) VALUES (1, 'one')")
+        until(lambda: query.totals.rows == 1, "the first row")
+        query.trigger_checkpoint(timeout=30)
+        database.execute(f"INSERT INTO {tables[0]} (id, name) VALUES (2, 'two')")
+        until(lambda: query.totals.rows == 2, "a row that no checkpoint is past")
+        database.execute(f"ALTER TABLE {tables[0]} ADD COLUMN extra int, DROP COLUMN tags")
+        database.execute(f"INSERT INTO {tables[0]} (id, extra) VALUES (3, 33)")
+        with pytest.raises(QueryFailed, match="'tags' was dropped or renamed"):
+            query.awaitTermination(30)
+    run(job_of(database.source(), tables, tmp_path, **settings))
+    assert [(row["id"], row["name"], row["extra"]) for row in copied(tmp_path, 0)] == [
+        (1, "one", None), (2, "two", None), (3, None, 33)
+    ]  # fmt: skip
+
+
+def test_columns_that_are_added_are_passed_over_by_choice(database, tmp_path):
+    tables = database.create("a")
+    with running(job_of(database.source(on_new_column="ignore"), tables, tmp_path)):
+        database.execute(f"INSERT INTO {tables[0]} (id) VALUES (1)")
+        until(lambda: is_equal(database, tmp_path), "the first row")
+        database.execute(f"ALTER TABLE {tables[0]} ADD COLUMN extra int")
+        database.execute(f"INSERT INTO {tables[0]} (id, extra) VALUES (2, 3)")
+        until(lambda: is_equal(database, tmp_path), "the row with the further column")

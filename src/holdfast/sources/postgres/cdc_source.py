@@ -10,7 +10,7 @@ import pyarrow as pa
 from holdfast.errors import JobRefused, SettingsError, StorageError
 from holdfast.sources.base import Enumerator, EnumeratorContext, Source, SourceBatch, SourceOutput, SplitRead
 from holdfast.sources.postgres.cdc_enumerator import PostgresEnumerator
-from holdfast.sources.postgres.columns import TableColumns
+from holdfast.sources.postgres.columns import TableColumns, fitted
 from holdfast.sources.postgres.decoding import Settings
 from holdfast.sources.postgres.pgoutput import SEQUENCE
 from holdfast.sources.postgres.server import Server
@@ -171,9 +171,11 @@ class PostgresCdcSource(Source):
         numbers = rows.column(SEQUENCE).to_numpy()
         bounds = msgspec.convert([read.start, read.stop], list[int])
         first, stop = (int(np.searchsorted(numbers, bound)) for bound in bounds)
-        wanted = rows.slice(first, stop - first).drop_columns([SEQUENCE])
-        if self._truncate == "delete" and self._tables is not None:
-            wanted = parted(wanted, [column.name for column in self._tables[output].columns if column.key])
+        assert self._tables is not None, "outputs() was called on the driver"
+        table = self._tables[output]
+        wanted = fitted(rows.slice(first, stop - first), table)
+        if self._truncate == "delete":
+            wanted = parted(wanted, [column.name for column in table.columns if column.key])
         for batch in (wanted if columns is None else wanted.select(list(columns))).to_batches():
             yield SourceBatch(batch, f"{read.start} to {read.stop} of {detail.name}")
 

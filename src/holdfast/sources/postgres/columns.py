@@ -122,3 +122,22 @@ _CASTS: dict[int, Callable[[pa.Array, pa.DataType], pa.Array]] = {
     pa.bool_().id: _booleans,
     pa.binary().id: _binary,
 }
+
+
+def fitted(rows: pa.Table, table: TableColumns) -> pa.Table:
+    """Return stored rows with the columns that the table has now: those that were added since are null.
+
+    Raises `JobRefused` if a column has another type by now that does not hold its values.
+    """
+    arrays = []
+    for field in table.schema():
+        found = rows.column(field.name) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
+        try:
+            arrays.append(found if found.type == field.type else pc.cast(found, field.type))
+        except pa.ArrowException as error:
+            raise JobRefused(
+                f"table {table.name}, column {field.name!r}: changes that are stored have it as {found.type}, and the "
+                f"table as {field.type} now: {error}. Name the column in PostgresCdcSource(text_columns=…), or start "
+                "on a new storage, with a snapshot"
+            ) from error
+    return pa.table(arrays, schema=table.schema())
