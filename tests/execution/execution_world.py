@@ -74,7 +74,8 @@ class World:
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.alive: dict[Place, ProcessId] = {}
         self.used: set[int] = set()
-        self.told_lost: set[int] = set()
+        self.told_lost: dict[int, float] = {}
+        """Incarnations whose loss was told, and when."""
         self.live: set[int] = set()
         self.holders: tuple[int, ...] = ()
         self.run_number = 0
@@ -139,7 +140,7 @@ class World:
             self.later(self.random.expovariate(0.5), lambda: self.machine.handle(event) and self.fail(event))
 
     def note_loss(self, event: ev.Lost) -> None:
-        self.told_lost.add(event.process.incarnation)
+        self.told_lost.setdefault(event.process.incarnation, self.now_s)
         self.losses[place(event.process)].append(self.now_s)
         self.streaks[place(event.process)] += 1
         self.registered.discard(place(event.process))
@@ -219,7 +220,11 @@ class World:
                 self.work(command)
             case ev.RunBatch() | ev.Commit():
                 assert command.run == self.run_number, f"{command} under an old run"
-                lost = self.live & self.told_lost
+                lost = self.live & self.told_lost.keys()
+                longest_s = max((self.now_s - self.told_lost[each] for each in lost), default=0.0)
+                assert longest_s <= self.config.drop_timeout_s + TICK_S, (
+                    f"{command} without {lost} for {longest_s:.1f} s"
+                )
                 assert not lost or self.incomplete, f"{command} although {lost} are lost"
                 assert len(lost) <= len(self.live) * self.config.drop_ratio_max, f"{command} without {lost}"
                 assert not self.torn, f"{command} on what a failed commit left"
@@ -252,9 +257,8 @@ class World:
         """Each place has a process of its own that serves, and who still lives keeps its place."""
         assert len(set(command.holders)) == self.wanted[Role.TASK_MANAGER], f"{command.holders} hold the places"
         assert sorted(command.holders) == sorted(command.live), f"{command}: places and processes differ"
-        serving = {self.alive[each].incarnation for each in self.registered if each in self.alive}
-        gone = set(command.live.values()) - serving - self.told_lost
-        assert not gone & self.told_lost, f"{command} gives a place to what is lost"
+        gone = set(command.live.values()) & self.told_lost.keys()
+        assert not gone, f"{command} gives a place to what is lost"
         for place_before, number in enumerate(self.holders):
             if (Role.TASK_MANAGER, number) in self.registered:
                 assert command.holders[place_before] == number, f"{number} lost its place {place_before}"
@@ -267,7 +271,9 @@ class World:
         assert self.incomplete and not self.torn, f"{command} although nobody is missing"
         joining = {command.live[each] for each in command.joining}
         assert not joining & self.live, f"{command} deploys {joining & self.live} once more"
-        assert set(command.live.values()) - joining == self.live - self.told_lost, f"{command} changes the others"
+        assert set(command.live.values()) - joining == self.live - self.told_lost.keys(), (
+            f"{command} changes the others"
+        )
 
     def check_end(self, command: ev.End) -> None:
         if isinstance(command.error, errors.RestartsExhausted):

@@ -8,12 +8,14 @@ from unittest import mock
 import pytest
 from execution_world import World
 
-from holdfast.execution import course, processes
+from holdfast.execution import course, deployments, dropping, processes
 from holdfast.execution import events as ev
 from holdfast.execution.calls import Calls
 from holdfast.execution.machine import Machine
+from holdfast.execution.places import Places, choose
 from holdfast.execution.processes import Process, ProcessTable
 from holdfast.ids import RunNumber
+from holdfast.settings import OnLoss
 
 SEEDS = 60
 
@@ -90,6 +92,38 @@ def _awaits_no_loss() -> AbstractContextManager[Any]:
     return mock.patch.object(course, "LOSS_NOTICE_S", float("inf"))
 
 
+def _moves_survivors() -> AbstractContextManager[Any]:
+    def shuffled(count: int, before: Places, serving: dict[int, Any]) -> Places | None:
+        found = choose(count, before, serving)
+        return found and Places((*found.holders[1:], *found.holders[:1]), found.live)
+
+    return mock.patch.object(deployments, "choose", shuffled)
+
+
+def _leaves_anybody_out() -> AbstractContextManager[Any]:
+    def may(self: Machine) -> bool:
+        return self._on_loss is OnLoss.DROP and self.phase in dropping.GOING_ON
+
+    return mock.patch.object(Machine, "_may_leave_out", may)
+
+
+def _waits_for_ever() -> AbstractContextManager[Any]:
+    return mock.patch.object(Machine, "_look_at_absent", lambda self: None)
+
+
+def _everybody_joins() -> AbstractContextManager[Any]:
+    return mock.patch.object(Places, "hold", lambda self, number, incarnation: False)
+
+
+def _joins_within_a_batch() -> AbstractContextManager[Any]:
+    def look(self: Machine) -> None:
+        places = self._joinable()
+        if places is not None and self._work is not None:
+            self._join(places)
+
+    return mock.patch.object(Machine, "_look_who_joins", look)
+
+
 MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "restarts are not counted": _counts_no_restarts,
     "losses are not counted": _counts_no_losses,
@@ -104,6 +138,11 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "a commit that was not answered counts": _goes_on_after_a_failed_commit,
     "answers of other runs count": _takes_answers_of_other_runs,
     "a loss that never comes is awaited for ever": _awaits_no_loss,
+    "survivors change their places": _moves_survivors,
+    "the job goes on without anybody": _leaves_anybody_out,
+    "a TaskManager is missing for ever": _waits_for_ever,
+    "survivors are deployed where somebody joins": _everybody_joins,
+    "a replacement joins within a batch": _joins_within_a_batch,
 }
 
 
