@@ -70,6 +70,8 @@ class Scenario:
             case "lost" | "unreachable":
                 made = {"lost": ev.Lost, "unreachable": ev.Unreachable}[name]
                 return [made(process(word), "killed" if name == "lost" else "no answer") for word in plain]
+            case "explained":
+                return [ev.LossExplained(process(plain[0]), " ".join(plain[1:]))]
             case "call":
                 of = process(plain[1]) if len(plain) > 1 else None
                 return [ev.CallBegan(int(plain[0]), Step[named["step"].upper()], named["about"], self.now_s, of)]

@@ -93,6 +93,14 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class LossExplained:
+    """The reason of a loss that was told before the reason was known."""
+
+    process: ProcessId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unreachable:
     """A process did not answer, or was silent for too long. Its end has not been noticed.
 
@@ -269,6 +277,7 @@ Event = (
     | ProcessesWanted
     | Registered
     | Lost
+    | LossExplained
     | Unreachable
     | CallBegan
     | CallEnded

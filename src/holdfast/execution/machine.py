@@ -59,6 +59,7 @@ class Machine(Batches):
             ev.ProcessesWanted: self._on_wanted,
             ev.Registered: self._on_registered,
             ev.Lost: self._on_lost,
+            ev.LossExplained: self._on_loss_explained,
             ev.Unreachable: self._on_unreachable,
             ev.CallBegan: self._supervision.call_began,
             ev.CallEnded: self._supervision.call_ended,
@@ -177,6 +178,11 @@ class Machine(Batches):
             self._leave_out(loss.process, loss.cause)
         else:
             self._give_up(loss.cause)
+
+    def _on_loss_explained(self, event: ev.LossExplained) -> None:
+        beginning = f"{event.process.name} ended: "
+        if self._cause is not None and self._cause.startswith(beginning):
+            self._cause = beginning + event.reason
 
     def _is_needed(self, process: ProcessId) -> bool:
         """True unless the process was a standby: the job goes on without it."""

@@ -32,6 +32,8 @@ class ProcessStarter:
 
     process: ProcessId
     ended: Callable[[ProcessId, str], None]
+    explained: Callable[[ProcessId, str], None] = lambda process, reason: None
+    """Takes a better reason for an end that was told before the cluster knew why."""
 
 
 class Cluster(Protocol):

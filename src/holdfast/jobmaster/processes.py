@@ -71,7 +71,7 @@ class Processes(Generic[G]):
                 return
             self._started[process.number] = process
             self._heard_s[process.number] = self._clock.monotonic()
-        self._cluster.start(ProcessStarter(process, self._on_end))
+        self._cluster.start(ProcessStarter(process, self._on_end, self._explained))
 
     def register(self, registration: Registration) -> bool:
         """Register a process. True for the first process of the incarnation started last, however often; False: the
@@ -143,6 +143,10 @@ class Processes(Generic[G]):
         if not stopping:
             log.info("%s, ended: %s", process, reason)
             self._on_lost(process, reason)
+
+    def _explained(self, process: ProcessId, reason: str) -> None:
+        """Take the reason of an end that was told before the reason was known."""
+        log.info("%s had ended: %s", process, reason)
 
     def addresses(self) -> list[tuple[ProcessId, str]]:
         """The processes that serve now, in order of their numbers, and the address of each."""

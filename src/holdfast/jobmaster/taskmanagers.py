@@ -82,6 +82,10 @@ class TaskManagers(Processes[TaskManagerGateway]):
                 thread.shutdown(wait=False)
         self._tell(events.Lost(process, reason))
 
+    def _explained(self, process: ProcessId, reason: str) -> None:
+        super()._explained(process, reason)
+        self._tell(events.LossExplained(process, reason))
+
     # --- who serves ---------------------------------------------------------------------------------------------------
 
     def routes(self) -> list[ExchangeRoute]:

@@ -33,7 +33,7 @@ VERDICT_S_MAX = 0.1
 """Bound in seconds on the wait for Spark's report on a dead task, which takes that long. A higher value delays
 failover."""
 LATE_VERDICT_S_MAX = 5.0
-"""Bound in seconds on the wait for a report that comes after the failover has begun; it goes to the log alone."""
+"""Bound in seconds on the wait for a report that comes after the failover has begun."""
 VERDICT_POLL_S = 0.02
 KERNEL_COUNTERS = Path("/proc/vmstat")
 
@@ -96,7 +96,7 @@ class Hosting:
         except (SenderLost, TaskManagerLost) as error:
             known = self._ended(process, str(error))
             if not known and self._await_verdict(process, LATE_VERDICT_S_MAX):
-                log.warning("%s: Spark says of its end: %s", process, self._cause(process, str(error)))
+                self._starts[process].explained(process, self._cause(process, str(error)))
             self._cancel(process)
         except HoldfastError as error:
             log.warning("%s is not watched: %s", process, error)

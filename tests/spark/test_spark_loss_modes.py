@@ -1,0 +1,60 @@
+"""TaskManagers that are killed on Spark: a standby takes the place, or the others go on without the lost one."""
+
+import pytest
+from spark_kit import kill_task_manager, new_job, worker_at
+from test_spark_streams import numbers
+
+import holdfast as hf
+from waiting import until
+
+
+def started(spark, folder, **settings):
+    """A count whose batches never end, with as many slots as there are."""
+    job = new_job(spark, folder, task_managers=2, senders=1, max_rows_per_batch=2000, **settings)
+    numbers(job, 1_000_000_000).key_by("k").aggregate(n=hf.count(), name="counts").write(hf.NoopSink())
+    query = job.start()
+    until(lambda: query.totals.batches > 2)
+    query.trigger_checkpoint(60)
+    return job, query
+
+
+def counted(job: hf.Job) -> int:
+    return int(sum(hf.read_state(job.storage, "counts").column("n.count").to_pylist()))
+
+
+def test_a_standby_takes_the_place_of_a_killed_task_manager_and_its_successor_stands_by(spark, tmp_path):
+    _, query = started(spark, tmp_path, standby_task_managers=1)
+    until(lambda: query.status["standbyTaskManagers"] == 1)
+    holders = [each for each in query.view().processes if each.role == "TaskManager" and not each.is_standby]
+    worker_at(holders[0].address).kill()
+    until(lambda: len(query.restarts) == 1)
+    rows = query.totals.rows
+    until(lambda: query.totals.rows > rows)
+    standby = {each.number for each in query.view().processes if each.is_standby}
+    assert standby <= {holders[0].number}, "the killed one's place was taken by its own successor"
+    query.trigger_checkpoint(60)
+    query.stop()
+    assert query.losses == ()
+
+
+def test_the_others_go_on_without_a_killed_task_manager_and_every_row_is_counted_or_lost(spark, tmp_path):
+    job, query = started(spark, tmp_path, on_loss="drop", failover=hf.FailoverConfig(drop_timeout="60s"))
+    kill_task_manager(query, 1)
+    batches = query.totals.batches
+    until(lambda: query.totals.batches > batches + 1)
+    until(lambda: bool(query.losses))
+    query.trigger_checkpoint(60)
+    lost = sum(each.rows for each in query.losses)
+    query.stop()
+    from holdfast.stored_state.opened import open_checkpoint, open_storage
+
+    [offsets] = open_checkpoint(open_storage(job.storage)).record.offsets.values()
+    assert counted(job) + lost == sum(offsets.values())
+    assert lost > 0 and query.restarts == []
+
+
+def test_slots_of_standbys_are_counted_at_the_start(spark, tmp_path):
+    job = new_job(spark, tmp_path, task_managers=2, standby_task_managers=2)
+    numbers(job, 10).key_by("k").aggregate(n=hf.count()).write(hf.NoopSink())
+    with pytest.raises(hf.JobRefused, match=r"needs 5 slots at least \(2 for TaskManagers, 2 for standby_task_manag"):
+        job.start()
