@@ -56,7 +56,7 @@ class Writer:
     """A producer of messages, in transactions if it has a name for them."""
 
     def __init__(self, transactional: bool = False, servers: str | None = None) -> None:
-        settings = {"bootstrap.servers": servers or address(), "linger.ms": 0}
+        settings = {"bootstrap.servers": servers or address(), "linger.ms": 0, "enable.idempotence": True}
         self._servers = servers or address()
         self._touched: set[tuple[str, int]] = set()
         if transactional:
@@ -68,12 +68,19 @@ class Writer:
     def begin(self) -> None:
         self._producer.begin_transaction()
 
+    def begin_put(self, topic: str, value: bytes | str | None, partition: int = 0, **facts: object) -> None:
+        """Write a message without waiting."""
+        self._producer.produce(topic, value=value, partition=partition, **facts)
+        self._touched.add((topic, partition))
+
+    def await_delivery(self) -> None:
+        assert self._producer.flush(60) == 0
+
     def put(self, topic: str, values: Sequence[bytes | str | None], partition: int = 0, **facts: object) -> None:
         """Write messages and wait until the broker has them."""
         for value in values:
-            self._producer.produce(topic, value=value, partition=partition, **facts)
-        self._touched.add((topic, partition))
-        assert self._producer.flush(30) == 0
+            self.begin_put(topic, value, partition, **facts)
+        self.await_delivery()
 
     def commit(self) -> None:
         """Commit, and wait until readers see it: the broker writes its markers after it has answered."""
@@ -98,7 +105,8 @@ def await_markers(servers: str, partitions: Iterable[tuple[str, int]]) -> None:
         found = [admin(servers).list_offsets(asked, isolation_level=level) for level in levels]
         try:
             return all(len({answers[one].result().offset for answers in found}) == 1 for one in asked)
-        except KafkaException:  # A broker that has just started again refuses a client that remembers it from before.
+        except KafkaException:  # A broker that was started again refuses a client that remembers it from before.
+            admin.cache_clear()
             return False
 
     until(ended, "the end of a transaction")

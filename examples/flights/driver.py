@@ -4,15 +4,13 @@ python -m examples.flights.driver <folder> <status file>
 """
 
 import json
-import os
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
 import holdfast as hf
 from examples.flights.job import delays
+from examples.running import session
 
 REPORT_INTERVAL_S = 0.1
 
@@ -52,16 +50,7 @@ def status_of(query: hf.Query, size: int) -> Status:
 
 
 def main(folder: Path, status: Path) -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.master("local[4]")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        # For a minute of work the JVM's second compiler costs more than it gains.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
-        .getOrCreate()
-    )
+    spark = session()
     query = delays(spark, folder).start(trigger=hf.available_now())
     size = (folder / "flights.csv").stat().st_size
     while not query.awaitTermination(timeout=REPORT_INTERVAL_S):

@@ -3,13 +3,8 @@
 Exit code 0: the Delta table equals what the database says, to the last customer.
 """
 
-import os
-import signal
 import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -17,10 +12,10 @@ from deltalake.exceptions import TableNotFoundError
 
 from examples.revenue.job import PUBLICATION, TABLE
 from examples.revenue.postgres import LocalPostgres
+from examples.running import ExampleDriver, said, wait
 
 CUSTOMERS, ORDERS = 500, 20_000
 LOAD_S = 10
-WAIT_S_MAX = 180.0
 LOAD = f"""\\set id random(1, {2 * ORDERS})
 \\set customer random(1, {CUSTOMERS})
 \\set cents random(100, 100000)
@@ -32,24 +27,6 @@ COMMIT;
 """
 
 Rows = list[tuple[int, int, int]]
-
-
-def said(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
-
-
-class Driver:
-    """The driver process and everything that it starts."""
-
-    def __init__(self, dsn: str, folder: Path) -> None:
-        with (folder / "driver.log").open("ab") as log:
-            command = [sys.executable, "-m", "examples.revenue.driver", dsn, str(folder)]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-
-    def kill(self) -> None:
-        """Kill driver, JVM and workers at once, as a machine that loses power does."""
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
 
 
 def revenues(folder: Path) -> Rows:
@@ -66,14 +43,6 @@ def computed_directly(server: LocalPostgres) -> Rows:
     return [(customer, cents, orders) for customer, cents, orders in server.execute(sql)]
 
 
-def wait(folder: Path, condition: str, holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S_MAX
-    while not holds():
-        if time.monotonic() > deadline_s:
-            raise SystemExit(f"waited in vain for {condition}:\n{(folder / 'driver.log').read_text()[-3000:]}")
-        time.sleep(0.2)
-
-
 def demo(folder: Path, server: LocalPostgres) -> None:
     server.execute(
         f"CREATE TABLE {TABLE} (id int PRIMARY KEY, customer int, cents bigint); "
@@ -81,7 +50,7 @@ def demo(folder: Path, server: LocalPostgres) -> None:
         f"INSERT INTO {TABLE} SELECT g, g % {CUSTOMERS} + 1, g FROM generate_series(1, {ORDERS}) g"
     )
     said(f"PostgreSQL runs on port {server.port}, with {ORDERS:,} orders of {CUSTOMERS} customers; the job starts")
-    driver = Driver(server.dsn, folder)
+    driver = ExampleDriver("examples.revenue.driver", folder, server.dsn)
     wait(folder, "the snapshot", lambda: len(revenues(folder)) == CUSTOMERS)
     said("the snapshot is in the Delta table; pgbench changes orders")
     (server.folder / "load.sql").write_text(LOAD)
@@ -92,7 +61,7 @@ def demo(folder: Path, server: LocalPostgres) -> None:
     wait(folder, "changes in the table", lambda: revenues(folder) != before)
     driver.kill()
     said("the driver was killed with all its processes, while changes go on; a new one starts")
-    driver = Driver(server.dsn, folder)
+    driver = ExampleDriver("examples.revenue.driver", folder, server.dsn)
     output, _ = pgbench.communicate()
     done = next(line for line in output.splitlines() if "actually processed" in line)
     said(f"the load has ended: {done.partition(': ')[2]} transactions")

@@ -3,26 +3,15 @@
 python -m examples.revenue.driver <dsn> <folder>
 """
 
-import os
 import sys
-
-from pyspark.sql import SparkSession
 
 import holdfast as hf
 from examples.revenue.job import revenue
+from examples.running import session
 
 
 def main(dsn: str, folder: str) -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.master("local[4]")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
-        .getOrCreate()
-    )
-    revenue(spark, dsn, folder).start(trigger=hf.processing_time("50ms")).awaitTermination()
+    revenue(session(), dsn, folder).start(trigger=hf.processing_time("50ms")).awaitTermination()
 
 
 if __name__ == "__main__":

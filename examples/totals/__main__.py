@@ -4,13 +4,7 @@ Exit code 0: the table has each customer's sum, and the topic has the total afte
 """
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
@@ -19,32 +13,15 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from examples.kafka.broker import Broker
+from examples.running import ExampleDriver, said, wait
 from examples.totals.generator import Generator
 from examples.totals.job import ORDERS, TOTALS
 
+DRIVER = "examples.totals.driver"
 PARTITIONS = 2
 PER_S = 1_000
 MORE = 10_000
 """Orders in the table before the driver is killed, and beyond those before the load ends."""
-WAIT_S_MAX = 180.0
-
-
-def said(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
-
-
-class Driver:
-    """The driver process and everything that it starts."""
-
-    def __init__(self, servers: str, folder: Path) -> None:
-        with (folder / "driver.log").open("ab") as log:
-            command = [sys.executable, "-m", "examples.totals.driver", servers, str(folder)]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-
-    def kill(self) -> None:
-        """Kill driver, JVM and workers at once, as a machine that loses power does."""
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
 
 
 class Lag:
@@ -72,36 +49,31 @@ def in_table(folder: Path) -> dict[int, tuple[int, int]]:
     return {row["customer"]: (row["cents"], row["orders"]) for row in rows}
 
 
-def in_topic(servers: str) -> dict[int, list[tuple[int, int]]]:
-    """Orders and cents of each customer after each order, as a reader of committed messages sees them."""
-    reader = Consumer(
-        {"bootstrap.servers": servers, "group.id": "reader", "enable.auto.commit": False, "enable.partition.eof": True}
-    )
-    reader.assign([TopicPartition(TOTALS, number, 0) for number in range(PARTITIONS)])
-    found: dict[int, list[tuple[int, int]]] = {}
-    ended = 0
-    while ended < PARTITIONS:
-        for message in reader.consume(5_000, timeout=1):
+class TotalsReader:
+    """The totals in the topic, as a reader of committed messages sees them; each look goes on where the last ended."""
+
+    def __init__(self, servers: str) -> None:
+        self.found: dict[int, list[tuple[int, int]]] = {}
+        """Orders and cents of each customer after each order."""
+        self.count = 0
+        self._reader = Consumer({"bootstrap.servers": servers, "group.id": "reader", "enable.auto.commit": False})
+        self._reader.assign([TopicPartition(TOTALS, number, 0) for number in range(PARTITIONS)])
+
+    def has(self, orders: int) -> bool:
+        for message in self._reader.consume(5_000, timeout=1):
             if message.error() is not None:
-                ended += 1
-                continue
+                raise SystemExit(f"the topic of totals: {message.error()}")
             row = json.loads(message.value())
-            found.setdefault(row["customer"], []).append((row["orders"], row["cents"]))
-    reader.close()
-    return found
+            self.found.setdefault(row["customer"], []).append((row["orders"], row["cents"]))
+            self.count += 1
+        return self.count >= orders
+
+    def close(self) -> None:
+        self._reader.close()
 
 
-def wait(folder: Path, condition: str, holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S_MAX
-    while not holds():
-        if time.monotonic() > deadline_s:
-            raise SystemExit(f"waited in vain for {condition}:\n{(folder / 'driver.log').read_text()[-3000:]}")
-        time.sleep(0.2)
-
-
-def check(servers: str, generator: Generator) -> None:
+def check(found: dict[int, list[tuple[int, int]]], generator: Generator) -> None:
     """Compare the topic of totals with what the generator wrote. Raises `SystemExit` naming the difference."""
-    found = in_topic(servers)
     for customer, count in generator.orders.items():
         numbers = [number for number, _ in found.get(customer, [])]
         if numbers != list(range(1, count + 1)):
@@ -118,14 +90,14 @@ def demo(folder: Path, servers: str) -> None:
     for topic in made.values():
         topic.result(30)
     said(f"Kafka runs at {servers}; the job starts, and {PER_S:,} orders a second come in")
-    driver, generator, lag = Driver(servers, folder), Generator(servers, PER_S), Lag(servers)
+    driver, generator, lag = ExampleDriver(DRIVER, folder, servers), Generator(servers, PER_S), Lag(servers)
     counted = lambda: sum(orders for _, orders in in_table(folder).values())  # noqa: E731
     try:
         wait(folder, "totals", lambda: counted() >= MORE)
         driver.kill()
         at_death = counted()
         said(f"the driver was killed after {at_death:,} orders, while more come in; a new one starts")
-        driver = Driver(servers, folder)
+        driver = ExampleDriver(DRIVER, folder, servers)
         said(f"the job is {lag.messages():,} orders behind")
         wait(folder, "further totals", lambda: counted() >= at_death + MORE)
     finally:
@@ -137,9 +109,12 @@ def demo(folder: Path, servers: str) -> None:
     wait(folder, "the group's offsets", lambda: lag.messages() == 0)
     lag.close()
     said(f"the Delta table equals the generator's sums in all {len(expected)} customers, the lag is 0")
-    wait(folder, "the topic", lambda: sum(map(len, in_topic(servers).values())) >= orders)
+    reader = TotalsReader(servers)
+    wait(folder, "the topic to have all totals", lambda: reader.has(orders))
     driver.kill()
-    check(servers, generator)
+    reader.has(orders + 1)  # Whatever comes twice would come now.
+    reader.close()
+    check(reader.found, generator)
     said(f"the topic has the total after each of {orders:,} orders, once and in order")
 
 

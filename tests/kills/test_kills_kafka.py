@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from kills_in_process import Driver
-from kills_pipelines import KILLED_OFTEN, Shape, check
+from kills_pipelines import Shape, check
+from kills_topics import FENCED, TopicDriver, counting
 from test_kills_fencing import held_at, recorded_rows, storage
 
 import holdfast as hf
@@ -59,33 +60,24 @@ def test_a_producer_that_a_stranger_fenced_asks_the_journal_and_tries_again(tmp_
     check(SHAPE, tmp_path)
 
 
-def counting(folder: Path, servers: str) -> hf.Job:
-    """Kafka to Kafka: each message's key with the number of its messages so far."""
-    job = hf.Job(
-        None,
-        name="counting",
-        storage=(folder / "storage").as_uri(),
-        parallelism=2,
-        max_rows_per_batch=200,
-        checkpoint=hf.CheckpointConfig(trigger=hf.every(0.05), tolerable_failed_checkpoints=1000),
-        failover=KILLED_OFTEN,
-    )
-    source = hf.KafkaSource(servers, "in", value="json", schema="k BIGINT, n BIGINT", metadata=[], group="lag")
-    job.read(source).key_by("k").aggregate("every", seen=hf.count()).write(hf.KafkaSink(servers, "out", key="k"))
-    return job
+def new_topics(servers: str) -> str:
+    """Make a topic for messages, and a topic for their counts."""
+    topic = kafka_kit.new_topic(PARTITIONS, servers=servers)
+    kafka_kit.new_topic(PARTITIONS, f"{topic}-out", servers)
+    return topic
 
 
-def produce(servers: str, numbers: range) -> None:
+def produce(servers: str, topic: str, numbers: range) -> None:
     writer = kafka_kit.Writer(servers=servers)
     for partition in range(PARTITIONS):
         mine = [json.dumps({"k": n % KEYS, "n": n}) for n in numbers if n % PARTITIONS == partition]
-        writer.put("in", mine, partition)
+        writer.put(topic, mine, partition)
 
 
-def shown(servers: str) -> dict[int, list[int]]:
+def shown(servers: str, topic: str) -> dict[int, list[int]]:
     """The counts of each key, in the order in which readers of committed messages see them."""
     found: dict[int, list[int]] = {}
-    for _, value in kafka_kit.committed("out", PARTITIONS, servers):
+    for _, value in kafka_kit.committed(f"{topic}-out", PARTITIONS, servers):
         row = json.loads(value)
         found.setdefault(row["k"], []).append(row["seen"])
     return found
@@ -105,22 +97,43 @@ def shut_down_and_start(broker: Broker) -> None:
     broker.start()
 
 
+@pytest.mark.kill
 @pytest.mark.long
 @pytest.mark.parametrize("restarted", [kill_and_start, shut_down_and_start])
 def test_a_job_outlives_its_broker_and_each_message_counts_once(
     restarted: Callable[[Broker], None], broker: Broker, tmp_path: Path
 ):
     servers = broker.address
-    for topic in ("in", "out"):
-        kafka_kit.new_topic(PARTITIONS, topic, servers)
-    produce(servers, range(2000))
-    query = start(counting(tmp_path, servers), hf.processing_time("10ms"))
+    topic = new_topics(servers)
+    produce(servers, topic, range(2000))
+    query = start(counting(servers, topic, tmp_path), hf.processing_time("10ms"))
     try:
-        until(lambda: shown(servers), "first results")
+        until(lambda: shown(servers, topic), "first results")
         restarted(broker)
-        produce(servers, range(2000, 3000))
-        until(lambda: not query.isActive or shown(servers) == expected(3000), lambda: str(query.status))
+        produce(servers, topic, range(2000, 3000))
+        until(lambda: not query.isActive or shown(servers, topic) == expected(3000), lambda: str(query.status))
     finally:
         query.stop()
     assert query.exception() is None
-    assert shown(servers) == expected(3000)
+    assert shown(servers, topic) == expected(3000)
+
+
+@pytest.mark.kill
+def test_a_driver_that_was_suspended_is_fenced_when_it_goes_on_and_each_message_counts_once(tmp_path: Path):
+    servers = kafka_kit.address()
+    topic = new_topics(servers)
+    produce(servers, topic, range(1000))
+    old = TopicDriver("counting", servers, topic, tmp_path)
+    until(lambda: shown(servers, topic), old.log.read_text)
+    old.suspend()
+    new = TopicDriver("counting", servers, topic, tmp_path)
+    try:
+        produce(servers, topic, range(1000, 2000))
+        until(lambda: shown(servers, topic) == expected(2000), new.log.read_text)
+        old.resume()
+        produce(servers, topic, range(2000, 2500))
+        until(lambda: old.code is not None and shown(servers, topic) == expected(2500), new.log.read_text)
+        assert (old.code, new.code) == (FENCED, None), new.log.read_text()
+    finally:
+        old.kill()
+        new.kill()

@@ -1,6 +1,7 @@
 """A Kafka sink beyond the promises of all sinks: a forgotten number, delivery at least once, keys and partitions."""
 
 import json
+from dataclasses import replace
 from uuid import uuid4
 
 import pyarrow as pa
@@ -8,7 +9,7 @@ import pytest
 
 import kafka_kit
 from holdfast import failpoints
-from holdfast.errors import HoldfastError, JobRefused, PublishFailed
+from holdfast.errors import HoldfastError, JobRefused, PublishFailed, SettingsError
 from holdfast.sinks.base import PublishContext, SinkContext, StageContext
 from holdfast.sinks.kafka.kafka_sink import KafkaSink, identity
 from holdfast.storage.store import open_store
@@ -91,3 +92,30 @@ def test_rows_of_an_open_transaction_are_never_committed_by_the_next_publisher()
     failpoints.disarm()
     job.publish(job.sink(), 2, (1, "a"))
     assert job.values() == ["a"]
+
+
+def test_avro_values_are_framed_and_a_group_keeps_the_schema_with_which_it_was_staged():
+    job = Job()
+    older = job.sink(value="avro", schema_id=7)
+    batch = pa.RecordBatch.from_pylist([{"k": 1, "v": "a"}, {"k": 2, "v": None}], schema=SCHEMA)
+    context = PublishContext(job.id, "out", job.store, SCHEMA)
+    staged = older.stage(iter([batch]), StageContext(job.id, "out", 1, 1, 1, 0, uuid4().hex, job.store))
+    job.sink(value="json").publish(1, staged, replace(context, layout=older.layout(context)))
+    assert kafka_kit.committed(job.topic) == [
+        (b"1", b"\x00\x00\x00\x00\x07" + b"\x02\x02" + b"\x02\x02a"),
+        (b"2", b"\x00\x00\x00\x00\x07" + b"\x02\x04" + b"\x00"),
+    ]
+
+
+def test_an_avro_schema_that_does_not_fit_the_columns_is_refused_and_rows_that_it_cannot_hold_are_named():
+    job = Job()
+    declared = {"type": "record", "name": "r", "fields": [{"name": "v", "type": "string"}]}
+    sink = job.sink(value="avro", schema=declared)
+    assert list(sink.refused(pa.RecordBatch.from_pylist([{"k": 1, "v": "a"}, {"k": 2, "v": None}], schema=SCHEMA))) == [
+        1
+    ]
+    for field, named in (("missing", "field 'missing' is no column"), ("k", "'k' takes string, column 'k' is int64")):
+        with pytest.raises(JobRefused, match=named):
+            job.sink(value="avro", schema={**declared, "fields": [{"name": field, "type": "string"}]})
+    with pytest.raises(SettingsError, match="for value='avro' alone"):
+        KafkaSink("host:9092", "topic", schema_id=1)

@@ -238,3 +238,14 @@ def test_both_parsers_of_json_give_the_same_rows():
     beside, bad = Reading(source(topic, **settings)).rest()
     assert alone == beside == [(1.5, True, "é\n"), (2.0, None, None), (None, None, "x"), (1000.0, None, None)]
     assert len(bad) == 1
+
+
+def test_avro_values_come_as_columns_and_malformed_ones_are_bad_records_with_their_offsets():
+    user = {"type": "record", "name": "user", "fields": [{"name": "id", "type": "long"}]}
+    topic = new_topic()
+    Writer().put(topic, [b"\x00\x00\x00\x00\x07\x02", b"\x00\x00\x00\x00\x08\x02", b"\x00\x00\x00\x00\x07", None])
+    reading = Reading(source(topic, value="avro", schema=user, schema_ids={7: user}, metadata=["offset"]))
+    rows, bad = reading.rest()
+    assert rows == [(1, 0)]
+    assert [(row.split, row.position) for row in bad] == [(f"{topic}/0", str(offset)) for offset in (1, 2, 3)]
+    assert "id 8" in bad[0].reason

@@ -1,15 +1,28 @@
-"""Messages made of rows: a key, and the row as a JSON object or a column's bytes."""
+"""Messages made of rows: a key, and the row as a JSON object, an Avro record or a column's bytes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.sinks.kafka.transactions import Message
+from holdfast.sources.kafka.avro import AvroSchema, encode, frame
+
+VALUES = ("json", "avro", "bytes")
 
 
-def unfit(schema: pa.Schema, key: str | None, value: str) -> str | None:
+class MessageLayout(msgspec.Struct, frozen=True):
+    """Settings by which rows become messages; stored with each group, whatever later starts declare."""
+
+    key: str | None
+    value: str
+    schema: str | None
+    """The Avro schema as text."""
+    schema_id: int | None
+
+
+def unfit(schema: pa.Schema, key: str | None, value: str, avro: AvroSchema | None) -> str | None:
     """Return the reason why rows of this schema cannot become messages, or None."""
     if key is not None and key not in schema.names:
         return f"key={key!r}: the rows have the columns {schema.names}"
@@ -20,22 +33,39 @@ def unfit(schema: pa.Schema, key: str | None, value: str) -> str | None:
             return f"value='bytes': expected a column 'value', the rows have {schema.names}"
         if not is_bytes(schema.field("value").type):
             return f"value='bytes': column 'value' is {schema.field('value').type}, expected binary or string"
+    return None if avro is None else unfit_for_avro(schema, avro)
+
+
+def unfit_for_avro(schema: pa.Schema, avro: AvroSchema) -> str | None:
+    """Return the first field of the Avro schema that the rows do not have with the field's type, or None."""
+    for field in avro.columns:
+        if field.name not in schema.names:
+            return f"schema: field {field.name!r} is no column; the rows have {schema.names}"
+        found = schema.field(field.name).type
+        if not found.equals(field.type) and {found, field.type} - {pa.int8(), pa.int16(), pa.int32()}:
+            return f"schema: field {field.name!r} takes {field.type}, column {field.name!r} is {found}: cast the column"
     return None
 
 
-def messages(rows: pa.Table, key: str | None, value: str) -> Iterator[Message]:
+def messages(rows: pa.Table, layout: MessageLayout) -> Iterator[Message]:
     """Make the messages of rows, in order."""
-    encoder = msgspec.json.Encoder()
+    avro = None if layout.schema is None else AvroSchema(layout.schema)
     for batch in rows.to_batches(max_chunksize=8_192):
-        keys = [None] * batch.num_rows if key is None else as_bytes(batch.column(key))
-        if value == "bytes":
-            values = as_bytes(batch.column("value"))
-        else:
-            values = [encoder.encode(row) for row in batch.to_pylist()]
-        yield from map(Message, keys, values)
+        keys = [None] * batch.num_rows if layout.key is None else as_bytes(batch.column(layout.key))
+        yield from map(Message, keys, values_of(batch, layout, avro))
 
 
-def as_bytes(column: pa.Array) -> list[bytes | None]:
+def values_of(batch: pa.RecordBatch, layout: MessageLayout, avro: AvroSchema | None) -> Iterable[bytes | None]:
+    if avro is not None:
+        first = b"" if layout.schema_id is None else frame(layout.schema_id)
+        return [first + value for value in encode(batch, avro)]
+    if layout.value == "bytes":
+        return as_bytes(batch.column("value"))
+    encoder = msgspec.json.Encoder()
+    return [encoder.encode(row) for row in batch.to_pylist()]
+
+
+def as_bytes(column: pa.Array) -> Sequence[bytes | None]:
     """Return text and bytes as they are, other values as their text."""
     if not is_bytes(column.type):
         column = pc.cast(column, pa.string())

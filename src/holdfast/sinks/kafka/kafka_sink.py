@@ -10,11 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from holdfast.errors import JobRefused, ObjectExists, ObjectNotFound, PublishFailed, SettingsError, StorageError
 from holdfast.sinks.base import PublishContext, Sink, SinkContext, StageContext
-from holdfast.sinks.kafka.encoding import messages, unfit
+from holdfast.sinks.kafka.encoding import VALUES, MessageLayout, messages, unfit
 from holdfast.sinks.kafka.transactions import (
     Message,
     NumberedTransactions,
@@ -25,6 +26,7 @@ from holdfast.sinks.kafka.transactions import (
     send,
 )
 from holdfast.sinks.staging import StagedRows, decode_rows, discard_rows, pieces, portions, read_rows, stage_rows
+from holdfast.sources.kafka.avro import AvroSchema, schema_of_rows, unencodable
 from holdfast.sources.kafka.client import client_options, client_package, made
 from holdfast.sources.kafka.cluster import KafkaCluster
 from holdfast.storage import names
@@ -55,7 +57,13 @@ class KafkaSink(Sink):
         The column whose value is the message's key: text and bytes as they are, other values as their text. Rows with
         the same key keep their order.
     value
-        `"json"`: a JSON object with all columns. `"bytes"`: the column `value`, binary or text; null is a tombstone.
+        `"json"`: a JSON object with all columns. `"avro"`: an Avro record. `"bytes"`: the column `value`, binary or
+        text; null is a tombstone.
+    schema
+        With `value="avro"`: the schema of the record, as text in JSON or as Python objects, whose fields are columns.
+        Without it, the schema is made of the columns.
+    schema_id
+        With `value="avro"`: the id of the schema in a registry; values are then in Confluent's wire format.
     delivery
         `"exactly_once"`: readers of committed messages see each row once. `"at_least_once"` uses no transactions; after
         a death, the rows of a checkpoint may come again.
@@ -71,14 +79,19 @@ class KafkaSink(Sink):
     topic: str
     key: str | None = None
     value: str = "json"
+    schema: Any = None
+    schema_id: int | None = None
     delivery: str = "exactly_once"
     forgotten: str = "fail"
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         whose = f"KafkaSink({self.topic!r})"
-        if self.value not in {"json", "bytes"}:
-            raise SettingsError(f"{whose}: value={self.value!r}: expected 'json' or 'bytes'")
+        if self.value not in VALUES:
+            raise SettingsError(f"{whose}: value={self.value!r}: expected one of {VALUES}")
+        if self.value != "avro" and (self.schema, self.schema_id) != (None, None):
+            raise SettingsError(f"{whose}: value={self.value!r}: schema and schema_id are for value='avro' alone")
+        self._avro = None if self.schema is None else AvroSchema(self.schema, f"{whose}: schema")
         if self.delivery not in DELIVERIES:
             raise SettingsError(f"{whose}: delivery={self.delivery!r}: expected one of {DELIVERIES}")
         if self.forgotten not in {"fail", "publish_again"}:
@@ -96,7 +109,7 @@ class KafkaSink(Sink):
 
     def prepare(self, schema: pa.Schema, context: SinkContext) -> None:
         whose = f"sink {context.sink!r}"
-        reason = unfit(schema, self.key, self.value)
+        reason = unfit(schema, self.key, self.value, self._avro_schema(schema) if self.value == "avro" else None)
         if reason is not None:
             raise JobRefused(f"{whose}: {reason}")
         try:
@@ -107,8 +120,15 @@ class KafkaSink(Sink):
         except StorageError as error:
             raise JobRefused(f"{error}: is the address right, and the broker running?") from error
 
+    def refused(self, rows: pa.RecordBatch) -> Mapping[int, str]:
+        return unencodable(rows, self._avro_schema(rows.schema)) if self.value == "avro" else {}
+
     def stage(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> list[bytes]:
         return stage_rows(pieces(batches, TRANSACTION_BYTES_MAX), context)
+
+    def layout(self, context: PublishContext) -> bytes:
+        text = self._avro_schema(context.schema).text if self.value == "avro" else None
+        return msgspec.msgpack.encode(MessageLayout(self.key, self.value, text, self.schema_id))
 
     def publish(self, number: int, committables: Iterable[bytes], context: PublishContext) -> None:
         decode_rows(committables, context.sink)
@@ -157,13 +177,24 @@ class KafkaSink(Sink):
         self._progress = PublishedUpTo(number, None)
 
     def _messages(self, staged: list[StagedRows], context: PublishContext) -> Iterator[Message]:
-        return messages(read_rows(staged, context), self.key, self.value)
+        layout = msgspec.msgpack.decode(context.layout or self.layout(context), type=MessageLayout)
+        return messages(read_rows(staged, context), layout)
+
+    def _avro_schema(self, rows: pa.Schema) -> AvroSchema:
+        """Return the declared schema, or the schema that is made of the columns."""
+        if self._avro is None:
+            self._avro = AvroSchema(schema_of_rows(rows))
+        return self._avro
 
     def _begin(self, context: PublishContext) -> None:
         """Open the transactions of this publisher, behind what is published."""
         whose = f"sink {context.sink!r}"
         transactions = NumberedTransactions(whose, self.topic, self._settings, identity(context.job_id, context.sink))
-        progress = transactions.begin()
+        try:
+            progress = transactions.begin()
+        except BaseException:
+            transactions.close()
+            raise
         if progress is None and self.forgotten == "fail" and begun_before(context.store, context.sink):
             transactions.close()
             raise PublishFailed(forgotten_message(whose, self.bootstrap_servers, context.job_id, context.sink))

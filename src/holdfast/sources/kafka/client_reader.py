@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from holdfast.errors import PositionLost, StorageError
 from holdfast.sources.kafka.client import ANSWER_S_MAX, client_package, made, translated
-from holdfast.sources.kafka.messages import HEADERS, Messages, PartitionReader
+from holdfast.sources.kafka.messages import HEADERS, Messages, PartitionReader, Wanted
 
 MESSAGES_MAX = 10_000
 """Messages that are taken at once. A higher value makes larger Arrow batches."""
@@ -29,7 +29,7 @@ class ClientReader(PartitionReader):
         self._taken_to = 0
         """All messages of the partition below this offset were taken: they were read, or are left."""
 
-    def read(self, topic: str, partition: int, start: int, stop: int, headers: bool) -> Iterator[Messages]:
+    def read(self, topic: str, partition: int, start: int, stop: int, wanted: Wanted) -> Iterator[Messages]:
         if self._place != (topic, partition, start):
             self._left, self._taken_to = [], start
             self._consumer.assign([self._package.TopicPartition(topic, partition, start)])
@@ -38,7 +38,7 @@ class ClientReader(PartitionReader):
             found = [message for message in self._left if message.offset() < stop]
             self._left = self._left[len(found) :]
             if found:
-                yield as_arrays(found, headers)
+                yield as_arrays(found, wanted)
             if self._taken_to >= stop:
                 break
             self._take(topic, partition)
@@ -79,16 +79,19 @@ class ClientReader(PartitionReader):
         raise translated(self._whose, self._servers, error)
 
 
-def as_arrays(messages: list[Any], headers: bool) -> Messages:
+def as_arrays(messages: list[Any], wanted: Wanted) -> Messages:
     """Convert the client's messages."""
+    end = b"\n" if wanted.line_feeds else b""
+    values = (message.value() for message in messages)
+    times = (message.timestamp() for message in messages)
     return Messages(
-        keys=pa.array([message.key() for message in messages], pa.binary()),
-        values=pa.array([message.value() for message in messages], pa.binary()),
-        headers=pa.array([header_rows(message) for message in messages], HEADERS) if headers else None,
-        offsets=np.array([message.offset() for message in messages], np.int64),
-        timestamps_ms=np.array(
-            [message.timestamp()[1] if message.timestamp()[0] else -1 for message in messages], np.int64
-        ),
+        np.array([message.offset() for message in messages], np.int64),
+        keys=pa.array([message.key() for message in messages], pa.binary()) if wanted.keys else None,
+        values=pa.array([None if value is None else value + end for value in values], pa.binary())
+        if wanted.values
+        else None,
+        headers=pa.array([header_rows(message) for message in messages], HEADERS) if wanted.headers else None,
+        timestamps_ms=np.array([time if kind else -1 for kind, time in times], np.int64) if wanted.timestamps else None,
     )
 
 

@@ -27,13 +27,21 @@ def partition_of(split: str) -> tuple[str, int]:
 
 class KafkaCluster:
     """A connection to a cluster. Every method may raise `StorageError` if the cluster does not answer, `PositionLost`
-    if a topic that is asked for is not there."""
+    if a topic that is asked for is not there.
+
+    After an error the client is made anew: the old one goes on asking with the epochs of leaders that it knew, and a
+    broker that was started again refuses those for minutes.
+    """
 
     def __init__(self, whose: str, settings: Mapping[str, Any]) -> None:
         self._whose = whose
         self._servers = str(settings["bootstrap.servers"])
         self._package = client_package()
-        self._admin = made(whose, self._package.admin.AdminClient, dict(settings))
+        self._settings = dict(settings)
+        self._admin = self._client()
+
+    def _client(self) -> Any:
+        return made(self._whose, self._package.admin.AdminClient, self._settings)
 
     def topic_names(self) -> set[str]:
         """Return the names of all topics, internal ones left out."""
@@ -92,4 +100,5 @@ class KafkaCluster:
             raise self._error(error) from error
 
     def _error(self, error: Exception) -> HoldfastError:
+        self._admin = self._client()
         return translated(self._whose, self._servers, error)

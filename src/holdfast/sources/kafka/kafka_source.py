@@ -4,7 +4,9 @@ Only committed messages are read, up to the last stable offset. The enumerator p
 tasks read with a consumer that their process keeps (`readers.py`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
@@ -14,13 +16,22 @@ import pyarrow as pa
 from holdfast.errors import JobRefused, SettingsError, StorageError
 from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import BadRow, Enumerator, EnumeratorContext, Position, Source, SourceBatch, SplitRead
+from holdfast.sources.kafka.avro import AvroSchema
 from holdfast.sources.kafka.client import client_options, client_package
 from holdfast.sources.kafka.cluster import KafkaCluster, partition_of
 from holdfast.sources.kafka.enumerator import KafkaEnumerator
 from holdfast.sources.kafka.group_commits import BackgroundGroupCommits
-from holdfast.sources.kafka.messages import Messages
+from holdfast.sources.kafka.messages import Messages, Wanted
 from holdfast.sources.kafka.readers import reader
-from holdfast.sources.kafka.values import METADATA, JsonValues, Parsed, TextValues, ValueFormat, metadata_columns
+from holdfast.sources.kafka.values import (
+    METADATA,
+    AvroValues,
+    JsonValues,
+    Parsed,
+    TextValues,
+    ValueFormat,
+    metadata_columns,
+)
 
 FETCHING = {
     "isolation.level": "read_committed",
@@ -35,6 +46,10 @@ FETCHING_DEFAULTS = {
     "queued.min.messages": 100_000,
 }
 """Options that a user's own replace: large fetches, and an answer soon after the last message."""
+VALUES = ("bytes", "string", "json", "avro")
+PARSERS = 2
+"""Threads that parse messages in a task. A higher value uses more processors for a single partition, and holds more
+messages in memory."""
 PAYLOAD_CHARS_MAX = 65_536
 """Characters of a bad message that are reported. A higher value makes dead letters larger."""
 
@@ -56,9 +71,14 @@ class KafkaSource(Source):
         name, or that appears later, is read from its earliest message.
     value
         `"bytes"` or `"string"`: a column `value`. `"json"`: the fields of a JSON object are columns, as `schema` says.
+        `"avro"`: the fields of an Avro record are columns.
     schema
-        A `pyarrow.Schema`, a Spark `StructType` or a DDL string; only with `value="json"`. Fields that it does not name
-        are left out, fields that a message does not have are null.
+        With `value="json"`: a `pyarrow.Schema`, a Spark `StructType` or a DDL string. Fields that it does not name are
+        left out, fields that a message does not have are null. With `value="avro"`: the schema of a record, as text in
+        JSON or as Python objects.
+    schema_ids
+        With `value="avro"`: values are in Confluent's wire format, and this dict has the Avro schema behind each id. A
+        value that another schema than `schema` has written is read by Avro's rules of schema resolution.
     metadata
         The further columns, of `key` (binary), `headers` (list of key and value), `topic`, `partition`, `offset`,
         `timestamp` (in UTC, the event time that the producer or the broker set); all by default.
@@ -90,6 +110,7 @@ class KafkaSource(Source):
         starting: str | datetime | Mapping[str, int] = "earliest",
         value: str = "bytes",
         schema: Any = None,
+        schema_ids: Mapping[int, Any] | None = None,
         metadata: Sequence[str] = tuple(METADATA.names),
         on_lost: str = "fail",
         group: str | None = None,
@@ -106,7 +127,8 @@ class KafkaSource(Source):
         self._metadata = tuple(metadata)
         self._options = dict(options or {})
         self._settings = client_options(repr(self), bootstrap_servers, self._options, FETCHING)
-        self._format = self._checked(value, schema)
+        self._check()
+        self._format = self._format_of(value, schema, schema_ids)
         self._schema = self._joined_schema()
 
     def schema(self) -> pa.Schema:
@@ -133,16 +155,23 @@ class KafkaSource(Source):
         return self.read_columns(read, self._schema.names)
 
     def read_columns(self, read: SplitRead, columns: Sequence[str]) -> Iterator[SourceBatch]:
+        named, values = set(columns) & set(self._metadata), self._format.narrowed(columns)
+        wanted = Wanted(
+            keys="key" in named,
+            values=bool(set(values.schema.names) & set(columns)),
+            headers="headers" in named,
+            timestamps="timestamp" in named,
+            line_feeds=values.line_feeds,
+        )
         topic, partition = partition_of(read.split)
         with reader(repr(self), {**FETCHING_DEFAULTS, **self._settings}) as messages:
-            for found in messages.read(topic, partition, offset(read.start), offset(read.stop), "headers" in columns):
-                yield self._rows(found, read.split, columns)
+            found = messages.read(topic, partition, offset(read.start), offset(read.stop), wanted)
+            yield from ahead(lambda one: self._rows(one, read.split, columns, values), found)
 
-    def _rows(self, messages: Messages, split: str, columns: Sequence[str]) -> SourceBatch:
+    def _rows(self, messages: Messages, split: str, columns: Sequence[str], values: ValueFormat) -> SourceBatch:
         """Make rows of messages; the metadata of bad messages is left out with them."""
         topic, partition = partition_of(split)
-        values = self._format.schema.names
-        parsed = self._format.parse(messages.values) if set(values) & set(columns) else Parsed([], [])
+        parsed = Parsed([], []) if messages.values is None else values.parse(messages.values)
         named = [name for name in columns if name in self._metadata]
         found = dict(zip(named, metadata_columns(messages, topic, partition, named), strict=True))
         bad = [self._bad_row(messages, split, place, reason) for place, reason in parsed.bad]
@@ -151,13 +180,16 @@ class KafkaSource(Source):
             good = np.delete(np.arange(len(offsets)), [place for place, _ in parsed.bad])
             found = {name: column.take(pa.array(good)) for name, column in found.items()}
             offsets = offsets[good]
-        found |= dict(zip(values, parsed.columns, strict=False))
+        found |= dict(zip(values.schema.names, parsed.columns, strict=False))
         schema = pa.schema([self._schema.field(name) for name in columns])
         rows = pa.RecordBatch.from_arrays([found[name] for name in columns], schema=schema)
         return SourceBatch(rows, place_of(offsets), bad)
 
     def _bad_row(self, messages: Messages, split: str, place: int, reason: str) -> BadRow:
+        assert messages.values is not None, "parsed"
         payload = messages.values[place].as_py()
+        if payload is not None and self._format.line_feeds:
+            payload = payload[:-1]
         text = "" if payload is None else payload.decode(errors="backslashreplace")[:PAYLOAD_CHARS_MAX]
         return BadRow(self.name or self.kind, split, str(messages.offsets[place]), reason, text)
 
@@ -166,7 +198,7 @@ class KafkaSource(Source):
         client_package()
         return {name: option for name, option in self._settings.items() if name not in FETCHING}
 
-    def _checked(self, value: str, schema: Any) -> ValueFormat:
+    def _check(self) -> None:
         if bool(self.topics) == bool(self.pattern):
             raise SettingsError(f"{self!r}: expected topics or pattern, and not both")
         if isinstance(self.starting, datetime) and self.starting.tzinfo is None:
@@ -186,12 +218,19 @@ class KafkaSource(Source):
         unknown = [name for name in self._metadata if name not in METADATA.names]
         if unknown:
             raise SettingsError(f"{self!r}: metadata has {unknown[0]!r}: expected names of {METADATA.names}")
-        if value not in {"bytes", "string", "json"}:
-            raise SettingsError(f"{self!r}: value={value!r}: expected 'bytes', 'string' or 'json'")
-        if (value == "json") != (schema is not None):
-            raise SettingsError(f"{self!r}: value={value!r}, schema={schema!r}: a schema is needed for 'json' alone")
+
+    def _format_of(self, value: str, schema: Any, ids: Mapping[int, Any] | None) -> ValueFormat:
+        if value not in VALUES:
+            raise SettingsError(f"{self!r}: value={value!r}: expected one of {VALUES}")
+        if (value in {"json", "avro"}) != (schema is not None):
+            raise SettingsError(f"{self!r}: value={value!r}, schema={schema!r}: only 'json' and 'avro' need one")
+        if ids is not None and (value != "avro" or not ids):
+            raise SettingsError(f"{self!r}: schema_ids={ids!r}: expected ids and Avro schemas, with value='avro'")
         if value == "json":
             return JsonValues(to_arrow_schema(schema))
+        if value == "avro":
+            writers = {id_: AvroSchema(one, f"{self!r}: schema_ids[{id_}]") for id_, one in (ids or {}).items()}
+            return AvroValues(AvroSchema(schema, f"{self!r}: schema"), writers or None)
         return TextValues() if value == "string" else ValueFormat()
 
     def _joined_schema(self) -> pa.Schema:
@@ -206,6 +245,18 @@ class KafkaSource(Source):
 
     def __repr__(self) -> str:
         return f"KafkaSource({self.pattern or ','.join(self.topics)!r}, name={self.name!r})"
+
+
+def ahead(parse: Callable[[Messages], SourceBatch], found: Iterator[Messages]) -> Iterator[SourceBatch]:
+    """Parse in threads beside the caller, who takes the next messages out of the queue meanwhile; in order."""
+    with ThreadPoolExecutor(PARSERS, thread_name_prefix="kafka-parse") as pool:
+        waiting: deque[Future[SourceBatch]] = deque()
+        for messages in found:
+            waiting.append(pool.submit(parse, messages))
+            if len(waiting) > PARSERS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def offset(position: Position) -> int:

@@ -22,12 +22,13 @@ from holdfast.sources.kafka.gather import (
     KEY,
     PAYLOAD,
     Addresses,
+    Int64s,
     binary_array,
     destroy_all,
     facts,
     timestamps_of,
 )
-from holdfast.sources.kafka.messages import HEADERS, Messages, PartitionReader
+from holdfast.sources.kafka.messages import HEADERS, Messages, PartitionReader, Wanted
 
 MESSAGES_MAX = 20_000
 """Messages that are taken at once. A higher value makes larger Arrow batches."""
@@ -36,6 +37,8 @@ OPEN_MAX = 64
 WAIT_MS = 200
 CONSUMER = 1
 PARTITION_EOF, OUT_OF_RANGE, AUTO_OFFSET_RESET = -191, 1, -140
+LOST = {OUT_OF_RANGE, AUTO_OFFSET_RESET}
+"""Error codes of an offset that does not exist."""
 GONE = {3, -188, -190}
 """Error codes of a topic or partition that does not exist."""
 NO_MESSAGES: Addresses = np.empty(0, np.uint64)
@@ -92,6 +95,8 @@ class OpenPartition:
     """Offset at which the last read ended; -1 within a read."""
     taken_to: int
     """All messages below this offset were taken out of the queue: they were read, or are `left`."""
+    begun_again: bool = False
+    """True if its position was tried a second time."""
     left: Addresses = field(default_factory=lambda: NO_MESSAGES)
 
 
@@ -107,14 +112,14 @@ class QueueReader(PartitionReader):
         self._open: dict[tuple[str, int], OpenPartition] = {}
         self._client = self._made(settings)
 
-    def read(self, topic: str, partition: int, start: int, stop: int, headers: bool) -> Iterator[Messages]:
+    def read(self, topic: str, partition: int, start: int, stop: int, wanted: Wanted) -> Iterator[Messages]:
         opened = self._opened(topic, partition, start)
         opened.position = -1
         while True:
             taken, offsets = opened.left, facts(opened.left)[1]
             opened.left = taken[offsets >= stop]
             usable = offsets < stop
-            found = self._messages(taken[usable], offsets[usable], headers) if usable.any() else None
+            found = self._messages(taken[usable], offsets[usable], wanted) if usable.any() else None
             self._drop(taken[usable])
             if found is not None:
                 yield found
@@ -155,12 +160,15 @@ class QueueReader(PartitionReader):
             while len(self._open) >= OPEN_MAX:
                 self._shut(next(iter(self._open)))
             handle = self._lib.rd_kafka_topic_new(self._client, topic.encode(), None)
-            opened = OpenPartition(handle, partition, start, start)
-            if self._lib.rd_kafka_consume_start(handle, partition, start) != 0:
-                self._lib.rd_kafka_topic_destroy(handle)
-                raise StorageError(f"{self._whose}: Kafka at {self._servers}: {topic}/{partition} cannot be opened")
+            opened = self._open[key] = OpenPartition(handle, partition, start, start)
+            self._begin(opened, topic)
         self._open[key] = opened
         return opened
+
+    def _begin(self, opened: OpenPartition, topic: str) -> None:
+        """Have librdkafka fetch from the offset up to which messages were taken."""
+        if self._lib.rd_kafka_consume_start(opened.topic, opened.number, opened.taken_to) != 0:
+            raise StorageError(f"{self._whose}: Kafka at {self._servers}: {topic}/{opened.number} cannot be opened")
 
     def _shut(self, key: tuple[str, int]) -> None:
         opened = self._open.pop(key)
@@ -180,10 +188,24 @@ class QueueReader(PartitionReader):
         errors, offsets = facts(taken)
         opened.left = taken[errors == 0]
         self._drop(taken[errors != 0])
+        well = np.flatnonzero((errors == 0) | (errors == PARTITION_EOF))
+        if len(well):
+            opened.taken_to = max(opened.taken_to, int(offsets[well[-1]]) + int(errors[well[-1]] == 0))
         failed = errors[(errors != 0) & (errors != PARTITION_EOF)]
         if len(failed):
-            self._fail(topic, opened.number, opened.taken_to, int(failed[0]))
-        opened.taken_to = max(opened.taken_to, int(offsets[-1]) + int(errors[-1] == 0))
+            self._begin_again_or_fail(opened, topic, int(failed[0]))
+
+    def _begin_again_or_fail(self, opened: OpenPartition, topic: str, code: int) -> None:
+        """Try a position a second time before it counts as lost.
+
+        An error about a position may be about the position from which this partition was fetched before, and from which
+        librdkafka has fetched ahead: of a topic that was created anew since, it does not exist.
+        """
+        if code not in LOST or opened.begun_again:
+            self._fail(topic, opened.number, opened.taken_to, code)
+        opened.begun_again = True
+        self._lib.rd_kafka_consume_stop(opened.topic, opened.number)
+        self._begin(opened, topic)
 
     def _polled(self, opened: OpenPartition) -> Addresses:
         """Take what is there, or wait for one message: a batch consume would wait until the batch is full."""
@@ -195,11 +217,19 @@ class QueueReader(PartitionReader):
                 return found[:count]
         return NO_MESSAGES
 
-    def _messages(self, taken: Addresses, offsets: Any, headers: bool) -> Messages:
+    def _messages(self, taken: Addresses, offsets: Any, wanted: Wanted) -> Messages:
+        return Messages(
+            offsets,
+            keys=binary_array(taken, KEY) if wanted.keys else None,
+            values=binary_array(taken, PAYLOAD, wanted.line_feeds) if wanted.values else None,
+            headers=pa.array([self._headers(int(address)) for address in taken], HEADERS) if wanted.headers else None,
+            timestamps_ms=self._times(taken) if wanted.timestamps else None,
+        )
+
+    def _times(self, taken: Addresses) -> Int64s:
         times, scratch = np.empty(len(taken), np.int64), np.empty(1, np.int64)
         timestamps_of(taken, self._timestamp, np.uint64(scratch.ctypes.data), times)
-        listed = pa.array([self._headers(int(address)) for address in taken], HEADERS) if headers else None
-        return Messages(binary_array(taken, KEY), binary_array(taken, PAYLOAD), listed, offsets, times)
+        return times
 
     def _headers(self, message: int) -> list[dict[str, Any]] | None:
         lib, handle = self._lib, ctypes.c_void_p()
@@ -220,7 +250,7 @@ class QueueReader(PartitionReader):
     def _fail(self, topic: str, partition: int, at: int, code: int) -> None:
         reason = (self._lib.rd_kafka_err2str(code) or b"").decode()
         where = f"{self._whose}: topic {topic!r}, partition {partition}"
-        if code in {OUT_OF_RANGE, AUTO_OFFSET_RESET}:
+        if code in LOST:
             raise PositionLost(f"{where}: wanted is offset {at}, which is not available: {reason}")
         if code in GONE:
             raise PositionLost(f"{where}: wanted is offset {at}: {reason}: the topic or partition was deleted")

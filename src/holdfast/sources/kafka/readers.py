@@ -18,7 +18,7 @@ _owner = os.getpid()
 
 @contextmanager
 def reader(whose: str, settings: Mapping[str, Any]) -> Iterator[PartitionReader]:
-    """Lend a reader with these settings; a reader whose read failed is not lent again."""
+    """Lend a reader with these settings; a reader whose read failed or was broken off is not lent again."""
     global _owner
     if _owner != os.getpid():  # A fork has the parent's readers, but not the threads that serve them.
         _idle.clear()
@@ -28,7 +28,7 @@ def reader(whose: str, settings: Mapping[str, Any]) -> Iterator[PartitionReader]
     lent = new_reader(whose, settings) if place is None else _idle.pop(place)[1]
     try:
         yield lent
-    except Exception:
+    except BaseException:  # Also of a generator that is closed in the midst of a read.
         lent.close()
         raise
     _idle.append((key, lent))

@@ -1,11 +1,12 @@
-"""Rows made of messages: the value as it is, as text, or as the columns of a JSON object, and the metadata beside it.
+"""Rows made of messages: the value as it is, as text, or as the columns of a JSON object or an Avro record, and the
+metadata beside it.
 
 JSON has two parsers that give the same rows. PyArrow's is fast, and takes batches in which every message is an object
 of plain columns. As soon as it refuses a message, or could misunderstand it, the whole batch goes through the parser
 of JSON files, which sets bad messages apart.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import pyarrow.json as pj
 
 from holdfast.sources.files.json_format import JsonParser
 from holdfast.sources.files.text_format import TextRecord
+from holdfast.sources.kafka.avro import FRAME_BYTES, AvroSchema, decoder, frame
 from holdfast.sources.kafka.messages import HEADERS, Messages
 from holdfast.sources.schema_fit import EvolutionPolicy, forbidden_nulls
 
@@ -51,8 +53,15 @@ class Parsed(NamedTuple):
 class ValueFormat:
     """The value as bytes, in a column `value`."""
 
+    line_feeds = False
+    """True if `parse` takes values with a line feed behind each."""
+
     def __init__(self) -> None:
         self.schema = pa.schema([pa.field("value", pa.binary())])
+
+    def narrowed(self, names: Collection[str]) -> "ValueFormat":
+        """Return the format for the columns in `names`; it may give further ones."""
+        return self
 
     def parse(self, values: pa.Array) -> Parsed:
         return Parsed([values], [])
@@ -79,6 +88,8 @@ class TextValues(ValueFormat):
 class JsonValues(ValueFormat):
     """The value as a JSON object, whose fields are columns; a message without a value is a bad record."""
 
+    line_feeds = True
+
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self._plain = all(field.type in PLAIN for field in schema)
@@ -88,6 +99,9 @@ class JsonValues(ValueFormat):
         """Travel to tasks as the schema alone: parsers cannot be pickled."""
         return JsonValues, (self.schema,)
 
+    def narrowed(self, names: Collection[str]) -> ValueFormat:
+        return JsonValues(pa.schema([field for field in self.schema if field.name in names]))
+
     def parse(self, values: pa.Array) -> Parsed:
         if self._plain and are_objects(values):
             found = self._fast(values)
@@ -96,7 +110,7 @@ class JsonValues(ValueFormat):
         records = [TextRecord(place, value or b"null") for place, value in enumerate(values.to_pylist())]
         salvaged = self._careful.parse_records(records)
         rows = pa.Table.from_batches(salvaged.batches, self.schema).combine_chunks()
-        columns = [column.combine_chunks() if column.num_chunks != 1 else column.chunk(0) for column in rows.columns]
+        columns = [as_array(column) for column in rows.columns]
         return Parsed(columns, sorted(BadMessage(bad.offset, bad.reason) for bad in salvaged.bad))
 
     def _fast(self, values: pa.Array) -> pa.RecordBatch | None:
@@ -105,7 +119,7 @@ class JsonValues(ValueFormat):
         Each message begins with `{` and ends with `}`, so that it gives a row at least, or an error. As many rows as
         messages are therefore one row from each.
         """
-        joined = joined_lines(values)
+        joined = content(values)
         options = pj.ParseOptions(explicit_schema=self.schema, unexpected_field_behavior="ignore")
         try:
             table = pj.read_json(
@@ -119,22 +133,103 @@ class JsonValues(ValueFormat):
         return batch if batch.num_rows == len(values) and forbidden_nulls(batch) is None else None
 
 
+class AvroValues(ValueFormat):
+    """A record in Avro's binary form, whose fields are columns; a message without a value is a bad record.
+
+    With `ids`, values have the frame of Confluent's wire format: the schema that the frame names has written the value.
+    """
+
+    def __init__(self, schema: AvroSchema, ids: Mapping[int, AvroSchema] | None = None) -> None:
+        self._reader = schema
+        self._ids = ids
+        self.schema = schema.columns
+        writers = {b"": schema} if ids is None else {frame(number): one for number, one in ids.items()}
+        self._decoders = {head: decoder(writer, schema) for head, writer in writers.items()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to tasks as the schemas alone: functions of the libraries cannot be pickled."""
+        return AvroValues, (self._reader, self._ids)
+
+    def parse(self, values: pa.Array) -> Parsed:
+        found = AvroRows([], [], [])
+        for head, places, content in by_head(values.to_pylist(), 0 if self._ids is None else FRAME_BYTES):
+            if head in self._decoders:
+                found.add(self._decoders[head], content, np.array(places))
+            else:
+                reason = "has no value" if head is None else self._unknown(head)
+                found.bad.extend(BadMessage(place, reason) for place in places)
+        return found.joined(self.schema)
+
+    def _unknown(self, head: bytes) -> str:
+        if len(head) < FRAME_BYTES or head[0] != 0:
+            return f"begins with {head!r}: expected a zero byte and a schema's id in four (Confluent's wire format)"
+        number = int.from_bytes(head[1:], "big")
+        return f"was written with the schema of id {number}, which schema_ids does not name: {sorted(self._ids or ())}"
+
+
+def by_head(values: list[bytes | None], size: int) -> list[tuple[bytes | None, list[int], list[bytes]]]:
+    """Group values by their first `size` bytes: head, places, and the rest of each; values that are None by None."""
+    found: dict[bytes | None, tuple[list[int], list[bytes]]] = {}
+    for place, value in enumerate(values):
+        head = None if value is None else value[:size]
+        places, rests = found.setdefault(head, ([], []))
+        places.append(place)
+        if value is not None:
+            rests.append(value[size:])
+    return [(head, places, rests) for head, (places, rests) in found.items()]
+
+
+class AvroRows(NamedTuple):
+    """Rows of decoded values, the places of their messages, and bad messages."""
+
+    rows: list[pa.RecordBatch]
+    places: list[npt.NDArray[np.int64]]
+    bad: list[BadMessage]
+
+    def add(
+        self, decode: Callable[[list[bytes]], pa.RecordBatch], values: list[bytes], places: npt.NDArray[np.int64]
+    ) -> None:
+        """Decode values; halve them if that fails, until each bad value stands alone."""
+        try:
+            rows = decode(values)
+        except ValueError as error:
+            if len(values) == 1:
+                self.bad.append(BadMessage(int(places[0]), f"is no Avro value of the schema: {error}"))
+                return
+            half = len(values) // 2
+            self.add(decode, values[:half], places[:half])
+            self.add(decode, values[half:], places[half:])
+        else:
+            self.rows.append(rows)
+            self.places.append(places)
+
+    def joined(self, schema: pa.Schema) -> Parsed:
+        """Return all rows in the order of their messages."""
+        rows = pa.Table.from_batches(self.rows, schema).combine_chunks()
+        if len(self.rows) > 1:
+            rows = rows.take(pa.array(np.argsort(np.concatenate(self.places)))).combine_chunks()
+        columns = [as_array(column) for column in rows.columns]
+        return Parsed(columns, sorted(self.bad))
+
+
+def as_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
 def are_objects(values: pa.Array) -> bool:
-    """Return whether each value begins with a brace and ends with a brace."""
+    """Return whether each value begins with a brace, and ends with a brace and a line feed."""
     if len(values) == 0 or values.null_count:
         return False
     offsets, data = parts(values)
-    if not (np.diff(offsets) >= 2).all():
+    if not (np.diff(offsets) >= 3).all():
         return False
-    return bool((data[offsets[:-1]] == ord("{")).all() and (data[offsets[1:] - 1] == ord("}")).all())
+    return bool((data[offsets[:-1]] == ord("{")).all() and (data[offsets[1:] - 2] == ord("}")).all())
 
 
-def joined_lines(values: pa.Array) -> pa.Buffer:
-    """Return the values with a line feed after each."""
-    offsets, data = parts(values)
-    ends = offsets[1:] - offsets[0]
-    content = data[offsets[0] : offsets[-1]]
-    return pa.py_buffer(np.insert(content, ends, ord("\n")))
+def content(values: pa.Array) -> pa.Buffer:
+    """Return the bytes of all values, without a copy."""
+    offsets, _ = parts(values)
+    return values.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
 
 
 def parts(values: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
@@ -147,13 +242,18 @@ def parts(values: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8
 def metadata_columns(messages: Messages, topic: str, partition: int, names: Sequence[str]) -> list[pa.Array]:
     """Return columns of `METADATA`, in the order of `names`."""
     count = len(messages.offsets)
-    times = pa.array(messages.timestamps_ms * 1000, METADATA.field("timestamp").type, mask=messages.timestamps_ms < 0)
     found: dict[str, Callable[[], Any]] = {
         "key": lambda: messages.keys,
         "headers": lambda: messages.headers,
         "topic": lambda: pa.repeat(pa.scalar(topic), count),
         "partition": lambda: pa.repeat(pa.scalar(partition, pa.int32()), count),
         "offset": lambda: pa.array(messages.offsets),
-        "timestamp": lambda: times,
+        "timestamp": lambda: times_of(messages),
     }
     return [found[name]() for name in names]
+
+
+def times_of(messages: Messages) -> pa.Array:
+    times_ms = messages.timestamps_ms
+    assert times_ms is not None, "asked for"
+    return pa.array(times_ms * 1000, METADATA.field("timestamp").type, mask=times_ms < 0)
