@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 import holdfast as hf
 from holdfast.clock import ManualClock
@@ -88,13 +89,25 @@ def level(units: int) -> LevelRun:
     return LevelRun(request, [Unit(number, 0) for number in range(units)], ExchangeRoutes("job", [], [], 8), "push")
 
 
-def senders_on(cluster: Any) -> Senders:
+def senders_on(
+    cluster: Any,
+    regions: hf.RegionConfig | None = None,
+    clock: ManualClock | None = None,
+    told: list[events.Event] | None = None,
+) -> Senders:
+    """Senders that are started; `told` is given all that the machine hears of them."""
     job = hf.Job(None, name="senders", storage="memory://senders")
     numbers = job.read(hf.SequenceSource(8)).map_batches(lambda batch: batch, pa.schema([("value", pa.int64())]))
     numbers.write(hf.NoopSink())
     program = build_program(job.declared, lambda fn, schema: schema, None)
     starter = Starter()
-    starter.senders = Senders(cluster, program, ManualClock(), starter.tell, 30.0)
+
+    def tell(event: events.Event) -> None:
+        if told is not None:
+            told.append(event)
+        starter.tell(event)
+
+    starter.senders = Senders(cluster, program, clock or ManualClock(), tell, 30.0, regions)
     starter.tell(events.ProcessesWanted(Role.SENDER, cluster.residents))
     until(lambda: len(cluster.started) == cluster.residents, "the start of all senders")
     return starter.senders
@@ -144,3 +157,44 @@ def test_a_run_that_was_cancelled_is_not_waited_for():
     senders.cancel(1)
     waiting.join(WAIT_S_MAX)
     assert [str(error) for error in errors] == ["run 1 was cancelled"]
+
+
+class Broken(Answering):
+    """A sender that ends, or hangs, once an order has the unit 1."""
+
+    def __init__(self, hangs: bool) -> None:
+        self._hangs = hangs
+        self._given_up = threading.Event()
+
+    def run(self, order: Order) -> Iterator[UnitResult]:
+        for unit in order.units:
+            if unit.unit == 1:
+                self._given_up.wait(WAIT_S_MAX if self._hangs else 0.0)
+                raise hf.errors.SenderLost("connection reset")
+            yield UnitResult(unit.unit, unit.leg, "attempt", rows=1)
+
+    def split(self, attempt: int) -> str:
+        return "7"
+
+
+@pytest.mark.parametrize(("hangs", "failure"), [(False, ("SenderLost", "")), (True, ("SenderHung", "7"))])
+def test_with_regions_a_sender_that_ends_or_hangs_fails_its_unit_alone(hangs: bool, failure: tuple[str, str]):
+    cluster = Slots()
+    cluster.sender = lambda process, address: Broken(hangs)  # type: ignore[method-assign, assignment, return-value]
+    clock, told = ManualClock(), []
+    senders = senders_on(cluster, hf.RegionConfig(unit_timeout="10s"), clock, told)
+    register(senders, cluster, 0, 1)
+    found: list[UnitResult] = []
+    running = threading.Thread(target=lambda: found.extend(senders.run_level(level(4))))
+    running.start()
+    while running.is_alive():
+        clock.advance(6.0 if hangs else 0.0)
+        senders.check_heartbeats()
+        for number in range(2):
+            newest = [each.process for each in cluster.started if each.process.number == number][-1]
+            senders.register(Registration(newest, f"grpc://here:{number}", f"{newest}"))
+        running.join(0.01)
+    failed = [result for result in found if result.failure is not None]
+    assert [result.unit for result in found] == [0, 1, 2, 3]
+    assert [(each.unit, each.failure.kind, each.failure.split) for each in failed if each.failure] == [(1, *failure)]
+    until(lambda: any(isinstance(event, events.Lost) and event.for_a_unit for event in told))
