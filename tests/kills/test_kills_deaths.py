@@ -10,11 +10,14 @@ from kills_pipelines import Shape, check
 
 from holdfast import failpoints
 
-OVER_THE_NETWORK = "where processes register and senders stay: see test_kills_processes"
-NOT_HERE = dict.fromkeys(
-    ["taskmanager.register.before", "sender.register.before", "sender.unit.before", "sender.unit.after"],
-    OVER_THE_NETWORK,
-) | dict.fromkeys(["stream.epoch.parts", "stream.epoch.stored"], "where Spark reads: see test_kills_stream")
+NOT_HERE = {
+    **dict.fromkeys(
+        ["taskmanager.register.before", "sender.register.before", "sender.unit.before", "sender.unit.after"],
+        "where processes register and senders stay: see test_kills_processes",
+    ),
+    **dict.fromkeys(["stream.epoch.parts", "stream.epoch.stored"], "where Spark reads: see test_kills_stream"),
+    **dict.fromkeys(["process.copy", "jobmaster.savepoint.before"], "where savepoints are made: see test_job_copying"),
+}
 PROVOKED = {
     "jobmaster.failover": ("taskmanager.process.after", "raise:TaskManagerLost@4"),
     "taskmanager.rewind.between": ("taskmanager.process.after", "raise:TaskManagerLost@4"),
@@ -23,16 +26,18 @@ PROVOKED = {
 """What it takes besides to come by a failpoint."""
 
 EVERY = Shape(rows=2400, rows_per_batch=80, interval_s=0.005, log_handles_max=2)
+DELTA = Shape(**{**vars(EVERY), "rows": 1200, "sink": "delta"})
+"""A commit of Delta takes most of a batch's time, so half as many batches have to do."""
 SHAPES = {
     "sink.callback": [Shape(**{**vars(EVERY), "sink": "callback"})],
     "sink.kafka": [Shape(**{**vars(EVERY), "rows": 800, "sink": "kafka"})],
     "sink.parquet": [EVERY],
     "sink.delta": [
-        Shape(**{**vars(EVERY), "sink": "delta"}),
-        Shape(**{**vars(EVERY), "emit": "chain", "sink": "delta"}),
+        DELTA,
+        Shape(**{**vars(DELTA), "emit": "chain"}),
     ],
     "sink.staged": [Shape(**{**vars(EVERY), "rows": 24_000, "rows_per_batch": 4000, "keys": 5000})],
-    "": [EVERY, Shape(**{**vars(EVERY), "emit": "chain", "sink": "delta"})],
+    "": [EVERY, Shape(**{**vars(DELTA), "emit": "chain"})],
 }
 
 
