@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.checkpoint.outcomes import Outcome
-from holdfast.formats.history import CheckpointStats
+from holdfast.formats.history import CheckpointStats, LostRows
 from holdfast.graph.keygroups import key_group_range
 from holdfast.observe.view import Batch, GraphEdge, JobView
 
@@ -134,6 +134,8 @@ def restarts(view: JobView) -> Json:
     return {
         "error": view.error,
         "restarts": [{"at_s": each.at_s, "reason": each.reason} for each in view.restarts],
+        "lost_rows": [_lost(each) for each in view.losses],
+        "dropping": view.dropping,
         "events": [
             {
                 "at_s": each.at_s,
@@ -252,6 +254,11 @@ def _subtask(view: JobView, operator: str, subtask: int) -> Json:
         if place == (operator, subtask)
     }
     return {"subtask": subtask, "key_groups": [first, stop], **found}
+
+
+def _lost(lost: LostRows) -> Json:
+    shown = ("at_s", "epoch", "checkpoint", "cause", "rows", "acknowledged")
+    return {name: getattr(lost, name) for name in shown}
 
 
 def _of_operator(view: JobView, metric: str, operator: str) -> float:
