@@ -5,6 +5,7 @@ modules behind it.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,14 +16,14 @@ __version__ = "0.1.0.dev0"
 
 
 def __getattr__(name: str) -> object:
-    """Load the public API, and return the name from it."""
+    """Load the public API, and return the name from it; or a room of the package, which needs no API."""
     if name.startswith("__") and name != "__all__":
         raise AttributeError(name)
+    if find_spec(f"{__name__}.{name}") is not None:
+        return import_module(f"{__name__}.{name}")
     api = import_module("holdfast.api")
     if name == "__all__" or name in api.__all__:
         return getattr(api, name)
-    if name in globals():  # a room of the package, loaded with the API
-        return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

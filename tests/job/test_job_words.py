@@ -2,6 +2,8 @@
 
 import logging
 import re
+import subprocess
+import sys
 import traceback
 
 import pyarrow as pa
@@ -150,3 +152,9 @@ def test_a_failure_that_is_raised_shows_its_message_and_not_the_way_through_hold
 def test_the_package_lists_its_public_names_alone():
     assert dir(hf) == sorted([*hf.__all__, "__version__"])
     assert all(hasattr(hf, name) for name in dir(hf))
+
+
+def test_a_module_of_the_package_is_imported_by_itself_before_the_api():
+    program = "from holdfast.query import Query; import holdfast as hf; assert hf.Query is Query"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
