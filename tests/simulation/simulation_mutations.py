@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 import msgspec
+import numpy as np
 
 from holdfast.changelog import writer
 from holdfast.changelog.writer import ChangelogWriter
@@ -19,7 +20,11 @@ from holdfast.checkpoint.registry import ObjectRegistry, PendingHolder
 from holdfast.errors import StorageError
 from holdfast.execution import events as ev
 from holdfast.formats import handles
+from holdfast.functions.joins import asof_operator
+from holdfast.functions.joins.bounds import Within
+from holdfast.functions.joins.kept_rows import KeptRows
 from holdfast.functions.timing.time_index import FollowedIndex
+from holdfast.functions.windows.panes import PaneOperator
 from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.outages import Outages
@@ -270,7 +275,32 @@ def _joins_gaps_across_a_cut() -> AbstractContextManager[Any]:
     return mock.patch.object(writer, "_with_gaps", lambda entries, skipped, cuts: before(entries, skipped, ()))
 
 
+def _does_not_mark_kept_rows() -> AbstractContextManager[Any]:
+    return mock.patch.object(KeptRows, "set_matched", lambda self, slots: None)
+
+
+def _replaces_by_the_oldest() -> AbstractContextManager[Any]:
+    def oldest_of_each(groups: Any, at: Any) -> Any:
+        order = np.lexsort((-at, groups))
+        return order[np.diff(groups[order], append=-1) != 0]
+
+    return mock.patch.object(asof_operator, "_newest_of_each", oldest_of_each)
+
+
+def _lets_rows_leave_too_early() -> AbstractContextManager[Any]:
+    before = Within.leaves
+    return mock.patch.object(Within, "leaves", lambda self, side, times: before(self, side, times) - 3_000_000)
+
+
+def _counts_late_rows_as_on_time() -> AbstractContextManager[Any]:
+    return mock.patch.object(PaneOperator, "_late_rows", lambda self, rows, closed_us: None)
+
+
 MUTATIONS: dict[str, Mutation] = {
+    "a join forgets that kept rows have met others": _does_not_mark_kept_rows,
+    "a join as of a time keeps the oldest row": _replaces_by_the_oldest,
+    "rows leave a join too early": _lets_rows_leave_too_early,
+    "late rows open closed windows again": _counts_late_rows_as_on_time,
     "an index does not follow its table back": _does_not_follow_the_table_back,
     "windows that are closed are closed again": _closes_again_what_the_last_batch_closed,
     "a boundary is cut that somebody refuses": _cuts_where_somebody_refuses,

@@ -14,9 +14,10 @@ from dataclasses import replace
 import simulation_oracle as oracle
 from simulation_ends import Recorder
 from simulation_invariants import Broken, require_equal
+from simulation_joins import check_joined
 from simulation_runtime import Stalled
 from simulation_settings import Settings, draw, dropping
-from simulation_windows import check_windows
+from simulation_windows import LATE, check_late, check_windows
 from simulation_world import Started, World, simulating
 
 import holdfast as hf
@@ -140,10 +141,14 @@ def check_output(world: World) -> None:
     first(output(world, "counts"), "k", expected, ordered(settings, "counts"))
     if settings.chained:
         check(output(world, "levels"), "level", oracle.levels(expected), ordered(settings, "levels"))
-    if settings.windowed:
-        newest = oracle.newest_checkpoint(world.store.frozen())
-        assert newest is not None
+    newest = oracle.newest_checkpoint(world.store.frozen())
+    assert newest is not None
+    if settings.windowed == LATE:
+        check_late(output(world, "windows"), output(world, "late"), settings.keys, newest[1])
+    elif settings.windowed:
         check_windows(output(world, "windows"), settings.windowed, settings.keys, newest[1])
+    if settings.joined:
+        check_joined(output(world, "joined"), settings.joined, settings.keys, newest[1])
     if settings.passed_through:
         require_equal(sorted(row["value"] for row in output(world, "raw")), list(range(rows)), "rows passed through")
 

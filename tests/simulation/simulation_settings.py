@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simulation_joins import KINDS as JOINS
+from simulation_windows import LATE
+
 from holdfast import failpoints
 
 ELSEWHERE = {
@@ -139,6 +142,10 @@ class Settings:
     """With an operator whose entries come and go."""
     windowed: str | None
     """With windows of that kind (`simulation_windows.KINDS`)."""
+    joined: str | None
+    """With a join of that kind (`simulation_joins.KINDS`)."""
+    skew_s: float | None
+    """So far ahead in event time a split may be; None: by any time."""
     sinks: dict[str, str]
     inline_bytes_max: int
     callback_errors: float
@@ -165,11 +172,14 @@ def draw(seed: int) -> Settings:
     outputs = random.Random(f"outputs of {seed}")
     processes = random.Random(f"processes of {seed}")
     windows = random.Random(f"windows of {seed}")
+    joins = random.Random(f"joins of {seed}")
     storms = random.Random(f"storms of {seed}")
     refusals = random.Random(f"refusals of {seed}")
     absences = random.Random(f"outages of {seed}")
     recoveries = random.Random(f"recoveries of {seed}")
     gather_bytes_max = 0 if strike.startswith("jobmaster.gather") else outputs.choice([0, 300, 2_000, 1 << 20])
+    windowed = windows.choice([None, None, "tumbling", "sliding", "session"])
+    timed = joins.choice([None] * 5 + [*JOINS, LATE]) if windowed is None else windowed
     settings = Settings(
         seed=seed,
         rows=rows,
@@ -180,8 +190,10 @@ def draw(seed: int) -> Settings:
         chained=rng.random() < 0.15,
         passed_through=rng.random() < 0.15,
         marked=rng.random() < 0.15,
-        windowed=windows.choice([None, None, "tumbling", "sliding", "session"]),
-        sinks={**sinks, "windows": sinks["counts"]},
+        windowed=None if timed in JOINS else timed,
+        joined=timed if timed in JOINS else None,
+        skew_s=None if timed is None else joins.choice([None, 3.0, 20.0]),
+        sinks={**sinks, **dict.fromkeys(("windows", "late", "joined"), sinks["counts"])},
         inline_bytes_max=inline_bytes_max,
         callback_errors=rng.choice([0.0, 0.3]),
         callback_s=rng.choice([0.0, 0.0, 3.0]),

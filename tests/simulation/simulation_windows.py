@@ -20,11 +20,13 @@ from holdfast.sources.base import SourceBatch, SplitRead
 from holdfast.storage.store import ObjectStore
 
 SECOND = 1_000_000
-JITTER_S, DELAY_S = 5, 6
-"""No row is late: within a split, none is further behind the newest one than the jitter."""
+JITTERS_S, DELAY_S = (0, 4, 1, 3, 2, 0, 5), 6
+"""No row is late: within a split, none is further behind the newest one than the greatest jitter."""
+LATE = "late"
+"""The kind of windows for which rows may be late: by which batch, and so which rows are, no recomputation can say."""
 TIMED = pa.schema([("value", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 TIMED_KEYED = pa.schema([("k", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
-KINDS = ("tumbling", "sliding", "session")
+KINDS = ("tumbling", "sliding", "session", LATE)
 
 Key = tuple[int, int, int]
 """Key, start and end of a window, in microseconds."""
@@ -32,7 +34,7 @@ Key = tuple[int, int, int]
 
 def time_of(value: int) -> int:
     """A second for each number, out of order by up to the jitter."""
-    return (value + value * 7919 % JITTER_S) * SECOND
+    return (value + JITTERS_S[value % len(JITTERS_S)]) * SECOND
 
 
 @dataclass(frozen=True)
@@ -58,12 +60,18 @@ def keyed_times(keys: int, batch: pa.RecordBatch) -> pa.RecordBatch:
 def window_of(kind: str, keys: int) -> Any:
     if kind == "session":
         return hf.session_window("at", keys + 1)
+    if kind == LATE:
+        return hf.window("at", "4s")
     return hf.window("at", "20s") if kind == "tumbling" else hf.window("at", "20s", "8s", start="3s")
 
 
-def write_windows(numbers: hf.Stream, kind: str, keys: int, sink: Sink) -> None:
-    timed = numbers.with_watermark("at", DELAY_S).map_batches(partial(keyed_times, keys), TIMED_KEYED)
-    counts = timed.key_by("k", window_of(kind, keys)).aggregate(n=hf.count(), name="windows")
+def write_windows(numbers: hf.Stream, kind: str, keys: int, sink: Sink, late_sink: Sink) -> None:
+    delay = 0 if kind == LATE else DELAY_S
+    timed = numbers.with_watermark("at", delay).map_batches(partial(keyed_times, keys), TIMED_KEYED)
+    late: Any = "stream" if kind == LATE else "drop"
+    counts = timed.key_by("k", window_of(kind, keys)).aggregate(n=hf.count(), late=late, name="windows")
+    if kind == LATE:
+        counts.late.map_batches(late_as_numbers, "k BIGINT, at BIGINT").write(late_sink)
     counts.map_batches(bounds_as_numbers, "k BIGINT, start BIGINT, stop BIGINT, n BIGINT").write(sink)
 
 
@@ -71,6 +79,10 @@ def bounds_as_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
     k, start, stop, n = batch.columns
     arrays = [k, start.cast(pa.int64()), stop.cast(pa.int64()), n]
     return pa.RecordBatch.from_arrays(arrays, names=["k", "start", "stop", "n"])
+
+
+def late_as_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([batch.column("k"), batch.column("at").cast(pa.int64())], names=["k", "at"])
 
 
 def expected(kind: str, keys: int, positions: Mapping[str, Any], until_us: int) -> Counter[Key]:
@@ -120,6 +132,18 @@ def check_windows(found: oracle.Rows, kind: str, keys: int, record: CheckpointRe
     if record.groups.get("windows-out"):
         wanted = Counter({key: n for key, n in wanted.items() if (key, n) in given})
     require_equal(given, sorted(wanted.items()), "windows")
+
+
+def check_late(found: oracle.Rows, late: oracle.Rows, keys: int, record: CheckpointRecord) -> None:
+    """Every row of a window that the watermark has passed is counted in it, or was late: one of both, and once."""
+    if record.groups.get("windows-out") or record.groups.get("late-out"):
+        return
+    given = Counter({(row["k"], row["start"], row["stop"]): row["n"] for row in found})
+    require_equal(len(given), len(found), "windows that came out")
+    given += _windows([(row["k"], row["at"]) for row in late], window_of(LATE, keys))
+    require_equal(
+        given, expected(LATE, keys, record.offsets["numbers"], watermark_of(record)), "rows on time, and late"
+    )
 
 
 def check_panes(store: ObjectStore, record: CheckpointRecord, program: Program, kind: str, keys: int) -> None:

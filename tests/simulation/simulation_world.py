@@ -18,6 +18,7 @@ from simulation_disturbances import hit
 from simulation_ends import FedSource, Feed, Marks, Recorder, SimulatedClock, declared
 from simulation_files import files_end_with_processes
 from simulation_invariants import Broken, require, require_equal
+from simulation_joins import check_kept, write_joined
 from simulation_kit import KEYED, LEVELLED, MAX_PARALLELISM, by_level, keyed
 from simulation_logs import logged_errors
 from simulation_patches import simulated
@@ -134,6 +135,7 @@ class World:
             standby_task_managers=life.standby,
             on_loss=life.on_loss,
             max_rows_per_batch=life.rows_per_batch,
+            max_event_time_skew=settings.skew_s,
             state=hf.HashMapState() if life.cache_entries is None else hf.RocksDBState(life.cache_entries),
             failover=_failover(life),
             task_manager=hf.TaskManagerConfig(
@@ -157,7 +159,7 @@ class World:
                 ),
             ),
         )
-        source = TimedSource if settings.windowed else FedSource
+        source = TimedSource if settings.windowed or settings.joined else FedSource
         numbers = job.read(source(splits=settings.splits, name="numbers", feed=self.feed))
         with_keys = numbers.map_batches(partial(keyed, settings.keys), KEYED)
         emit: Any = "every" if settings.chained else settings.emit
@@ -168,8 +170,7 @@ class World:
             levelled.aggregate(emit=settings.emit, name="levels", n=hf.count()).write(  # type: ignore[arg-type]
                 declared(self.sinks["levels"], "level" if life.partitioned else None)
             )
-        if settings.windowed:
-            write_windows(numbers, settings.windowed, settings.keys, declared(self.sinks["windows"], None))
+        self._write_timed(numbers)
         if settings.marked:
             with_keys.key_by("k").process(Marks(settings.refusals), "k BIGINT", name="marks").write(
                 hf.NoopSink(name="marks-out")
@@ -177,6 +178,15 @@ class World:
         if settings.passed_through:
             numbers.write(self.sinks["raw"])
         return job
+
+    def _write_timed(self, numbers: hf.Stream) -> None:
+        """The operators on event time that the settings have."""
+        settings = self.settings
+        sinks = {name: declared(self.sinks[name], None) for name in ("windows", "late", "joined")}
+        if settings.windowed:
+            write_windows(numbers, settings.windowed, settings.keys, sinks["windows"], sinks["late"])
+        if settings.joined:
+            write_joined(numbers, settings.joined, settings.keys, sinks["joined"])
 
     # --- lives --------------------------------------------------------------------------------------------------------
 
@@ -405,6 +415,8 @@ class World:
             require_equal(found, dict(oracle.levels(counts)), f"state of levels at batch {record.batch}")
         if self.settings.windowed:
             check_panes(store, record, self.program, self.settings.windowed, self.settings.keys)
+        if self.settings.joined:
+            check_kept(store, record, self.program, self.settings.joined, self.settings.keys)
         if self.settings.marked:
             oracle.check_marks(store, record, self.program, self.settings.keys, Marks.BUCKETS)
 
