@@ -241,9 +241,8 @@ def dropping(seed: int) -> Settings:
         restarts_max=10,
         cache_entries=None,
     )
-    return replace(
-        drawn, lives=(life,), chained=False, passed_through=False, marked=False, windowed=None, rows_over_s=3.0
-    )
+    alone = {"chained": False, "passed_through": False, "marked": False}
+    return replace(drawn, lives=(life,), rows_over_s=3.0, windowed=None, joined=None, skew_s=None, **alone)
 
 
 def _of_task_managers(rng: random.Random) -> str:
