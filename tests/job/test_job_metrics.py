@@ -197,6 +197,27 @@ def test_counters_outlive_the_task_manager_that_counted(running: Running) -> Non
     assert after["uploadSizes"]["count"] >= before["uploadSizes"]["count"]
 
 
+@pytest.mark.parametrize("on_loss", ["rewind", "restart"])
+def test_rows_that_are_processed_again_after_a_loss_count_once(on_loss: str) -> None:
+    running = Running(task_managers=2, on_loss=on_loss)
+    running.feed_and_wait()
+    for _ in range(2):
+        running.feed.put(ROWS)
+        rows = running.query.lastProgress
+        assert rows is not None
+        until(lambda before=rows: running.query.lastProgress["batchId"] > before["batchId"])  # type: ignore[misc, index]
+        assert running.cluster is not None
+        restarts = len(running.query.restarts)
+        running.cluster.kill(0)
+        until(lambda before=restarts: len(running.query.restarts) > before)  # type: ignore[misc]
+    metrics = running.feed_and_wait()["metrics"]
+    running.query.stop()
+    assert metrics["numInputRows"] > 24, "rows were read again"
+    assert metrics["numRecordsIn"] == 24
+    own = running.query.lastProgress["stateOperators"][0]["customMetrics"]  # type: ignore[index]
+    assert own["numRecordsIn.0"] + own["numRecordsIn.1"] == 24
+
+
 def test_nothing_is_served_without_a_port_or_after_the_end(running: Running) -> None:
     url = running.query.metricsUrl
     assert url is not None and url.startswith("http://127.0.0.1:")

@@ -17,7 +17,7 @@ def test_rows_of_a_batch_that_was_undone_are_not_counted_as_late() -> None:
     subtask = Subtask("windows", 0, AlwaysLate(), {})
     subtask.process(BatchContext(1, 0, "windows", 0), [])
     subtask.undo()
-    assert subtask.late_rows == 0
+    assert subtask.counted.committed.late == 0
     subtask.process(BatchContext(1, 0, "windows", 0), [])
     subtask.commit(1)
     subtask.commit(1)

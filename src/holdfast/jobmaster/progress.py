@@ -144,6 +144,7 @@ class Progress:
         }
         for task_manager, values in outcome.metrics.items():
             self._task_managers.update(task_manager, values)
+        self._task_managers.mark(plan.batch)
         self._batch_durations.add(duration_s * 1000)
         with self._lock:
             self._standing = standing
@@ -174,6 +175,7 @@ class Progress:
 
     def checkpoint(self, stats: CheckpointStats) -> None:
         self._checkpoint_durations.add(stats.duration_s * 1000)
+        self._task_managers.forget_marks_before(stats.batch)
         with self._lock:
             self._checkpoints.append(stats)
             self._outcomes.append(stats)
@@ -193,8 +195,9 @@ class Progress:
         with self._lock:
             return list(self._outcomes)
 
-    def restarted(self, reason: str, task_managers: Collection[int]) -> None:
-        """Note a return to a checkpoint, after which these TaskManagers hold the state."""
+    def restarted(self, reason: str, task_managers: Collection[int], batch: int) -> None:
+        """Note a return to the checkpoint after a batch; these TaskManagers hold the state from then on."""
+        self._task_managers.go_back(batch)
         self._task_managers.keep_gauges_of(task_managers)
         with self._lock:
             self._restarts.append(Restart(self._clock.now(), reason))

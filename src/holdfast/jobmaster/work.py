@@ -107,7 +107,8 @@ class WorkQueue:
                     log.warning("%s: processed again, so that it is not lost: %s", self._settings.name, repaired)
                 self._planner.restore(position_of(base.record))
                 log_restored(self._settings.name, base.record)
-                self._progress.restarted(command.restart, command.live)
+                batch = -1 if base.record is None else base.record.batch
+                self._progress.restarted(command.restart, command.live, batch)
         except Exception as error:
             cause = self._cause(error)
             if command.restart is None:

@@ -25,6 +25,8 @@ class KnownMetric:
     across: Across = "sum"
     scale: float = 1.0
     by_subtask: bool = False
+    goes_back: bool = False
+    """True for a counter of rows that goes back with the state after a loss, so that each row counts once."""
 
 
 OF_TASK_MANAGERS = (
@@ -48,10 +50,20 @@ OF_TASK_MANAGERS = (
     KnownMetric("stateBytes", "gauge", "holdfast_state_memory_bytes", "Memory of state tables", by_subtask=True),
     KnownMetric("stateUndoBytes", "gauge", "holdfast_state_undo_bytes", "Memory of what rewinds need", by_subtask=True),
     KnownMetric(
-        "numRecordsIn", "counter", "holdfast_operator_records_in_total", "Rows into operators", by_subtask=True
+        "numRecordsIn",
+        "counter",
+        "holdfast_operator_records_in_total",
+        "Rows into operators",
+        by_subtask=True,
+        goes_back=True,
     ),
     KnownMetric(
-        "numRecordsOut", "counter", "holdfast_operator_records_out_total", "Rows out of operators", by_subtask=True
+        "numRecordsOut",
+        "counter",
+        "holdfast_operator_records_out_total",
+        "Rows out of operators",
+        by_subtask=True,
+        goes_back=True,
     ),
     KnownMetric(
         "numLateRecordsDropped",
@@ -59,6 +71,7 @@ OF_TASK_MANAGERS = (
         "holdfast_operator_late_records_total",
         "Rows that came too late, dropped or put aside",
         by_subtask=True,
+        goes_back=True,
     ),
     KnownMetric("exchangeMemoryBytes", "gauge", "holdfast_exchange_memory_bytes", "Exchanged rows in memory"),
     KnownMetric("exchangeSpilledBytes", "gauge", "holdfast_exchange_spilled_bytes", "Exchanged rows in local files"),

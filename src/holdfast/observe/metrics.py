@@ -2,12 +2,13 @@
 
 A TaskManager's values begin anew with each deployment (`incarnation`, `deployments`); the values that its counters and
 histograms had reached until then are kept, so that the job's values only grow. Gauges of TaskManagers that are gone are
-forgotten.
+forgotten. Counters of rows (`goes_back`) are those of the batches that count: after a loss they go back to the values
+after the last batch of the checkpoint, as the state does.
 """
 
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from holdfast.metrics import BUCKET, SEPARATOR, quantile
@@ -59,8 +60,23 @@ class _Reported:
     """A TaskManager's values: the final values of earlier deployments, and the values of the present deployment."""
 
     identity: tuple[float, ...] = ()
-    before: dict[str, float] = field(default_factory=dict)
+    before: Mapping[str, float] = field(default_factory=dict)
     now: Mapping[str, float] = field(default_factory=dict)
+
+    def end(self) -> None:
+        """Keep what the deployment counted, since it has ended. The maps are replaced: marks hold the former ones."""
+        before = dict(self.before)
+        _add(before, {name: each for name, each in self.now.items() if _grows(name)})
+        self.before, self.now = before, {}
+
+    def go_back(self, to: "_Reported") -> None:
+        """Count the rows that `to` counts."""
+        before, now = to.before, to.now
+        if to.identity != self.identity:
+            total = dict(before)
+            _add(total, now)
+            before, now = total, {}
+        self.before, self.now = _with_rows_of(before, self.before), _with_rows_of(now, self.now)
 
 
 class TaskManagerMetrics:
@@ -69,6 +85,8 @@ class TaskManagerMetrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._reported: dict[int, _Reported] = {}
+        self._marks: dict[int, dict[int, _Reported]] = {}
+        """The values after each batch that the job may go back to."""
 
     def update(self, task_manager: int, values: Mapping[str, float]) -> None:
         """Take the flat map (`holdfast.metrics`) that a TaskManager sent."""
@@ -76,7 +94,7 @@ class TaskManagerMetrics:
         with self._lock:
             reported = self._reported.setdefault(task_manager, _Reported(identity))
             if reported.identity != identity:
-                _add(reported.before, {name: each for name, each in reported.now.items() if _grows(name)})
+                reported.end()
                 reported.identity = identity
             reported.now = {name: each for name, each in values.items() if name not in IDENTITY}
 
@@ -85,8 +103,24 @@ class TaskManagerMetrics:
         with self._lock:
             for number, reported in self._reported.items():
                 if number not in task_managers:
-                    _add(reported.before, {name: each for name, each in reported.now.items() if _grows(name)})
-                    reported.now = {}
+                    reported.end()
+
+    def mark(self, batch: int) -> None:
+        """Remember the values after a batch: the job may go back to it."""
+        with self._lock:
+            self._marks[batch] = {number: replace(each) for number, each in self._reported.items()}
+
+    def forget_marks_before(self, batch: int) -> None:
+        with self._lock:
+            self._marks = {number: mark for number, mark in self._marks.items() if number >= batch}
+
+    def go_back(self, batch: int) -> None:
+        """Count the rows of the batches up to this one; none are counted if it was before this start."""
+        with self._lock:
+            mark = self._marks.get(batch, {})
+            for number, reported in self._reported.items():
+                reported.go_back(mark.get(number, _Reported(reported.identity)))
+            self._marks = {number: each for number, each in self._marks.items() if number <= batch}
 
     def last(self) -> dict[int, Mapping[str, float]]:
         """Last reported values of each TaskManager, by its number."""
@@ -158,6 +192,17 @@ def _add(into: dict[str, float], values: Mapping[str, float]) -> None:
             into[name] = max(value, into.get(name, 0.0))
         else:
             into[name] = value + (into.get(name, 0.0) if _grows(name) else 0.0)
+
+
+def _with_rows_of(found: Mapping[str, float], others: Mapping[str, float]) -> dict[str, float]:
+    """Take the counters that go back from `found`, and everything else from `others`."""
+    kept = {name: value for name, value in others.items() if not _goes_back(name)}
+    return kept | {name: value for name, value in found.items() if _goes_back(name)}
+
+
+def _goes_back(name: str) -> bool:
+    metric = KNOWN.get(_metric_of(name))
+    return metric is not None and metric.goes_back
 
 
 def _grows(name: str) -> bool:

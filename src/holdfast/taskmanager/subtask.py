@@ -21,6 +21,7 @@ from holdfast.functions.operator import BatchContext, Operator, OperatorResult
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.state.table import StateTable
 from holdfast.taskmanager.key_group_skew import KeyGroupSkew
+from holdfast.taskmanager.row_counts import CountedRows
 
 
 class Subtask:
@@ -36,10 +37,7 @@ class Subtask:
     ) -> None:
         self.name = name
         self.subtask = subtask
-        self.rows_in = 0
-        self.rows_out = 0
-        self.late_rows = 0
-        self._late_in_flight = 0
+        self.counted = CountedRows()
         self._operator = operator
         self._states = states
         self._skew = skew
@@ -84,9 +82,9 @@ class Subtask:
             | ({} if ratio is None else {"stateCacheHitRatio": ratio})
             | ({} if self._skew is None or self._skew.value is None else {"stateKeyGroupSkew": self._skew.value})
             | {
-                "numRecordsIn": float(self.rows_in),
-                "numRecordsOut": float(self.rows_out),
-                "numLateRecordsDropped": float(self.late_rows),
+                "numRecordsIn": float(self.counted.committed.rows_in),
+                "numRecordsOut": float(self.counted.committed.rows_out),
+                "numLateRecordsDropped": float(self.counted.committed.late),
                 "stateRows": float(self.rows_in_state),
                 "stateBytes": float(self.memory_bytes),
                 "stateUndoBytes": float(sum(table.undo_bytes for table in self.tables)),
@@ -105,8 +103,7 @@ class Subtask:
         except BaseException:
             self.undo()
             raise
-        self._late_in_flight = result.late
-        self.rows_in += sum(rows.num_rows for _, rows in inputs)
+        self.counted.note(rows_in=sum(rows.num_rows for _, rows in inputs), late=result.late)
         return result
 
     def commit(self, batch: int) -> None:
@@ -133,8 +130,7 @@ class Subtask:
         self._committed = batch
         if self._skew is not None:
             self._skew.look()
-        self.late_rows += self._late_in_flight
-        self._late_in_flight = 0
+        self.counted.commit(batch)
 
     def refusal(self) -> Refusal | None:
         """The operator's answer whether a cut may be taken after the last committed batch; None: it may."""
@@ -144,7 +140,7 @@ class Subtask:
         """Undo the batch in flight, if any. Raises `TaskManagerLost` as `commit` does."""
         if not self._in_batch:
             return
-        self._late_in_flight = 0
+        self.counted.undo()
         try:
             for table in self._operator.tables.values():
                 table.undo()
@@ -166,14 +162,17 @@ class Subtask:
         for state in self._states.values():
             state.rewind(to_batch)
             hit("taskmanager.rewind.between")
+        self.counted.rewind(to_batch)
         self._committed = to_batch
 
     def checkpoint(self, checkpoint_id: int, batch: int) -> list[Future[TableHandle]]:
         """Start to persist the state as of `batch`, committed before."""
         self._check()
+        self.counted.cut(checkpoint_id, batch)
         return [state.checkpoint(checkpoint_id, batch) for state in self._states.values()]
 
     def completed(self, checkpoint_id: int) -> None:
+        self.counted.completed(checkpoint_id)
         for state in self._states.values():
             state.completed(checkpoint_id)
 

@@ -271,8 +271,8 @@ class TaskManager:
         return values | {
             "incarnation": float(self.incarnation),
             "deployments": float(self._deployments),
-            "numRecordsIn": float(sum(each.rows_in for each in subtasks)),
-            "numRecordsOut": float(sum(each.rows_out for each in subtasks)),
+            "numRecordsIn": float(sum(each.counted.committed.rows_in for each in subtasks)),
+            "numRecordsOut": float(sum(each.counted.committed.rows_out for each in subtasks)),
             "stateRows": float(sum(each.rows_in_state for each in subtasks)),
             "stateBytes": float(sum(each.memory_bytes for each in subtasks)),
             "stateUndoBytes": float(sum(table.undo_bytes for each in subtasks for table in each.tables)),
@@ -376,7 +376,7 @@ class TaskManager:
         late_as = OperatorOrigin(subtask.name, LATE).kept_as
         late = result.late_rows
         late_out = self._outputs.put(request.batch, late_as, subtask.subtask, late) if late else 0
-        subtask.rows_out += rows_out
+        subtask.counted.note(rows_out=rows_out)
         rows_in = sum(rows.num_rows for _, rows in inputs)
         return SubtaskResult(
             subtask.name, subtask.subtask, rows_in, rows_out, result.bad, result.timers, result.late, late_out
