@@ -10,6 +10,7 @@ In simulation every region fails with 1e-4 in each checkpoint, 50 of them at onc
     regional_success        the same share if each split is a region
     healthy_standing        regions that did not fail and did not advance, over all checkpoints: 0
     commit_ms_p99           planning, isolation, commit and record of a checkpoint of all regions
+    processor_ms_p99        the same by processor time
     record_bytes_max        the longest record
     memory_grown_mb         of the process, from the first quarter of the checkpoints to the last
     real_checkpoints        checkpoints on Spark, each with another set of splits that raise, hang or end their sender
@@ -54,6 +55,7 @@ def simulated(splits: int, checkpoints: int) -> dict[str, Any]:
         "parked": regional.parked,
         "commit_ms_p50": round(percentile(regional.commit_ms, 50), 1),
         "commit_ms_p99": round(percentile(regional.commit_ms, 99), 1),
+        "processor_ms_p99": round(percentile(regional.processor_ms, 99), 1),
         "record_bytes_max": regional.record_bytes_max,
         "memory_grown_mb": round(regional.grown_mb, 1),
     }
