@@ -1,10 +1,14 @@
 """Run Nexmark's queries on Spark while a TaskManager is killed, and compare the results with DuckDB's.
 
 python -m benchmarks.nexmark.check --queries all --events 2000000 --kill
+
+A query that has not ended after `--limit` seconds is stopped, and named with its status; the threads of the driver are
+written to stderr then.
 """
 
 import argparse
 import contextlib
+import faulthandler
 import sys
 import tempfile
 import threading
@@ -34,7 +38,20 @@ def kill_a_task_manager(query: hf.Query, folder: Path) -> None:
                 return
 
 
-def check(spark: Any, name: str, events: Path, kill: bool) -> str:
+def unended(running: hf.Query, limit_s: float) -> str:
+    """Wait for the end of a query; empty if it came in time, otherwise the query is stopped and its status told."""
+    if running.awaitTermination(limit_s):
+        return ""
+    told = (
+        f"no end after {limit_s:.0f} s: {running.status['message']}; {running.totals.rows} rows in "
+        f"{running.totals.batches} batches, {len(running.restarts)} restarts"
+    )
+    faulthandler.dump_traceback(all_threads=True)
+    running.stop()
+    return told
+
+
+def check(spark: Any, name: str, events: Path, kill: bool, limit_s: float) -> str:
     """Run a query; how its results differ from the database's, empty where they don't."""
     query = QUERIES[name]
     with tempfile.TemporaryDirectory(prefix="holdfast-nexmark-") as temporary:
@@ -53,7 +70,8 @@ def check(spark: Any, name: str, events: Path, kill: bool) -> str:
         running = job.start(trigger=hf.available_now(drain=True))
         if kill:
             threading.Thread(target=kill_a_task_manager, args=(running, folder / "out"), daemon=True).start()
-        running.awaitTermination()
+        if told := unended(running, limit_s):
+            return f"{name}: {told}"
         if kill and query.stateful and not running.restarts:
             return f"{name}: nothing was killed"
         files = sorted((folder / "out").glob("*.parquet"), key=lambda file: file.name)
@@ -65,12 +83,14 @@ def main() -> int:
     parser.add_argument("--queries", default="all", help="names such as q5,q7")
     parser.add_argument("--events", type=int, default=2_000_000)
     parser.add_argument("--kill", action="store_true", help="a TaskManager of each query with state")
+    parser.add_argument("--limit", type=float, default=600, help="seconds for each query")
     options = parser.parse_args()
     folder, spark, wrong = events_folder(options.events, 0), session("local[5]"), 0
     for name in QUERIES if options.queries == "all" else options.queries.split(","):
-        problem = check(spark, name, folder, options.kill)
+        begun_s = time.monotonic()
+        problem = check(spark, name, folder, options.kill, options.limit)
         wrong += bool(problem)
-        print(problem or f"{name}: equal", flush=True)
+        print(problem or f"{name}: equal after {time.monotonic() - begun_s:.1f} s", flush=True)
     spark.stop()
     return 1 if wrong else 0
 
