@@ -18,7 +18,7 @@ import kafka_kit
 from examples.kafka.broker import Broker
 from waiting import until
 
-pytestmark = pytest.mark.kill
+pytestmark = [pytest.mark.kill, pytest.mark.timeout(300)]
 
 HOUR_S = 0.5
 TOPIC, PARTITIONS, PER_HOUR = "events", 4, 60

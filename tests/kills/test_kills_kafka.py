@@ -22,6 +22,9 @@ from waiting import until
 
 SHAPE = Shape(rows=400, sink="kafka", interval_s=0.005)
 PARTITIONS, KEYS = 2, 7
+PATIENCE_S = 300.0
+"""Seconds for a job that waits for a broker and tries again ever more seldom; a higher value allows for a busier
+machine."""
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +102,7 @@ def shut_down_and_start(broker: Broker) -> None:
 
 @pytest.mark.kill
 @pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("restarted", [kill_and_start, shut_down_and_start])
 def test_a_job_outlives_its_broker_and_each_message_counts_once(
     restarted: Callable[[Broker], None], broker: Broker, tmp_path: Path
@@ -111,7 +115,9 @@ def test_a_job_outlives_its_broker_and_each_message_counts_once(
         until(lambda: shown(servers, topic), "first results")
         restarted(broker)
         produce(servers, topic, range(2000, 3000))
-        until(lambda: not query.isActive or shown(servers, topic) == expected(3000), lambda: str(query.status))
+        until(
+            lambda: not query.isActive or shown(servers, topic) == expected(3000), lambda: str(query.status), PATIENCE_S
+        )
     finally:
         query.stop()
     assert query.exception() is None
@@ -119,6 +125,7 @@ def test_a_job_outlives_its_broker_and_each_message_counts_once(
 
 
 @pytest.mark.kill
+@pytest.mark.timeout(300)
 def test_a_driver_that_was_suspended_is_fenced_when_it_goes_on_and_each_message_counts_once(tmp_path: Path):
     servers = kafka_kit.address()
     topic = new_topics(servers)
