@@ -1,0 +1,68 @@
+"""Splits that end, or hang, the real process that reads them: they stay behind alone, and the others go on."""
+
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from kills_senders import Faulty, SenderProcesses
+
+import holdfast as hf
+from holdfast.clock import SystemClock
+from holdfast.jobmaster.start import Start
+from holdfast.storage.store import open_store
+from holdfast.testing.run import start_on
+from waiting import until
+
+pytestmark = pytest.mark.kill
+
+ROWS, SPLITS = 600, 30
+
+
+def values(folder: Path) -> list[int]:
+    return sorted(value for file in folder.rglob("*.parquet") for value in pq.read_table(file)["value"].to_pylist())
+
+
+def failing(query: hf.Query) -> dict[str, str]:
+    return {each["split"]: each["reason"] for each in query.status["splitsBehind"]}
+
+
+def test_splits_that_end_or_hang_their_process_stay_behind_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    kit = import_module("holdfast.testing.run")
+    monkeypatch.setattr(kit, "Start", lambda *told: replace(Start(*told), host="127.0.0.1"))
+    faults = tmp_path / "faults"
+    faults.mkdir()
+    for split, kind in {"7": "exit", "11": "raise", "20": "hang"}.items():
+        (faults / split).write_text(kind)
+    source = Faulty(ROWS, splits=SPLITS, name="numbers")
+    object.__setattr__(source, "faults", str(faults))
+    storage, clusters = f"file://{tmp_path}/storage", []
+
+    def cluster(program: Any, plain: Any, place: Any, gateway: Any) -> SenderProcesses:
+        clusters.append(SenderProcesses(program, storage, place, tmp_path))
+        return clusters[-1]
+
+    job = hf.Job(
+        None,
+        name="regions",
+        storage=storage,
+        regions=hf.RegionConfig(max_consecutive_failures=1_000, unit_timeout="2s"),
+        failover=hf.FailoverConfig(backoff_first="200ms", backoff_max="5s", losses_max=2),
+    )
+    job.read(source).write(hf.ParquetSink(f"file://{tmp_path}/out", name="out"))
+    query = start_on(job, hf.processing_time("50ms"), open_store(storage), SystemClock(), cluster)
+    try:
+        until(lambda: failing(query).keys() == {"7", "11", "20"})
+        query.trigger_checkpoint()
+        until(lambda: values(tmp_path / "out") == [each for each in range(ROWS) if each % SPLITS not in (7, 11, 20)])
+        assert "unit_timeout" in failing(query)["20"] and "is offline" in failing(query)["11"]
+        assert clusters[0].started > 4, "more senders ended than their budget of losses allows"
+        for fault in faults.iterdir():
+            fault.unlink()
+        until(lambda: failing(query) == {})
+        query.processAllAvailable()
+        assert values(tmp_path / "out") == list(range(ROWS))
+    finally:
+        query.stop()
