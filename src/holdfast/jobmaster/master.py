@@ -119,6 +119,7 @@ class JobMaster:
         )
         self._planner = planner_of(job, self._source_objects, cluster.senders, clock)
         self._losses = LossLedger()
+        self._weak_point: str | None = None
         self._control = self._make_control(taken)
         self._news = SourceNews(job.settings.name, self._planner, self._control.request_checkpoint)
         self._waiters = Waiters(self._planner.reached, self.trigger_checkpoint, self._control.published)
@@ -303,6 +304,7 @@ class JobMaster:
                 begin(lambda: work.deploy(command, base))
             case ev.AnnounceDeployed():
                 self._control.deployed(command.run, command.live)
+                self._look_at_placement()
                 if not self._runs.done():
                     self._runs.set_result(None)
             case ev.PlanBatch():
@@ -345,7 +347,19 @@ class JobMaster:
     # -----------------------------------------------------------------------------------------------
 
     def register(self, registration: Registration) -> bool:
-        return self._processes(registration.process).register(registration)
+        accepted = self._processes(registration.process).register(registration)
+        self._look_at_placement()
+        return accepted
+
+    def _look_at_placement(self) -> None:
+        """Say which executor's loss standbys could not make up for, once all serve, and when that changes."""
+        layout = self._settings.layout
+        if layout.standby == 0 or self._task_managers.standby < layout.standby:
+            return
+        found = self._task_managers.weak_point()
+        if found is not None and found != self._weak_point:
+            log.warning("%s: %s", self._settings.name, found)
+        self._weak_point = found
 
     def heartbeat(self, process: ProcessId) -> bool:
         return self._processes(process).heartbeat(process)

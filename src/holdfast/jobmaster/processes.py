@@ -33,6 +33,7 @@ class Serving(Generic[G]):
     address: str
     nonce: str
     gateway: G
+    executor: str = ""
 
 
 class Processes(Generic[G]):
@@ -84,7 +85,7 @@ class Processes(Generic[G]):
             if known is not None:
                 return known.nonce == registration.nonce
             gateway = self._connect(process, registration.address)
-            serving = Serving(process, registration.address, registration.nonce, gateway)
+            serving = Serving(process, registration.address, registration.nonce, gateway, registration.executor)
             self._serving[process.number] = serving
             self._heard_s[process.number] = self._clock.monotonic()
             self._reasons.pop(process.number, None)

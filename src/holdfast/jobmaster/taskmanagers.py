@@ -16,6 +16,7 @@ from holdfast.clock import Clock
 from holdfast.errors import TaskManagerLost
 from holdfast.execution import events
 from holdfast.execution.calls import Step
+from holdfast.execution.placement import weak_point
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.calls import CallReporter
 from holdfast.jobmaster.cluster import Cluster
@@ -101,6 +102,14 @@ class TaskManagers(Processes[TaskManagerGateway]):
     def holders(self) -> list[ProcessId]:
         """The TaskManagers that hold places and serve."""
         return [ProcessId(Role.TASK_MANAGER, each.task_manager, each.incarnation) for each in self.deployed()]
+
+    def weak_point(self) -> str | None:
+        """Name the executor whose loss standbys could not make up for."""
+        with self._changed:
+            serving = list(self._serving.values())
+        holders = {each.process.number: each.executor for each in serving if self._holds_place(each.process)}
+        standbys = {each.process.number: each.executor for each in serving if not self._holds_place(each.process)}
+        return weak_point(holders, standbys)
 
     @property
     def standby(self) -> int:

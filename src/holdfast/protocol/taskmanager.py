@@ -211,6 +211,8 @@ class Registration(msgspec.Struct, frozen=True):
     process: ProcessId
     address: str
     nonce: str
+    executor: str = ""
+    """The machine and the process on it that hosts this one; processes that die together have the same."""
 
 
 class CopyingGateway(Protocol):

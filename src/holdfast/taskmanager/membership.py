@@ -6,6 +6,8 @@ serve ──► register ──► heartbeat every second ──► end: the pro
 """
 
 import logging
+import os
+import socket
 import threading
 import uuid
 from collections.abc import Callable
@@ -47,7 +49,9 @@ class Membership:
     def keep(self, reachable_at: str) -> str:
         """Block until the process has to end; returns the reason."""
         process = self._settings.process
-        registration = Registration(process, reachable_at, uuid.uuid4().hex)
+        # All Python workers of a Spark executor are children of one process.
+        executor = f"{socket.gethostname()}/{os.getppid()}"
+        registration = Registration(process, reachable_at, uuid.uuid4().hex, executor)
         if process.role is Role.TASK_MANAGER:
             hit("taskmanager.register.before")
         else:
