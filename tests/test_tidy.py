@@ -122,11 +122,6 @@ BAD_OPENINGS = re.compile(
 )
 """Words with which no docstring opens: its first sentence begins with a verb, or with a noun that names its subject."""
 
-OPENINGS_TO_DO = {
-    "functions",
-}
-"""Rooms whose docstrings are not rewritten yet; the check of openings passes them over."""
-
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 FILE_BYTES_MAX = 1_000_000
@@ -326,16 +321,10 @@ def test_docstrings_open_with_a_verb_or_the_name_of_their_subject():
     wrong = [
         f"{where(path, line)} begins with {text.split()[0]!r}: name the subject, or begin with a verb"
         for path in SOURCES
-        if room_of(path) not in OPENINGS_TO_DO
         for line, text in docstrings(path)
         if opens_badly(text)
     ]
     assert not wrong, "\n".join(wrong)
-
-
-def test_the_rooms_still_to_do_are_rooms_that_have_something_to_do():
-    found = {room_of(path) for path in SOURCES for _, text in docstrings(path) if opens_badly(text)}
-    assert found >= OPENINGS_TO_DO, f"clean now, take them off OPENINGS_TO_DO: {sorted(OPENINGS_TO_DO - found)}"
 
 
 def test_a_public_class_name_means_one_class():

@@ -23,7 +23,7 @@ NO_MASK: BoolArray = np.zeros(0, dtype=np.bool_)
 
 
 def has_kernels(kind: pa.DataType) -> bool:
-    """Whether values of this type are looped over by compiled kernels (half floats have none)."""
+    """True if compiled kernels loop over values of this type (half floats have no kernels)."""
     dtype = physical_dtype(kind)
     return dtype is not None and dtype != np.float16
 

@@ -30,7 +30,7 @@ def raise_flags(slots: Slots, flags: BoolArray) -> None:
 
 @kernel
 def mark_first(slots: Slots, seen: BoolArray, first: BoolArray) -> None:
-    """Which slots come for the first time; `seen` is by slot, all False before."""
+    """Mark the rows whose slot comes for the first time; `seen` is by slot, and all False before."""
     for i in range(slots.shape[0]):
         first[i] = not seen[slots[i]]
         seen[slots[i]] = True

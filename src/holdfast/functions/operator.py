@@ -173,7 +173,8 @@ class OperatorSpec(ABC):
 
     @property
     def output_delay_us(self) -> int:
-        """By how much its output may be behind its watermark: windows that stay open for longer come out later."""
+        """Microseconds by which output may be behind the watermark: windows that stay open for longer come out
+        later."""
         return 0
 
     @property
@@ -183,7 +184,7 @@ class OperatorSpec(ABC):
 
     @property
     def start_behind_us(self) -> int | None:
-        """By how much the output's `window_start` may be behind the watermark; None: by any time."""
+        """Microseconds by which the output's `window_start` may be behind the watermark; None: any number."""
         return 0
 
     @property

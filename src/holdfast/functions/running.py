@@ -46,7 +46,8 @@ def where_of(context: BatchContext, row: int) -> str:
 
 
 def bad_row(operator: str, where: str, reason: str, values: Mapping[str, Any]) -> BadRow:
-    """For the dead letters; `where` as in `where_of`. Source and split are no longer known behind an exchange."""
+    """Make a row for the dead letters; `where` as in `where_of`. Source and split are no longer known behind an
+    exchange."""
     payload = json.dumps(values, default=str)
     return BadRow("", "", where, reason, payload, operator=operator)
 

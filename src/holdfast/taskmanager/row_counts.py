@@ -19,7 +19,7 @@ class RowCounts(NamedTuple):
         return RowCounts(self.rows_in + other.rows_in, self.rows_out + other.rows_out, self.late + other.late)
 
 
-class CountedRows:
+class SubtaskRowCounts:
     """The counts of one subtask since its deployment."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from holdfast.functions.operator import BatchContext, Operator, OperatorResult
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.state.table import StateTable
 from holdfast.taskmanager.key_group_skew import KeyGroupSkew
-from holdfast.taskmanager.row_counts import CountedRows
+from holdfast.taskmanager.row_counts import SubtaskRowCounts
 
 
 class Subtask:
@@ -37,7 +37,7 @@ class Subtask:
     ) -> None:
         self.name = name
         self.subtask = subtask
-        self.counted = CountedRows()
+        self.counted = SubtaskRowCounts()
         self._operator = operator
         self._states = states
         self._skew = skew

@@ -64,7 +64,7 @@ def room(rows: int, dtype: Any) -> AnyArray:
 
 
 class Accumulator(ABC):
-    """What one aggregate does with a chunk. `name` is the state column."""
+    """The work of an aggregate on a chunk of rows. `name` is its state column."""
 
     counters: tuple[str, ...] = ()
     """State columns of numbers or flags that every present key has: zeroed and valid when a key is first applied."""
@@ -92,11 +92,11 @@ class Accumulator(ABC):
         return 0
 
     def held(self, slots: Slots) -> pa.Array | None:
-        """In a sender: the state column of these keys, where it is not the table that has it."""
+        """Return the state column of these keys from a sender; None if the table has the column."""
         return None
 
     def forget(self) -> None:
-        """In a sender: begin anew, without keys."""
+        """Begin anew in a sender, without keys."""
         return
 
     @abstractmethod
@@ -130,7 +130,7 @@ class Count(Accumulator):
         return fixed_array(out, NO_MASK, self.type) if chunk.running else None
 
     def _counted(self, chunk: Chunk) -> BoolArray:
-        """Which rows count; all without a mask."""
+        """Return a mask of the rows that count, or `NO_MASK` if all do."""
         mask = NO_MASK if self.input_column is None else validity(self.input(chunk))
         condition = self.bound.aggregate.other
         if condition is None:

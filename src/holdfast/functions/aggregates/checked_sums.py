@@ -48,8 +48,11 @@ class CheckedSum(Accumulator):
 
     @abstractmethod
     def fitted_between(self, chunk: Chunk) -> bool:
-        """Of combined rows that `try_add` has taken, with running values: whether the sum fitted after every row that
-        they stand for, too. Their columns `….min` and `….max` have the extremes of their own running sums."""
+        """True if the sum also fitted after every row that the combined rows of this chunk stand for.
+
+        `try_add` has taken the combined rows, with running values. Their columns `….min` and `….max` hold the
+        extremes of their own running sums.
+        """
 
 
 class IntegerSum(CheckedSum):

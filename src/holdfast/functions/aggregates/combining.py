@@ -36,11 +36,11 @@ ROWS_AT_ONCE_MAX = 1 << 16
 KEYS_MAX = 1 << 18
 TABLE_BYTES_MAX = 64 * 1024 * 1024
 ROWS_PER_KEY_MIN = 4
-"""What a full table must have taken, so that combining goes on."""
+"""Rows per key that a full table must have taken for combining to go on; a higher value gives up combining sooner."""
 
 
 class AggregateCombiner(Combiner):
-    """For `emit="changes"`. Holds at most `KEYS_MAX` keys and a few rows that are not worth a step."""
+    """The combiner for `emit="changes"`: it holds at most `KEYS_MAX` keys and a few rows that are not worth a step."""
 
     def __init__(self, spec: "AggregateSpec") -> None:
         self._operator = spec.name
@@ -54,7 +54,7 @@ class AggregateCombiner(Combiner):
         self._sampled = False
         self._passing = False
         self._rows = 0
-        """In the table; none while it has the keys of the sample alone."""
+        """Rows that the table has taken; 0 while it has the keys of the sample alone."""
 
     def take(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         if self._passing:

@@ -78,7 +78,7 @@ class Aggregate:
     other: str | None = None
     where: pc.Expression | None = None
     rsd: float | None = None
-    """Of `approx_count_distinct`: the relative standard deviation that results may have."""
+    """Relative standard deviation that results of `approx_count_distinct` may have."""
 
     def __post_init__(self) -> None:
         if self.function not in FUNCTIONS:

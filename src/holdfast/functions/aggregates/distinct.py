@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class DistinctValues(Collection):
-    """In the operator. Running values come from the loop over rows of `Collection`."""
+    """Distinct values in the operator. Running values come from the loop over rows of `Collection`."""
 
     def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
         super().__init__(bound, table, combined)
@@ -96,7 +96,7 @@ class DistinctValues(Collection):
 
 
 class GatheredValues(DistinctValues):
-    """In a sender: the pairs of all rows, until their keys are sent."""
+    """Distinct values in a sender: the pairs of all rows, until their keys are sent."""
 
     def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
         super().__init__(bound, table, combined)

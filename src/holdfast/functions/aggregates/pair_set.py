@@ -64,7 +64,7 @@ class PairSet:
 
 @kernel
 def _place(group: Any, value: Any, entries: Any, groups: Any, values: Any) -> Any:
-    """Where a pair is among the entries, or would be."""
+    """Return the place of a pair among the entries, or the free place where the pair belongs."""
     mask = entries.shape[0] - 1
     place = np.int64(mix(np.int64(mix(group)) ^ value) & np.uint64(mask))
     while entries[place] != 0:

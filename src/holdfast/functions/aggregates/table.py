@@ -67,7 +67,7 @@ def _class_for(function: str, kind: pa.DataType) -> type[Accumulator]:
 
 
 class Accumulators:
-    """Those of some aggregates over one table, for input rows or for combined ones."""
+    """The accumulators of several aggregates over a table, for input rows or for combined rows."""
 
     def __init__(
         self, bounds: Sequence["BoundAggregate"], table: StateTable, combined: bool = False, sending: bool = False
@@ -76,7 +76,8 @@ class Accumulators:
         self.sums = [one for one in self._all if isinstance(one, CheckedSum)]
         self.counters = [name for one in self._all for name in one.counters]
         self.opened_first = [name for one in self.sums for name in one.open_columns]
-        """To be opened before the checked sums are tried; `opened_then` before the others run."""
+        """Columns to open before the checked sums are tried; those of `opened_then` are opened before the other
+        accumulators run."""
         self.opened_then = [
             name for one in self._all if not isinstance(one, CheckedSum) for name in (*one.counters, *one.open_columns)
         ]

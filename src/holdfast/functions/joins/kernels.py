@@ -44,7 +44,8 @@ def _first_not_below(points: Any, order: Any, begin: Any, end: Any, value: Any) 
 def find_points(
     groups: Any, froms: Any, untils: Any, bounds: Any, points: Any, order: Any, begins: Any, ends: Any
 ) -> Any:
-    """For each interval the places in `order` of its group's points that are inside; how many there are in all."""
+    """Write for each interval the range of places in `order` of its group's points inside; return how many points
+    there are."""
     total = 0
     for i in range(groups.shape[0]):
         begin, end = bounds[groups[i]], bounds[groups[i] + 1]

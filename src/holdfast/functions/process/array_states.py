@@ -63,7 +63,7 @@ class Arrays:
         return array
 
     def given(self, array: pa.Array) -> Any:
-        """For user code: the array itself, or a list of objects where there is no declared type."""
+        """Return values for user code: the array itself, or a list of objects if there is no declared type."""
         get = self.codec.get
         return array if self.declared is not None or get is None else [get(kept) for kept in array.to_pylist()]
 
@@ -94,7 +94,7 @@ def _fill(array: pa.Array, default: pa.Scalar | None, missing: BoolArray) -> pa.
 
 
 class _Bound:
-    """What all array states share: the distinct keys of the call, and the operator's own table."""
+    """The base of all array states: the distinct keys of the call, and the operator's own table."""
 
     own_tables: dict[str, StateTable] = {}
 
@@ -117,7 +117,7 @@ class _Bound:
         self._table.column(size_column(self.name)).scatter(self._slots, sizes, sizes > 0)
 
     def some(self) -> BoolArray:
-        """Which of the distinct keys have anything."""
+        """Return a mask of the distinct keys that have any entry."""
         return self._sizes > 0
 
     def _groups(self, groups: Any) -> IntArray:
@@ -305,7 +305,7 @@ AnyArrayState = ArrayValueState | ArrayListState | ArrayMapState
 def array_state(
     operator: str, name: str, declared: State, table: StateTable, key_schema: pa.Schema, making: Making
 ) -> AnyArrayState:
-    """What stands in a declared state's place."""
+    """Make the array state that stands in a declared state's place. Raises `TypeError` for a kind without arrays."""
     if isinstance(declared, MapState):
         return ArrayMapState(operator, name, declared, table, key_schema, making)
     if isinstance(declared, ListState):

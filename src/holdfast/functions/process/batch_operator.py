@@ -44,7 +44,7 @@ class BatchOperator(FunctionOperator):
         self._sweeper = ExpirySweeper(self._table, spec.states, entries, self._clock)
         self._numbers: Slots = np.zeros(0, dtype=np.int32)
         self._journal: Journal | None = None
-        """Of the call in flight, with dead letters: what it changes, so that it can be put back."""
+        """Changes of the call in flight, so that they can be undone; None without dead letters."""
         self._timers: ArrayTimers | None = None
         if spec.has_timers:
             watermarked = spec.input.event_time is not None

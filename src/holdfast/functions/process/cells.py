@@ -39,7 +39,8 @@ class Cells:
         self.expiry = state.expiry
         self._clock = clock
         self._times: dict[int, int | None] = {}
-        """With expiry: since when the value's time to live runs; None where there is no value."""
+        """Time since which the value's time to live runs, by slot; None for a slot without a value. Empty without
+        expiry."""
 
     def load(self, table: StateTable, slots: Slots) -> None:
         """Take in the rows of these slots, each once a batch."""

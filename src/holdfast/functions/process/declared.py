@@ -44,7 +44,7 @@ from holdfast.state.table import StateTable
 
 
 class KeyedFunction:
-    """What both kinds share. `open` and `close` are for resources that cannot be pickled."""
+    """The base of both kinds of function. `open` and `close` are for resources that cannot be pickled."""
 
     def open(self, ctx: "Context") -> None:
         """Called once on each copy before its first rows. There is no current key, so states cannot be used."""
@@ -127,7 +127,7 @@ class BatchFunction(KeyedFunction):
 
 @dataclass
 class Context:
-    """What a function may know. `key` is the key's value, or a named tuple where `key_by` has several columns.
+    """Facts that a function may ask for. `key` is the key's value, or a named tuple if `key_by` has several columns.
 
     In a `BatchFunction`, and in `open`, there is no key (None). `batch_time` is fixed by the batch's plan and the same
     when the batch is processed again; None in `open`. `watermark` is that of the operator's inputs; None without

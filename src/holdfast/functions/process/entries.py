@@ -84,7 +84,7 @@ class EntryTable:
         return self.table.lookup(pa.RecordBatch.from_arrays([*arrays, last], schema=self.table.key_schema))
 
     def alive(self, slots: Slots) -> BoolArray:
-        """Which rows exist and have not expired."""
+        """Return a mask of the rows that exist and have not expired."""
         present: BoolArray = self.table.present[slots]
         if self.expiry is None:
             return present
@@ -111,7 +111,7 @@ class EntryTable:
         return column.to_arrow(values, valid & self.table.present[slots])
 
     def touch(self, slots: Slots) -> None:
-        """These rows, all alive, were read."""
+        """Note that these rows, all alive, were read."""
         if self.expiry is not None and self.expiry.on == "read":
             self._note(slots)
             self._renew(slots, self.expiry)
@@ -133,7 +133,7 @@ class EntryTable:
 
 @dataclass(frozen=True)
 class Making:
-    """What the tables of one operator's subtask are made with."""
+    """Settings with which the tables of an operator's subtask are made."""
 
     max_parallelism: int
     new_table: NewTable
@@ -256,7 +256,8 @@ class MapEntries:
 def _free_places(
     sizes: IntArray, after: IntArray, hole_groups: IntArray, holes: IntArray, new_groups: IntArray
 ) -> tuple[IntArray, tuple[IntArray, IntArray]]:
-    """Where the new entries go, then where those go that must move; and the latter's group and position."""
+    """Return the places of the new entries, the places of entries that must move, and the group and position of the
+    latter."""
     free: dict[int, list[int]] = {}
     for group, hole in zip(hole_groups.tolist(), holes.tolist(), strict=True):
         free.setdefault(group, []).append(hole)

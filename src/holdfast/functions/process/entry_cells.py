@@ -60,10 +60,10 @@ OfKey = TypeVar("OfKey", _Map, _List)
 
 
 class _EntryCells(ABC, Generic[OfKey]):
-    """What both kinds share: by slot the sizes and what the batch did (`OfKey`), and noting of what can be undone."""
+    """The base of both kinds: sizes and the batch's changes (`OfKey`) by slot, and a note of each change for undo."""
 
     tables: dict[str, StateTable]
-    """Those of its own, by name."""
+    """The tables of this state alone, by name."""
 
     def __init__(
         self, operator: str, name: str, state: ListState | MapState, cursor: Cursor, undoable: bool, kind: type[OfKey]
@@ -81,7 +81,7 @@ class _EntryCells(ABC, Generic[OfKey]):
         self._of_keys: dict[int, OfKey] = {}
 
     def current(self) -> OfKey:
-        """What the batch did to the current key's list or map."""
+        """Return the batch's changes of the current key's list or map."""
         slot = self.cursor.slot
         found = self._of_keys.get(slot)
         if found is None:
@@ -98,7 +98,7 @@ class _EntryCells(ABC, Generic[OfKey]):
         self._sizes.update(zip(slots.tolist(), np.where(valid, values, 0).tolist(), strict=True))
 
     def _small(self, slots: Slots) -> list[int]:
-        """Those of new slots whose entries are to be read at once; reading must not prolong their lives."""
+        """Return the new slots whose entries are read at once; none if reading prolongs the lives of entries."""
         expiry = self.state.expiry
         if expiry is not None and expiry.on == "read":
             return []
@@ -177,7 +177,7 @@ class MapCells(_EntryCells[_Map]):
         return self._fit(self._fit_key, map_key, "a map key")
 
     def read(self, map_key: Any) -> Any:
-        """What is kept, or `ABSENT`."""
+        """Return the kept value, or `ABSENT`."""
         current = self.current()
         kept = current.found.get(map_key, current)
         if kept is not current:

@@ -1,4 +1,4 @@
-"""What a subtask has of a user's function, by row or by batch: its copy of it, its table, and the time of the batch.
+"""A subtask's part of a user's function, by row or by batch: its copy, its table, and the time of the batch.
 
 The states that stand in the place of the declared ones, and the calls, are those of `process_operator` and
 `batch_operator`.

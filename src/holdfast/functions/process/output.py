@@ -1,4 +1,4 @@
-"""From what a function gives out to record batches of the declared schema; what does not match is an error.
+"""Record batches of the declared schema are made of a function's output; output that does not match is an error.
 
 Values are checked a column at a time; the error still says which row it was.
 """
@@ -24,7 +24,7 @@ class OutputMismatch(TypeError):
 
 
 def yielded(produced: Any) -> Iterable[Any]:
-    """What `process()` returned, as something to iterate over."""
+    """Return the result of `process()` as an iterable."""
     if type(produced) is GeneratorType:
         return produced
     if produced is None:
@@ -69,7 +69,7 @@ class RowFitter:
         self.shape = shape
 
     def _shape_other(self, item: Any) -> Row:
-        """What is no dict of the right size."""
+        """Shape an output row that is not a dict of the right size."""
         if isinstance(item, tuple):
             if len(item) == self._width:
                 return item

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 SLICE_ROWS = 1 << 13
 """Rows that are Python objects at one time."""
 CAREFUL_BATCHES = 100
-"""With dead letters, so many batches are taken carefully after one that had a bad row."""
+"""Batches that are taken carefully, row by row, after a batch with a bad row, if there are dead letters."""
 
 
 @dataclass
@@ -120,7 +120,7 @@ class ProcessOperator(FunctionOperator):
             self._careful = CAREFUL_BATCHES
 
     def _forget(self) -> None:
-        """What cells and timers have of the batch."""
+        """Forget the batch in cells and timers."""
         self._loaded = self._keyed = 0
         self._timer_keys.clear()
         for cells in self._cells:
@@ -199,7 +199,7 @@ class ProcessOperator(FunctionOperator):
     def _timer_failed(
         self, slot: int, timestamp: datetime, context: BatchContext, error: Exception
     ) -> tuple[str, str, dict[str, Any]]:
-        """Where it was, why it failed, and what it was about."""
+        """Return the place of a failed timer, the reason, and its key and timestamp."""
         key = self._table.keys_of(np.array([slot], np.int32)).to_pylist()[0]
         place = f"timer {timestamp.isoformat()} in batch {context.batch}, subtask {context.subtask}"
         reason = raised(self._spec.name, key, place, error, "on_timer")

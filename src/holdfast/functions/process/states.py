@@ -27,17 +27,18 @@ from holdfast.units import Duration
 
 
 def size_column(state: str) -> str:
-    """In the operator's own table: how many entries a key's list or map has."""
+    """Name the column of the operator's own table that counts the entries of a key's list or map."""
     return f"{state}.size"
 
 
 def start_column(state: str) -> str:
-    """In the operator's own table: the position of the first entry of a key's list, null for 0."""
+    """Name the column of the operator's own table with the position of a key's first list entry; null means 0."""
     return f"{state}.start"
 
 
 def time_column(state: str) -> str:
-    """In the operator's own table: since when a value's time to live runs, in microseconds of `batch_time`."""
+    """Name the column of the operator's own table since when a value's time to live runs (microseconds of
+    `batch_time`)."""
     return f"{state}.time"
 
 
@@ -65,7 +66,7 @@ class State:
         self.expiry: Expiry | None = expiry_of(self.kind, ttl, ttl_on)
 
     def fields(self, name: str) -> list[pa.Field]:
-        """Its columns in the operator's own table, if it is called `name`."""
+        """Return the columns in the operator's own table of a state called `name`."""
         value = self.codec().field(name)
         return [value] if self.expiry is None else [value, pa.field(time_column(name), pa.int64())]
 
@@ -159,7 +160,7 @@ class FoldingState(State):
         self._not_running()
 
     def get(self) -> Any:
-        """What the key's values gave so far, or None before the first `add`."""
+        """Return the result of the key's values so far, or None before the first `add`."""
         self._not_running()
 
     def clear(self) -> None:

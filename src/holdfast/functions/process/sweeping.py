@@ -68,7 +68,7 @@ class SweepPace:
 
 
 class _Part(ABC):
-    """What expires in one table. Sizes and presence of keys are in the operator's `own` table."""
+    """The sweep of a table whose rows expire. Sizes and presence of keys are in the operator's `own` table."""
 
     def __init__(self, own: StateTable, table: StateTable, ttl_us: int, clock: BatchClock) -> None:
         self.table = table
@@ -214,7 +214,7 @@ class Swept:
 
 
 class ExpirySweeper:
-    """Of one operator's subtask. `entries` are those of its lists and maps."""
+    """The sweeper of an operator's subtask. `entries` are those of its lists and maps."""
 
     def __init__(
         self,
@@ -251,7 +251,7 @@ class ExpirySweeper:
         return Swept(removed, min(due, default=None))
 
     def _hold_something(self, slots: Slots) -> BoolArray:
-        """Which rows of the operator's own table have any value, element or entry."""
+        """Return a mask of the rows in the operator's own table with any value, element or entry."""
         some = np.zeros(len(slots), np.bool_)
         for name in self._holders:
             some |= self._own.column(name).valid[slots]
@@ -259,7 +259,7 @@ class ExpirySweeper:
 
 
 def with_sweep(timers: Timers | None, swept: Swept) -> Timers | None:
-    """What a batch left to do by time."""
+    """Join timers and sweep to the work that a batch left to do by time; None if there is no such work."""
     if timers is None and swept.next_us is None and not swept.removed:
         return None
     timers = timers or Timers(None, None, 0)

@@ -88,7 +88,7 @@ def _expected(kind: pa.DataType, nullable: bool) -> str:
 
 
 def _fit_by_arrow(kind: pa.DataType, accepted: tuple[type, ...]) -> Fit:
-    """For types with limits of their own (precision, width, unit): Arrow decides, for values of the right kind."""
+    """Make a check for types with own limits (precision, width, unit): Arrow decides, for values of the right kind."""
 
     def fit(value: Any) -> Any:
         if not isinstance(value, accepted) or isinstance(value, bool):
@@ -144,7 +144,7 @@ def _fit_struct(kind: pa.DataType) -> Fit:
 
 
 def _fit_plain(kind: pa.DataType, nullable: bool) -> Fit | None:
-    """For the types that most values have: one comparison in the usual case."""
+    """Make a check for the types that most values have, with a single comparison in the usual case."""
     types = pa.types
     if types.is_integer(kind):
         return _fit_integer(kind, nullable)
@@ -271,7 +271,8 @@ class Codec:
         self.usual: type | None = None if kind is None else plain_class(kind)
         """The class whose values are kept as they are, integers within the type's range; None: there is no such one."""
         self.get: Fit | None = None
-        """From what is kept to a copy for the user; None where it is immutable and may be handed out itself."""
+        """Makes a copy for the user from the kept value; None if the kept value is immutable and may be handed out
+        itself."""
         if kind is None:
             self.get = _unpack_or_none
         elif pa.types.is_nested(kind):

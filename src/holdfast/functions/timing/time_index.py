@@ -124,7 +124,8 @@ def _within(buckets: TimeBuckets, entries: pa.RecordBatch, start_us: int | None,
 
 @dataclass
 class _Batch:
-    """What the buckets do not know yet of the batch in flight; `commits`: those of the table when it began."""
+    """Changes of the batch in flight that the buckets do not know yet; `commits`: commits of the table when the batch
+    began."""
 
     commits: int | None
     added: list[pa.RecordBatch] = field(default_factory=list)

@@ -53,7 +53,7 @@ def to_datetime(time_us: int) -> datetime:
 
 
 def to_micros(timestamp: Any) -> int:
-    """Of a datetime (without a zone: UTC). Raises `TypeError`."""
+    """Return the microseconds since 1970 of a datetime (without a zone: UTC). Raises `TypeError` for anything else."""
     if not isinstance(timestamp, datetime):
         raise TypeError(f"a timer's timestamp is {timestamp!r}; expected a datetime")
     aware = timestamp if timestamp.tzinfo is not None else timestamp.replace(tzinfo=UTC)
@@ -250,7 +250,8 @@ class TimerTable:
         return pa.RecordBatch.from_arrays(arrays, schema=self.table.key_schema)
 
     def _earliest(self, kind: int) -> int | None:
-        """Of what is left: a deleted one may be among them, for which a batch is started in vain."""
+        """Return the time of the earliest timer left; a deleted timer may be among them, and a batch is then started
+        in vain."""
         assert self._batch is not None, "begun"
         runs = self._index[kind]
         times = [runs.earliest(self._batch.until.get(kind))]
@@ -278,7 +279,7 @@ class TimerTable:
             self._rebuild()
 
     def _rebuild(self) -> None:
-        """From the table, as it is before a batch changes it."""
+        """Build the index anew from the table, as the table is before a batch changes it."""
         self._index, place = self._new_index(), START
         while len(self.table):
             found = self.table.survey(place, REBUILD_ROWS, None)

@@ -35,7 +35,8 @@ class Window:
     slide_us: int
     start_us: int = 0
     behind_us: int = 0
-    """By how much rows' times may be behind the watermark, since they are starts of windows that had to close first."""
+    """Microseconds by which rows' times may be behind the watermark: they are starts of windows that had to close
+    first."""
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ PANE_FIELD = pa.field(PANE, pa.int64(), nullable=False)
 
 
 def late_panes(window: Window, panes: Integers, closed_us: int | None, lateness_us: int) -> BoolArray | None:
-    """Which panes are in closed windows only; None where none is."""
+    """Return a mask of the panes in closed windows only; None if there are no such panes."""
     if closed_us is None or not len(panes):
         return None
     before_us = window.closed_before(closed_us - lateness_us)
