@@ -1,6 +1,7 @@
 """The PostgreSQL source while driver, senders and server are killed: copies equal their tables in the end, and no
 checkpoint of the journal divides a transaction."""
 
+import os
 import random
 import sys
 import threading
@@ -18,6 +19,9 @@ from sources_postgres_server import Database, History, is_equal
 from examples.revenue.postgres import LocalPostgres
 
 pytestmark = pytest.mark.kill
+
+TRANSACTIONS = int(os.environ.get("HOLDFAST_HISTORY", "10000"))
+"""Transactions of the long history, of 1 to 500 rows each."""
 
 SPARK = "local[4]"
 WAIT_S_MAX = 600.0
@@ -104,4 +108,4 @@ def test_copies_equal_their_tables_though_senders_are_killed(under):
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("under", [("initial", 7), ("chunked", 8)], indirect=True, ids=["initial", "chunked"])
 def test_copies_equal_their_tables_after_ten_thousand_transactions_under_kills(under):
-    under.run(10_000, 500, ["driver", "sender", "server", "sender"] * 2, large_rows=100_000)
+    under.run(TRANSACTIONS, 500, ["driver", "sender", "server", "sender"] * 2, large_rows=100_000)

@@ -22,8 +22,6 @@ COLUMNS = (
 
 PIECES = 5
 """Least number of pieces that the longest transaction of a history is sent in, between pieces of others."""
-LARGE = "".join(random.Random(0).choices("abcdefgh", k=9_000))
-"""Text that is stored out of its row (TOAST), since it does not compress well."""
 FACTS = ("_lsn", "_xid", "_commit_time")
 
 
@@ -108,7 +106,8 @@ def assert_equal(database: Database, folder: Path) -> None:
 class History:
     """A seeded history of transactions over some tables: several open at once, some rolled back, some that truncate.
 
-    `truncates`: share of the rounds after which a table is truncated, with TRUNCATE alone.
+    A function of the server makes the changes, since a history of millions of statements would wait for its client.
+    `truncates`: share of the rounds after which tables are truncated, with TRUNCATE alone.
     """
 
     def __init__(self, database: Database, seed: int, keys: int = 300, truncates: float = 0.0) -> None:
@@ -116,7 +115,9 @@ class History:
         self._random = random.Random(seed)
         self._keys = keys
         self._truncates = truncates
+        self._change = f"SELECT {database.prefix}_changes(%s, {keys}, %s, %s)"
         self.transactions = 0
+        database.execute(changing(f"{database.prefix}_changes", database.tables))
 
     def write(self, transactions: int, rows_max: int = 60, at_once: int = 3) -> None:
         """Write transactions; up to `at_once` are interleaved, each on keys of its own."""
@@ -124,6 +125,9 @@ class History:
 
         connections = [psycopg2.connect(self._database.server.dsn) for _ in range(at_once)]
         try:
+            for connection in connections:
+                with connection.cursor() as cursor:
+                    cursor.execute("SELECT setseed(%s)", (self._random.random(),))
             for first in range(0, transactions, at_once):
                 live = connections[: min(at_once, transactions - first)]
                 steps = [self._random.randint(1, rows_max) for _ in live]
@@ -131,7 +135,7 @@ class History:
                     lane = self._random.choice([n for n, left in enumerate(steps) if left])
                     taken = min(steps[lane], self._random.randint(1, 1 + rows_max // PIECES))
                     with live[lane].cursor() as cursor:
-                        cursor.execute(b"; ".join(self._change(cursor, lane, at_once) for _ in range(taken)))
+                        cursor.execute(self._change, (taken, lane, at_once))
                     steps[lane] -= taken
                 for connection in live:
                     connection.rollback() if self._random.random() < 0.1 else connection.commit()
@@ -150,59 +154,57 @@ class History:
     def _truncate(self, connection: Any) -> None:
         """Truncate one or two tables between changes of the same transaction, which may be rolled back."""
         draw = self._random
-        tables = ", ".join(draw.sample(self._database.tables, draw.randint(1, 2)))
+        tables = ", ".join(draw.sample(self._database.tables, draw.randint(1, min(2, len(self._database.tables)))))
         with connection.cursor() as cursor:
-            around = [b"; ".join(self._change(cursor, 0, 1) for _ in range(draw.randint(1, 5))) for _ in range(2)]
-            cursor.execute(around[0] + f"; TRUNCATE {tables}; ".encode() + around[1])
+            cursor.execute(self._change, (draw.randint(1, 5), 0, 1))
+            cursor.execute(f"TRUNCATE {tables}")
+            cursor.execute(self._change, (draw.randint(1, 5), 0, 1))
         connection.rollback() if draw.random() < 0.2 else connection.commit()
         self.transactions += 1
 
-    def _change(self, cursor: Any, lane: int, lanes: int) -> bytes:
-        """Return a statement that changes a row."""
-        draw = self._random
-        table = draw.choice(self._database.tables)
-        key, other = (draw.randrange(self._keys) * lanes + lane for _ in range(2))
-        kind = draw.random()
-        if kind < 0.45:
-            values = self._values(key)
-            sql = (
-                f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(values))}) "
-                "ON CONFLICT (id) DO UPDATE SET amount = excluded.amount, big = excluded.big"
-            )
-        elif kind < 0.75:
-            sql, values = f"UPDATE {table} SET amount = amount + 1, name = %s WHERE id = %s", (str(draw.random()), key)
-        elif kind < 0.85:
-            sql = f"UPDATE {table} SET id = %s WHERE id = %s AND NOT EXISTS (SELECT 1 FROM {table} WHERE id = %s)"
-            values = (other, key, other)
-        else:
-            sql, values = f"DELETE FROM {table} WHERE id = %s", (key,)
-        return bytes(cursor.mogrify(sql, values))
 
-    def _values(self, key: int) -> tuple[Any, ...]:
-        """Return a row of `COLUMNS`."""
-        draw = self._random
-        return (
-            key,
-            draw.choice([None, "", "é\\t'x", "plain"]),
-            draw.randint(-(10**9), 10**9) / 100,
-            f"2024-01-01 10:00:00.{draw.randrange(10**6):06}+02",
-            "2024-01-01",
-            draw.choice([None, True, False]),
-            draw.choice([draw.random() * 1e300, None]),
-            draw.randbytes(3),
-            LARGE[: draw.randrange(8_000, 9_000)] if draw.random() < 0.02 else None,
-            "ab",
-            [1, 2, draw.randrange(9)],
-            '{"a": [1, null]}',
-            draw.randrange(-(2**15), 2**15),
-            draw.randrange(-(2**63), 2**63),
-            draw.randrange(1000) / 4,
-            f"2024-02-29 00:00:00.{draw.randrange(10**6):06}",
-            "10:11:12.5",
-            f"{draw.getrandbits(128):032x}",
-            draw.choice(["1 day 02:03:04", "-1 mon"]),
-            draw.choice([None, "word"]),
-        )
+ROW = """k, (ARRAY[NULL, '', 'é' || chr(92) || chr(9) || chr(39), 'plain'])[1 + floor(random() * 4)::int],
+    (random() * 2e9 - 1e9)::numeric(12, 2), timestamptz '2024-01-01 10:00+02' + random() * interval '1 day',
+    date '2024-01-01' + floor(random() * 999)::int, (ARRAY[NULL, true, false])[1 + floor(random() * 3)::int],
+    CASE WHEN random() < 0.5 THEN random() * 1e300 END, decode(md5(random()::text), 'hex'),
+    CASE WHEN random() < 0.02 THEN (SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 260)) END,
+    'ab', ARRAY[1, 2, floor(random() * 9)::int], '{"a": [1, null]}', floor(random() * 65536 - 32768)::int,
+    (random() * 1e18)::bigint, floor(random() * 1000) / 4, timestamp '2024-02-29' + random() * interval '1 day',
+    '10:11:12.5', md5(random()::text)::uuid,
+    (ARRAY['1 day 02:03:04', '-1 mon'])[1 + floor(random() * 2)::int]::interval,
+    (ARRAY[NULL, 'word'])[1 + floor(random() * 2)::int]"""
+"""A row of `COLUMNS` with the key `k`. `big` is stored out of its row (TOAST) where it is not null."""
+
+
+def changing(name: str, tables: list[str]) -> str:
+    """Return the SQL of a function that makes so many changes: inserts, updates also of keys, deletes."""
+    changes = "".join(
+        f"""
+        WHEN {number} THEN
+            IF kind < 0.45 THEN
+                INSERT INTO {table} VALUES ({ROW})
+                ON CONFLICT (id) DO UPDATE SET amount = excluded.amount, big = excluded.big;
+            ELSIF kind < 0.75 THEN
+                UPDATE {table} SET amount = amount + 1, name = random()::text WHERE id = k;
+            ELSIF kind < 0.85 THEN
+                UPDATE {table} SET id = other WHERE id = k AND NOT EXISTS (SELECT 1 FROM {table} WHERE id = other);
+            ELSE
+                DELETE FROM {table} WHERE id = k;
+            END IF;"""
+        for number, table in enumerate(tables)
+    )
+    return f"""
+    CREATE OR REPLACE FUNCTION {name}(count int, keys int, lane int, lanes int) RETURNS void LANGUAGE plpgsql AS $$
+    DECLARE k int; other int; kind float8;
+    BEGIN
+        FOR _ IN 1..count LOOP
+            k := floor(random() * keys)::int * lanes + lane;
+            other := floor(random() * keys)::int * lanes + lane;
+            kind := random();
+            CASE floor(random() * {len(tables)})::int {changes}
+            END CASE;
+        END LOOP;
+    END $$""".replace("%", "%%")
 
 
 def is_equal(database: Database, folder: Path) -> bool:
