@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from datetime import UTC, date, datetime, time
 from typing import Any
 
+import functions_windows_kit as windows
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -13,7 +14,8 @@ from functions_windows_kit import commit, restored
 import holdfast as hf
 from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.aggregates.declared import Aggregate, AggregateSpec
-from holdfast.functions.operator import BatchContext, Operator, OperatorInput
+from holdfast.functions.operator import BatchContext, EventTime, Operator, OperatorInput
+from holdfast.functions.windows.aggregate import WindowSpec
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -142,3 +144,25 @@ def test_what_sketches_refuse() -> None:
     nested = pa.schema([("k", pa.int64()), ("v", pa.list_(pa.int64()))])
     with pytest.raises(JobRefused, match=r"approx_count_distinct\(v, rsd=0.05\), and column 'v' has type list"):
         spec_of(nested, n=hf.approx_count_distinct("v"))
+
+
+@pytest.mark.parametrize("size, slide", [("4s", "4s"), ("6s", "2s")])
+def test_windows_put_distinct_values_together_from_their_panes(size: str, slide: str) -> None:
+    window, chance = hf.window("at", size, slide), random.Random(size)
+    given = OperatorInput(windows.SCHEMA, ("k",), EventTime(("at",), "at"), window, 1)
+    spec = WindowSpec("w", given, {"n": hf.count_distinct("v"), "about": hf.approx_count_distinct("v", 0.01)})
+    operator, all_rows, found = spec.create(0, 128), list[windows.Row](), dict[tuple[str, int], tuple[int, int]]()
+    for number in range(1, 12):
+        rows = [(chance.choice("ab"), 2 * number + chance.randrange(3), chance.randrange(9)) for _ in range(20)]
+        all_rows += rows
+        marks = (2 * number - 1 if number < 11 else 1_000, 2 * number - 3)
+        for batch in windows.run_batch(operator, spec, number, rows, marks).output:
+            for row in batch.to_pylist():
+                found[row["k"], round(row["window_start"].timestamp())] = row["n"], row["about"]
+        commit(operator)
+    wanted: dict[tuple[str, int], set[int | None]] = {}
+    width, step = window.size_us // 1_000_000, window.slide_us // 1_000_000
+    for key, at, value in all_rows:
+        for start in range(at // step * step, at - width, -step):
+            wanted.setdefault((key, start), set()).add(value)
+    assert found == {place: (len(values), len(values)) for place, values in wanted.items()}
