@@ -1,6 +1,7 @@
 """Regions: as `job.explain()` prints them, and splits that fail while the others go on."""
 
 from pathlib import Path
+from typing import Any
 
 import job_kit
 import pyarrow as pa
@@ -152,3 +153,16 @@ def test_regions_are_refused_where_the_job_has_none():
     job.read(hf.SequenceSource(8)).key_by("value").aggregate(n=hf.count()).write(hf.NoopSink())
     with pytest.raises(hf.JobRefused, match=r"no split of this job is a region.*'aggregate-1'"):
         start(job, RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"unit_timeout": "10min"}, r"unit_timeout='10min' is not allowed: below process_timeout='10min'"),
+        ({"unit_timeout": 0}, r"unit_timeout"),
+        ({"holds_watermark": "yes"}, r"holds_watermark='yes' is not allowed: True or False"),
+    ],
+)
+def test_settings_of_regions_that_cannot_hold_are_refused(settings: dict[str, Any], says: str):
+    with pytest.raises(hf.errors.SettingsError, match=says):
+        job_kit.new_job(regions=hf.RegionConfig(**settings))

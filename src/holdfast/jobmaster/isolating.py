@@ -63,9 +63,9 @@ class Isolator:
             if is_too_much or any(each.unit >= UNITS_MAX for each in again):
                 break
             if not again:
-                counted = [each for each in found if each.unit in rules.counted]
-                superseded = [each for each in found if each.unit not in rules.counted]
-                return Isolated(counted, superseded, rules.failed)
+                good = rules.counted
+                counted = [each for each in found if each.unit in good]
+                return Isolated(counted, [each for each in found if each.unit not in good], rules.failed)
             results = self._each([_again(first[each.first], each) for each in again], run)
             found += results
         return Isolated(found)
