@@ -11,7 +11,7 @@ from sources_postgres_server import assert_equal, copied, is_equal, job_of, runn
 
 import holdfast as hf
 from holdfast.errors import Fenced, JobRefused, QueryFailed
-from holdfast.sources.postgres import reader, snapshot
+from holdfast.sources.postgres import claim, reader, snapshot
 from holdfast.sources.postgres.claim import SlotClaim
 from holdfast.sources.postgres.server import ReaderName, Server
 from holdfast.sources.postgres.writer import SegmentWriter
@@ -170,7 +170,9 @@ def test_a_slot_that_another_job_reads_is_refused_and_its_reader_goes_on(databas
     with running(job_of(database.source(), tables, tmp_path / "one")):
         until(lambda: is_equal(database, tmp_path / "one") and reading(database), "the connection after the snapshot")
         ((pid, _),) = reading(database)
-        with pytest.raises(JobRefused, match=rf"in use by process {pid} \('holdfast \w+ 1'\), which is no reader of"):
+        with pytest.raises(
+            JobRefused, match=rf"in use by process {pid} \('holdfast [\w.]+ 1'\), which is no reader of"
+        ):
             run(job_of(database.source(snapshot="never"), tables, tmp_path / "two"))
         assert reading(database)[0][0] == pid
 
@@ -241,3 +243,14 @@ def test_columns_that_are_added_are_passed_over_by_choice(database, tmp_path):
         database.execute(f"ALTER TABLE {tables[0]} ADD COLUMN extra int")
         database.execute(f"INSERT INTO {tables[0]} (id, extra) VALUES (2, 3)")
         until(lambda: is_equal(database, tmp_path), "the row with the further column")
+
+
+def test_two_sources_of_a_job_with_the_same_slot_are_refused(database, tmp_path, monkeypatch):
+    monkeypatch.setattr(claim, "BUSY_S_MAX", 1)
+    tables = database.create("a")
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (database.slot,))
+    job = hf.Job(None, name="two", storage=f"file://{tmp_path}/job", failover=NO_RESTARTS)
+    for name in ("one", "other"):
+        job.read(database.source(snapshot="never", name=name).table(tables[0])).write(hf.NoopSink())
+    with pytest.raises((JobRefused, QueryFailed), match=r"is in use by process .* no reader of this source"):
+        start(job, hf.processing_time("10ms")).awaitTermination(100)

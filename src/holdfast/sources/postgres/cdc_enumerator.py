@@ -1,6 +1,7 @@
 """The JobMaster's side of a PostgreSQL slot: owns reader and spool, plans, and lets segments go."""
 
 import logging
+import zlib
 from collections.abc import Mapping
 
 import msgspec
@@ -35,7 +36,8 @@ class PostgresEnumerator(Enumerator):
         self._context = context
         self._spool = Spool[SlotHead](SPLIT, split_transactions)
         self._system = server.identity()
-        name = ReaderName(context.job_id, context.epoch)
+        # The source is in the name, so that two of a job that were given the same slot do not end each other for ever.
+        name = ReaderName(f"{context.job_id}.{zlib.crc32(context.source.encode()):08x}", context.epoch)
         self._reader = Reader(server.named(str(name)), settings, self._spool, context, self._system, name)
 
     # --- beginning ----------------------------------------------------------------------------------------------------

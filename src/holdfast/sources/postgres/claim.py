@@ -59,8 +59,8 @@ class SlotClaim:
             other = self.end_older()
         if other:
             raise JobRefused(
-                f"slot {self._slot!r} is in use by {other}, which is no reader of this job: stop it, or give another "
-                "slot"
+                f"slot {self._slot!r} is in use by {other}, which is no reader of this source: stop it, or give "
+                "another slot"
             )
 
     def start(self, cursor: Any, start_lsn: int, options: dict[str, str]) -> bool:

@@ -25,7 +25,10 @@ class ServerAway(StorageError):
 
 @dataclass(frozen=True)
 class ReaderName:
-    """The application name of a reader's connections: `holdfast <job> <epoch>`. It says of two who took over later."""
+    """The application name of a reader's connections: `holdfast <job's id>.<source> <epoch>`.
+
+    It says of two readers who took over later.
+    """
 
     job: str
     epoch: int
