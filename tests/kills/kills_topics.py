@@ -131,7 +131,7 @@ def main(name: str, servers: str, topic: str, folder: Path) -> int:
     end_with_parent()
     job = {"counting": counting, "hourly": hourly}[name](servers, topic, folder)
     try:
-        start(job, hf.processing_time("10ms")).awaitTermination()
+        start(job, hf.processing_time("50ms")).awaitTermination()
     except QueryFailed as error:
         print(f"failed: {error}", flush=True)
         return FENCED if isinstance(error.__cause__, Fenced) else 1
