@@ -35,12 +35,12 @@ def test_an_acknowledged_object_goes_when_record_and_log_let_go_in_either_order(
 
 def test_an_object_shared_by_two_logs_goes_when_both_let_go() -> None:
     registry = ObjectRegistry()
-    registry.update_log(LOG, (1, 1), {"a"})
-    registry.update_log(OTHER_LOG, (1, 1), {"a", "b"})
+    registry.update_log(LOG, (1, 1), {"a"}, set())
+    registry.update_log(OTHER_LOG, (1, 1), {"a"}, {"b"})
     registry.acknowledge(["a", "b"])
-    registry.update_log(LOG, (2, 2), set())
+    registry.update_log(LOG, (2, 2), set(), set())
     assert registry.take(0) == []
-    registry.update_log(OTHER_LOG, (2, 2), {"b"})
+    registry.update_log(OTHER_LOG, (2, 2), set(), {"b"})
     assert registry.take(0) == ["a"]
     assert registry.names(OTHER_LOG) == {"b"}
 

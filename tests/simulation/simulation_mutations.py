@@ -70,7 +70,7 @@ def _narrows_wrongly() -> AbstractContextManager[Any]:
 
 
 def _forgets_what_logs_hold() -> AbstractContextManager[Any]:
-    return mock.patch.object(ObjectRegistry, "update_log", lambda self, log, order, names: None)
+    return mock.patch.object(ObjectRegistry, "update_log", lambda self, log, order, names, besides: None)
 
 
 def _truncates_before_a_checkpoint_uses_the_base() -> AbstractContextManager[Any]:

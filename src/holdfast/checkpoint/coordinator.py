@@ -176,21 +176,18 @@ class Coordinator(Cutting):
     # --- answers of TaskManagers --------------------------------------------------------------------------------------
 
     def _on_acknowledged(self, event: ev.Acknowledged) -> None:
-        self._update_held(event)
         pending = self._pending.get(event.checkpoint_id)
         lost = self._registry.being_deleted(event.objects)
+        names = event.objects.difference(lost) if lost else event.objects
+        log = LogHolder(event.task_manager, event.incarnation)
+        if self._live.get(log.task_manager) == log.incarnation:
+            self._registry.update_log(log, (event.sequence, event.checkpoint_id), names, event.held)
         if pending is not None and pending.acknowledge(event):
-            log = LogHolder(event.task_manager, event.incarnation)
-            self._registry.hold_version(PendingHolder(event.checkpoint_id), log, event.objects)
+            self._registry.hold_version(PendingHolder(event.checkpoint_id), log, names)
             if lost:
                 reason = f"TaskManager {event.task_manager} refers to objects it had let go of: {lost}"
                 self._abort(pending, reason, Outcome.FAILED)
         self._registry.acknowledge(event.objects)
-
-    def _update_held(self, event: ev.Acknowledged) -> None:
-        log = LogHolder(event.task_manager, event.incarnation)
-        if self._live.get(log.task_manager) == log.incarnation:
-            self._registry.update_log(log, (event.sequence, event.checkpoint_id), event.held)
 
     def _on_declined(self, event: ev.Declined) -> None:
         pending = self._pending.get(event.checkpoint_id)

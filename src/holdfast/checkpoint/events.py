@@ -145,7 +145,7 @@ class CommitAcknowledged:
 class Acknowledged:
     """A TaskManager stored its part of a checkpoint.
 
-    `objects`: names in its manifest, the manifest included; `held`: all its live logs hold.
+    `objects`: names in its manifest, the manifest included; `held`: the names that its live logs hold besides.
     `sequence` grows with every acknowledgement the incarnation composes (a repetition keeps its number), so that
     the latest `held` is known whatever order they arrive in; equal ones are ordered by `checkpoint_id`.
     """

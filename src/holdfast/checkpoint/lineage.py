@@ -31,7 +31,13 @@ class Lineage:
         return bool(self._pins)
 
     def pin(self, names: Set[str]) -> tuple[int, set[str], set[str]]:
-        """Begin a version with these names, pinned once; its number, the names that are new, those needed no more."""
+        """Begin a version with these names, pinned once; its number, the names that are new, those needed no more.
+
+        The very set of the latest version is pinned once more.
+        """
+        if names is self._latest and self._pins[self._version]:
+            self._pins[self._version] += 1
+            return self._version, set(), set()
         new, free = self._begin(names)
         self._pins[self._version] += 1
         return self._version, new, free

@@ -82,7 +82,7 @@ class ObjectRegistry:
 
     def acknowledge(self, names: Iterable[str]) -> None:
         """Own these names: they are deleted here and nowhere else, at once if nobody holds them."""
-        new = set(names) - self._owned
+        new = (names if isinstance(names, Set) else set(names)) - self._owned
         self._owned |= new
         for name in sorted(new):
             if not (name in self._holder_counts or name in self._deleting or name in self._paused_until_s):
@@ -118,13 +118,17 @@ class ObjectRegistry:
         self._pins[to] = self._pins.get(to, []) + self._pins.pop(holder, [])
         self._drop(before & handed)
 
-    def update_log(self, log: LogHolder, order: tuple[int, int], names: Set[str]) -> None:
-        """Note the names in a living log, as of an acknowledgement; these come in any order, and the latest counts."""
+    def update_log(self, log: LogHolder, order: tuple[int, int], names: Set[str], besides: Set[str]) -> None:
+        """Note the names in a living log, as of an acknowledgement; these come in any order, and the latest counts.
+
+        `besides`: the few names that the log holds beside those that the acknowledged checkpoint refers to.
+        """
         if order > self._log_order.get(log, (-1, -1)):
             self._log_order[log] = order
-            before = self._pins.pop(log, [])
+            before, held = self._pins.pop(log, []), self._names.pop(log, set())
             self.hold_version(log, log, names)
-            self._drop(self._unpin(before))
+            self.hold(log, besides)
+            self._drop([*held, *self._unpin(before)])
 
     def release_dead_logs(self, live: Mapping[int, Incarnation]) -> None:
         """Logs of incarnations that are not in `live`: what they held is owned now, and has a holder less."""

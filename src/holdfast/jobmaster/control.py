@@ -250,7 +250,7 @@ class Control:
                     batch=BatchNumber(ack.batch),
                     manifest=ack.manifest,
                     objects=objects,
-                    held=objects.union(ack.held),
+                    held=frozenset(ack.held),
                     sequence=ack.sequence,
                 )
             )
