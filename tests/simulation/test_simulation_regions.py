@@ -16,7 +16,7 @@ from holdfast.behind import Behind, recorded
 from holdfast.execution.isolation import Isolation
 from holdfast.graph.plan import Plan
 
-SEEDS = 30
+SEEDS = 15
 SEEDS_LONG = 2_000
 FIRST_FAULTY = 3
 """The first seeds have few faults."""
