@@ -208,7 +208,7 @@ def draw(seed: int) -> Settings:
                 outages=_outages(absences),
                 outage_timeout_s=OUTAGE_TIMEOUT_S,
                 standby=recoveries.choice([0, 0, 1]),
-                on_loss=recoveries.choice(["rewind", "rewind", "restart"]),
+                on_loss=recoveries.choice([*["rewind"] * 5, "restart"]),
             )
             for life in _lives(rng, rows, strike)
         ),

@@ -24,7 +24,7 @@ from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.events import Event
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, TaskManagerLost
 from holdfast.execution.calls import Step
 from holdfast.formats.history import CheckpointStats
 from holdfast.ids import Incarnation, ProcessId, Role
@@ -104,7 +104,9 @@ class CheckpointCalls:
         error = answer.exception()
         if error is not None:
             incarnation = Incarnation(process.incarnation)
-            self._post(events.Declined(command.checkpoint_id, process.number, incarnation, str(error)))
+            # The end of a TaskManager is a loss, which has a budget of its own, and no failure of checkpoints.
+            soft = isinstance(error, TaskManagerLost)
+            self._post(events.Declined(command.checkpoint_id, process.number, incarnation, str(error), soft))
             return
         now_s = self._clock.monotonic()
         self._call_in_loop(lambda: self._note_answered(command.checkpoint_id, process.number, now_s))
