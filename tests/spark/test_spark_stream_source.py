@@ -15,7 +15,8 @@ from waiting import until
 ROOT = Path(__file__).resolve().parents[2]
 
 
-WAIT_S = 200.0
+WAIT_S = 240.0
+"""Patience in seconds: the first epoch waits for the imports of a Python worker."""
 
 
 def files(spark, folder):

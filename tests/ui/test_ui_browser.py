@@ -163,6 +163,18 @@ def _figures_equal_those_of_the_query(watched: Watched) -> None:
     for label, figure in (("completed", totals.completed_checkpoints), ("failed", totals.failed_checkpoints)):
         shown = watched.browser.execute_script(f"{tile}.firstChild.textContent", label)
         assert shown == str(figure)
+    watched.open_tab("overview")
+    row = "return [...document.querySelectorAll('[aria-label=\"sinks\"] tbody td')].map((each) => each.textContent)"
+    staged = watched.query.view().sink_rows["totals"]
+    until(lambda: _count(watched.browser.execute_script(row)) >= staged)
+    assert _count(watched.browser.execute_script(row)) <= watched.query.view().sink_rows["totals"]
+    watched.open_tab("state")
+    watched.sees("fullest key group by the mean")
+
+
+def _count(cells: list[str]) -> int:
+    """The number of rows in the cells of a sink's row; 0 while the page is drawn."""
+    return int(cells[1].replace(",", "")) if len(cells) > 1 and cells[0] == "totals" else 0
 
 
 def test_the_page_is_used_by_keyboard_and_fits_a_narrow_screen(watched: Watched) -> None:
