@@ -166,6 +166,7 @@ def show(command: ev.Command) -> str:
         case ev.StoreAndRecord():
             parts = [f"StoreAndRecord {command.checkpoint_id} batch={command.batch} run={command.run}"]
             parts += [f"manifests={','.join(command.manifests)}"] if command.manifests else []
+            parts += [f"retains={','.join(map(str, command.retains))}"] if command.retains else []
             for sink, groups in command.carried.items():
                 parts.append(f"carried {sink}={','.join(f'{group.number}:{group.object}' for group in groups)}")
             for sink, staged in command.committables.items():

@@ -286,6 +286,24 @@ def test_refusals_name_what_was_found(url: Folders) -> None:
         made(url("two"), feed, sink, restore_mode="claim")
 
 
+def test_a_savepoint_is_verified_as_a_storage_is(url: Folders) -> None:
+    with_savepoint(url, Feed(name="feed"))
+    save = url.root / "save"
+    report = verify(open_store(url("save")))
+    assert report.ok and report.job == "test" and len(report.checkpoints) == 1
+    assert report.read["changelog objects"].objects == 1
+    for folder in ("dstl", "manifests"):
+        file = next(each for each in sorted((save / folder).rglob("*")) if each.is_file())
+        whole = file.read_bytes()
+        file.write_bytes(whole + b"more")
+        assert {each.object for each in verify(open_store(url("save"))).problems} == {str(file.relative_to(save))}
+        file.unlink()
+        assert [each.found for each in verify(open_store(url("save"))).problems] == ["no such object"]
+        file.write_bytes(whole)
+    (save / "savepoint").write_bytes(b"nothing")
+    assert [each.object for each in verify(open_store(url("save"))).problems] == ["savepoint"]
+
+
 def test_a_damaged_object_is_found_before_the_job_begins(url: Folders) -> None:
     feed = Feed(name="feed")
     with_savepoint(url, feed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from simulation_runtime import Process
@@ -89,6 +90,10 @@ def _act(world: World, event: Event, name: str, started: Started, process: Proce
             started.to_die += rng.choice([2, 5, 20])
         case "checkpoint" if started.query is not None:
             started.query._master.trigger_checkpoint()
+        case "savepoint" if started.query is not None:
+            runtime.spawn(partial(world.carrying.take_savepoint, started), "savepoint", started.process)
+        case "update" if started.query is not None:
+            runtime.spawn(partial(world.carrying.update, started), "update", started.process)
         case "failover" if started.query is not None:
             started.query._master.restart("asked for")
         case "stop" if started.query is not None:

@@ -12,7 +12,7 @@ from simulation_kit import LEVELS, MAX_PARALLELISM
 from holdfast.formats.manifests import decode_manifest, load_manifests
 from holdfast.graph.program import Program
 from holdfast.journal.codec import decode_committables
-from holdfast.journal.fence import journal_numbers, read_record
+from holdfast.journal.fence import journal_numbers, read_record, read_retained
 from holdfast.journal.records import CheckpointRecord
 from holdfast.recovery.downloads import ObjectCache
 from holdfast.recovery.restore import restore_table, select
@@ -89,9 +89,12 @@ def needed_by(store: ObjectStore, record: CheckpointRecord) -> set[str]:
 
 
 def referenced(store: ObjectStore) -> set[str]:
-    """The newest checkpoint, and every object that it needs."""
+    """The newest checkpoint, those that it retains, and every object that they need."""
     newest = newest_checkpoint(store)
-    return set() if newest is None else {names.journal(newest[0]), *needed_by(store, newest[1])}
+    if newest is None:
+        return set()
+    kept = {newest[0]: newest[1], **read_retained(store, newest[1])}
+    return {name for number, record in kept.items() for name in (names.journal(number), *needed_by(store, record))}
 
 
 def unreferenced(store: ObjectStore) -> set[str]:

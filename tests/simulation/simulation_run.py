@@ -16,7 +16,7 @@ from simulation_ends import Recorder
 from simulation_invariants import Broken, require_equal
 from simulation_joins import check_joined
 from simulation_runtime import Stalled
-from simulation_settings import Settings, draw, dropping
+from simulation_settings import Settings, draw, dropping, keeping
 from simulation_windows import LATE, check_late, check_windows
 from simulation_world import Started, World, simulating
 
@@ -31,16 +31,20 @@ LOOK_S = 1.0
 ROWS_A_LOOK = 2
 
 
-def simulate(seed: int) -> World:
-    """One seed from its first life to the last sweep. Raises what was found wrong, after it was printed."""
-    settings = draw(seed)
+def simulate(seed: int, drawing: Callable[[int], Settings] = draw) -> World:
+    """One seed from its first life to the last sweep. Raises what was found wrong, after it was printed.
+
+    `drawing`: `draw`, or `keeping` for jobs that keep checkpoints beside the newest one.
+    """
+    settings = drawing(seed)
     with simulating(settings) as world:
         try:
             run_all(world)
         except BaseException:
             print("\n".join(world.runtime.trace[-TRACE_SHOWN:]))
             print(settings)
-            print(f"again, with its whole trace: make simulate SEED={seed}")
+            kept = "" if drawing is draw else f"{drawing.__name__}:"
+            print(f"again, with its whole trace: make simulate SEED={kept}{seed}")
             raise
         return world
 
@@ -97,7 +101,7 @@ def run_last(world: World) -> Started:
     for attempt in range(LIVES_MAX):
         if attempt < STORMY_MAX:
             world.storm()
-        started = world.start(last if attempt == 0 else replace(last, events=(), outages=()))
+        started = world.start(last if attempt == 0 else replace(last, events=(), outages=(), goes_back=None))
         world.run_until(lambda started=started: started.over or started.idle, "the end of all rows")  # type: ignore[misc]
         if started.idle and world.settle(started):
             return started
@@ -138,9 +142,9 @@ def check_output(world: World) -> None:
     check = oracle.check_running if settings.emit == "every" else oracle.check_changes
     expected = oracle.counts(oracle.first(rows, settings.splits), settings.keys)
     first = oracle.check_running if settings.chained else check
-    first(output(world, "counts"), "k", expected, ordered(settings, "counts"))
+    first(output(world, "counts"), "k", expected, ordered(world, "counts"))
     if settings.chained:
-        check(output(world, "levels"), "level", oracle.levels(expected), ordered(settings, "levels"))
+        check(output(world, "levels"), "level", oracle.levels(expected), ordered(world, "levels"))
     newest = oracle.newest_checkpoint(world.store.frozen())
     assert newest is not None
     if settings.windowed == LATE:
@@ -154,6 +158,12 @@ def check_output(world: World) -> None:
 
 
 def output(world: World, name: str) -> oracle.Rows:
+    """Published rows; where some start went back, rows that were published again count once."""
+    found = published(world, name)
+    return once(found) if world.carrying.went_back else found
+
+
+def published(world: World, name: str) -> oracle.Rows:
     sink = world.sinks[name]
     if isinstance(sink, hf.MemorySink):
         return sink.rows()
@@ -163,8 +173,13 @@ def output(world: World, name: str) -> oracle.Rows:
     return sink.fn.rows()
 
 
-def ordered(settings: Settings, name: str) -> bool:
-    return settings.sinks[name] != "parquet"
+def once(rows: oracle.Rows) -> oracle.Rows:
+    """Each of the rows once, in order of the first time."""
+    return [dict(row) for row in dict.fromkeys(tuple(row.items()) for row in rows)]
+
+
+def ordered(world: World, name: str) -> bool:
+    return world.settings.sinks[name] != "parquet" and not world.carrying.went_back
 
 
 def failing(seeds: Iterable[int]) -> list[str]:
@@ -183,4 +198,5 @@ def failing(seeds: Iterable[int]) -> list[str]:
 if __name__ == "__main__":
     TRACE_SHOWN = 0
     for each in sys.argv[1:]:
-        print("\n".join(simulate(int(each)).runtime.trace))
+        kind, _, number = each.rpartition(":")
+        print("\n".join(simulate(int(number), keeping if kind else draw).runtime.trace))

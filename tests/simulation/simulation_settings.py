@@ -13,7 +13,7 @@ from holdfast import failpoints
 ELSEWHERE = {
     "sink.delta.loaded": "tests/sinks and tests/kills: a Delta table needs a folder",
     "sink.delta.committed": "as above",
-    "process.copy": "no savepoint is simulated; tests/job ends processes while they copy",
+    "process.copy": "only seeds with savepoints pass it; struck in tests/simulation/test_simulation_savepoints.py",
     "jobmaster.savepoint.before": "as above",
     **dict.fromkeys(
         ["sink.kafka.begun", "sink.kafka.sent", "sink.kafka.numbered", "sink.kafka.committed"],
@@ -23,6 +23,10 @@ ELSEWHERE = {
 }
 """Failpoints that no simulated job passes, and where they are struck instead."""
 STRUCK = sorted(failpoints.KNOWN.keys() - ELSEWHERE.keys())
+FATES = ("master", "replace", "stop")
+"""Events that end a life."""
+SAVEPOINTS = ("process.copy", "jobmaster.savepoint.before")
+"""Failpoints of savepoints."""
 
 PARTS = (
     (("put",), "sources/"),
@@ -51,7 +55,7 @@ class Event:
     one takes over, and it goes on; still: the process that is there stands still for a while; stop: orderly;
     hang: the next call to a TaskManager that can, until its process is ended; storm: TaskManagers die again and again,
     soon after they start; fail: the next step of a batch or checkpoint that can; checkpoint: one is asked for;
-    failover: the job goes back to its newest checkpoint."""
+    failover: the job goes back to its newest checkpoint; savepoint: one is taken; update: settings change."""
     task_manager: int = 0
     at: str | None = None
 
@@ -103,6 +107,9 @@ class Life:
     call_timeout_s: float = 600.0
     outages: tuple[Outage, ...] = ()
     outage_timeout_s: float = 600.0
+    retained: int = 1
+    goes_back: str | None = None
+    """Back to a retained checkpoint ("retained") or to a savepoint of the same storage ("claim"), if there is one."""
 
     @property
     def outlasted(self) -> bool:
@@ -247,6 +254,33 @@ def dropping(seed: int) -> Settings:
 
 def _of_task_managers(rng: random.Random) -> str:
     return rng.choice([name for name in STRUCK if name.startswith("taskmanager.")])
+
+
+def keeping(seed: int) -> Settings:
+    """The same as `draw`, but checkpoints are retained, savepoints taken and settings changed; some starts go back.
+
+    Without joins and late rows, whose output may differ where rows are processed anew.
+    """
+    rng = random.Random(f"savepoints of {seed}")
+    drawn = draw(seed)
+    lives = tuple(_keeping(rng, life) for life in drawn.lives)
+    windowed = None if drawn.windowed == LATE else drawn.windowed
+    over_s = max(3.0, drawn.rows_over_s)
+    return replace(drawn, lives=lives, rows=300, rows_over_s=over_s, windowed=windowed, joined=None)
+
+
+def _keeping(rng: random.Random, life: Life) -> Life:
+    """The same life, which goes on for long enough that there are some checkpoints."""
+    later = [replace(each, hit=each.hit + 250) if each.action in FATES else each for each in life.events]
+    actions = [*["savepoint"] * 3, *["update"] * rng.choice([0, 1, 2])]
+    events = [*later, *(Event(rng.randint(30, 250), action) for action in actions)]
+    events += [Event(rng.choice([1, 2]), "crash", at=place) for place in SAVEPOINTS if rng.random() < 0.1]
+    return replace(
+        life,
+        events=tuple(sorted(events, key=lambda event: event.hit)),
+        retained=rng.choice([1, 2, 4, 4]),
+        goes_back=rng.choice([None, "retained", "claim"]),
+    )
 
 
 def _storm(rng: random.Random, life: Life) -> dict[str, Any]:

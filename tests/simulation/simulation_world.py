@@ -17,6 +17,7 @@ from simulation_cluster import Network, SimulatedCluster
 from simulation_disturbances import hit
 from simulation_ends import FedSource, Feed, Marks, Recorder, SimulatedClock, declared
 from simulation_files import files_end_with_processes
+from simulation_going_back import Carrying
 from simulation_invariants import Broken, require, require_equal
 from simulation_joins import check_kept, write_joined
 from simulation_kit import KEYED, LEVELLED, MAX_PARALLELISM, by_level, keyed
@@ -51,6 +52,25 @@ STATE_CHECKED_EVERY = 4
 """So many records for one whose state is restored and compared: that takes longer than all else."""
 
 
+def checkpoints_of(life: Life) -> hf.CheckpointConfig:
+    return hf.CheckpointConfig(
+        trigger=hf.every(life.checkpoint_every_s),
+        timeout=life.checkpoint_timeout_s,
+        max_concurrent=life.max_concurrent,
+        tolerable_failed_checkpoints=2,
+        retained=life.retained,
+        outage_timeout=life.outage_timeout_s,
+        changelog=hf.ChangelogConfig(
+            log_handles_max=life.log_handles_max,
+            materialization_interval=life.materialization_interval_s,
+            object_size_max=life.object_bytes_max,
+            preemptive_persist_threshold=life.preempt_bytes_max,
+            retries=RetryPolicy.fixed(life.upload_attempts_max, life.upload_timeout_s, "100ms"),
+            enabled=life.changelog,
+        ),
+    )
+
+
 class Started:
     """One start of the job: its process, how it ended, and what was drawn for it to happen."""
 
@@ -70,6 +90,8 @@ class Started:
         self.to_fail = self.to_hang = self.to_die = 0
         """So many of the next steps that can are to fail, to hang, or to be the end of their process."""
         self.disturbed = bool(life.events)
+        self.goes_back = False
+        self.records_since_update = 0
 
     def due(self, name: str) -> list[Event]:
         self.hits += 1
@@ -102,10 +124,12 @@ class World:
         self.records = 0
         self.restored = 0
         self._newest = 0
+        self._retained: frozenset[int] = frozenset()
         self._takeovers: list[int] = []
         self._needed: dict[int, set[str]] = {}
         """By the number of each record in the journal."""
         self.observer = runtime.process("observer")
+        self.carrying = Carrying(self)
         self._is_stormy = False
         self._stormy = Weather(around.faults, around.delay_s, around.slow, around.late_s)
 
@@ -123,7 +147,7 @@ class World:
         job = self.job(self.settings.lives[-1])
         return build_program(job.declared, lambda fn, schema: schema, None)
 
-    def job(self, life: Life) -> hf.Job:
+    def job(self, life: Life, **more: Any) -> hf.Job:
         settings = self.settings
         job = hf.Job(
             None,
@@ -143,21 +167,8 @@ class World:
                 local_recovery=life.local_recovery,
                 heartbeat_timeout=life.heartbeat_timeout_s,
             ),
-            checkpoint=hf.CheckpointConfig(
-                trigger=hf.every(life.checkpoint_every_s),
-                timeout=life.checkpoint_timeout_s,
-                max_concurrent=life.max_concurrent,
-                tolerable_failed_checkpoints=2,
-                outage_timeout=life.outage_timeout_s,
-                changelog=hf.ChangelogConfig(
-                    log_handles_max=life.log_handles_max,
-                    materialization_interval=life.materialization_interval_s,
-                    object_size_max=life.object_bytes_max,
-                    preemptive_persist_threshold=life.preempt_bytes_max,
-                    retries=RetryPolicy.fixed(life.upload_attempts_max, life.upload_timeout_s, "100ms"),
-                    enabled=life.changelog,
-                ),
-            ),
+            checkpoint=checkpoints_of(life),
+            **more,
         )
         source = TimedSource if settings.windowed or settings.joined else FedSource
         numbers = job.read(source(splits=settings.splits, name="numbers", feed=self.feed))
@@ -227,7 +238,9 @@ class World:
 
     def _main(self, started: Started, trigger: QueryTrigger) -> None:
         clock = SimulatedClock(self.runtime, self.rng, self.settings.around.clock_jumps)
-        job = self.job(started.life)
+        back = self.carrying.start_from(started.life)
+        started.goes_back = bool(back)
+        job = self.job(started.life, **back)
 
         def cluster(program: Program, store: Any, place: Any, gateway: Any) -> SimulatedCluster:
             started.cluster = SimulatedCluster(
@@ -352,6 +365,8 @@ class World:
             passing = (*passing, errors.StorageError)
         if "publication to sink" in str(error) and (around.faults or self.settings.callback_errors):
             passing = (*passing, errors.StorageError)  # one attempt in a few seconds, and each may fail by chance
+        if started.goes_back:
+            passing = (*passing, errors.JobRefused)  # an earlier JobMaster that still lives may let go of it meanwhile
         if self._replaced(started):
             passing = (*passing, errors.StorageError, errors.Fenced, errors.PublishFailed, errors.TaskManagerLost)
         text = f"{type(error).__name__}: {error}"
@@ -373,14 +388,18 @@ class World:
         record = decode_record(name, data)
         if not isinstance(record, CheckpointRecord):
             self._takeovers.append(record.epoch)
-            # Its JobMaster knows of its base alone; what is below is for the clean-up, whenever it comes to that.
-            self._needed = {number: each for number, each in self._needed.items() if number == self._newest}
+            # Its JobMaster knows of its base and of those that this retains; the others are for the clean-up.
+            known = {self._newest, *self._retained}
+            self._needed = {number: each for number, each in self._needed.items() if number in known}
         else:
             self._recorded(parsed.number, record)
 
     def _recorded(self, number: int, record: CheckpointRecord) -> None:
         frozen = self.store.frozen()
-        self._newest = number
+        self._newest, self._retained = number, frozenset(record.retains)
+        for started in self.starts:
+            if started.cluster is not None and started.cluster.place.epoch == record.epoch:
+                self.carrying.recorded(started, number, record)
         try:
             self._needed[number] = oracle.needed_by(frozen, record)
             require(self.feed.may_be_cut(record.offsets["numbers"]), f"record {number}: its cut was refused")
@@ -453,6 +472,7 @@ def simulating(settings: Settings, kind: type[World] = World) -> Iterator[World]
         # Databases of processes that still live are closed with the runtime, before their folder goes.
         stack.enter_context(running(runtime, settings.seed))
         world = kind(settings, runtime, folder)
+        stack.enter_context(mock.patch("holdfast.storage.copying.open_store", world.carrying.open_target))
         failpoints.listen(partial(hit, world))
         stack.callback(failpoints.listen, None)
         yield world

@@ -55,7 +55,7 @@ class Coordinator(Cutting):
             ev.ConfigChanged: self._on_config_changed,
             ev.TriggerRequested: lambda event: self._demand.requests.append(event.request_id),
             SavepointRequested: lambda event: self._demand.ask_for_savepoint(event.request_id),
-            HoldNewest: lambda event: self._commands.append(ev.Resolve(event.request_id, self._records.hold_newest())),
+            HoldNewest: lambda event: self._hold_requests.append(event.request_id),
             LetGo: lambda event: self._records.let_go(event.number),
             ev.CloseRequested: lambda event: self._close_requests.append(event.request_id),
             ev.CommitBegan: self._on_commit_began,
@@ -266,6 +266,7 @@ class Coordinator(Cutting):
         self._serve()
         self._serve_close_requests()
         if self._quiet:
+            self._serve_hold_requests()
             self._record()
         if self._quiet:
             self._delete()

@@ -2,7 +2,8 @@
 
     SavepointRequested ──► a checkpoint ──► Resolve ──► HoldNewest ──► Resolve(number) … copying … ──► LetGo(number)
 
-The newest record is never expired, so a hold of the newest one cannot come too late.
+The newest record is never expired, so a hold of the newest one cannot come too late. A hold waits until no record is
+unanswered: a record that was sent before does not say that it retains the one that is held.
 """
 
 from dataclasses import dataclass

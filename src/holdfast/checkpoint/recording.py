@@ -24,6 +24,7 @@ class Recording(Coordination):
     def __init__(self, config: CheckpointConfig) -> None:
         super().__init__(config)
         self._close_requests: list[str] = []
+        self._hold_requests: list[str] = []
         self._sent: ev.StoreAndRecord | None = None
         self._again: ev.RecordAgain | None = None
 
@@ -68,6 +69,11 @@ class Recording(Coordination):
             self._commands.append(self._again)
         else:
             self._resolve_close_requests()
+
+    def _serve_hold_requests(self) -> None:
+        """Hold the newest record: every record from now on says that it retains it."""
+        requests, self._hold_requests = self._hold_requests, []
+        self._commands += [ev.Resolve(request, self._records.hold_newest()) for request in requests]
 
     def _resolve_close_requests(self) -> None:
         requests, self._close_requests = self._close_requests, []

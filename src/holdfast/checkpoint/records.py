@@ -6,7 +6,8 @@
 
 The newest one is never expired: a restart begins from it. Nor are the ones before it that the settings retain, by
 number or by age; they stay subsumed until newer ones take their place. A record that is held while a savepoint is
-copied from it stays, too. Does not own: what records name (registry).
+copied from it stays, too: newer records say that they retain it, so that no clean-up takes what it names.
+Does not own: what records name (registry).
 """
 
 import math
@@ -66,10 +67,12 @@ class RetainedRecords:
         self._records[number].replaced = True
 
     def retained(self, count: int, since_s: float) -> list[JournalNumber]:
-        """The newest `count` records, and all that were written at `since_s` or later; oldest first."""
+        """The newest `count` records, all that were written at `since_s` or later, and those that are held; oldest
+        first."""
         there = [number for number, record in self._records.items() if not (record.replaced or record.expiring)]
         newest = set(there[max(0, len(there) - count) :])
-        return [number for number in there if number in newest or self._records[number].written_s >= since_s]
+        records = self._records
+        return [n for n in there if n in newest or records[n].written_s >= since_s or records[n].holds]
 
     def expire(self, now_s: float, count: int = 1, since_s: float = math.inf) -> list[JournalNumber]:
         """Subsumed records that are not retained, to delete now, oldest first; each is given out once until it is

@@ -60,7 +60,7 @@ def options(
 
 @app.command()
 def verify(storage: Storage, option: Options = None, json: Json = False) -> None:
-    """Read everything that the retained checkpoints refer to and report problems. Writes nothing."""
+    """Read everything that the retained checkpoints, or a savepoint, refer to and report problems. Writes nothing."""
     with told():
         store = open_storage_of(storage, option)
         with progress(DownloadColumn(), TransferSpeedColumn()) as bar:

@@ -17,7 +17,7 @@ AGAIN_S = 30.0
 
 
 class Step(StrEnum):
-    """The steps that have a limit.
+    """The steps whose calls are watched; most have a limit.
 
     `LEVEL` is the tasks of one level of a batch, `UNIT` one unit in a sender, `COPY` one portion of a savepoint.
     """
@@ -32,7 +32,7 @@ class Step(StrEnum):
     COPY = "copying objects of"
 
 
-LIMITED_BY = {
+LIMITED_BY: dict[Step, str | None] = {
     Step.DEPLOY: "deploy_timeout",
     Step.LEVEL: "process_timeout",
     Step.UNIT: "process_timeout",
@@ -40,9 +40,9 @@ LIMITED_BY = {
     Step.COMMIT: "commit_timeout",
     Step.UNDO: "commit_timeout",
     Step.CUT: "cut_timeout",
-    Step.COPY: "process_timeout",
+    Step.COPY: None,
 }
-"""The field of `FailoverConfig` that limits each step."""
+"""The field of `FailoverConfig` that limits each step. None: a slow store of a savepoint ends no process."""
 
 
 @dataclass
@@ -102,14 +102,15 @@ class Calls:
         limit_s = self._limit_s(call.step)
         field = LIMITED_BY[call.step]
         text = f"{call} for {taken_s:.0f} s"
-        if limit_s is not None and taken_s >= limit_s:
+        if field is not None and limit_s is not None and taken_s >= limit_s:
             call.due_s = now_s + AGAIN_S
             return Overdue(call, f"{text}, longer than {field}={getattr(self._config, field)!r}", True)
         call.due_s = call.began_s + 2 * taken_s
-        if limit_s is None:
-            return Overdue(call, f"{text}; {field} sets no limit", False)
+        if field is None or limit_s is None:
+            return Overdue(call, f"{text}; {field or 'this step'} sets no limit", False)
         call.due_s = min(call.due_s, call.began_s + limit_s)
         return Overdue(call, f"{text}; after {field}={getattr(self._config, field)!r} it is ended", False)
 
     def _limit_s(self, step: Step) -> float | None:
-        return self._config.limit_s(LIMITED_BY[step])
+        field = LIMITED_BY[step]
+        return None if field is None else self._config.limit_s(field)

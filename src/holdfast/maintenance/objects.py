@@ -17,6 +17,7 @@ from holdfast.formats.snapshots import read_part
 from holdfast.recovery.schema import check_schema
 from holdfast.sinks.staging import StagedRows, open_rows
 from holdfast.storage import checksum
+from holdfast.storage.copying import CopiedObject
 
 Key = tuple[object, ...]
 
@@ -91,6 +92,21 @@ def staged_check(kind: str, staged: StagedRows, name: str, referrer: str) -> Che
         open_rows(bytes(data), staged, name).validate(full=True)
 
     return Check(kind, name, what, staged.size_bytes, (staged.size_bytes, staged.crc32), _guarded(run, what))
+
+
+def copy_check(kind: str, copy: CopiedObject) -> Check:
+    """Check that an object of a savepoint is as it was when it was copied."""
+    what = "a copy that the savepoint lists"
+
+    def run(data: memoryview) -> None:
+        if len(data) != copy.size or checksum.crc32(data) != copy.crc32:
+            raise Wrong(
+                f"{len(data):,} bytes with checksum {checksum.crc32(data):#010x}",
+                f"{copy.size:,} bytes with checksum {copy.crc32:#010x}: {what}",
+            )
+
+    # Of no length of its own: checks of the content say how much there is to read.
+    return Check(kind, copy.name, what, 0, (copy.size, copy.crc32), _guarded(run, what))
 
 
 def _guarded(run: Callable[[memoryview], None], what: str) -> Callable[[memoryview], None]:

@@ -5,7 +5,8 @@
 
 Invariants: bytes are released at once, so that terabytes fit; an object without a problem is not read again. A running
 job subsumes checkpoints meanwhile: after a problem the journal is read again, so that only real losses are reported.
-Files at sinks' own targets are not read.
+Files at sinks' own targets are not read. Of a savepoint, the list of copies is checked as well: each object's size and
+checksum.
 """
 
 import itertools
@@ -16,12 +17,13 @@ from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
 from holdfast.formats.handles import Manifest, TableHandle
 from holdfast.formats.manifests import decode_manifest
 from holdfast.journal import rules
-from holdfast.journal.codec import decode_committables, decode_record
+from holdfast.journal.codec import StoredSavepoint, decode_committables, decode_record
 from holdfast.journal.fence import Listed, list_journal, lost
 from holdfast.journal.job import LAYOUT_VERSION, read_job
 from holdfast.journal.records import CheckpointRecord, Record
+from holdfast.journal.savepoints import find_savepoint
 from holdfast.maintenance import report as kinds
-from holdfast.maintenance.objects import Check, Key, Wrong, part_check, piece_check, staged_check
+from holdfast.maintenance.objects import Check, Key, Wrong, copy_check, part_check, piece_check, staged_check
 from holdfast.maintenance.report import CheckpointSummary, Progress, Report
 from holdfast.recovery.restore import select
 from holdfast.sinks.gathered import Expanded
@@ -30,6 +32,7 @@ from holdfast.sources.files.discovery_chunks import decode as decode_chunk
 from holdfast.sources.files.discovery_chunks import join
 from holdfast.sources.spooled.segments import check_segment
 from holdfast.storage import names
+from holdfast.storage.copying import CopiedObject
 from holdfast.storage.store import ObjectStore
 
 READS_MAX = 8
@@ -37,8 +40,14 @@ ROUNDS_MAX = 20
 
 
 def verify(store: ObjectStore, progress: Progress = lambda done, total: None) -> Report:
-    """Check everything that the checkpoints in the journal refer to. Raises `StorageError` if the storage cannot be
-    listed."""
+    """Check everything that the checkpoints in the journal refer to, or a savepoint. Raises `StorageError` if the
+    storage cannot be listed."""
+    try:
+        savepoint = find_savepoint(store)
+    except CorruptObject as error:
+        return _unreadable(store, error)
+    if savepoint is not None:
+        return _Verification(store, set(), progress).run_savepoint(savepoint)
     verified: set[Key] = set()
     for attempt in itertools.count(1):
         listed = list_journal(store)
@@ -46,6 +55,12 @@ def verify(store: ObjectStore, progress: Progress = lambda done, total: None) ->
         if report.ok or attempt == ROUNDS_MAX or list_journal(store) == listed:
             return report
     raise AssertionError("unreachable")
+
+
+def _unreadable(store: ObjectStore, error: CorruptObject) -> Report:
+    report = Report(store.url)
+    report.wrong(kinds.JOB, names.savepoint(), str(error), "the record and the list of a savepoint's objects")
+    return report
 
 
 class _Verification:
@@ -57,6 +72,8 @@ class _Verification:
         self._progress = progress
         self._report = Report(store.url)
         self._checks: dict[str, dict[Key, Check]] = {}
+        self._copies: dict[str, CopiedObject] = {}
+        """Copies that a savepoint lists."""
 
     def run(self, listed: Listed) -> Report:
         self._read_job()
@@ -69,6 +86,19 @@ class _Verification:
         self._note_unknown()
         self._report.problems.sort()
         return self._report
+
+    def run_savepoint(self, savepoint: StoredSavepoint) -> Report:
+        """Check a savepoint's checkpoint, and that each object is as it was when it was copied."""
+        report, record = self._report, savepoint.record
+        report.job, report.job_id, report.epoch = savepoint.job.name, savepoint.job.job_id, record.epoch
+        report.count(kinds.JOB, 0)
+        self._copies = {each.name: each for each in savepoint.objects}
+        self._read_checkpoint(savepoint.number, record)
+        for name in self._checks.keys() & self._copies.keys():
+            self._wanted([copy_check(next(iter(self._checks[name].values())).kind, self._copies[name])])
+        self._read_objects()
+        report.problems.sort()
+        return report
 
     # --- small objects ------------------------------------------------------------------------------------------------
 
@@ -303,6 +333,8 @@ class _Verification:
             self._report.wrong(kind, name, str(error), expected)
             return None
         self._report.count(kind, len(data))
+        if name in self._copies:
+            self._run(copy_check(kind, self._copies[name]), memoryview(data))
         return data
 
     def _note_unknown(self) -> None:

@@ -1,0 +1,139 @@
+"""Savepoints, starts that go back, and settings that change in a simulated job, and what must be true of them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import simulation_oracle as oracle
+from simulation_invariants import Broken, require, require_equal
+from simulation_runtime import Runtime
+from simulation_settings import Life
+from simulation_store import FrozenStore
+
+import holdfast as hf
+from holdfast import errors
+from holdfast.checkpoint.updates import in_words
+from holdfast.jobmaster.from_savepoint import begin_from, open_savepoint
+from holdfast.journal.fence import read_retained
+from holdfast.journal.records import CheckpointRecord
+from holdfast.storage.store import ObjectStore, open_store
+
+if TYPE_CHECKING:
+    from simulation_world import Started, World
+
+RECORDS_UNTIL_NEW = 2
+"""The first record after a change may have been sent before it."""
+
+
+COPY_S = 1.0
+"""Half of what the target of a savepoint takes for an object, on average."""
+
+
+class SlowTarget:
+    """The store of a savepoint, in which an object takes its time, so that much happens while it is written."""
+
+    def __init__(self, runtime: Runtime, rng: random.Random, inner: ObjectStore) -> None:
+        self.url = inner.url
+        self._runtime = runtime
+        self._rng = rng
+        self._inner = inner
+
+    def put(self, name: str, data: bytes) -> None:
+        self._runtime.sleep(self._rng.expovariate(0.5 / COPY_S))
+        self._inner.put(name, data)
+
+
+class Carrying:
+    """What one seed takes savepoints of, goes back to, and changes while its queries run."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._rng = random.Random(f"carried in {world.settings.seed}")
+        self.urls: list[str] = []
+        """Savepoints that were written."""
+        self.checked = 0
+        self._taken: Counter[Started] = Counter()
+        """Savepoints of each start, whose records may be held beside those that are retained."""
+        self.went_back = False
+        """Whether some start went back: output after the older checkpoint is published again, as was agreed to."""
+
+    # --- starts -------------------------------------------------------------------------------------------------------
+
+    def start_from(self, life: Life) -> dict[str, Any]:
+        """Settings of a job that goes back, if the life is to, and there is something to go back to."""
+        newest = oracle.newest_checkpoint(self._world.store.frozen())
+        if life.goes_back is None or newest is None:
+            return {}
+        kept = list(read_retained(self._world.store.frozen(), newest[1]))
+        if self.urls and (life.goes_back == "claim" or not kept):
+            chosen: dict[str, Any] = {"start_from": self._rng.choice(self.urls), "restore_mode": "claim"}
+        elif kept:
+            chosen = {"start_from": int(self._rng.choice(kept))}
+        else:
+            return {}
+        self.went_back = True
+        return {**chosen, "publish_again": True}
+
+    def open_target(self, url: str, options: Any) -> Any:
+        """Open the store into which processes copy."""
+        return SlowTarget(self._world.runtime, self._rng, open_store(url, options))
+
+    # --- savepoints ---------------------------------------------------------------------------------------------------
+
+    def take_savepoint(self, started: Started) -> None:
+        """Take a savepoint of the running query. What it copies is held, so that nothing of it is gone meanwhile."""
+        assert started.query is not None
+        url = f"memory://{uuid4().hex}"
+        world = self._world
+        self._taken[started] += 1
+        try:
+            saved = started.query.savepoint(url)
+        except errors.ObjectNotFound as error:
+            raise Broken(f"a savepoint found no object that its checkpoint names: {error}") from error
+        except errors.HoldfastError as error:
+            world.runtime.note("no savepoint", type(error).__name__)
+            return
+        world.runtime.note("savepoint", f"of record {saved.checkpoint}, {saved.objects} objects")
+        self.urls.append(url)
+        world.runtime.spawn(partial(self._check, url), "check", world.observer)
+
+    def _check(self, url: str) -> None:
+        """A new storage that begins from the savepoint has the state that the positions say, and no more objects."""
+        store: Any = FrozenStore({})
+        begin_from(store, open_savepoint(url, "no_claim", {}))
+        newest = oracle.newest_checkpoint(store)
+        assert newest is not None
+        require_equal(newest[1].groups, {}, "output in a savepoint")
+        self._world.check_state(store, newest[1])
+        require_equal(oracle.unreferenced(store), set(), "what a savepoint holds in vain")
+        self.checked += 1
+
+    # --- settings -----------------------------------------------------------------------------------------------------
+
+    def update(self, started: Started) -> None:
+        """Change some settings of the running query."""
+        assert started.query is not None
+        started.query.update(
+            trigger=hf.every(self._rng.choice([0.2, 0.5, 1.0])),
+            max_concurrent=self._rng.choice([1, 2, 3]),
+            retained=self._rng.choice([1, 2, 4]),
+        )
+        started.records_since_update = 0
+
+    def recorded(self, started: Started, number: int, record: CheckpointRecord) -> None:
+        """Check a record that the query wrote: its settings are those in force, and it retains no more than these say.
+
+        A failover changes nothing in that.
+        """
+        started.records_since_update += 1
+        query = started.query
+        if query is None or started.records_since_update < RECORDS_UNTIL_NEW:
+            return
+        config = query._master._checkpoint
+        require_equal(record.settings, in_words(config), f"settings in record {number}")
+        retained = config.retained + self._taken[started]
+        require(len(record.retains) < retained, f"record {number} retains {record.retains}, retained={config.retained}")
