@@ -56,7 +56,7 @@ class StreamReader:
         self._outage: HoldfastError | None = None
         self._message = ""
         self.ended = threading.Event()
-        """Set once the query has read all that was there, if its trigger ends with that."""
+        """Set once the query has read all that was there, if its trigger ends with that; and by `close`."""
 
     def begin(self) -> str:
         """Start the query, and return the id that its checkpoint gives it. Raises `JobRefused` with Spark's reason."""
@@ -76,6 +76,7 @@ class StreamReader:
     def close(self) -> None:
         """End the query, and wait for it."""
         self._stopping.set()
+        self.ended.set()
         self._writer.stop()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(30)
