@@ -21,30 +21,25 @@ def named_and_stored(folder):
     return named, {info.name for info in store.list("segments/")}
 
 
-def test_segments_that_a_retained_checkpoint_names_outlive_restarts(database, tmp_path):
-    tables = database.create("a")
-    kept = hf.CheckpointConfig(trigger=hf.manual(), retained=5)
-    for number in range(4):
-        with running(job_of(database.source(), tables, tmp_path, checkpoint=kept)) as query:
-            for row in range(3):
-                database.execute(f"INSERT INTO {tables[0]} (id) VALUES ({10 * number + row})")
-                until(lambda rows=row + 1: query.totals.rows >= rows, "the row")
-            query.trigger_checkpoint(timeout=30)
-        named, there = named_and_stored(tmp_path)
-        assert named <= there
-
-
-def test_a_start_goes_back_to_an_older_retained_checkpoint_and_reads_the_changes_since_again(database, tmp_path):
-    tables = database.create("a")
-    kept = hf.CheckpointConfig(trigger=hf.manual(), retained=5)
+def rounds(database, tables, folder, kept, count):
+    """Start a job so often, each time with three rows and a checkpoint; return the checkpoints' numbers."""
     numbers = []
-    for number in range(3):
-        with running(job_of(database.source(), tables, tmp_path, checkpoint=kept)) as query:
+    for number in range(count):
+        with running(job_of(database.source(), tables, folder, checkpoint=kept)) as query:
             for row in range(3):
                 database.execute(f"INSERT INTO {tables[0]} (id) VALUES ({10 * number + row})")
                 until(lambda rows=row + 1: query.totals.rows >= rows, "the row")
             numbers.append(query.trigger_checkpoint(timeout=30))
-    again = job_of(database.source(), tables, tmp_path, checkpoint=kept, start_from=numbers[0], publish_again=True)
+        named, there = named_and_stored(folder)
+        assert named <= there
+    return numbers
+
+
+def test_segments_of_retained_checkpoints_outlive_restarts_and_a_start_goes_back_to_them(database, tmp_path):
+    tables = database.create("a")
+    kept = hf.CheckpointConfig(trigger=hf.manual(), retained=5)
+    first, *_ = rounds(database, tables, tmp_path, kept, 3)
+    again = job_of(database.source(), tables, tmp_path, checkpoint=kept, start_from=first, publish_again=True)
     query = run(again)
     assert query.totals.rows == 6
     assert_equal(database, tmp_path)
@@ -53,16 +48,10 @@ def test_a_start_goes_back_to_an_older_retained_checkpoint_and_reads_the_changes
 def test_an_older_checkpoint_whose_changes_are_gone_is_refused(database, tmp_path):
     tables = database.create("a")
     kept = hf.CheckpointConfig(trigger=hf.manual(), retained=5)
-    numbers = []
-    for number in range(3):
-        with running(job_of(database.source(), tables, tmp_path, checkpoint=kept)) as query:
-            for row in range(3):
-                database.execute(f"INSERT INTO {tables[0]} (id) VALUES ({10 * number + row})")
-                until(lambda rows=row + 1: query.totals.rows >= rows, "the row")
-            numbers.append(query.trigger_checkpoint(timeout=30))
+    first, *_ = rounds(database, tables, tmp_path, kept, 2)
     store = open_store(f"file://{tmp_path}/job")
-    first = read_record(store, numbers[0])
-    after = [info.name for info in store.list("segments/") if info.name not in first.source_objects["postgres-1"]]
+    named = read_record(store, first).source_objects["postgres-1"]
+    after = [info.name for info in store.list("segments/") if info.name not in named]
     store.delete(sorted(after, key=lambda name: int(name.rpartition("/")[2].partition("-")[0]))[:1])
     with pytest.raises((JobRefused, QueryFailed), match=r"checkpoint is an older one.*were deleted"):
-        run(job_of(database.source(), tables, tmp_path, checkpoint=kept, start_from=numbers[0], publish_again=True))
+        run(job_of(database.source(), tables, tmp_path, checkpoint=kept, start_from=first, publish_again=True))
