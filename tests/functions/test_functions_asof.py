@@ -62,7 +62,7 @@ def test_each_row_meets_the_newest_row_that_is_not_after_it(tolerance_s: int | N
     all_clicks: Rows = []
     all_visits: Rows = []
     found: Counter[tuple[Any, ...]] = Counter()
-    for number in range(1, 80):
+    for number in range(1, 40):
         marks = feed.move()
         if feed.chance.random() < 0.2:
             run_batch(operator, number, *feed.rows(), marks)
@@ -77,7 +77,7 @@ def test_each_row_meets_the_newest_row_that_is_not_after_it(tolerance_s: int | N
         all_visits += on_time[1]
         if feed.chance.random() < 0.1:
             operator = restored(operator, spec, tables)
-    found += shown(run_batch(operator, 80, [], [], (EVERYTHING_US, feed.watermark)).output)
+    found += shown(run_batch(operator, 40, [], [], (EVERYTHING_US, feed.watermark)).output)
     commit(operator)
     assert numbers(found) == expected(all_clicks, all_visits, tolerance_s)
     kept = {name: len(table) for name, table in operator.tables.items()}
@@ -87,13 +87,13 @@ def test_each_row_meets_the_newest_row_that_is_not_after_it(tolerance_s: int | N
 
 def test_the_state_of_a_key_is_its_newest_row_and_those_after_the_watermark(tables: NewTable) -> None:
     operator = spec_of().create(0, 128, tables)
-    for number in range(1, 200):
+    for number in range(1, 50):
         visits = [("a", number * SECOND, None, str(number))]
         run_batch(operator, number, [], visits, ((number - 3) * SECOND, (number - 4) * SECOND))
         commit(operator)
         assert len(operator.tables["right"]) <= 5
-    result = run_batch(operator, 200, [("a", 199 * SECOND + 1, "/", 1)], [], (300 * SECOND, 196 * SECOND))
-    assert [row["agent"] for part in result.output for row in part.to_pylist()] == ["199"]
+    result = run_batch(operator, 50, [("a", 49 * SECOND + 1, "/", 1)], [], (300 * SECOND, 46 * SECOND))
+    assert [row["agent"] for part in result.output for row in part.to_pylist()] == ["49"]
     assert len(operator.tables["right"]) == 1
 
 
