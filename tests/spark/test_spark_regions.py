@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from spark_kit import new_job
 
 import holdfast as hf
@@ -81,6 +82,7 @@ def test_splits_that_end_their_sender_hang_or_raise_stay_behind_alone(spark, tmp
     query.stop()
 
 
+@pytest.mark.long
 def test_a_step_that_ends_its_process_at_a_row_fails_the_split_of_that_row(spark, tmp_path):
     def ends(batch: pa.RecordBatch) -> pa.RecordBatch:
         if 5 + 10 * SPLITS in batch.column("value").to_pylist():
@@ -92,12 +94,13 @@ def test_a_step_that_ends_its_process_at_a_row_fails_the_split_of_that_row(spark
     job = new_job(spark, tmp_path, senders=2, regions=limits, failover=QUICK)
     job.read(source).map_batches(ends, "value BIGINT").write(hf.ParquetSink(f"file://{tmp_path}/out", name="out"))
     query = job.start(hf.available_now())
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(300)
     assert values(tmp_path / "out") == without(5)
     [found] = query.status["splitsBehind"]
     assert (found["split"], found["parked"]) == ("5", True)
 
 
+@pytest.mark.long
 def test_a_transform_that_raises_fails_its_split_alone(spark, tmp_path):
     source = broken(tmp_path / "faults")
     limits = hf.RegionConfig(max_consecutive_failures=0, on_poison="park")
@@ -106,5 +109,5 @@ def test_a_transform_that_raises_fails_its_split_alone(spark, tmp_path):
     rows = job.read(source).transform(lambda df: df.selectExpr(raising))
     rows.write(hf.ParquetSink(f"file://{tmp_path}/out", name="out"))
     query = job.start(hf.available_now())
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(300)
     assert values(tmp_path / "out") == without(3)
