@@ -63,6 +63,8 @@ def test_files_are_read_to_their_end_and_a_second_start_goes_on_there(spark, tmp
     assert stored == []
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_rates_go_on_after_a_task_manager_died_and_after_a_restart_without_a_gap(spark, tmp_path):
     def started():
         job, sink = new_job(spark, tmp_path, checkpoint=hf.CheckpointConfig(trigger=hf.every("200ms"))), hf.MemorySink()
