@@ -60,7 +60,7 @@ def test_other_layouts_begin_from_a_savepoint_and_its_own_job_goes_back_to_it(sp
     after = hf.MemorySink(name="out")
     other = {"parallelism": 3, "state": hf.RocksDBState(), "checkpoint": hf.CheckpointConfig(changelog=False)}
     dropped = {"drop_state": ["counts"], "start_from": url}
-    new = carried_on(summed(spark, tmp_path, "two", after, "rows", **other, **dropped), tmp_path, 2)
+    new = carried_on(summed(spark, tmp_path, "two", after, "many", **other, **dropped), tmp_path, 2)
     new.stop()
     assert newest(after) == dict.fromkeys(range(8), 111)
     assert new.id != query.id
