@@ -100,12 +100,12 @@ def chain():
     "at",
     [
         "taskmanager.process.after",
-        "taskmanager.output",
+        pytest.param("taskmanager.output", marks=pytest.mark.long),
         "taskmanager.commit.between",
-        "jobmaster.committed",
+        pytest.param("jobmaster.committed", marks=pytest.mark.long),
         "taskmanager.cut.uploaded",
         "jobmaster.acknowledged",
-        "jobmaster.record.before",
+        pytest.param("jobmaster.record.before", marks=pytest.mark.long),
     ],
 )
 def test_a_loss_at_any_step_of_batches_and_checkpoints_changes_nothing(chain, at):
