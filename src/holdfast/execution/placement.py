@@ -1,4 +1,4 @@
-"""What the loss of an executor would take: whether enough standbys run elsewhere. Spark chooses where processes run."""
+"""Says, for the loss of an executor, whether enough standbys run elsewhere. Spark chooses where processes run."""
 
 from collections import Counter
 from collections.abc import Mapping
