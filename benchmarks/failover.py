@@ -116,8 +116,9 @@ def _kill(query: Query, mode: str, rng: random.Random, pause_s: float) -> dict[s
     before, began_s = query.totals.batches, time.monotonic()
     time.sleep(pause_s)
     rate = (query.totals.batches - before) / (time.monotonic() - began_s)
-    holders = [each.number for each in query.view().processes if each.role == "TaskManager" and not each.is_standby]
-    route = rng.choice([each for each in query.taskManagers if each["task_manager"] in holders])
+    holders = [each for each in query.view().processes if each.role == "TaskManager" and not each.is_standby]
+    numbers = {each.number for each in holders}
+    route = rng.choice([each for each in query.taskManagers if each["task_manager"] in numbers])
     victim = _listening_at(int(route["address"].rpartition(":")[2]))
     if mode.startswith("executor"):
         victim = next(parent for parent in victim.parents() if "ExecutorBackend" in " ".join(parent.cmdline()))
@@ -128,10 +129,9 @@ def _kill(query: Query, mode: str, rng: random.Random, pause_s: float) -> dict[s
     committed = query.totals.batches
     _until(lambda: query.totals.batches > committed)
     seconds = time.monotonic() - killed_s
-    survivors = [each for each in query.view().processes if each.role == "TaskManager"]
-    downloads = sum(
-        each.metrics.get("recoveryObjects", 0.0) for each in survivors if each.number != route["task_manager"]
-    )
+    held = {(each.number, each.incarnation) for each in holders} - {(route["task_manager"], route["incarnation"])}
+    survivors = [each for each in query.view().processes if (each.number, each.incarnation) in held]
+    downloads = sum(each.metrics.get("recoveryObjects", 0.0) for each in survivors)
     gap_s = survivor_s if mode == "drop" else seconds
     return {"seconds": seconds, "gap_s": gap_s, "gap_batches": rate * gap_s, "downloads": downloads}
 
