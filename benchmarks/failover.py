@@ -129,9 +129,12 @@ def _kill(query: Query, mode: str, rng: random.Random, pause_s: float) -> dict[s
     committed = query.totals.batches
     _until(lambda: query.totals.batches > committed)
     seconds = time.monotonic() - killed_s
-    held = {(each.number, each.incarnation) for each in holders} - {(route["task_manager"], route["incarnation"])}
-    survivors = [each for each in query.view().processes if (each.number, each.incarnation) in held]
-    downloads = sum(each.metrics.get("recoveryObjects", 0.0) for each in survivors)
+    read = {(each.number, each.incarnation): each.metrics.get("recoveryObjects", 0.0) for each in holders}
+    read.pop((route["task_manager"], route["incarnation"]))
+    survivors = [each for each in query.view().processes if (each.number, each.incarnation) in read]
+    downloads = sum(
+        max(0.0, each.metrics.get("recoveryObjects", 0.0) - read[each.number, each.incarnation]) for each in survivors
+    )
     gap_s = survivor_s if mode == "drop" else seconds
     return {"seconds": seconds, "gap_s": gap_s, "gap_batches": rate * gap_s, "downloads": downloads}
 
