@@ -97,6 +97,7 @@ def test_another_checkpoint_of_sparks_is_refused_by_its_id(spark, tmp_path):
 
 
 def test_a_dataframe_that_spark_cannot_stream_is_refused_with_sparks_reason(spark, tmp_path):
+    (tmp_path / "in").mkdir()
     job = new_job(spark, tmp_path)
     job.read(files(spark, tmp_path).groupBy("k").count()).write(hf.NoopSink())
     with pytest.raises(hf.JobRefused, match=r"Spark does not start this streaming DataFrame.*append"):
