@@ -192,6 +192,7 @@ def _session(master: str) -> Any:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "1g",
+        "spark.python.daemon.module": "holdfast.spark.daemon",
         "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")]),
     }.items():
         builder = builder.config(name, value)

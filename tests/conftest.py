@@ -24,6 +24,7 @@ def spark():
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.python.daemon.module", "holdfast.spark.daemon")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
