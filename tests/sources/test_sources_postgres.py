@@ -1,5 +1,6 @@
 """The PostgreSQL source against a real server: copies equal their tables, and errors say what to do."""
 
+import itertools
 import threading
 
 import pytest
@@ -8,7 +9,7 @@ from sources_postgres_server import Database, History, assert_equal, copied, is_
 import holdfast as hf
 from examples.revenue.postgres import LocalPostgres
 from holdfast.errors import JobRefused, QueryFailed
-from holdfast.sources.postgres import snapshot
+from holdfast.sources.postgres import reader, snapshot
 from holdfast.sources.postgres.writer import SegmentWriter
 from holdfast.storage.store import open_store
 from holdfast.testing import run
@@ -215,14 +216,50 @@ def test_a_full_spool_stops_reading_until_a_checkpoint_completes(database, tmp_p
     source = database.source(spool_bytes_max=20_000)
     rare = hf.CheckpointConfig(trigger=hf.every("1h"))
     query = start(job_of(source, tables, tmp_path, checkpoint=rare), hf.processing_time("10ms"))
+    batches = itertools.count()
+
+    def is_full_after_more_rows() -> bool:  # how many rows fill the spool depends on how many the reader takes at once
+        first = 1_000 * next(batches) + 1
+        database.execute(f"INSERT INTO {tables[0]} (id) SELECT generate_series({first}, {first + 999})")
+        return "the spool is full" in caplog.text
+
     try:
-        for first in range(1, 10_001, 1_000):
-            database.execute(f"INSERT INTO {tables[0]} (id) SELECT generate_series({first}, {first + 999})")
-        until(lambda: "the spool is full" in caplog.text, "the spool to be full")
+        until(is_full_after_more_rows, "the spool to be full")
         while not is_equal(database, tmp_path):
             query.trigger_checkpoint(timeout=30)
     finally:
         query.stop()
+
+
+def test_a_bounded_run_reads_to_its_end_though_its_spool_is_too_small_for_it(database, tmp_path, monkeypatch):
+    tables = database.create("a")
+    run(job_of(database.source(), tables, tmp_path))
+    monkeypatch.setattr(reader, "PIECE_MESSAGES_MAX", 500)
+    for first in range(1, 10_001, 1_000):
+        database.execute(f"INSERT INTO {tables[0]} (id) SELECT generate_series({first}, {first + 999})")
+    run(job_of(database.source(spool_bytes_max=2_000), tables, tmp_path))
+    assert_equal(database, tmp_path)
+
+
+def test_a_slot_whose_changes_the_server_has_removed_is_refused(tmp_path):
+    server = LocalPostgres(max_slot_wal_keep_size="1MB", min_wal_size="32MB", max_wal_size="32MB").start()
+    try:
+        database = Database(server, "lost")
+        tables = database.create("a")
+        run(job_of(database.source(), tables, tmp_path))
+
+        def is_lost() -> bool:
+            database.execute("SELECT pg_logical_emit_message(false, 'fill', 'x')")
+            database.execute("SELECT pg_switch_wal()")
+            database.execute("CHECKPOINT")
+            slots = database.execute("SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s", ("slot_lost",))
+            return slots == [("lost",)]
+
+        until(is_lost, "the loss of the slot")
+        with pytest.raises(JobRefused, match="slot 'slot_lost'.*max_slot_wal_keep_size"):
+            run(job_of(database.source(), tables, tmp_path))
+    finally:
+        server.stop()
 
 
 def test_a_driver_that_ends_during_the_initial_snapshot_begins_it_anew(database, tmp_path, monkeypatch):

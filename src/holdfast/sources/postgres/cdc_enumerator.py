@@ -4,8 +4,6 @@ import logging
 import zlib
 from collections.abc import Mapping
 
-import msgspec
-
 from holdfast.errors import JobRefused
 from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, SourcePlan
 from holdfast.sources.postgres.decoding import Settings
@@ -185,13 +183,7 @@ class PostgresEnumerator(Enumerator):
         self._reader.close()
 
     def _place(self, offsets: Offsets) -> SpoolPosition:
-        try:
-            return SpoolPosition(msgspec.convert(offsets[SEGMENT], int), msgspec.convert(offsets[SEQUENCE_IN], int))
-        except (KeyError, msgspec.ValidationError) as error:
-            raise JobRefused(
-                f"source {self._context.source!r}: the checkpoint's position {offsets!r} is not one of a "
-                "PostgresCdcSource: give the source a new name"
-            ) from error
+        return SpoolPosition.from_offsets(offsets, self._context.source, "a PostgresCdcSource")
 
     def _lsn_at(self, place: SpoolPosition) -> int:
         before = self._spool.before(place)

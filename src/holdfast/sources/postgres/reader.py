@@ -68,6 +68,7 @@ class Reader:
         self._store = context.store
         self._source = context.source
         self._epoch = context.epoch
+        self._available_now = context.available_now
         self._stopping = threading.Event()
         self.claim = SlotClaim(server, settings.slot, reader_name, self._stopping.wait)
         self.writer = SegmentWriter(
@@ -301,9 +302,9 @@ class Reader:
             self._confirm(cursor)
 
     def _pause_when_full(self, cursor: Any) -> None:
-        """Read nothing while the spool is full, unless no checkpoint could ever empty it."""
+        """Read nothing while the spool is full and a checkpoint could empty it."""
         warned = False
-        while self._spool.size > self._settings.spool_bytes_max and self._spool.has_cut_after(self.passed):
+        while self._is_full():
             if not warned:
                 self.message = (
                     f"the spool is full with {self._spool.size >> 20} MB (spool_bytes_max): nothing is read from slot "
@@ -316,6 +317,13 @@ class Reader:
                 return
         if warned:
             self.message = ""
+
+    def _is_full(self) -> bool:
+        if (
+            self._available_now and not self.caught_up.is_set()
+        ):  # the first batch, so the first checkpoint, waits for it
+            return False
+        return self._spool.size > self._settings.spool_bytes_max and self._spool.has_cut_after(self.passed)
 
     def _look_at_slot(self) -> None:
         state = self._server.slot(self._settings.slot)

@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-import msgspec
-
 from holdfast.errors import JobRefused
 from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, SourcePlan
 from holdfast.sources.spark_stream.epoch_head import QUERY, SPLIT, EpochHead
@@ -102,13 +100,7 @@ class StreamEnumerator(Enumerator):
         self._reader.close()
 
     def _place(self, offsets: Offsets) -> SpoolPosition:
-        try:
-            return SpoolPosition(msgspec.convert(offsets[SEGMENT], int), msgspec.convert(offsets[SEQUENCE_IN], int))
-        except (KeyError, msgspec.ValidationError) as error:
-            raise JobRefused(
-                f"source {self._context.source!r}: the checkpoint's position {offsets!r} is not one of a streaming "
-                "DataFrame: give the source a new name"
-            ) from error
+        return SpoolPosition.from_offsets(offsets, self._context.source, "a streaming DataFrame")
 
     def _offsets(self, place: SpoolPosition) -> Offsets:
         return {SEGMENT: place.segment, SEQUENCE_IN: place.sequence, QUERY: self._query}

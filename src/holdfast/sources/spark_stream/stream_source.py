@@ -106,7 +106,7 @@ class StreamingDataFrameSource(Source):
         return StreamEnumerator(context, spool, writer, reader)
 
     def read(self, read: SplitRead) -> Iterator[SourceBatch]:
-        raise NotImplementedError("its rows are read from the job's storage, by read_output")
+        raise JobRefused(f"{self!r}: its rows are read from the job's storage; read it with job.read(df, name=…)")
 
     def read_output(
         self, output: str, read: SplitRead, store: ObjectStore, columns: Sequence[str] | None

@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 
 from holdfast.availability import SnapshotAvailability
-from holdfast.sources.base import SplitRead
+from holdfast.errors import JobRefused
+from holdfast.sources.base import Offsets, SplitRead
 from holdfast.sources.spooled.segments import H, Segment, SegmentPart
 
 SEGMENT, SEQUENCE_IN = "segment", "sequence"
@@ -35,6 +36,20 @@ class SpoolPosition:
 
     segment: int
     sequence: int
+
+    @classmethod
+    def from_offsets(cls, offsets: Offsets, source: str, kind: str) -> "SpoolPosition":
+        """Return the position that a checkpoint holds for a source; `kind` names the sources that have one.
+
+        Raises `JobRefused` if the offsets hold none.
+        """
+        try:
+            return cls(msgspec.convert(offsets[SEGMENT], int), msgspec.convert(offsets[SEQUENCE_IN], int))
+        except (KeyError, msgspec.ValidationError) as error:
+            raise JobRefused(
+                f"source {source!r}: the checkpoint's position {offsets!r} is not one of {kind}: "
+                "give the source a new name"
+            ) from error
 
 
 class Spool(Generic[H]):
