@@ -256,7 +256,7 @@ def test_a_slot_whose_changes_the_server_has_removed_is_refused(tmp_path):
             return slots == [("lost",)]
 
         until(is_lost, "the loss of the slot")
-        with pytest.raises(JobRefused, match="slot 'slot_lost'.*max_slot_wal_keep_size"):
+        with pytest.raises(JobRefused, match=r"slot 'slot_lost'.*max_slot_wal_keep_size"):
             run(job_of(database.source(), tables, tmp_path))
     finally:
         server.stop()
