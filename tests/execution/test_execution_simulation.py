@@ -12,9 +12,9 @@ from execution_world import World
 SEEDS = (
     [int(os.environ["HOLDFAST_SEED"])]
     if "HOLDFAST_SEED" in os.environ
-    else list(range(int(os.environ.get("HOLDFAST_SEEDS", "400"))))
+    else list(range(int(os.environ.get("HOLDFAST_SEEDS", "160"))))
 )
-SEEDS_A_TEST = 100
+SEEDS_A_TEST = 80
 
 
 @pytest.mark.parametrize(

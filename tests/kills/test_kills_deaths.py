@@ -25,18 +25,20 @@ PROVOKED = {
 }
 """What it takes besides to come by a failpoint."""
 
-EVERY = Shape(rows=2400, rows_per_batch=80, interval_s=0.005, log_handles_max=2)
-DELTA = Shape(**{**vars(EVERY), "rows": 1200, "sink": "delta"})
+EVERY = Shape(rows=1600, rows_per_batch=80, interval_s=0.005, log_handles_max=2)
+DELTA = Shape(**{**vars(EVERY), "rows": 800, "sink": "delta"})
 """A commit of Delta takes most of a batch's time, so half as many batches have to do."""
 SHAPES = {
     "sink.callback": [Shape(**{**vars(EVERY), "sink": "callback"})],
-    "sink.kafka": [Shape(**{**vars(EVERY), "rows": 800, "sink": "kafka"})],
+    "sink.kafka": [Shape(**{**vars(EVERY), "rows": 400, "sink": "kafka"})],
     "sink.parquet": [EVERY],
     "sink.delta": [
         DELTA,
         Shape(**{**vars(DELTA), "emit": "chain"}),
     ],
     "sink.staged": [Shape(**{**vars(EVERY), "rows": 24_000, "rows_per_batch": 4000, "keys": 5000})],
+    # Committables are gathered where several batches wait for a checkpoint.
+    "jobmaster.gather": [Shape(**{**vars(EVERY), "interval_s": 1.0})],
     "": [EVERY, Shape(**{**vars(DELTA), "emit": "chain"})],
 }
 

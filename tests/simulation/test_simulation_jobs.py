@@ -13,7 +13,7 @@ import pytest
 from simulation_run import failing, simulate
 from simulation_settings import STRUCK
 
-SEEDS = 120
+SEEDS = 40
 SEEDS_MORE = 2_000
 SEEDS_LONG = 20_000
 GROUP = 50

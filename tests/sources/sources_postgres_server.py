@@ -51,7 +51,8 @@ class Database:
     def source(self, **settings: Any) -> hf.PostgresCdcSource:
         return hf.PostgresCdcSource(self.server.dsn, self.slot, self.publication, self.tables, **settings)
 
-    def drop(self) -> None:
+    def drop_slot(self) -> None:
+        """End the reader of the slot, which the server may not have noticed to be gone, and drop the slot."""
         self.execute(
             "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = %s AND "
             "active_pid IS NOT NULL",
@@ -60,6 +61,9 @@ class Database:
         self.execute(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", (self.slot,)
         )
+
+    def drop(self) -> None:
+        self.drop_slot()
         self.execute(f"DROP PUBLICATION IF EXISTS {self.publication}")
         for table in self.tables:
             self.execute(f"DROP TABLE IF EXISTS {table}")

@@ -170,7 +170,7 @@ def test_a_slot_that_was_made_anew_is_refused(database, tmp_path):
     tables = database.create("a")
     database.execute(f"INSERT INTO {tables[0]} (id) VALUES (1)")
     run(job_of(database.source(), tables, tmp_path))
-    database.execute("SELECT pg_drop_replication_slot(%s)", (database.slot,))
+    database.drop_slot()
     with pytest.raises((JobRefused, QueryFailed), match="is gone"):
         run(job_of(database.source(), tables, tmp_path, failover=hf.FailoverConfig(restarts_max=0)))
     database.execute(f"INSERT INTO {tables[0]} (id) VALUES (2)")
