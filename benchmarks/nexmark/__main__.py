@@ -7,14 +7,17 @@
 Of Flink's two figures, RocksDB with the changelog and HashMap without, the first counts for `ratio`. Rows are those of
 the streams that a query reads. Spark runs only queries that Structured Streaming has an operator for. A query
 that fails on another engine is named in `failed_on_flink` or `failed_on_spark`, its error is on stderr, and the others
-go on.
+go on. The figures of a query are on stderr once all engines have run it, so a run that is cut off is not lost; `load`
+is the machine's load average at that time.
 """
 
 import argparse
 import json
+import os
 import statistics
 import sys
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -50,40 +53,39 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def measured(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """The figures of each query, on all engines asked for."""
+    """The figures of each query, on all engines asked for: the engines run it directly after each other."""
     folder = events_folder(options.events, options.seed)
+    counts = rows_of(folder)
     alone = options.only_flink or options.only_spark
-    found: dict[str, dict[str, Any]] = {name: {} for name in options.names}
-    if not alone:
-        session_of = session(options.master)
-        for name in options.names:
-            found[name] = run_query(session_of, name, folder, options)
-            print(name, json.dumps(found[name]), file=sys.stderr, flush=True)
+    session_of = None if alone else session(options.master)
+    found: dict[str, dict[str, Any]] = {}
+    for name in options.names:
+        rows = sum(counts[kind] for kind in QUERIES[name].reads)
+        figures = found[name] = run_query(session_of, name, folder, options) if session_of else {}
+        if options.against_flink or options.only_flink:
+            add(figures, "flink", rows, partial(flink.run, name, folder, options.parallelism))
+        if options.against_spark or options.only_spark:
+            add(figures, "spark", rows, partial(spark.run, name, folder, options.parallelism))
+        figures["load"] = round(os.getloadavg()[0], 1)
+        print(name, json.dumps(figures), file=sys.stderr, flush=True)
+    if session_of:
         session_of.stop()
-    if options.against_flink or options.only_flink:
-        add(found, "flink", lambda name: flink.run(name, folder, options.parallelism), folder)
-    if options.against_spark or options.only_spark:
-        add(found, "spark", lambda name: spark.run(name, folder, options.parallelism), folder)
     return found
 
 
-def add(found: dict[str, dict[str, Any]], engine: str, run: Any, folder: Path) -> None:
-    """Run an engine's queries and add their rates, and how many times faster Holdfast was; or that it failed."""
-    counts = rows_of(folder)
-    for name, figures in found.items():
-        rows = sum(counts[kind] for kind in QUERIES[name].reads)
-        try:
-            seconds: dict[str, float] = run(name)
-        except PeerFailed as error:
-            print(error, file=sys.stderr, flush=True)
-            figures[f"{engine}_failed"] = True
-            continue
-        for variant, spent_s in seconds.items():
-            figures[f"{engine}{variant}_rows_per_s"] = round(rows / spent_s)
-        first = next(iter(seconds.values()), None)
-        if first is not None and "rows_per_s" in figures:
-            figures["ratio" if engine == "flink" else "ratio_to_spark"] = round(figures["rows_per_s"] * first / rows, 2)
-        print(name, json.dumps(figures), file=sys.stderr, flush=True)
+def add(figures: dict[str, Any], engine: str, rows: int, run: Callable[[], dict[str, float]]) -> None:
+    """Run an engine's query and add its rates, and how many times faster Holdfast was; or that it failed."""
+    try:
+        seconds = run()
+    except PeerFailed as error:
+        print(error, file=sys.stderr, flush=True)
+        figures[f"{engine}_failed"] = True
+        return
+    for variant, spent_s in seconds.items():
+        figures[f"{engine}{variant}_rows_per_s"] = round(rows / spent_s)
+    first = next(iter(seconds.values()), None)
+    if first is not None and "rows_per_s" in figures:
+        figures["ratio" if engine == "flink" else "ratio_to_spark"] = round(figures["rows_per_s"] * first / rows, 2)
 
 
 def summary(found: dict[str, dict[str, Any]]) -> dict[str, Any]:

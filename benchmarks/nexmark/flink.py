@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.nexmark.flink_sql import QUERIES, script
-from benchmarks.nexmark.measure import PeerFailed
+from benchmarks.nexmark.measure import run_peer
 from benchmarks.peers.flink import home, install
 
 SOURCE = Path(__file__).with_name("NexmarkSql.java")
@@ -76,7 +76,4 @@ def _run(query: str, folder: Path, parallelism: int, backend: str, changelog: bo
         opens = [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in ("util", "lang", "nio")]
         command = ["java", "-Xmx6g", *opens, "-cp", class_path(), "NexmarkSql", str(statements)]
         command += [f"{name}={value}" for name, value in options.items()]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ended.returncode != 0:
-        raise PeerFailed(f"Flink's {query} ended with {ended.returncode}:\n{ended.stderr[-3000:]}")
-    return float(ended.stdout.strip().splitlines()[-1])
+        return float(run_peer(f"Flink's {query}", command))

@@ -4,8 +4,10 @@ The clock runs from the first batch's plan to the end of the query, last checkpo
 processes is not part of it, as with the others that are measured beside.
 """
 
+import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,23 @@ from benchmarks.count import percentile
 from benchmarks.nexmark.events import KINDS, write_events
 from benchmarks.nexmark.queries import QUERIES, Events
 
+PEER_LIMIT_S = 900
+"""How long another engine may take for a query; a higher value waits longer before the query counts as failed."""
+
 
 class PeerFailed(Exception):
-    """Another engine ended a query with an error; the message names engine and query."""
+    """Another engine ended a query with an error, or did not end it; the message names engine and query."""
+
+
+def run_peer(what: str, command: Sequence[str]) -> str:
+    """Run another engine's process, named `what` in errors; the last line of its output."""
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PEER_LIMIT_S)
+    except subprocess.TimeoutExpired as error:
+        raise PeerFailed(f"{what} has not ended after {PEER_LIMIT_S} s") from error
+    if ended.returncode != 0:
+        raise PeerFailed(f"{what} ended with {ended.returncode}:\n{ended.stderr[-3000:]}")
+    return ended.stdout.strip().splitlines()[-1]
 
 
 def events_folder(events: int, seed: int) -> Path:

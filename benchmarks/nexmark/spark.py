@@ -4,9 +4,7 @@ Queries that it has no operators for are missing: 4, 6 (an aggregate of an aggre
 processing time), 15, 16 (distinct counts), 19 (ranks). 5 and 7 give a single winner of each window, and no ties.
 """
 
-import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -14,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.nexmark.measure import PeerFailed
+from benchmarks.nexmark.measure import run_peer
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 FILES_PER_BATCH = 4
@@ -121,10 +119,7 @@ def run(query: str, folder: Path, parallelism: int) -> dict[str, float]:
     if query not in QUERIES:
         return {}
     command = [sys.executable, "-m", "benchmarks.nexmark.spark", query, str(folder), str(parallelism)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ended.returncode != 0:
-        raise PeerFailed(f"Spark's {query} ended with {ended.returncode}:\n{ended.stderr[-3000:]}")
-    return {"": float(json.loads(ended.stdout.strip().splitlines()[-1]))}
+    return {"": float(run_peer(f"Spark's {query}", command))}
 
 
 def run_here(query: str, folder: Path, parallelism: int) -> float:

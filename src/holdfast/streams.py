@@ -38,8 +38,9 @@ from holdfast.graph.build import (
     UnionDeclaration,
 )
 from holdfast.graph.describing import described, ways
-from holdfast.graph.program import LATE, MapBatches, OperatorOrigin, SourceOrigin
-from holdfast.graph.projecting import Omission, Projection, Selection
+from holdfast.graph.late import late_paths
+from holdfast.graph.program import MapBatches, OperatorOrigin, SourceOrigin
+from holdfast.graph.projecting import Projection, Selection
 from holdfast.schema import to_arrow_schema
 from holdfast.sinks.base import Sink
 from holdfast.sources.dataframe import DataFrameSource
@@ -62,15 +63,16 @@ class Stream:
 
     @property
     def late(self) -> "Stream":
-        """Rows that came too late for the windows of this stream; requires `late="stream"` in their declaration."""
-        paths = []
-        for path in self._paths:
-            if not isinstance(path.origin, OperatorOrigin) or path.steps or path.origin.output:
-                raise JobRefused(".late belongs right behind the aggregate(), top() or process() of a windowed key")
-            (declared,) = self._job.declared.operators[path.origin.operator].inputs
-            dropped: tuple[StepDeclaration, ...] = (Omission(tuple(declared.computed)),) if declared.computed else ()
-            paths.append(replace(path, origin=OperatorOrigin(path.origin.operator, LATE), steps=dropped))
-        return Stream(self._job, tuple(paths))
+        """Rows that came too late for the operator of this stream; requires `late="stream"` in its declaration.
+
+        Of a join, whose sides have different columns, these are the rows of the left side.
+        """
+        return Stream(self._job, late_paths(self._paths, self._job.declared.operators, 0))
+
+    @property
+    def late_right(self) -> "Stream":
+        """Rows of a join's right side that came too late; requires `late="stream"` in its declaration."""
+        return Stream(self._job, late_paths(self._paths, self._job.declared.operators, 1))
 
     def __repr__(self) -> str:
         return f"<Stream of job {self._job.name!r}: {described(self._paths)}>"
@@ -371,7 +373,8 @@ class KeyedStream:
             Suffix of the other stream's columns whose names this stream has too.
         late
             Treatment of rows that come after the watermark: `"drop"` counts them, `"dead_letter"` also writes them to
-            the job's dead letters.
+            the job's dead letters, `"stream"` gives those of this stream as `.late` of the returned one, and the
+            other's as `.late_right`.
         """
         if not isinstance(other, KeyedStream):
             raise SettingsError(f"join({other!r}): expected a keyed stream; add .key_by(…) to it")

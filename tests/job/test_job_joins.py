@@ -111,6 +111,58 @@ def test_late_rows_of_joins_are_counted_and_put_aside_by_choice(tmp_path) -> Non
         assert query.totals.bad_rows == dropped
 
 
+@pytest.mark.parametrize("how", ["inner", "semi", "outer", "asof"])
+def test_late_rows_of_both_sides_of_a_join_are_streams_by_choice(how) -> None:
+    sink, late_left, late_right = hf.MemorySink(), hf.MemorySink(), hf.MemorySink()
+    job = new_job(parallelism=2, task_managers=2)
+    left = [shown((1, 40)), shown((1, 45)), shown((1, 46)), shown((1, 6), (1, 47)), shown((2, 7))]
+    right = [clicked((1, 41)), clicked((1, 45)), clicked((1, 46)), clicked((1, 47), (3, 8)), clicked((1, 48))]
+    streams = [
+        job.read(script(*left, schema=SHOWN)).with_watermark("shown", "5s").key_by("user"),
+        job.read(script(*right, schema=CLICKED)).with_watermark("at", "5s").key_by("who"),
+    ]
+    bound = {} if how == "asof" else {"within": (0, 0)}
+    joined = streams[0].join(streams[1], how=how, late="stream", **bound)
+    joined.write(sink)
+    joined.late.write(late_left)
+    joined.late_right.write(late_right)
+    query = run(job)
+    assert late_left.rows() == [*shown((1, 6)), *shown((2, 7))]
+    assert late_right.rows() == clicked((3, 8))
+    assert query.lastProgress["metrics"]["numLateRecordsDropped"] == 3
+    assert {row["ad"] for row in sink.rows()} >= ({40} if how == "asof" else {45, 46, 47})
+
+
+def test_late_rows_of_a_join_behind_windows_are_streams_of_both_sides() -> None:
+    late_left, late_right = hf.MemorySink(), hf.MemorySink()
+    job = new_job()
+    left = [shown((1, 40)), shown((1, 41)), shown((1, 6), (1, 42))]
+    right = [clicked((1, 41)), clicked((1, 42)), clicked((1, 43), (1, 7))]
+    views = job.read(script(*left, schema=SHOWN)).with_watermark("shown", 0).key_by("user", hf.window("shown", "10s"))
+    clicks = job.read(script(*right, schema=CLICKED)).with_watermark("at", 0).key_by("who", hf.window("at", "10s"))
+    joined = views.join(clicks, late="stream")
+    joined.write(hf.NoopSink())
+    joined.late.write(late_left)
+    joined.late_right.write(late_right)
+    run(job)
+    assert (late_left.rows(), late_right.rows()) == (shown((1, 6)), clicked((1, 7)))
+
+
+def test_a_join_with_a_stream_of_late_rows_wants_both_sides_of_it_read() -> None:
+    job = new_job()
+    left = job.read(script(shown((1, 1)), schema=SHOWN)).with_watermark("shown", 0).key_by("user")
+    right = job.read(script(clicked((1, 1)), schema=CLICKED)).with_watermark("at", 0).key_by("who")
+    with pytest.raises(hf.SettingsError, match=r"join\(late='wait'\): allowed are 'drop' \(counted\), 'dead_letter'"):
+        left.join(right, (0, 0), late="wait")
+    joined = left.join(right, (0, 0), late="stream")
+    joined.write(hf.NoopSink())
+    joined.late.write(hf.NoopSink())
+    with pytest.raises(hf.JobRefused, match=r"\.late_right belongs right behind the join\(\)"):
+        _ = joined.key_by("user").last(by="shown").late_right
+    with pytest.raises(hf.JobRefused, match="the output of operator 'join-1/late-right' is used nowhere"):
+        run(job)
+
+
 def test_a_row_without_an_event_time_is_a_bad_record() -> None:
     job = new_job()
     left = job.read(script([{"user": 1, "shown": None, "ad": 1}], schema=SHOWN)).with_watermark("shown", 0)

@@ -57,8 +57,8 @@ class OperatorResult:
     timers: "Timers | None" = None
     late: int = 0
     """How many rows came too late."""
-    late_rows: list[pa.RecordBatch] = field(default_factory=list)
-    """Late rows, where they are put out as a stream of their own."""
+    late_rows: dict[int, list[pa.RecordBatch]] = field(default_factory=dict)
+    """Late rows of each input, where they are put out as a stream of their own."""
 
 
 class Operator(ABC):
@@ -167,9 +167,9 @@ class OperatorSpec(ABC):
         return ""
 
     @property
-    def late_schema(self) -> pa.Schema | None:
-        """The schema of the late rows that are put out as a stream of their own; None: there is no such stream."""
-        return None
+    def late_schemas(self) -> dict[int, pa.Schema]:
+        """The schemas of the inputs whose late rows are put out as streams of their own."""
+        return {}
 
     @property
     def output_delay_us(self) -> int:

@@ -206,8 +206,8 @@ class _Builder:
         inputs = [self._operator_input(declared.name, number, each) for number, each in enumerate(declared.inputs)]
         spec = declared.specify(declared.name, tuple(inputs))
         self._schemas[OperatorOrigin(declared.name)] = spec.output_schema
-        if spec.late_schema is not None:
-            self._schemas[OperatorOrigin(declared.name, LATE)] = spec.late_schema
+        for number, schema in spec.late_schemas.items():
+            self._schemas[OperatorOrigin(declared.name, LATE[number])] = schema
         self._specs[declared.name] = spec
         return spec
 

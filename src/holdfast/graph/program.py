@@ -72,13 +72,13 @@ class SourceOrigin:
     output: str = ""
 
 
-LATE = "late"
-"""Name of an operator's output with rows that came too late."""
+LATE = ("late", "late-right")
+"""Names of an operator's outputs with the rows of its first and second input that came too late."""
 
 
 @dataclass(frozen=True)
 class OperatorOrigin:
-    """The main output of an operator, or another of its outputs by name (`LATE`)."""
+    """The main output of an operator, or another of its outputs by name (those of `LATE`)."""
 
     operator: str
     output: str = ""
@@ -174,7 +174,7 @@ class Program:
         spec = self.operators.get(operator)
         if spec is None:
             return None
-        return spec.late_schema if output == LATE else spec.output_schema
+        return spec.late_schemas.get(LATE.index(output)) if output else spec.output_schema
 
     @property
     def levels(self) -> int:

@@ -28,7 +28,6 @@ from holdfast.functions.operator import Timers
 from holdfast.graph.plan import Plan, Unit, divide
 from holdfast.graph.program import (
     DEAD_LETTERS,
-    LATE,
     Leg,
     OperatorOrigin,
     OperatorTarget,
@@ -336,7 +335,7 @@ class BatchRunner:
 def _outputs(origin: OperatorOrigin, results: list[SubtaskResult]) -> list[tuple[int, int]]:
     """The subtasks that put rows out for an origin, and how many."""
     found = [
-        (result.subtask, result.late_out if origin.output == LATE else result.rows_out)
+        (result.subtask, result.late_out.get(origin.output, 0) if origin.output else result.rows_out)
         for result in results
         if result.operator == origin.operator
     ]

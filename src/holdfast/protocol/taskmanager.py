@@ -148,8 +148,8 @@ class SubtaskResult(msgspec.Struct, frozen=True):
     timers: Timers | None = None
     late: int = 0
     """How many rows came too late."""
-    late_out: int = 0
-    """How many of them are put out as a stream."""
+    late_out: dict[str, int] = {}
+    """How many of them are put out as streams, by the name of the output."""
 
 
 class ProcessResult(msgspec.Struct, frozen=True):

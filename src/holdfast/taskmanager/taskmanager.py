@@ -373,9 +373,13 @@ class TaskManager:
         )
         result = subtask.process(context, inputs)
         rows_out = self._outputs.put(request.batch, subtask.name, subtask.subtask, result.output)
-        late_as = OperatorOrigin(subtask.name, LATE).kept_as
-        late = result.late_rows
-        late_out = self._outputs.put(request.batch, late_as, subtask.subtask, late) if late else 0
+        late_out = {
+            LATE[number]: self._outputs.put(
+                request.batch, OperatorOrigin(subtask.name, LATE[number]).kept_as, subtask.subtask, rows
+            )
+            for number, rows in result.late_rows.items()
+            if rows
+        }
         subtask.counted.note(rows_out=rows_out)
         rows_in = sum(rows.num_rows for _, rows in inputs)
         return SubtaskResult(

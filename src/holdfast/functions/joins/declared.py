@@ -44,7 +44,7 @@ class JoinSpec(OperatorSpec):
     ----------
     suffix : str, optional
         What the names of the right side's columns end with where the left side has a column of that name.
-    late : {"drop", "dead_letter"}
+    late : {"drop", "dead_letter", "stream"}
         What becomes of late rows; they are counted in any case.
     """
 
@@ -154,6 +154,10 @@ class JoinSpec(OperatorSpec):
     def output_schema(self) -> pa.Schema:
         bounds = self.bounds_fields if self.shows_bounds else []
         return pa.schema([*(column.field for column in self.output_columns), *bounds])
+
+    @property
+    def late_schemas(self) -> dict[int, pa.Schema]:
+        return {side: declared.schema for side, declared in enumerate(self.sides)} if self.late == "stream" else {}
 
     @property
     def output_delay_us(self) -> int:

@@ -1,7 +1,7 @@
 """A user's declaration of a join, checked, and made into a `JoinSpec` once the inputs are known."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 
@@ -39,8 +39,8 @@ class JoinSettings:
             raise SettingsError(f"join(how={self.how!r}) has tolerance: it belongs to how='asof'; give within=")
         if self.suffix is not None and (not isinstance(self.suffix, str) or not self.suffix):
             raise SettingsError(f"join(suffix={self.suffix!r}): expected what names should end with, such as '_right'")
-        if self.late not in ("drop", "dead_letter"):
-            raise SettingsError(f"join(late={self.late!r}) is not allowed: 'drop' (counted) or 'dead_letter'")
+        if self.late not in get_args(LatePolicy):
+            raise SettingsError(f"join(late={self.late!r}): allowed are 'drop' (counted), 'dead_letter' and 'stream'")
         if self.ttl is not None and duration_us(self.ttl, "ttl") == 0:
             raise SettingsError("join(ttl=0): rows are kept for longer than nothing")
         _ = self.within_us, self.tolerance_us

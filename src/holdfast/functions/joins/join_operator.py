@@ -75,7 +75,8 @@ class JoinOperator(Operator):
                 self._keep(side, arrived, heads, until_us)
         fired = left_before + self._let_leave(until_us)
         late = sum(each.count for each in self._late)
-        return replace(result, timers=self._timers(fired), late=late)
+        late_rows = {side: each.rows for side, each in enumerate(self._late)}
+        return replace(result, timers=self._timers(fired), late=late, late_rows=late_rows)
 
     def _timers(self, fired: int) -> Timers:
         next_us = min((due for kept in self._kept if (due := kept.next_us()) is not None), default=None)

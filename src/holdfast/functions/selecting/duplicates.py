@@ -82,8 +82,8 @@ class DuplicatesSpec(OperatorSpec):
         return self.input.schema
 
     @property
-    def late_schema(self) -> pa.Schema | None:
-        return self.input.schema if self.late == "stream" else None
+    def late_schemas(self) -> dict[int, pa.Schema]:
+        return {0: self.input.schema} if self.late == "stream" else {}
 
     @property
     def grows(self) -> str:
@@ -141,7 +141,7 @@ class DuplicatesOperator(Operator):
         forgotten = 0 if context.watermark_us is None else self._forget(context.watermark_us - self._within_us)
         first_us = self._index.earliest()
         timers = Timers(None if first_us is None else first_us + self._within_us + 1, None, forgotten)
-        return replace(result, timers=timers, late=self._late.count, late_rows=self._late.rows)
+        return replace(result, timers=timers, late=self._late.count, late_rows={0: self._late.rows})
 
     def _late_rows(self, rows: pa.RecordBatch, closed_us: int | None) -> BoolArray | None:
         if closed_us is None or not rows.num_rows:

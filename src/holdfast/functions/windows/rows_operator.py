@@ -81,7 +81,7 @@ class WindowRowsOperator(PaneOperator):
         else:
             self._store(rows)
         timers = Timers(self._next_us(until_us), None, fired)
-        return replace(result, timers=timers, late=self._late.count, late_rows=self._late.rows)
+        return replace(result, timers=timers, late=self._late.count, late_rows={0: self._late.rows})
 
     def _store(self, rows: pa.RecordBatch) -> None:
         if not rows.num_rows:

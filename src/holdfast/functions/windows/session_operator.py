@@ -82,7 +82,9 @@ class SessionOperator(Operator):
             fired = self._close(context.watermark_us - self._spec.lateness_us, result)
         first_us = self._index.earliest()
         next_us = None if first_us is None else first_us + self._spec.lateness_us
-        return replace(result, timers=Timers(next_us, None, fired), late=self._late.count, late_rows=self._late.rows)
+        return replace(
+            result, timers=Timers(next_us, None, fired), late=self._late.count, late_rows={0: self._late.rows}
+        )
 
     def _late_rows(self, rows: pa.RecordBatch, closed_us: int | None) -> BoolArray | None:
         if closed_us is None or not rows.num_rows:

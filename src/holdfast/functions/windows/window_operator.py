@@ -49,7 +49,7 @@ class WindowOperator(PaneOperator):
             self._put_out_changed(touched, closed_us, context, result)
         fired = 0 if until_us is None else self._close(closed_us, until_us, context, result)
         timers = Timers(self._next_us(until_us), None, fired)
-        return replace(result, timers=timers, late=self._late.count, late_rows=self._late.rows)
+        return replace(result, timers=timers, late=self._late.count, late_rows={0: self._late.rows})
 
     # Closing.
 

@@ -134,8 +134,8 @@ class WindowedSpec(OperatorSpec):
         )
 
     @property
-    def late_schema(self) -> pa.Schema | None:
-        return self.input.schema if self.windowing.late == "stream" else None
+    def late_schemas(self) -> dict[int, pa.Schema]:
+        return {0: self.input.schema} if self.windowing.late == "stream" else {}
 
     @property
     def output_delay_us(self) -> int:
