@@ -138,12 +138,13 @@ class _Elsewhere:
         self._wire = wire
 
     def __enter__(self) -> None:
-        self._wire.turn.acquire()
+        # The wait for a turn is no driver's time either.
         self._began_s = time.thread_time()
+        self._wire.turn.acquire()
 
     def __exit__(self, *error: object) -> None:
-        self._wire.add(time.thread_time() - self._began_s)
         self._wire.turn.release()
+        self._wire.add(time.thread_time() - self._began_s)
 
 
 @dataclass
@@ -326,12 +327,15 @@ class StandInSender:
         body = _encode(CallBody(self._process.incarnation, msgspec.Raw(_encode(order))))
         wire.note("order", len(body))
         with wire.elsewhere():
-            taken = _decode(_decode(body, type=CallBody).arguments, type=Order)
-            common = _decode(taken.common, type=OrderCommon)
-            results = [_encode(self._result(unit, common)) for unit in taken.units]
+            results = self._results(body)
         for result in results:
             wire.note("unit result", len(result))
             yield _decode(result, type=UnitResult)
+
+    def _results(self, body: bytes) -> list[bytes]:
+        taken = _decode(_decode(body, type=CallBody).arguments, type=Order)
+        common = _decode(taken.common, type=OrderCommon)
+        return [_encode(self._result(unit, common)) for unit in taken.units]
 
     def cancel(self, attempt: int) -> None:
         self._cluster.wire.call("cancel", self._process.incarnation, attempt, lambda _: None, type(None))

@@ -51,7 +51,7 @@ class WatermarkSpec:
         return "/".join(each for each in (self.source, self.output, self.column) if each)
 
 
-class SplitTime(msgspec.Struct, frozen=True, array_like=True):
+class SplitTime(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The newest event time of an open split (None before its first row), and the time of the batch that assigned it
     or, after that, of the last batch that had rows of it."""
 
@@ -76,11 +76,14 @@ class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def reached_at(self, now_us: int, idle_us: int | None, behind: SplitsBehind = NONE_BEHIND) -> int | None:
         """How far event time has come at that time, when splits may have become idle since the last batch."""
-        held = {
-            each.newest_us
-            for split, each in self.splits.items()
-            if (behind.hold if split in behind.splits else idle_us is None or each.seen_us + idle_us > now_us)
-        }
+        if idle_us is None and not behind.splits:
+            held = {each.newest_us for each in self.splits.values()}
+        else:
+            held = {
+                each.newest_us
+                for split, each in self.splits.items()
+                if (behind.hold if split in behind.splits else idle_us is None or each.seen_us + idle_us > now_us)
+            }
         if not held:
             return _greatest([self.reached_us, self.newest_us])
         known = [time_us for time_us in held if time_us is not None]
@@ -119,9 +122,9 @@ class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         else:
             splits.update((split, each) for split, each in self.splits.items() if split in splits)
         for split, time_us in newest.items():
-            before = splits.get(split)
-            if before is not None:
-                newest_us = time_us if before.newest_us is None else max(before.newest_us, time_us)
+            if split in splits:
+                before_us = splits[split].newest_us
+                newest_us = time_us if before_us is None or before_us < time_us else before_us
                 splits[split] = SplitTime(newest_us, batch_time_us)
         newest_of_all_us = _greatest([self.newest_us, *newest.values()])
         seen_us = batch_time_us if newest or self.seen_us is None else self.seen_us

@@ -93,7 +93,7 @@ class Failure(msgspec.Struct, frozen=True):
         return RuntimeError(f"{self.kind}: {self.message}")
 
 
-class UnitResult(msgspec.Struct, frozen=True, array_like=True):
+class UnitResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     unit: int
     leg: int
     attempt: str

@@ -255,6 +255,10 @@ class _Sender:
     def next_unit(self) -> None:
         self.unit_s, self.is_asked = None, False
 
+    def left_before(self, time_s: float) -> bool:
+        """True if it goes on with an order that was not wanted any more at that time."""
+        return self.left_s is not None and self.left_s < time_s
+
     @property
     def free(self) -> bool:
         return not self.units and self.left_s is None
@@ -337,11 +341,13 @@ class Units:
         yield from self._give()
 
     def _on_tick(self, event: UnitsTick) -> Iterable[Command]:
-        for process, sender in list(self._senders.items()):
-            if sender.left_s is not None and event.now_s - sender.left_s > CANCEL_S_MAX:
-                yield from self._give_up(process, f"it goes on with cancelled units for more than {CANCEL_S_MAX:.0f} s")
-            elif self._level is not None and self._level.isolates and sender.units:
-                yield from self._watch(process, sender, self._level.unit_s_max, event.now_s)
+        too_long_s = event.now_s - CANCEL_S_MAX
+        for process in [each for each, sender in self._senders.items() if sender.left_before(too_long_s)]:
+            yield from self._give_up(process, f"it goes on with cancelled units for more than {CANCEL_S_MAX:.0f} s")
+        if self._level is not None and self._level.isolates:
+            for process, sender in list(self._senders.items()):
+                if sender.units:
+                    yield from self._watch(process, sender, self._level.unit_s_max, event.now_s)
 
     def _watch(self, process: ProcessId, sender: _Sender, unit_s_max: float, now_s: float) -> Iterable[Command]:
         """Ask a sender that takes too long for a unit at which split it hangs."""

@@ -12,7 +12,7 @@ import msgspec
 ROWS, HEADING, FILE = "rows", "heading", "file"
 
 
-class LogPiece(msgspec.Struct, frozen=True, array_like=True):
+class LogPiece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A contiguous range of one changelog object that holds one log's change sets `[sqn_start, sqn_stop)`.
 
     A reader drops change sets outside that range, and key groups outside `[key_group_start, key_group_stop)`:
@@ -28,7 +28,7 @@ class LogPiece(msgspec.Struct, frozen=True, array_like=True):
     key_group_stop: int
 
 
-class MaterializedPart(msgspec.Struct, frozen=True, array_like=True):
+class MaterializedPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A part of a materialized table: a range of an object, for key groups `[start, stop)`.
 
     A reader drops key groups outside: an object may hold more than the part refers to.

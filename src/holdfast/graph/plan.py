@@ -18,7 +18,7 @@ PIECES_PER_UNIT_MAX = 16
 where each piece is slow to begin."""
 
 
-class Unit(msgspec.Struct, frozen=True, array_like=True):
+class Unit(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Work of a sender for a leg: reads, or the output of subtasks, in that order.
 
     Units are numbered within (batch, level); TaskManagers process input in the order of these numbers.

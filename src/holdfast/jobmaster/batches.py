@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -267,10 +267,14 @@ class BatchRunner:
         if result.dead_letters:
             outcome.add(DEAD_LETTERS, result.dead_letters)
 
+    @cached_property
+    def _counting_legs(self) -> set[int]:
+        """The first leg of each origin."""
+        return set({leg.origin: leg.index for leg in reversed(self.program.legs)}.values())
+
     def _count_source(self, leg: Leg, source: str, rows: int, outcome: BatchOutcome) -> None:
         """Count the rows of a source read by several branches once, by its first leg."""
-        first = next(other.index for other in self.program.legs if other.origin == leg.origin)
-        if leg.index == first:
+        if leg.index in self._counting_legs:
             outcome.rows_in += rows
             outcome.rows_by_source[source] = outcome.rows_by_source.get(source, 0) + rows
 

@@ -1,6 +1,9 @@
-"""Calls in progress, reported to the execution machine, which knows how long each may take."""
+"""Calls to other processes: threads that make them, and reports to the execution machine, which knows how long each
+may take."""
 
 import itertools
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -34,3 +37,23 @@ class CallReporter:
             yield
         finally:
             self._tell(events.CallEnded(number))
+
+
+class CallThread:
+    """A thread that makes calls one after the other. A call that never returns keeps this thread, and nobody else."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._make_all, name=name, daemon=True).start()
+
+    def submit(self, call: Callable[[], None]) -> None:
+        """Make the call once all calls before it have returned. `call` raises nothing."""
+        self._calls.put(call)
+
+    def end(self) -> None:
+        """End the thread after the calls submitted so far."""
+        self._calls.put(None)
+
+    def _make_all(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()

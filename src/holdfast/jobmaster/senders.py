@@ -95,7 +95,8 @@ class Senders(Processes[SenderGateway]):
         """
         if run.request.run <= self._cancelled_run:
             raise _cancelled(run)
-        in_python = [unit for unit in run.units if self._program.runs_in_python(self._program.legs[unit.leg])]
+        legs = {leg.index for leg in self._program.legs if self._program.runs_in_python(leg)}
+        in_python = [unit for unit in run.units if unit.leg in legs]
         if not self._cluster.residents or not in_python:
             return self._cluster.run_level(run)
         common = msgspec.Raw(msgspec.msgpack.encode(OrderCommon(run.request, run.routes)))

@@ -6,10 +6,11 @@ the execution machine which TaskManagers serve, have ended or do not answer, and
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import wait as wait_for
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.clock import Clock
@@ -18,7 +19,7 @@ from holdfast.execution import events
 from holdfast.execution.calls import Step
 from holdfast.execution.placement import weak_point
 from holdfast.ids import ProcessId, Role
-from holdfast.jobmaster.calls import CallReporter
+from holdfast.jobmaster.calls import CallReporter, CallThread
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.processes import HEARTBEAT_TIMEOUT_S, Processes, Serving
 from holdfast.protocol.taskmanager import ExchangeRoute, TaskManagerGateway
@@ -58,7 +59,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
         super().__init__(Role.TASK_MANAGER, count, cluster, clock, connect, self._ended, heartbeat_timeout_s)
         self.calls = CallReporter(tell)
         self._tell = tell
-        self._threads: dict[tuple[ProcessId, Lane], ThreadPoolExecutor] = {}
+        self._threads: dict[tuple[ProcessId, Lane], CallThread] = {}
         self._open: dict[ProcessId, set[Answer]] = {}
         self._deployed: Mapping[int, int] = {}
         self._needed = needed
@@ -80,7 +81,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
             _settle(answer, error=TaskManagerLost(f"{process.name} ended: {reason}"))
         for thread in threads:
             if thread is not None:
-                thread.shutdown(wait=False)
+                thread.end()
         self._tell(events.Lost(process, reason))
 
     def _explained(self, process: ProcessId, reason: str) -> None:
@@ -234,12 +235,11 @@ class TaskManagers(Processes[TaskManagerGateway]):
             lives = self._serving.get(process.number) is serving and not self._stopping
             lives = lives and (lane is not Lane.BATCHES or self._deployed.get(process.number) == process.incarnation)
             if lives:
-                self._open[process] = {each for each in self._open.get(process, ()) if not each.done()} | {answer}
+                self._open.setdefault(process, set()).add(answer)
                 thread = self._threads.get((process, lane))
                 if thread is None:
-                    name = f"holdfast-{lane.value}-{process.number}"
-                    thread = self._threads[process, lane] = ThreadPoolExecutor(1, name)
-                thread.submit(self._call, serving, call, answer, lane)
+                    thread = self._threads[process, lane] = CallThread(f"holdfast-{lane.value}-{process.number}")
+                thread.submit(partial(self._call, serving, call, answer, lane))
         if not lives:
             _settle(answer, error=TaskManagerLost(f"{process.name} has ended, or was started anew"))
         return answer
@@ -255,6 +255,8 @@ class TaskManagers(Processes[TaskManagerGateway]):
             _settle(answer, error=error)
         else:
             _settle(answer, result)
+        with self._changed:
+            self._open.get(serving.process, set()).discard(answer)
 
     def stop(self) -> None:
         super().stop()
@@ -264,7 +266,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
         for answer in unanswered:
             _settle(answer, error=TaskManagerLost("the query ends"))
         for thread in threads.values():
-            thread.shutdown(wait=False)
+            thread.end()
 
 
 def _settle(answer: Answer, result: object = None, error: Exception | None = None) -> None:

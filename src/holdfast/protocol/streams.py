@@ -28,7 +28,7 @@ class SentStream(NamedTuple):
     digest: int
 
 
-class Sent(msgspec.Struct, frozen=True, array_like=True):
+class Sent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The claims of an attempt: for each TaskManager that got rows its number, the rows and the digest."""
 
     task_managers: bytes = b""
@@ -94,7 +94,7 @@ def by_task_manager(units: Sequence[SentUnit]) -> dict[int, Streams]:
     digests = np.frombuffer(b"".join(each.sent.digests for each in units), DIGESTS)
     places = np.repeat(np.arange(len(units)), [len(each.sent) for each in units])
     numbers = np.array([each.unit for each in units], PLACES)
-    attempts = [each.attempt for each in units]
+    attempts = np.array([each.attempt for each in units], object)
     order = np.argsort(task_managers, kind="stable")
     found, starts = np.unique(task_managers[order], return_index=True)
     streams = {}
@@ -102,7 +102,7 @@ def by_task_manager(units: Sequence[SentUnit]) -> dict[int, Streams]:
         place = places[chosen]
         streams[task_manager] = Streams(
             numbers[place].tobytes(),
-            [attempts[each] for each in place.tolist()],
+            attempts[place].tolist(),
             rows[chosen].tobytes(),
             digests[chosen].tobytes(),
         )

@@ -20,7 +20,7 @@ Offsets = dict[str, Position]
 """Positions by split, or by another name that the source chooses. Flat, and stored in the journal."""
 
 
-class SplitRead(msgspec.Struct, frozen=True, array_like=True):
+class SplitRead(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A contiguous piece `[start, stop)` of a split, read by a single task.
 
     `rows` is the expected number of rows, or an estimate of it; 0 where nothing is known of it. `detail` holds further

@@ -153,11 +153,11 @@ class SequenceEnumerator(Enumerator):
     def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
         budget = max(1, min(rows_max, bytes_max // ROW_BYTES))
         begin, end = _indexes(start), _indexes(until)
-        places = [(split, begin.get(split, 0), end.get(split, 0)) for split in self._splits]
-        left = {split: stop - first for split, first, stop in places if stop > first}
-        shares = divide_evenly(left, budget)
+        left = {split: rows for split in self._splits if (rows := end.get(split, 0) - begin.get(split, 0)) > 0}
         reads = [
-            SplitRead(split, first, first + rows, rows) for split, first, _ in places if (rows := shares.get(split, 0))
+            SplitRead(split, first := begin.get(split, 0), first + rows, rows)
+            for split, rows in divide_evenly(left, budget).items()
+            if rows
         ]
         return SourcePlan(start | {read.split: read.stop for read in reads} if reads else start, reads)
 
