@@ -42,6 +42,7 @@ from holdfast.functions.aggregates.declared import (
     sum,
     variance,
 )
+from holdfast.functions.process.broadcast import BroadcastState
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction
 from holdfast.functions.process.states import AggregatingState, ListState, MapState, ReducingState, ValueState
 from holdfast.functions.soft_failures import SoftFailureLimit
@@ -84,6 +85,7 @@ __all__ = [
     "AggregatingState",
     "BadRecord",
     "BatchFunction",
+    "BroadcastState",
     "CallbackSink",
     "ChangelogConfig",
     "CheckpointConfig",

@@ -1,6 +1,6 @@
 """Streams and keyed streams: methods that declare the work on rows. Nothing runs before `start()`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
@@ -18,13 +18,13 @@ from holdfast.functions.aggregates.declared import (
 from holdfast.functions.joins.declared import How
 from holdfast.functions.joins.declaring import JoinSettings
 from holdfast.functions.operator import OperatorInput, OperatorSpec
-from holdfast.functions.process.declared import BatchFunction, ProcessFunction, ProcessSpec
+from holdfast.functions.process.declared import BatchFunction, ProcessFunction
 from holdfast.functions.selecting.duplicates import DuplicatesSpec
 from holdfast.functions.selecting.keyed_top import KeyedTopSpec
 from holdfast.functions.selecting.last import LastSpec
 from holdfast.functions.windows.aggregate import WindowSpec
 from holdfast.functions.windows.declared import WINDOW_START, AnyWindow, SessionWindow
-from holdfast.functions.windows.process import WindowProcessSpec
+from holdfast.functions.windows.process import process_spec
 from holdfast.functions.windows.session import SessionSpec
 from holdfast.functions.windows.top import TopSpec, check_top
 from holdfast.functions.windows.windowed import LatePolicy, WindowEmit, Windowing
@@ -223,8 +223,7 @@ class Stream:
         if len(windows) > 1:
             raise SettingsError(f"key_by{keys!r} has {len(windows)} windows: a row is in the windows of one of them")
         place = windows[0] if windows else 0
-        window = keys[place] if windows else None
-        assert window is None or isinstance(window, AnyWindow)
+        window = next((key for key in keys if isinstance(key, AnyWindow)), None)
         return KeyedStream(self._job, InputDeclaration(self._paths, columns, window, place))
 
     def write(self, sink: Sink) -> None:
@@ -307,16 +306,18 @@ class KeyedStream:
         function: ProcessFunction | BatchFunction,
         schema: Any,
         *,
+        broadcast: "Mapping[str, KeyedStream] | None" = None,
         allowed_lateness: Duration = 0,
         late: LatePolicy = "drop",
         name: str | None = None,
     ) -> Stream:
         """Apply a user's function with state per key. `schema`: schema of the rows it yields.
 
+        `broadcast`: a keyed stream for each `BroadcastState` of the function; every subtask gets all of its rows.
+
         Behind a window the function gets the rows of a whole window, once, when the window closes, and has neither
         states nor timers. `process(rows, ctx)` of a `ProcessFunction` gets them as a list, with the window's bounds in
-        `ctx.key`. A `BatchFunction` gets them as batches, with the bounds in `keys`. `allowed_lateness` and `late` are
-        as in `aggregate`.
+        `ctx.key`; a `BatchFunction` gets batches, with the bounds in `keys`. `allowed_lateness`, `late`: see `aggregate`.
         """
         output = to_arrow_schema(schema)
         lateness_us = duration_us(allowed_lateness, "allowed_lateness")
@@ -324,13 +325,16 @@ class KeyedStream:
             self._refuse_windowing(None, lateness_us, late)
 
         def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> OperatorSpec:
-            if inputs[0].window is not None:
-                windowing = self._windowing(None, lateness_us, late)
-                return WindowProcessSpec(operator, inputs[0], function, output, windowing)
-            self._refuse_windowing(None, lateness_us, late)
-            return ProcessSpec(operator, inputs[0], function, output, self._bad_records)
+            if inputs[0].window is None:
+                self._refuse_windowing(None, lateness_us, late)
+            return process_spec(operator, inputs, function, output, self._windowing(None, lateness_us, late))
 
-        return self._declare(name, "process", specify)
+        inputs = [self._declared]
+        for state, each in (broadcast or {}).items():
+            if not isinstance(each, KeyedStream) or each._job is not self._job:
+                raise SettingsError(f"broadcast={{{state!r}: {each!r}}}: expected a stream.key_by(…) of this job")
+            inputs.append(each._declared.as_broadcast(state))
+        return self._declare(name, "process", specify, tuple(inputs))
 
     def join(
         self,

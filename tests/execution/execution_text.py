@@ -82,7 +82,8 @@ class Scenario:
             case "failed" | "work-failed":
                 return [(ev.Failed if name == "failed" else ev.WorkFailed)(error(plain[0]))]
             case "base":
-                return [ev.BaseChosen(None if plain[0] == "none" else JournalNumber(int(plain[0])))]
+                base = None if plain[0] == "none" else JournalNumber(int(plain[0]))
+                return [ev.BaseChosen(base, int(named.get("after", "-1")))]
             case "sinks-lag":
                 return [ev.SinksLag(frozenset(plain))]
             case _:
@@ -113,6 +114,8 @@ class Scenario:
         arguments: list[Any] = [RunNumber(int(named["run"]))]
         if "batch" in of_run[name].__dataclass_fields__:
             arguments.append(BatchNumber(int(named["batch"])))
+        if "broadcast" in named:
+            arguments.append(True)
         if name.endswith("failed"):
             arguments.append(error(plain[0]))
         if "pause" in named:

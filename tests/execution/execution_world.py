@@ -93,6 +93,8 @@ class World:
         self.calm_s = float("inf")
         self.torn = False
         """A commit was not answered: some may hold the batch, others not."""
+        self.broadcast = self.checkpointed = -1
+        """The last batch that changed broadcast state, and the last one in a checkpoint."""
         self.restarts_since = 0
         self.attempts: Counter[int] = Counter()
         self.losses: dict[Place, list[float]] = {each: [] for each in self.places}
@@ -243,12 +245,14 @@ class World:
                     self.incomplete = True
                 else:
                     self.torn = False
+                    self.broadcast = -1
                     self.restarts += 1
                     self.restarts_since += 1
                     assert self.restarts_since <= self.config.restarts_max, f"restart {self.restarts_since}"
                 self.base = len(self.checkpoints) - 1
                 number = JournalNumber(self.base)
-                self.later(self.random.uniform(0.0, 2.0), lambda: self.tell(ev.BaseChosen(number)))
+                batch = self.checkpointed
+                self.later(self.random.uniform(0.0, 2.0), lambda: self.tell(ev.BaseChosen(number, batch)))
             case ev.End():
                 self.ended = command
                 self.check_end(command)
@@ -269,6 +273,7 @@ class World:
         if command.joining is None:
             return
         assert self.incomplete and not self.torn, f"{command} although nobody is missing"
+        assert self.broadcast <= self.checkpointed, f"{command} without broadcast state of batch {self.broadcast}"
         joining = {command.live[each] for each in command.joining}
         assert not joining & self.live, f"{command} deploys {joining & self.live} once more"
         assert set(command.live.values()) - joining == self.live - self.told_lost.keys(), (
@@ -358,10 +363,14 @@ class World:
         assert self.planned[command.batch] == self.position, "a batch was committed elsewhere than where it begins"
         self.position += 1
         self.commits += 1
-        self.tell(ev.BatchCommitted(command.run, command.batch))
+        changes_broadcast = self.random.random() < 0.1
+        if changes_broadcast:
+            self.broadcast = command.batch
+        self.tell(ev.BatchCommitted(command.run, command.batch, changes_broadcast))
         choosing = self.machine.phase in (Phase.CHOOSING, Phase.GATHERING, Phase.DEPLOYING, Phase.ENDED)
         if not self.checkpoints_fail and not choosing and not self.incomplete and self.random.random() < 0.3:
             self.checkpoints.append(self.position)
+            self.checkpointed = command.batch
             self.restarts_since = 0
             for each in self.registered:
                 self.streaks[each] = 0

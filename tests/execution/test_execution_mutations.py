@@ -124,6 +124,10 @@ def _joins_within_a_batch() -> AbstractContextManager[Any]:
     return mock.patch.object(Machine, "_look_who_joins", look)
 
 
+def _joins_without_broadcast_state() -> AbstractContextManager[Any]:
+    return mock.patch.object(Machine, "_base_is_too_old", lambda self: False)
+
+
 MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "restarts are not counted": _counts_no_restarts,
     "losses are not counted": _counts_no_losses,
@@ -143,6 +147,7 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "a TaskManager is missing for ever": _waits_for_ever,
     "survivors are deployed where somebody joins": _everybody_joins,
     "a replacement joins within a batch": _joins_within_a_batch,
+    "a replacement knows less broadcast state than the others": _joins_without_broadcast_state,
 }
 
 

@@ -2,6 +2,8 @@
 
     send(target, rows) ──► pending per target ──► divided by (TaskManager, subtask) ──► one link a TaskManager
 
+Rows of a broadcast input are not divided: each subtask gets all of them.
+
 Invariants: rows of one (operator, input, subtask) arrive in the order in which they were sent; only non-empty streams
 exist; the totals that `finish` returns were computed from exactly the batches that were sent. A sender never waits for
 a TaskManager that is gone: it raises `TaskManagerLost`, and the JobMaster decides; or it drops the rows, where the
@@ -138,8 +140,18 @@ class Sender(ABC):
     def _divide(self, target: OperatorTarget, rows: pa.RecordBatch) -> None:
         for start in range(0, rows.num_rows, ROWS_PER_MESSAGE_MAX):
             piece = rows.slice(start, ROWS_PER_MESSAGE_MAX)
+            if target.broadcast:
+                self._send_everywhere(target, piece)
+                continue
             division = partition.arrange(piece, target.key_columns, self._place_of_group, self._routes.parallelism)
             self._send_division(target, division.rows, division.bounds.tolist())
+
+    def _send_everywhere(self, target: OperatorTarget, rows: pa.RecordBatch) -> None:
+        """Send the same rows to every subtask."""
+        for subtask in self._subtasks:
+            sections = [SectionRows(subtask, rows.num_rows)]
+            self._count(self._routes.owners[subtask], target, sections, rows)
+            self._deliver_or_drop(self._routes.owners[subtask], target, sections, rows)
 
     def _send_division(self, target: OperatorTarget, rows: pa.RecordBatch, bounds: Sequence[int]) -> None:
         owners = self._routes.owners

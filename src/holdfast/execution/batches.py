@@ -33,6 +33,10 @@ class Batches(Dropping):
 
     def _plan(self) -> None:
         self._batch = None
+        if self._base_is_too_old():
+            self._cause = "broadcast state has changed since the checkpoint from which a replacement would join"
+            self._restart()
+            return
         places = self._joinable()
         if places is not None:
             self._join(places)
@@ -81,6 +85,8 @@ class Batches(Dropping):
 
     def _on_batch_committed(self, event: ev.BatchCommitted) -> None:
         if self._is_over(Work.COMMIT, event.run, event.batch):
+            if event.broadcast:
+                self._broadcast_batch = event.batch
             self._go_on(self._plan)
 
     def _on_batch_failed(self, event: ev.BatchFailed) -> None:

@@ -6,7 +6,8 @@
        └─past a limit, or a further loss while one joins──► a restart, in which everybody goes back
 
 Invariants: nobody joins within a batch; only the replacement is deployed, from a base that stays the newest checkpoint
-meanwhile; a TaskManager is missing for a bounded time.
+meanwhile; a TaskManager is missing for a bounded time. Nobody joins from a base before a batch that changed broadcast
+state: the replacement would know less of it than the others, so that everybody goes back.
 Does not own: which rows are dropped, and their count.
 """
 
@@ -36,6 +37,9 @@ class Dropping(Deployments, ABC):
         """TaskManagers whose places nobody holds, and the time since when."""
         self._causes: list[str] = []
         self._base_is_known = False
+        self._base_batch = -1
+        self._broadcast_batch = -1
+        """The last committed batch that changed broadcast state, since everybody went back."""
 
     def _may_leave_out(self) -> bool:
         """True if the job may go on without one more TaskManager."""
@@ -55,7 +59,7 @@ class Dropping(Deployments, ABC):
 
     def _drop_base_chosen(self, event: ev.BaseChosen) -> None:
         if self._absent and not self._base_is_known:
-            self._base, self._base_is_known = event.base, True
+            self._base, self._base_batch, self._base_is_known = event.base, event.batch, True
             self._look_who_joins()
 
     def _joinable(self) -> Places | None:
@@ -68,6 +72,10 @@ class Dropping(Deployments, ABC):
         """End the wait for rows if a replacement can join."""
         if self.phase is Phase.PLANNING and self._joinable() is not None:
             self._commands.append(ev.Interrupt())
+
+    def _base_is_too_old(self) -> bool:
+        """True if a replacement that joins from the base would lack broadcast state that the others have."""
+        return bool(self._absent) and self._base_is_known and self._broadcast_batch > self._base_batch
 
     def _join(self, places: Places) -> None:
         before, self._places = self._places, places
@@ -115,4 +123,5 @@ class Dropping(Deployments, ABC):
         if self._absent:
             self._log("what was dropped since the last checkpoint is processed again")
         self._absent.clear()
+        self._broadcast_batch = -1
         super()._restart()

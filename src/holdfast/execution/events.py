@@ -197,6 +197,8 @@ class BatchCommitted:
 
     run: RunNumber
     batch: BatchNumber
+    broadcast: bool = False
+    """True if rows for a broadcast state were in the batch, which every subtask has to have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +258,8 @@ class BaseChosen:
     """The checkpoint to restart from, None for the beginning. It stays the newest one until `AnnounceDeployed`."""
 
     base: JournalNumber | None
+    batch: int = -1
+    """The last batch of it; -1 for the beginning."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,8 @@ class OperatorInput:
     """The window among the keys (`windows.declared`), if any."""
     window_place: int = 0
     """How many key columns were declared before the window."""
+    broadcast: str = ""
+    """Name of the broadcast state that the rows make, which are sent to every subtask; empty: rows go by key."""
 
     @property
     def key_schema(self) -> pa.Schema:
@@ -186,6 +188,11 @@ class OperatorSpec(ABC):
     def start_behind_us(self) -> int | None:
         """Microseconds by which the output's `window_start` may be behind the watermark; None: any number."""
         return 0
+
+    @property
+    def tables_everywhere(self) -> frozenset[str]:
+        """Names of the tables that each subtask has whole, all of them equal; others are divided by key group."""
+        return frozenset()
 
     @property
     def calls_no_user(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import JobRefused
+from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.operator import EventTime, OperatorInput, OperatorSpec
 from holdfast.functions.windows.declared import PANE, WINDOW_END, WINDOW_START, AnyWindow
 from holdfast.graph.program import (
@@ -85,6 +85,8 @@ class InputDeclaration:
     """The columns that the operator reads besides its keys, so that others need not reach it; None: all of them."""
     computed: dict[str, pc.Expression] = field(default_factory=dict)
     """Columns that are made of others on their way to the operator."""
+    broadcast: str = ""
+    """Name of the broadcast state that the rows make in every subtask; empty: rows are divided by key."""
 
     @property
     def shown_keys(self) -> tuple[str, ...]:
@@ -92,6 +94,14 @@ class InputDeclaration:
         keys = tuple(map(repr, self.key_columns))
         window = () if self.window is None else (str(self.window),)
         return (*keys[: self.window_place], *window, *keys[self.window_place :])
+
+    def as_broadcast(self, name: str) -> "InputDeclaration":
+        """Make the same input go to every subtask. Raises `SettingsError`."""
+        if self.window is not None:
+            raise SettingsError(
+                f"process(broadcast={{{name!r}: …}}) is keyed by {self.window}; key it by columns alone"
+            )
+        return replace(self, broadcast=name, plain=True)
 
 
 @dataclass(frozen=True)
@@ -106,6 +116,11 @@ class OperatorDeclaration:
     def paths(self) -> tuple[Path, ...]:
         """The paths into all inputs."""
         return tuple(path for each in self.inputs for path in each.paths)
+
+    @property
+    def keyed_paths(self) -> tuple[Path, ...]:
+        """The paths into the inputs whose rows are divided by key: event time follows these."""
+        return tuple(path for each in self.inputs if not each.broadcast for path in each.paths)
 
 
 @dataclass(frozen=True)
@@ -219,11 +234,15 @@ class _Builder:
         for path in declared.paths:
             self._check_columns(operator, declared, self._resolve(path)[1])
         paths = [self._narrowed(path, declared, needed) for path in declared.paths]
-        schema = self._add_legs(operator, paths, OperatorTarget(operator, number, divided_by, needed))
+        schema = self._add_legs(
+            operator, paths, OperatorTarget(operator, number, divided_by, needed, declared.broadcast)
+        )
         event_time = self._event_time(declared.paths, schema)
         if declared.timed and event_time is not None and event_time.column is not None:
             self._need(len(declared.paths), event_time.column)
-        return OperatorInput(schema, declared.key_columns, event_time, window, declared.window_place)
+        return OperatorInput(
+            schema, declared.key_columns, event_time, window, declared.window_place, declared.broadcast
+        )
 
     def _check_columns(self, operator: str, declared: InputDeclaration, schema: pa.Schema) -> None:
         for column in declared.key_columns:
@@ -232,7 +251,7 @@ class _Builder:
                     f"operator {operator!r}: key column {column!r} is not among the columns of its input: "
                     f"{', '.join(schema.names)}"
                 )
-        if CHANGE_TYPE in schema.names:
+        if CHANGE_TYPE in schema.names and not declared.broadcast:
             raise JobRefused(
                 f"operator {operator!r}: its input has the column {CHANGE_TYPE!r} of change data, which cannot be "
                 "aggregated without retraction; drop the column, or keep only inserts, before key_by"
@@ -337,8 +356,8 @@ class _Builder:
         return schema.append(pa.field(path.watermark.column, BATCH_TIME))
 
     def _note_watermarks(self, declared: OperatorDeclaration) -> None:
-        """Note the watermarks over all of the operator's inputs."""
-        inputs = [self._path_watermarks(path) for path in declared.paths]
+        """Note the watermarks over the operator's inputs; a broadcast input does not hold event time back."""
+        inputs = [self._path_watermarks(path) for path in declared.keyed_paths]
         if any(inputs) and not all(inputs):
             raise JobRefused(
                 f"operator {declared.name!r} unites streams with and without a watermark, and so could never know how "
@@ -347,7 +366,7 @@ class _Builder:
         keys = tuple(dict.fromkeys(key for found in inputs for key in found))
         if keys:
             self._operator_watermarks[declared.name] = keys
-        self._delays[declared.name] = self._delay_of(declared.paths)
+        self._delays[declared.name] = self._delay_of(declared.keyed_paths)
 
     def _delay_of(self, paths: Sequence[Path]) -> int:
         """Microseconds by which rows are behind the watermarks of their sources: windows stay open for so long."""

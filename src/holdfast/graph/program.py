@@ -91,13 +91,15 @@ class OperatorOrigin:
 
 @dataclass(frozen=True)
 class OperatorTarget:
-    """Target of a leg: `operator`'s input number `input` (0 unless it joins); rows are divided by `key_columns`."""
+    """Target of a leg: `operator`'s input number `input` (of several); rows are divided by `key_columns`."""
 
     operator: str
     input: int
     key_columns: tuple[str, ...]
     needed: tuple[str, ...] = ()
     """Columns besides the key that may not be null; from them the operator computes further key columns."""
+    broadcast: str = ""
+    """Name of a broadcast state: all rows go to every subtask. Empty: rows are divided."""
 
     @property
     def not_null(self) -> tuple[str, ...]:
@@ -175,6 +177,10 @@ class Program:
         if spec is None:
             return None
         return spec.late_schemas.get(LATE.index(output)) if output else spec.output_schema
+
+    def key_groups(self, operator: str, table: str, own: tuple[int, int], max_parallelism: int) -> tuple[int, int]:
+        """The key groups `[start, stop)` of a table in a subtask that owns `own`: these, or all of them."""
+        return (0, max_parallelism) if table in self.operators[operator].tables_everywhere else own
 
     @property
     def levels(self) -> int:

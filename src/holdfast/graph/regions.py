@@ -60,5 +60,6 @@ def _shown_leg(program: Program, leg: Leg) -> str:
     if isinstance(target, SinkTarget):
         ended = f"{type(program.sinks[target.sink]).__name__} {target.sink!r}"
     else:
-        ended = f"by {', '.join(target.key_columns)} to operator {target.operator!r}"
+        to = f"as {target.broadcast!r} to every subtask of" if target.broadcast else "to"
+        ended = f"by {', '.join(target.key_columns)} {to} operator {target.operator!r}"
     return " → ".join([began, *output, *watermark, *steps, ended])

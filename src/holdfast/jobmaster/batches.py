@@ -83,6 +83,8 @@ class BatchOutcome:
     """Rows that each subtask processed, in such a job."""
     dropped: SubtaskRows = field(default_factory=Counter)
     """Rows for subtasks that were missing."""
+    broadcast: bool = False
+    """True if rows were sent to broadcast states, also where some of them were dropped."""
     committing: bool = False
     """True once some TaskManagers may have committed: an error then leads to a restart from a checkpoint instead of an
     undo."""
@@ -262,6 +264,8 @@ class BatchRunner:
         if leg.watermark is not None:
             outcome.note_event_times(leg.watermark.key, result.event_times)
         outcome.bad_rows += result.bad_rows
+        if isinstance(leg.target, OperatorTarget) and leg.target.broadcast:
+            outcome.broadcast = outcome.broadcast or len(result.sent) > 0 or bool(result.gone)
         for operator, subtask, rows in result.rows_by_subtask:
             outcome.sent[operator, subtask] += rows
         if result.dead_letters:

@@ -32,7 +32,7 @@ class Layout:
 
 
 def subtasks_of(place: int, layout: Layout, program: Program, handles: list[TableHandle]) -> list[SubtaskDeployment]:
-    """Subtasks of a place, each with its share of a checkpoint's `handles` to restore from."""
+    """Subtasks of a place, each with its part of a checkpoint's `handles` to restore from."""
     own = [subtask for subtask, owner in enumerate(layout.owners) if owner == place]
     return [_subtask(operator, subtask, layout, program, handles) for operator in program.operators for subtask in own]
 
@@ -42,5 +42,8 @@ def _subtask(
 ) -> SubtaskDeployment:
     start, stop = key_group_range(subtask, layout.parallelism, layout.max_parallelism)
     tables = program.operators[operator].table_schemas()
-    restore = [handle for table in tables for handle in select(handles, operator, table, start, stop)]
+    restore = []
+    for table in tables:
+        groups = program.key_groups(operator, table, (start, stop), layout.max_parallelism)
+        restore += select(handles, operator, table, *groups)
     return SubtaskDeployment(operator, subtask, start, stop, restore)

@@ -224,7 +224,7 @@ class WorkQueue:
         duration_s = self._clock.monotonic() - self._started_s
         self._planner.took(outcome.rows_in, duration_s)
         self._progress.batch(plan, outcome, duration_s, standing)
-        return ev.BatchCommitted(command.run, command.batch)
+        return ev.BatchCommitted(command.run, command.batch, outcome.broadcast)
 
     def before_commit(self) -> None:
         """Wait before a commit, without a changelog, until the cut is done everywhere: it captures the tables as they

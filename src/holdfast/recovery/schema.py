@@ -15,7 +15,7 @@ from holdfast.state.widening import is_packed, shown_type, widens
 _PARTS = {"elements": "elements", "entries": "values", "order": "map keys"}
 """The content of a table that a state has of its own, by the last part of the table's name."""
 
-_KINDS = {"elements": "a list", "entries": "a map"}
+_KINDS = {"elements": "a list", "entries": "a map", "broadcast": "a broadcast stream"}
 """The kind of state that has such a table."""
 
 

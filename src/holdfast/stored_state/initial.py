@@ -26,6 +26,8 @@ from holdfast.stored_state.initial_entries import TIME, lay_out, with_sizes
 from holdfast.stored_state.states import OWN_TABLE, VALUES, ReadableState, readable_states
 
 CONTAINERS = ("map", "list")
+EMPTY = "broadcast"
+"""The kind of a state that begins without rows: its stream brings them."""
 BY_NOBODY = 0
 """Incarnation in the names of these objects: they were stored before any process was started."""
 BEFORE_ALL = 0
@@ -78,16 +80,17 @@ def initial_tables(
 def _refuse_other_states(
     operator: str, given: Mapping[str, pa.Table], states: Mapping[str, ReadableState], tables: Schemas
 ) -> None:
-    more = sorted(each.table for each in states.values() if each.kind not in (*CONTAINERS, VALUES))
+    more = sorted(each.table for each in states.values() if each.kind not in (*CONTAINERS, VALUES, EMPTY))
     if more:
         raise JobRefused(
             f"initial_state of operator {operator!r}: this operator also keeps {', '.join(more)}, which rows cannot "
             "fill; give initial state to operators with values, maps, lists or aggregates only"
         )
     for name in given:
-        if name not in states:
+        if name not in states or states[name].kind == EMPTY:
             raise JobRefused(
-                f"initial_state of operator {operator!r} names state {name!r}; it has {', '.join(map(repr, states))}"
+                f"initial_state of operator {operator!r} names state {name!r}; it has "
+                f"{', '.join(repr(each.name) for each in states.values() if each.kind != EMPTY)}"
             )
         if TIME in tables[states[name].table][1].names:
             raise JobRefused(

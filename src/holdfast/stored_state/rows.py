@@ -100,16 +100,17 @@ def scan(
             f"{opened.store.url}, checkpoint {opened.number}: there is no operator {operator!r}; there are {there}"
         )
     found = find_state(operator, identity.tables, state)
+    stored = pa.ipc.read_schema(pa.py_buffer(identity.tables[found.table]))
     handles = tuple(each for each in opened.handles if (each.operator, each.table) == (operator, found.table))
     return StateScan(
         storage=opened.store.url,
         storage_options=dict(storage_options or {}),
         number=opened.number,
         operator=operator,
-        key_columns=identity.key_columns,
+        key_columns=tuple(key_schema_of(stored).names) if found.kind == "broadcast" else identity.key_columns,
         state=found,
         max_parallelism=opened.record.max_parallelism,
-        stored=pa.ipc.read_schema(pa.py_buffer(identity.tables[found.table])),
+        stored=stored,
         handles=tuple(sorted(handles, key=lambda each: each.key_group_start)),
     )
 

@@ -5,6 +5,7 @@
     <state>.entries          key columns, map_key, value                    (a map)
     <state>.elements         key columns, position, value                   (a list)
     timers                   key columns, kind, timestamp
+    <state>.broadcast        the broadcast stream's columns, by its own key (the same in every subtask, stored once)
 
 Every table has `key_group` besides, and a column `…written_at` where the state has a time to live: the moment from
 which the time to live counts. Columns that only Holdfast needs (sizes, positions of map entries) are left out. A state
@@ -26,7 +27,7 @@ from holdfast.state.widening import is_packed
 VALUES, TIMERS = "values", "timers"
 """Names by which a reader asks for an operator's value-like states, and for its timers."""
 OWN_TABLE, TIMERS_TABLE = "state", "timers"
-MAP, LIST = ".entries", ".elements"
+MAP, LIST, BROADCAST = ".entries", ".elements", ".broadcast"
 TIME = ".time"
 SHOWN_NAMES: dict[str, dict[str, str | None]] = {
     "map": {"__map_key": "map_key", "__value": "value", "__time": "written_at", "__position": None},
@@ -63,6 +64,8 @@ def readable_states(tables: Mapping[str, object]) -> list[ReadableState]:
             found.append(ReadableState(table.removesuffix(MAP), "map", table))
         elif table.endswith(LIST):
             found.append(ReadableState(table.removesuffix(LIST), "list", table))
+        elif table.endswith(BROADCAST):
+            found.append(ReadableState(table.removesuffix(BROADCAST), "broadcast", table))
         elif not table.endswith(".order"):
             found.append(ReadableState(table, "table", table))
     return found

@@ -26,12 +26,14 @@ from holdfast.graph.program import Program
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.logged_table import LoggedTable
 from holdfast.materialize.policy import AWAITED, HURRIED, MaterializationPolicy
+from holdfast.materialize.replica import Replica
 from holdfast.materialize.snapshotted_table import SnapshottedTable
 from holdfast.protocol.taskmanager import BaseCheckpoint, Deployment, JobMasterGateway, SubtaskDeployment
 from holdfast.recovery.downloads import Fetched, ObjectCache, Range
 from holdfast.recovery.local import LocalCopies
 from holdfast.recovery.restore import ranges_of, restore_table
 from holdfast.state.backends import tables_of
+from holdfast.state.table import StateTable
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.checkpoints import Answers, CheckpointWork
@@ -197,7 +199,7 @@ def host(
     if copies is not None:
         copies.refresh()
     with ObjectCache(retrying, copies=copies) as fetch:
-        fetch.expect(_ranges(deployment))
+        fetch.expect(_ranges(deployment, program))
         built: list[Future[Subtask]] = [
             pool.submit(_restored, each, deployment, program, uploader, fetch, clock, local_dir)
             for each in deployment.subtasks
@@ -222,9 +224,16 @@ def _layout(deployment: Deployment) -> Deployment:
     return msgspec.structs.replace(deployment, run=0, first_batch=0, base=None, subtasks=subtasks)
 
 
-def _ranges(deployment: Deployment) -> Iterator[Range]:
+def _ranges(deployment: Deployment, program: Program) -> Iterator[Range]:
     """The downloads of all subtasks, which read side by side."""
-    of_each = [ranges_of(each.restore, each.key_group_start, each.key_group_stop) for each in deployment.subtasks]
+    of_each = [
+        [
+            found
+            for handle in each.restore
+            for found in ranges_of([handle], *_key_groups(each, handle.table, deployment, program))
+        ]
+        for each in deployment.subtasks
+    ]
     return (each for some in itertools.zip_longest(*of_each) for each in some if each is not None)
 
 
@@ -263,6 +272,25 @@ def _cannot_restore(subtask: SubtaskDeployment, table: str, deployment: Deployme
     )
 
 
+def _key_groups(subtask: SubtaskDeployment, table: str, deployment: Deployment, program: Program) -> tuple[int, int]:
+    own = (subtask.key_group_start, subtask.key_group_stop)
+    return program.key_groups(subtask.operator, table, own, deployment.max_parallelism)
+
+
+def _durable(
+    log: LogId, table: StateTable, deployment: Deployment, uploader: Uploader, clock: Clock
+) -> LoggedTable | SnapshottedTable:
+    settings = deployment.changelog
+    if not settings.enabled:
+        return SnapshottedTable(log, table, uploader, clock)
+    policy = MaterializationPolicy(
+        log_handles_max=settings.log_handles_max,
+        log_ratio_max=settings.log_ratio_max,
+        interval_s=settings.materialization_interval_s,
+    )
+    return LoggedTable(log, table, uploader, policy, clock)
+
+
 def _restored(
     subtask: SubtaskDeployment,
     deployment: Deployment,
@@ -272,31 +300,26 @@ def _restored(
     clock: Clock,
     local_dir: str | None,
 ) -> Subtask:
-    settings = deployment.changelog
-    policy = MaterializationPolicy(
-        log_handles_max=settings.log_handles_max,
-        log_ratio_max=settings.log_ratio_max,
-        interval_s=settings.materialization_interval_s,
-    )
     start, stop = subtask.key_group_start, subtask.key_group_stop
     new_table = tables_of(program.state, local_dir)
     operator = program.operators[subtask.operator].create(subtask.subtask, deployment.max_parallelism, new_table)
-    states: dict[str, KeyedState] = {}
+    states: dict[str, KeyedState | Replica] = {}
     try:
         for name, table in operator.tables.items():
+            groups = _key_groups(subtask, name, deployment, program)
             handles = [each for each in subtask.restore if (each.operator, each.table) == (subtask.operator, name)]
             try:
-                files = restore_table(table, handles, fetch, start, stop, local_dir, expected=True)
+                files = restore_table(table, handles, fetch, *groups, local_dir, expected=True)
             except (ObjectNotFound, CorruptObject) as error:
                 raise type(error)(_cannot_restore(subtask, name, deployment, error)) from error
             hit("taskmanager.deploy.table")
-            log = LogId(subtask.operator, name, start, stop)
-            if settings.enabled:
-                states[name] = LoggedTable(log, table, uploader, policy, clock)
-            else:
-                states[name] = SnapshottedTable(log, table, uploader, clock)
+            if groups != (start, stop) and subtask.subtask:
+                states[name] = Replica(table)
+                continue
+            state = _durable(LogId(subtask.operator, name, *groups), table, deployment, uploader, clock)
+            states[name] = state
             if handles:
-                states[name].restored(handles, files)
+                state.restored(handles, files)
     except BaseException:
         for table in operator.tables.values():
             table.close()

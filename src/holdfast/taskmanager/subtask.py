@@ -19,20 +19,24 @@ from holdfast.failpoints import hit
 from holdfast.formats.handles import TableHandle
 from holdfast.functions.operator import BatchContext, Operator, OperatorResult
 from holdfast.materialize.keyed_state import KeyedState
+from holdfast.materialize.replica import Replica
 from holdfast.state.table import StateTable
 from holdfast.taskmanager.key_group_skew import KeyGroupSkew
 from holdfast.taskmanager.row_counts import SubtaskRowCounts
 
 
 class Subtask:
-    """`states` durably keeps the tables of `operator`, by the same names; `skew` is that of its own table."""
+    """`states` durably keeps the tables of `operator`, by the same names, or knows that another subtask does.
+
+    `skew`: that of its own table.
+    """
 
     def __init__(
         self,
         name: str,
         subtask: int,
         operator: Operator,
-        states: dict[str, KeyedState],
+        states: dict[str, KeyedState | Replica],
         skew: KeyGroupSkew | None = None,
     ) -> None:
         self.name = name
@@ -169,7 +173,8 @@ class Subtask:
         """Start to persist the state as of `batch`, committed before."""
         self._check()
         self.counted.cut(checkpoint_id, batch)
-        return [state.checkpoint(checkpoint_id, batch) for state in self._states.values()]
+        handles = [state.checkpoint(checkpoint_id, batch) for state in self._states.values()]
+        return [handle for handle in handles if handle is not None]
 
     def completed(self, checkpoint_id: int) -> None:
         self.counted.completed(checkpoint_id)

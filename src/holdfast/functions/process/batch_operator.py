@@ -54,11 +54,11 @@ class BatchOperator(FunctionOperator):
 
     @property
     def memory_bytes(self) -> int:
-        return 0 if self._timers is None else self._timers.index_bytes
+        return self._broadcasts.memory_bytes + (0 if self._timers is None else self._timers.index_bytes)
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(output=[])
-        self._begin(context)
+        inputs = self._begin(inputs, context)
         if self._timers is not None:
             self._timers.begin()
         first_row = 0

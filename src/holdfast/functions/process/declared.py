@@ -36,6 +36,13 @@ from holdfast.availability import SnapshotAvailability
 from holdfast.errors import JobRefused, SettingsError, UserFunctionError
 from holdfast.functions.operator import NewTable, Operator, OperatorInput, OperatorSpec, TableSchema
 from holdfast.functions.process.batch_operator import BatchOperator
+from holdfast.functions.process.broadcast import (
+    BroadcastState,
+    broadcast_schema,
+    broadcast_table,
+    check_broadcasts,
+    declared_broadcasts,
+)
 from holdfast.functions.process.row_operator import ProcessOperator
 from holdfast.functions.process.states import ListState, MapState, State, ValueState, declared_states
 from holdfast.functions.process.values import fit_for
@@ -68,6 +75,8 @@ class KeyedFunction:
         return SnapshotAvailability.AVAILABLE
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(getattr(type(self), name, None), BroadcastState):
+            raise AttributeError(f"{name!r} is a broadcast state of {type(self).__name__}, which is only read")
         if isinstance(getattr(type(self), name, None), State):
             raise AttributeError(
                 f"{name!r} is a state of {type(self).__name__}; put a value with self.{name}.update(…)"
@@ -219,6 +228,8 @@ class ProcessSpec(OperatorSpec):
         Of the output (see `schema.to_arrow_schema` for other forms).
     bad_records : {"fail", "dead_letter"}
         What becomes of a row for which the function raises, or whose output does not fit the schema.
+    broadcast
+        The inputs that make the function's broadcast states.
     """
 
     name: str
@@ -226,6 +237,7 @@ class ProcessSpec(OperatorSpec):
     function: ProcessFunction | BatchFunction
     schema: pa.Schema
     bad_records: Literal["fail", "dead_letter"] = "fail"
+    broadcast: tuple[OperatorInput, ...] = ()
 
     def __post_init__(self) -> None:
         check_function(self.function)
@@ -240,7 +252,8 @@ class ProcessSpec(OperatorSpec):
                     f"operator {self.name!r}: key column {column!r} is not one of its input's columns "
                     f"({', '.join(self.input.schema.names)}), or there are several of that name"
                 )
-        for state in self.states:
+        check_broadcasts(self.name, self.function, self.broadcast)
+        for state in (*self.states, *declared_broadcasts(self.function)):
             if state in self.key_columns or state.startswith("__"):
                 raise JobRefused(
                     f"operator {self.name!r}: state {state!r} has the name of a key column or begins with '__'; "
@@ -263,7 +276,7 @@ class ProcessSpec(OperatorSpec):
 
     @property
     def inputs(self) -> tuple[OperatorInput, ...]:
-        return (self.input,)
+        return (self.input, *self.broadcast)
 
     @property
     def key_schema(self) -> pa.Schema:
@@ -275,11 +288,16 @@ class ProcessSpec(OperatorSpec):
 
     def table_schemas(self) -> dict[str, TableSchema]:
         schemas = {"state": TableSchema(self.key_schema, self.value_schema)}
+        schemas.update({broadcast_table(found.broadcast): broadcast_schema(found) for found in self.broadcast})
         for name, state in self.states.items():
             schemas.update(state.tables(name, self.key_schema))
         if self.has_timers:
             schemas[TIMERS] = timers_schema(self.key_schema)
         return schemas
+
+    @property
+    def tables_everywhere(self) -> frozenset[str]:
+        return frozenset(broadcast_table(found.broadcast) for found in self.broadcast)
 
     @property
     def has_timers(self) -> bool:

@@ -7,9 +7,12 @@ The states that stand in the place of the declared ones, and the calls, are thos
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from holdfast.availability import SnapshotAvailability
 from holdfast.errors import UserFunctionError
 from holdfast.functions.operator import BatchContext, NewTable, Operator
+from holdfast.functions.process.broadcast import Broadcasts
 from holdfast.functions.process.entries import Making
 from holdfast.functions.timing.expiry import BatchClock
 from holdfast.functions.timing.timers import to_datetime
@@ -30,6 +33,9 @@ class FunctionOperator(Operator):
         self._making = Making(max_parallelism, new_table, self._clock)
         self._function: Any = spec.copy_function()
         self._open()
+        self._broadcasts = Broadcasts(spec.name, spec.broadcast, max_parallelism)
+        self.tables.update(self._broadcasts.tables)
+        self._function.__dict__.update(self._broadcasts.by_name)
 
     def _open(self) -> None:
         """Before any row; errors name operator and subtask."""
@@ -42,11 +48,12 @@ class FunctionOperator(Operator):
                 f"{type(error).__name__}: {error}"
             ) from error
 
-    def _begin(self, batch: BatchContext) -> None:
-        """The function sees what the plan says of time."""
+    def _begin(self, inputs: list[tuple[int, pa.RecordBatch]], batch: BatchContext) -> list[tuple[int, pa.RecordBatch]]:
+        """Take the broadcast rows, and return the others; the function sees what the plan says of time."""
         self._clock.now_us = batch.batch_time_us
         self._context.batch_time = to_datetime(batch.batch_time_us)
         self._context.watermark = None if batch.watermark_us is None else self._event_time(batch.watermark_us)
+        return self._broadcasts.take(inputs)
 
     def _event_time(self, time_us: int) -> datetime:
         """An event time as values of the watermark's column are: with or without a zone."""

@@ -83,7 +83,7 @@ class ProcessOperator(FunctionOperator):
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(output=[])
-        self._begin(context)
+        inputs = self._begin(inputs, context)
         timers: Timers | None = None
         if self._timers is not None:
             self._timers.begin()
@@ -230,7 +230,7 @@ class ProcessOperator(FunctionOperator):
 
     @property
     def memory_bytes(self) -> int:
-        return 0 if self._timers is None else self._timers.index_bytes
+        return self._broadcasts.memory_bytes + (0 if self._timers is None else self._timers.index_bytes)
 
     def _keys(self, columns: list[list[Any]]) -> Iterable[Any]:
         """`ctx.key` of each row: the value, or a named tuple of several."""

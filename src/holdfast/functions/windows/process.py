@@ -24,9 +24,11 @@ from holdfast.functions.operator import (
     Operator,
     OperatorInput,
     OperatorResult,
+    OperatorSpec,
     TableSchema,
 )
-from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, check_function
+from holdfast.functions.process.broadcast import check_broadcasts
+from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec, check_function
 from holdfast.functions.process.output import RowFitter, fit_batches, yielded
 from holdfast.functions.process.states import declared_states
 from holdfast.functions.running import bad_row, named_tuples, raised
@@ -42,6 +44,25 @@ ROWS_AT_ONCE_MAX = 1 << 17
 """Rows of windows that a `BatchFunction` gets together; a larger window comes alone."""
 
 
+def process_spec(
+    operator: str,
+    inputs: tuple[OperatorInput, ...],
+    function: ProcessFunction | BatchFunction,
+    schema: pa.Schema,
+    windowing: Windowing,
+) -> OperatorSpec:
+    """Make the operator of a user's function: by window where the keyed input, the first one, has a window."""
+    keyed, *broadcast = inputs
+    if keyed.window is None:
+        return ProcessSpec(operator, keyed, function, schema, windowing.bad_records, tuple(broadcast))
+    if broadcast:
+        raise JobRefused(
+            f"operator {operator!r}: process(broadcast=…) behind a window is not possible: key by columns alone, and "
+            "use timers"
+        )
+    return WindowProcessSpec(operator, keyed, function, schema, windowing)
+
+
 @dataclass(frozen=True)
 class WindowProcessSpec(WindowedSpec):
     """Raises `SettingsError` or `JobRefused` when made. `schema`: of the rows that the function gives."""
@@ -54,6 +75,7 @@ class WindowProcessSpec(WindowedSpec):
 
     def __post_init__(self) -> None:
         check_function(self.function)
+        check_broadcasts(self.name, self.function, ())
         self.check_input()
         kind = type(self.function).__name__
         if not isinstance(self.window, Window):

@@ -1,0 +1,289 @@
+"""Broadcast state: the rows of a stream in every subtask of an operator, by key, for a function to read.
+
+    class Limits(hf.ProcessFunction):
+        rules = hf.BroadcastState()
+
+        def process(self, row, ctx):
+            rule = self.rules.get(row.kind)
+            if rule is not None and row.amount > rule.limit:
+                yield {"user": row.user, "limit": rule.limit}
+
+    orders.key_by("user").process(Limits(), schema, broadcast={"rules": rules.key_by("kind")})
+
+    rows of the stream ──in unit order──► table (key → other columns) ──► entries (Python), rows (Arrow)
+
+The key columns are an entry's key, the other columns its value; the last row of a key counts. A row removes its key
+where `_change_type` says so, or, in a stream without that column, where all other columns are null.
+
+Invariants: all broadcast rows of a batch are in the table before the first other row of the batch is processed. Every
+subtask gets the same rows in the same order, so the tables are equal after each batch. What Python and Arrow see
+follows the table, whose count of commits tells an undone batch and a rewind.
+Does not own: which subtask stores the table (`materialize/replica.py`).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import BadRecord, HoldfastError, JobRefused
+from holdfast.functions.columns import BoolArray, python_values
+from holdfast.functions.operator import OperatorInput, TableSchema
+from holdfast.functions.running import RESERVED_PREFIX, named_tuples
+from holdfast.schema import CHANGE_TYPE
+from holdfast.state.changes import DELETED, KEY_GROUP
+from holdfast.state.table import StateTable
+
+REMOVING = ("delete", "update_preimage")
+"""Change types that remove a key: the old row of an update may have another key than the new one."""
+PUTTING = ("insert", "update_postimage")
+ENTRY_BYTES, CELL_BYTES = 200, 60
+"""Estimates of the memory that an entry takes as Python objects: for itself, and for each of its columns."""
+
+
+def broadcast_table(name: str) -> str:
+    """Name the table of a broadcast state."""
+    return f"{name}.broadcast"
+
+
+class BroadcastState:
+    """Rows of a stream that every subtask has, by key; a function only reads them.
+
+    An attribute of a `ProcessFunction` or `BatchFunction`, filled by `process(broadcast={<attribute>: keyed_stream})`.
+    A key is the value of the key column, or a tuple where `key_by` has several. A value is a named tuple of the other
+    columns. Reading is allowed wherever a row or timer is processed, and not in `open`.
+    """
+
+    kind = "BroadcastState"
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of a key, or `default`."""
+        self._not_running()
+
+    def contains(self, key: Any) -> bool:
+        """Return True if the key has a value."""
+        self._not_running()
+
+    def keys(self) -> list[Any]:
+        """Return all keys, ascending."""
+        self._not_running()
+
+    def values(self) -> list[Any]:
+        """Return all values, in the order of their keys."""
+        self._not_running()
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """Return all pairs of key and value, in the order of keys."""
+        self._not_running()
+
+    def is_empty(self) -> bool:
+        """Return True if there is no entry."""
+        self._not_running()
+
+    def rows(self) -> pa.RecordBatch:
+        """Return all entries as Arrow: the key columns, then the other columns, in the order of keys."""
+        self._not_running()
+
+    def _not_running(self) -> NoReturn:
+        raise HoldfastError(
+            "a BroadcastState has its rows only while a row or timer of an operator is processed, and not in open()"
+        )
+
+
+class BroadcastEntries(BroadcastState):
+    """The broadcast state of a running subtask. `table` has a row for each entry."""
+
+    def __init__(self, operator: str, found: OperatorInput, max_parallelism: int) -> None:
+        schema = broadcast_schema(found)
+        self.table = StateTable(schema.keys, schema.values, max_parallelism)
+        self._name = f"operator {operator!r}: broadcast {found.broadcast!r}"
+        self._schema = found.schema
+        self._key_of = named_tuples("Key", schema.keys.names)
+        self._value_of = named_tuples("Value", schema.values.names)
+        self._entries: dict[Any, Any] | None = None
+        self._ordered: list[Any] | None = None
+        self._rows: pa.RecordBatch | None = None
+        self._seen_at: tuple[int | None, ...] = ()
+        """Counts of the table's commits at which the rows are those that were seen last."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Estimated memory of what is held besides the table."""
+        columns = len(self.table.key_schema) + len(self.table.value_schema)
+        entries = 0 if self._entries is None else len(self._entries) * (ENTRY_BYTES + columns * CELL_BYTES)
+        return entries + (0 if self._rows is None else self._rows.nbytes)
+
+    # A batch.
+
+    def begin(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Bring what is seen to where the table is, then take the batch's rows."""
+        commits = self.table.commits
+        if commits is None or commits not in self._seen_at:
+            self._entries = None
+            self._forget_order()
+        self._seen_at = (commits, (commits or 0) + 1)
+        rows = pa.Table.from_batches(batches, self._schema).combine_chunks()
+        if len(rows):
+            self._seen_at = self._seen_at[1:]
+            self._take(rows.to_batches()[0])
+
+    def _take(self, rows: pa.RecordBatch) -> None:
+        slots = self.table.lookup(rows)
+        _, backwards = np.unique(slots[::-1], return_index=True)
+        last = np.sort(len(slots) - 1 - backwards)
+        slots, rows = slots[last], rows.take(pa.array(last))
+        kept = ~self._removing(rows)
+        put = rows.filter(pa.array(kept))
+        for field in self.table.value_schema:
+            column = self.table.column(field.name)
+            column.scatter(slots[kept], *column.from_arrow(put.column(field.name)))
+        self.table.present[slots] = kept
+        self._forget_order()
+        if self._entries is not None:
+            for key in self._keys(rows.filter(pa.array(~kept))):
+                self._entries.pop(key, None)
+            self._entries.update(self._pairs(put))
+
+    def _removing(self, rows: pa.RecordBatch) -> BoolArray:
+        """Tell which rows remove their keys."""
+        if CHANGE_TYPE in rows.schema.names:
+            kinds = pc.fill_null(rows.column(CHANGE_TYPE), PUTTING[0])
+            strange = pc.invert(pc.is_in(kinds, value_set=pa.array([*PUTTING, *REMOVING])))
+            if pc.any(strange).as_py():
+                raise BadRecord(
+                    f"{self._name}: {CHANGE_TYPE} is {kinds.filter(strange)[0].as_py()!r}; expected one of "
+                    f"{', '.join([*PUTTING, *REMOVING])}"
+                )
+            return _mask(pc.is_in(kinds, value_set=pa.array(REMOVING)))
+        values = [rows.column(name) for name in self.table.value_schema.names]
+        if not values:
+            return np.zeros(rows.num_rows, np.bool_)
+        empty: BoolArray = np.logical_and.reduce([_mask(column.is_null()) for column in values])
+        return empty
+
+    def _forget_order(self) -> None:
+        self._ordered = self._rows = None
+
+    # What a function reads.
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self._all().get(key, default)
+
+    def contains(self, key: Any) -> bool:
+        return key in self._all()
+
+    def keys(self) -> list[Any]:
+        if self._ordered is None:
+            self._ordered = sorted(self._all())
+        return list(self._ordered)
+
+    def values(self) -> list[Any]:
+        entries = self._all()
+        return [entries[key] for key in self.keys()]
+
+    def items(self) -> list[tuple[Any, Any]]:
+        entries = self._all()
+        return [(key, entries[key]) for key in self.keys()]
+
+    def is_empty(self) -> bool:
+        return not len(self.table)
+
+    def rows(self) -> pa.RecordBatch:
+        if self._rows is None:
+            rows = self._stored()
+            keys = list(self._keys(rows))
+            self._rows = rows.take(pa.array(sorted(range(len(keys)), key=keys.__getitem__), pa.int64()))
+        return self._rows
+
+    def _all(self) -> dict[Any, Any]:
+        if self._entries is None:
+            self._entries = dict(self._pairs(self._stored()))
+        return self._entries
+
+    def _stored(self) -> pa.RecordBatch:
+        return self.table.snapshot().drop_columns([KEY_GROUP, DELETED])
+
+    def _pairs(self, rows: pa.RecordBatch) -> Iterator[tuple[Any, Any]]:
+        columns = [python_values(rows.column(name)) for name in self.table.value_schema.names]
+        values = zip(*columns, strict=True) if columns else [()] * rows.num_rows
+        return zip(self._keys(rows), map(self._value_of, values), strict=True)
+
+    def _keys(self, rows: pa.RecordBatch) -> Iterator[Any]:
+        columns = [python_values(rows.column(name)) for name in self.table.key_schema.names]
+        return iter(columns[0]) if len(columns) == 1 else map(self._key_of, zip(*columns, strict=True))
+
+
+class Broadcasts:
+    """All broadcast states of a subtask; `inputs[n]` is the operator's input number n + 1."""
+
+    def __init__(self, operator: str, inputs: Sequence[OperatorInput], max_parallelism: int) -> None:
+        self._states = [BroadcastEntries(operator, found, max_parallelism) for found in inputs]
+        self.by_name = {found.broadcast: state for found, state in zip(inputs, self._states, strict=True)}
+        self.tables = {broadcast_table(name): state.table for name, state in self.by_name.items()}
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(state.memory_bytes for state in self._states)
+
+    def take(self, inputs: list[tuple[int, pa.RecordBatch]]) -> list[tuple[int, pa.RecordBatch]]:
+        """Take the broadcast rows of a batch, and return the other rows."""
+        for number, state in enumerate(self._states, 1):
+            state.begin([rows for found, rows in inputs if found == number])
+        return [each for each in inputs if each[0] <= 0] if self._states else inputs
+
+
+def broadcast_schema(found: OperatorInput) -> TableSchema:
+    """Return the schema of a broadcast state's table."""
+    values = [field for field in found.schema if field.name not in (*found.key_columns, CHANGE_TYPE)]
+    return TableSchema(found.key_schema, pa.schema(values))
+
+
+def check_broadcasts(operator: str, function: object, inputs: Sequence[OperatorInput]) -> None:
+    """Refuse, by `JobRefused`, broadcast streams that a function does not declare, or whose rows cannot be entries."""
+    kind, declared, given = type(function).__name__, declared_broadcasts(function), [each.broadcast for each in inputs]
+    for name in given:
+        if name not in declared:
+            raise JobRefused(
+                f"operator {operator!r}: broadcast={{{name!r}: …}}, but {kind} has no attribute {name} = "
+                f"hf.BroadcastState() (it has: {', '.join(declared) or 'none'}); declare it, or correct the name"
+            )
+    for name in declared:
+        if name not in given:
+            raise JobRefused(
+                f"operator {operator!r}: {kind} declares the broadcast state {name!r}, but no stream fills it; give "
+                f"process(…, broadcast={{{name!r}: stream.key_by(…)}}); behind a window there is none"
+            )
+    for found in inputs:
+        _check_columns(operator, found)
+
+
+def _check_columns(operator: str, found: OperatorInput) -> None:
+    who = f"operator {operator!r}: broadcast {found.broadcast!r}"
+    for field in found.schema:
+        if found.schema.names.count(field.name) > 1 or field.name.startswith(RESERVED_PREFIX):
+            raise JobRefused(
+                f"{who}: column {field.name!r} is there twice, or begins with {RESERVED_PREFIX!r}; rename it"
+            )
+    for field in found.key_schema:
+        if pa.types.is_floating(field.type):
+            raise JobRefused(
+                f"{who}: key column {field.name!r} is {field.type}: in Python a NaN is unequal to itself. Key by the "
+                "text or the bits of the number"
+            )
+
+
+def declared_broadcasts(function: object) -> list[str]:
+    """List the broadcast states of a function's class, base classes first."""
+    found: dict[str, None] = {}
+    for cls in reversed(type(function).__mro__):
+        for name, value in vars(cls).items():
+            found.pop(name, None)
+            if isinstance(value, BroadcastState):
+                found[name] = None
+    return list(found)
+
+
+def _mask(found: Any) -> BoolArray:
+    return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
