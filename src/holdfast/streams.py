@@ -317,7 +317,7 @@ class KeyedStream:
 
         Behind a window the function gets the rows of a whole window, once, when the window closes, and has neither
         states nor timers. `process(rows, ctx)` of a `ProcessFunction` gets them as a list, with the window's bounds in
-        `ctx.key`; a `BatchFunction` gets batches, with the bounds in `keys`. `allowed_lateness`, `late`: as `aggregate`.
+        `ctx.key`; a `BatchFunction` gets batches, with the bounds in `keys`. `allowed_lateness`, `late`: `aggregate`.
         """
         output = to_arrow_schema(schema)
         lateness_us = duration_us(allowed_lateness, "allowed_lateness")
