@@ -21,12 +21,14 @@ class SplitBehind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `since` is the number of the checkpoint record since which it stands: the newest at its first failure, or the first
     with its present position. 0: it is not recorded yet.
     `failures` counts checkpoints in a row without an advance; an empty `reason` says that the split advances again.
+    `skipped`: positions of rows, not reached yet, that are put aside as soon as they are read.
     """
 
     since: int = 0
     failures: int = 0
     reason: str = ""
     parked: bool = False
+    skipped: tuple[int, ...] = ()
 
 
 Behind = dict[str, dict[str, SplitBehind]]

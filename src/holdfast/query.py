@@ -204,8 +204,9 @@ class Query:
     def skip(self, split: str, position: int, *, source: str | None = None) -> None:
         """Put the row at a position of a failing split aside as a dead letter, and try the split at once.
 
-        The row is in no sink, then. Needs `Job(bad_records="dead_letter")`. It holds for this start, until the split
-        has passed the position. Raises `HoldfastError` if the split does not fail, or has passed it already.
+        The row is in no sink, then. Needs `Job(bad_records="dead_letter")`. The next checkpoint records it, so that
+        later starts put the row aside too; after a crash before that checkpoint, ask again. Raises `HoldfastError` if
+        the split does not fail, has passed the position already, or ends before it.
         """
         self._master.retry(split, source, position)
 

@@ -43,6 +43,7 @@ class History:
         self.incarnations = 0
         self.orders: list[tuple[Give, list[int], int]] = []
         self.level = 0
+        self.isolated: frozenset[int] = frozenset()
         self.counted: list[int] = []
         self.given_up: list[ProcessId] = []
         self.asked: list[AskForSplit] = []
@@ -57,6 +58,7 @@ class History:
                 self.asked.append(command)
             elif isinstance(command, UnitFailed):
                 assert not isinstance(event, SendersWanted), "a unit fails since a slot is needed"
+                assert command.unit in self.isolated, "a unit that is not isolated fails alone"
                 self.blamed.append(command.unit)
             if isinstance(command, Give):
                 assert command.sender in self.alive.values(), "an order for a sender that is gone"
@@ -110,7 +112,8 @@ def run_history(seed: int) -> None:
     for history.level in range(LEVELS):
         level = tuple(range(history.rng.randint(1, 8)))
         history.counted, history.blamed, history.over, history.failed = [], [], False, False
-        history.tell(LevelBegun(level, history.rng.random() < 0.5, unit_s_max=1.0))
+        history.isolated = frozenset(unit for unit in level if history.rng.random() < 0.5)
+        history.tell(LevelBegun(level, history.isolated, unit_s_max=1.0))
         leaves_early = history.rng.random() < 0.3
         steps = 0
         while not history.over and not (leaves_early and history.counted):

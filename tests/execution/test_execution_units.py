@@ -150,7 +150,7 @@ def test_a_unit_that_ends_one_sender_after_the_other_fails_the_level_and_spares_
 
 def isolating(count: int, units: tuple[int, ...], unit_s_max: float = 10.0) -> Units:
     rules = serving(count)
-    rules.handle(LevelBegun(units, isolates=True, unit_s_max=unit_s_max))
+    rules.handle(LevelBegun(units, frozenset(units), unit_s_max=unit_s_max))
     return rules
 
 
@@ -160,6 +160,13 @@ def test_in_a_level_that_isolates_the_unit_of_a_lost_sender_fails_and_those_behi
     units.handle(UnitReported(sender(1), 2, 1))
     assert given(units.handle(UnitReported(sender(1), 2, 3))) == [Give(sender(1), 3, (2,))]
     assert units.handle(UnitReported(sender(1), 3, 2)) == [AcceptOutcome(2), LevelDone()]
+
+
+def test_beside_isolated_units_a_unit_of_a_lost_sender_that_is_not_isolated_is_given_to_another():
+    units = serving(2)
+    units.handle(LevelBegun((0, 1), isolated=frozenset({1})))
+    assert units.handle(SenderEnded(sender(0), "killed")) == []
+    assert given(units.handle(UnitReported(sender(1), 2, 1))) == [Give(sender(1), 3, (0,))]
 
 
 def test_the_loss_of_the_only_unit_ends_a_level_that_isolates():
@@ -267,9 +274,9 @@ def _fails_a_unit_and_gives_it_again() -> AbstractContextManager[Any]:
 
     def without(self: Units, process: Any, reason: str, blames_unit: bool = True) -> Any:
         found = self._senders.get(process)
-        units = list(found.units) if found is not None and self._level is not None and self._level.isolates else []
+        units = [] if found is None else list(found.units)
         yield from before(self, process, reason, blames_unit)
-        if units and blames_unit and self._level is not None:
+        if units and blames_unit and self._level is not None and units[0] in self._level.isolated:
             self._level.waiting.append(units[0])
 
     return mock.patch.object(Units, "_without", without)

@@ -149,6 +149,26 @@ def test_a_row_that_cannot_be_processed_is_skipped_to_the_dead_letters(tmp_path:
     assert letter["reason"] == "skipped by query.skip"
 
 
+def test_a_row_that_was_skipped_before_its_split_reached_it_is_put_aside_by_the_next_start(
+    tmp_path: Path, broken: set[str]
+):
+    broken.add("3")
+    letters = (tmp_path / "letters").as_uri()
+    job = copying(output(tmp_path), job_kit.new_storage(), bad_records="dead_letter", dead_letters=letters)
+    query = start(job, RUNNING)
+    until(lambda: behind(query))
+    query.skip("3", 17)
+    until(lambda: query.trigger_checkpoint() and newest_record(job)[1].behind["numbers"]["3"].skipped == (17,))
+    with pytest.raises(hf.HoldfastError, match="split '3' ends at 50: it has no row at 50"):
+        query.skip("3", 50)
+    query.stop()
+    broken.clear()
+    broken.add("3@17")
+    start(job, hf.available_now()).awaitTermination(job_kit.WAIT_S_MAX)
+    assert files_of(tmp_path / "out") == [value for value in range(ROWS) if value != 3 + 17 * SPLITS]
+    assert newest_record(job)[1].behind == {}
+
+
 def test_a_row_is_skipped_only_where_it_can_be_kept(tmp_path: Path, broken: set[str]):
     broken.add("3")
     query = start(copying(output(tmp_path), job_kit.new_storage()), RUNNING)

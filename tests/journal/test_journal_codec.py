@@ -39,7 +39,7 @@ CHECKPOINT = CheckpointRecord(
     settings={"trigger": "Every(interval='10s')", "timeout": "'10min'"},
     retains=[14, 16],
     started_from=14,
-    behind={"flights": {"0": SplitBehind(12, 2, "is offline", True), "open": SplitBehind()}},
+    behind={"flights": {"0": SplitBehind(12, 2, "is offline", True, (14, 17)), "open": SplitBehind()}},
 )
 SAVEPOINT = codec.StoredSavepoint(
     id="0f" * 16,
@@ -52,8 +52,8 @@ SAVEPOINT = codec.StoredSavepoint(
 STORED = {
     "job-1.bin": (codec.encode_job(codec.StoredJob("0123456789abcdef" * 2, 1, 128)), codec.decode_job),
     "begun-1.bin": (codec.encode_begun(codec.StoredBegun(2)), codec.decode_begun),
-    "takeover-6.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
-    "checkpoint-6.bin": (codec.encode_record(CHECKPOINT), codec.decode_record),
+    "takeover-7.bin": (codec.encode_record(TAKEOVER), codec.decode_record),
+    "checkpoint-7.bin": (codec.encode_record(CHECKPOINT), codec.decode_record),
     "committables-2.bin": (
         codec.encode_committables("delta-1", [b"", b"\x80", b"one"], b"how"),
         codec.decode_committables,
@@ -63,8 +63,8 @@ STORED = {
 ENCODED = {
     "job-1.bin": codec.StoredJob("0123456789abcdef" * 2, 1, 128),
     "begun-1.bin": codec.StoredBegun(2),
-    "takeover-6.bin": TAKEOVER,
-    "checkpoint-6.bin": CHECKPOINT,
+    "takeover-7.bin": TAKEOVER,
+    "checkpoint-7.bin": CHECKPOINT,
     "committables-2.bin": codec.StoredCommittables("delta-1", [b"", b"\x80", b"one"], b"how"),
     "savepoint-1.bin": SAVEPOINT,
 }

@@ -16,8 +16,8 @@ Invariants
 - A sender has one order at a time, and works off its units in their order: where it is lost, the first one that it has
   not reported is suspected, and a unit that was suspected `LOSSES_MAX` times fails the level.
 - Units wait for a sender while any is expected. Where none is, they go as a short Spark job (`RunInSpark`).
-- In a level that isolates failures, the suspected unit fails at once (`UnitFailed`), and no unit fails the level. A
-  unit fails there also if its sender does not report it in time: the sender is asked for its split, then ended.
+- A unit that is isolated fails at once where it is suspected (`UnitFailed`), and never fails the level. It fails also
+  if its sender does not report it in time: the sender is asked for its split, then ended.
 
 It does not own what a unit's outcome means for the batch: a failed unit is reported like any other. It neither knows
 who places a sender, nor talks to it.
@@ -71,10 +71,10 @@ class LevelBegun:
     """Units are to be worked off; their numbers. One level at a time."""
 
     units: tuple[int, ...]
-    isolates: bool = False
-    """True if a unit fails alone where its sender is lost."""
+    isolated: frozenset[int] = frozenset()
+    """Units that fail alone where their sender is lost; others are given to another sender."""
     unit_s_max: float = math.inf
-    """Seconds that a sender may take for a unit, in a level that isolates failures."""
+    """Seconds that a sender may take for an isolated unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +268,7 @@ class _Sender:
 class _Level:
     waiting: deque[int]
     missing: set[int]
-    isolates: bool
+    isolated: frozenset[int]
     unit_s_max: float
     losses: dict[int, int] = field(default_factory=dict)
 
@@ -344,9 +344,9 @@ class Units:
         too_long_s = event.now_s - CANCEL_S_MAX
         for process in [each for each, sender in self._senders.items() if sender.left_before(too_long_s)]:
             yield from self._give_up(process, f"it goes on with cancelled units for more than {CANCEL_S_MAX:.0f} s")
-        if self._level is not None and self._level.isolates:
+        if self._level is not None and self._level.isolated:
             for process, sender in list(self._senders.items()):
-                if sender.units:
+                if sender.units and sender.units[0] in self._level.isolated:
                     yield from self._watch(process, sender, self._level.unit_s_max, event.now_s)
 
     def _watch(self, process: ProcessId, sender: _Sender, unit_s_max: float, now_s: float) -> Iterable[Command]:
@@ -385,12 +385,12 @@ class Units:
         level = self._level
         if sender is None or level is None or sender.left_s is not None or not sender.units:
             return
-        if level.isolates:
+        suspect = sender.units[0]
+        if suspect in level.isolated:
             if blames_unit:
                 yield from self._fail(process, sender.units.popleft(), reason)
             level.waiting.extend(sender.units)
             return
-        suspect = sender.units[0]
         losses = level.losses[suspect] = level.losses.get(suspect, 0) + 1
         level.waiting.extend(sender.units)
         if losses >= LOSSES_MAX:
@@ -400,7 +400,7 @@ class Units:
 
     def _on_begun(self, event: LevelBegun) -> Iterable[Command]:
         assert self._level is None, "a level begins before the one before it was left"
-        self._level = _Level(deque(event.units), set(event.units), event.isolates, event.unit_s_max)
+        self._level = _Level(deque(event.units), set(event.units), event.isolated, event.unit_s_max)
         return self._give()
 
     def _on_left(self, event: LevelLeft) -> Iterable[Command]:

@@ -324,7 +324,7 @@ class Planner:
     def completed(self, position: Position) -> None:
         """Note that a checkpoint at that position was recorded; a newer source is not in it."""
         if self._regional is not None:
-            self._regional.checkpoint_completed()
+            self._regional.checkpoint_completed(position.offsets)
         if position.offsets == self._completed:
             return
         self._completed = position.offsets

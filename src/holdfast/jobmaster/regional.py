@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from holdfast.behind import Behind
+from holdfast.behind import Behind, Positions
 from holdfast.errors import HoldfastError
 from holdfast.execution.failing import FailingSplits
 from holdfast.execution.isolation import SplitName
@@ -46,7 +46,8 @@ class RegionalPlanning:
         self._senders = senders
         self._requests: deque[SplitRequest] = deque()
         self._skipped: dict[SplitName, set[int]] = {}
-        """Positions of rows that are put aside as soon as they are read."""
+        """Positions of rows that are put aside as soon as they are read, until a checkpoint is behind them: a batch
+        that passed them may be undone."""
         self._latest: AllOffsets = {}
         self._offsets: AllOffsets = {}
         self.behind: Behind = {}
@@ -64,6 +65,9 @@ class RegionalPlanning:
             )
         if skipped is not None and skipped < int(position or 0):
             raise HoldfastError(f"split {split!r} stands at {position}: its row at {skipped} is already processed")
+        end = _at(self._latest, name)
+        if skipped is not None and isinstance(end, int) and skipped >= end:
+            raise HoldfastError(f"split {split!r} ends at {end}: it has no row at {skipped} to skip")
         self._requests.append(SplitRequest(name, skipped))
 
     def _named(self, split: str, source: str | None) -> SplitName:
@@ -97,6 +101,10 @@ class RegionalPlanning:
     def restored(self, behind: Behind) -> None:
         """Begin with the splits of a record."""
         self._failing.restored(behind)
+        for source, splits in behind.items():
+            for split, each in splits.items():
+                if each.skipped:
+                    self._skipped[source, split] = set(each.skipped)
 
     def begin_plan(self, offsets: AllOffsets, latest: AllOffsets, now_s: float) -> AllOffsets:
         """Carry out requests, and return ends that leave splits where they are that wait, or are parked.
@@ -164,20 +172,28 @@ class RegionalPlanning:
         self._note_parked(self._failing.committed(tried, failed, now_s))
         self._failing.caught_up(lambda name: _at(plan.to, name) == _at(self._latest, name))
         self.now_at(plan.to)
-        for name in list(self._skipped):
-            position = _at(plan.to, name)
-            self._skipped[name] = {
-                each for each in self._skipped[name] if isinstance(position, int) and each >= position
-            }
 
-    def checkpoint_completed(self) -> None:
+    def checkpoint_completed(self, offsets: Positions) -> None:
+        """Note that a checkpoint at these positions is recorded."""
         self._note_parked(self._failing.checkpoint_completed())
+        self._skipped = {name: left for name in self._skipped if (left := self._not_reached(name, offsets))}
         self.now_at(self._offsets)
+
+    def _not_reached(self, name: SplitName, offsets: Positions) -> set[int]:
+        """Return the positions of rows to skip that lie ahead of a split."""
+        position = _at(offsets, name)
+        return {each for each in self._skipped.get(name, ()) if not isinstance(position, int) or each >= position}
 
     def now_at(self, offsets: AllOffsets) -> None:
         """Note where the splits stand."""
         self._offsets = offsets
-        self.behind = self._failing.behind()
+        behind = self._failing.behind()
+        for source, split in self._skipped:
+            skipped = self._not_reached((source, split), offsets)
+            if skipped and split in behind.get(source, {}):
+                found = behind[source]
+                found[split] = replace(found[split], skipped=tuple(sorted(skipped)))
+        self.behind = behind
 
     @property
     def is_waiting(self) -> bool:
@@ -209,7 +225,7 @@ def without(held: Iterable[SplitName], offsets: AllOffsets, ends: AllOffsets) ->
     return found
 
 
-def _at(offsets: AllOffsets, name: SplitName) -> object:
+def _at(offsets: Positions, name: SplitName) -> object:
     source, split = name
     return offsets.get(source, {}).get(split)
 

@@ -25,7 +25,8 @@ from holdfast.exchange.task import Failure, UnitResult
 from holdfast.execution import events
 from holdfast.execution import units as rules
 from holdfast.graph.plan import Unit
-from holdfast.graph.program import Program
+from holdfast.graph.program import Program, SourceOrigin
+from holdfast.graph.regions import regions_of
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.cluster import Cluster, LevelRun
 from holdfast.jobmaster.processes import Processes, Serving
@@ -66,7 +67,8 @@ class Senders(Processes[SenderGateway]):
     ) -> None:
         count = cluster.residents
         self._regions = regions
-        """Limits of units that fail alone where their sender is lost; None: units are given to another sender."""
+        """Limits of units whose splits are regions; None: no unit fails alone."""
+        self._regional_sources = () if regions is None else regions_of(program).by_split
         super().__init__(Role.SENDER, count, cluster, clock, cluster.sender, self._lost, heartbeat_timeout_s)
         self._program = program
         self._tell_machine = tell
@@ -133,7 +135,16 @@ class Senders(Processes[SenderGateway]):
                 raise _cancelled(level.run)
             self._level = level
             limit_s = math.inf if self._regions is None else self._regions.unit_s_max
-            self._handle(rules.LevelBegun(tuple(level.units), self._regions is not None, limit_s))
+            self._handle(rules.LevelBegun(tuple(level.units), self._isolated(level), limit_s))
+
+    def _isolated(self, level: _Level) -> frozenset[int]:
+        """Return the units whose splits are regions."""
+        origins = {number: self._program.legs[unit.leg].origin for number, unit in level.units.items()}
+        return frozenset(
+            number
+            for number, origin in origins.items()
+            if isinstance(origin, SourceOrigin) and origin.source in self._regional_sources
+        )
 
     def _await(self, level: _Level) -> Iterator[UnitResult]:
         with self._lock:

@@ -21,7 +21,7 @@ from holdfast.storage.copying import CopiedObject
 from holdfast.storage.framing import frame, unframe
 
 JOB_MAGIC, JOB_VERSION = b"HFJB", 1
-RECORD_MAGIC, RECORD_VERSION = b"HFJR", 6
+RECORD_MAGIC, RECORD_VERSION = b"HFJR", 7
 BEGUN_MAGIC, BEGUN_VERSION = b"HFJM", 1
 COMMITTABLES_MAGIC, COMMITTABLES_VERSION = b"HFCM", 2
 SAVEPOINT_MAGIC, SAVEPOINT_VERSION = b"HFSP", 1
