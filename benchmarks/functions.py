@@ -46,12 +46,15 @@ class BatchCount(hf.BatchFunction):
         return pa.record_batch([keys["k"], pa.array(n)], names=["k", "n"])
 
 
-def take(operator: Operator, batch: int, rows: pa.RecordBatch) -> tuple[float, float]:
-    """One batch; returns the seconds of CPU and of the clock."""
+def take(
+    operator: Operator, batch: int, rows: pa.RecordBatch | None, context: BatchContext | None = None
+) -> tuple[float, float]:
+    """One batch, without rows where they are None; returns the seconds of CPU and of the clock."""
     cpu_s, clock_s = time.thread_time(), time.perf_counter()
     for table in operator.tables.values():
         table.begin(batch)
-    operator.process([(0, rows)], BatchContext(batch, batch * 1_000_000, "count", 0))
+    context = context or BatchContext(batch, batch * 1_000_000, "count", 0)
+    operator.process([] if rows is None else [(0, rows)], context)
     for table in operator.tables.values():
         table.changes()
         table.commit()

@@ -187,6 +187,28 @@ def test_writing_one_entry_changes_the_row_of_that_entry_alone() -> None:
     end(operator)
 
 
+@pytest.mark.parametrize("op", ["items", "log"])
+def test_a_function_that_reads_whole_maps_or_lists_has_those_of_the_next_keys_read_together(
+    op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator, keys = operator_of(Script()), [f"{number:02}" for number in range(60)]
+    for key in keys:
+        run(operator, [(key, change, m, 100 + m) for m in range(40) for change in ("put", "add")])
+    cells = next(each for each in operator._cells if each.name == op)
+    reads: list[int] = []
+    read_whole = cells._read_whole
+    monkeypatch.setattr(cells, "_read_whole", lambda slots: (reads.append(len(slots)), read_whole(slots)))
+    first = ("00", "put", 7, -7)
+    answers = run(operator, [first, *((key, op, None, None) for key in keys)])
+    whole = [(m, 100 + m) for m in range(40)] if op == "items" else list(range(100, 140))
+    changed = [(m, -7 if m == 7 else 100 + m) for m in range(40)] if op == "items" else whole
+    assert answers == [repr(changed), *[repr(whole)] * 59]
+    assert sum(reads) == 60 and len(reads) <= 8, reads
+    reads.clear()
+    run(operator, [(key, "get", 1, None) for key in keys] + [("05", op, None, None)])
+    assert reads == [1], "the first whole read of a batch reads no other key"
+
+
 def test_entries_are_in_the_key_group_of_their_key() -> None:
     operator = operator_of(Script())
     run(operator, [(key, "put", m, 1) for key in "abcdef" for m in range(20)])

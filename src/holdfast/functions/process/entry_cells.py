@@ -3,6 +3,7 @@
     table ◄── all entries of small maps and lists, for all keys of a slice at once, before its rows
           ◄── one look-up for each other entry read for the first time       get, contains
           ◄── all entries of the key, by arrays                        keys, values, items, ListState.get
+              and of keys after it, the more the more were read so     (of large maps and lists)
           ◄── all changed entries of all keys at once, after the last row
 
 Reads and writes of the batch are kept as Python values by slot and entry; nothing is written to a table before
@@ -31,6 +32,10 @@ ONE = np.zeros(1, np.int64)
 SMALL_MAX = 32
 """Entries of a map or list that is read with its key. A higher value reads more in vain where functions touch few
 entries; of a larger one each entry is looked up by itself, which takes as long as reading some hundred."""
+AHEAD_MAX = 64
+"""Keys whose whole maps or lists are read at once. A higher value reads more in vain where not all keys are read so."""
+AHEAD_ENTRIES_MAX = 1 << 13
+"""Entries past which no further key is read ahead; they are Python values until the batch ends."""
 
 
 class _Map:
@@ -54,6 +59,10 @@ class _List:
         self.stored: list[Any] | None = None if size else []
         self.replaced: list[Any] | None = None
         self.added: list[Any] = []
+
+    @property
+    def complete(self) -> bool:
+        return self.stored is not None
 
 
 OfKey = TypeVar("OfKey", _Map, _List)
@@ -79,10 +88,16 @@ class _EntryCells(ABC, Generic[OfKey]):
         self._kind: type[OfKey] = kind
         self._sizes: dict[int, int] = {}
         self._of_keys: dict[int, OfKey] = {}
+        self._loaded: list[int] = []
+        self._places: dict[int, int] = {}
+        self._whole = 0
+        """How many times keys were read as a whole in this batch."""
 
     def current(self) -> OfKey:
         """Return the batch's changes of the current key's list or map."""
-        slot = self.cursor.slot
+        return self._of_key(self.cursor.slot)
+
+    def _of_key(self, slot: int) -> OfKey:
         found = self._of_keys.get(slot)
         if found is None:
             found = self._of_keys[slot] = self._kind(self._sizes[slot])
@@ -96,11 +111,33 @@ class _EntryCells(ABC, Generic[OfKey]):
         self._table = table
         values, valid = table.column(size_column(self.name)).gather(slots)
         self._sizes.update(zip(slots.tolist(), np.where(valid, values, 0).tolist(), strict=True))
+        self._places.update(zip(slots.tolist(), range(len(self._loaded), len(self._loaded) + len(slots)), strict=True))
+        self._loaded += slots.tolist()
+
+    def _ahead(self) -> list[int]:
+        """Return the current slot, and slots loaded after it that are not read: a function that reads one key as a
+        whole mostly reads the next ones too. The first time there are none, then as many as were read in this way."""
+        slot, count = self.cursor.slot, min(self._whole, AHEAD_MAX)
+        slots, entries, place = [slot], self._sizes[slot], self._places[slot] + 1
+        if self._reading_prolongs:
+            return slots
+        for following in self._loaded[place : place + count]:
+            if not self._of_key(following).complete:
+                entries += self._sizes[following]
+                if entries > AHEAD_ENTRIES_MAX:
+                    break
+                slots.append(following)
+        self._whole += len(slots)
+        return slots
+
+    @property
+    def _reading_prolongs(self) -> bool:
+        """True if reading prolongs the lives of entries, so that none may be read in vain."""
+        return self.state.expiry is not None and self.state.expiry.on == "read"
 
     def _small(self, slots: Slots) -> list[int]:
-        """Return the new slots whose entries are read at once; none if reading prolongs the lives of entries."""
-        expiry = self.state.expiry
-        if expiry is not None and expiry.on == "read":
+        """Return the new slots whose entries are read at once."""
+        if self._reading_prolongs:
             return []
         return [slot for slot in slots.tolist() if 0 < self._sizes[slot] <= SMALL_MAX]
 
@@ -114,7 +151,10 @@ class _EntryCells(ABC, Generic[OfKey]):
     def reset(self) -> None:
         self._sizes.clear()
         self._of_keys.clear()
+        self._loaded.clear()
+        self._places.clear()
         self._undo.clear()
+        self._whole = 0
 
     def _note(self, undo: Callable[[], None]) -> None:
         if self._undoable:
@@ -220,14 +260,21 @@ class MapCells(_EntryCells[_Map]):
         """All entries as kept, in ascending order of map keys. Expired ones are removed."""
         current = self.current()
         if not current.complete:
-            slot = self.cursor.slot
-            _, map_keys, values, alive = self.entries.items(self._keys([slot]), self._sizes_of([slot]))
-            for map_key, kept, lives in zip(map_keys.to_pylist(), values.to_pylist(), alive.tolist(), strict=True):
-                if not lives and current.found.get(map_key, ABSENT) is ABSENT:
-                    current.written.add(map_key)
-                current.found.setdefault(map_key, kept if lives else ABSENT)
-            current.complete = True
+            self._read_whole(self._ahead())
         return sorted((item for item in current.found.items() if item[1] is not ABSENT), key=lambda item: item[0])
+
+    def _read_whole(self, slots: list[int]) -> None:
+        """Read all entries of these keys that the batch has not read or written."""
+        groups, map_keys, values, alive = self.entries.items(self._keys(slots), self._sizes_of(slots))
+        maps = [self._of_key(slot) for slot in slots]
+        rows = zip(groups.tolist(), python_values(map_keys), python_values(values), alive.tolist(), strict=True)
+        for group, map_key, kept, lives in rows:
+            of_key = maps[group]
+            if not lives and of_key.found.get(map_key, ABSENT) is ABSENT:
+                of_key.written.add(map_key)
+            of_key.found.setdefault(map_key, kept if lives else ABSENT)
+        for of_key in maps:
+            of_key.complete = True
 
     def clear(self) -> None:
         for map_key, _ in self.all():
@@ -274,17 +321,17 @@ class ListCells(_EntryCells[_List]):
 
     def load(self, table: StateTable, slots: Slots) -> None:
         super().load(table, slots)
-        small = self._small(slots)
-        if not small:
-            return
-        keys, sizes, starts = self._keys(small), self._sizes_of(small), self._starts_of(small)
-        groups, elements = self.entries.read(keys, sizes, starts)
-        lists = [self._kind(self._sizes[slot]) for slot in small]
-        for each in lists:
-            each.stored = []
+        if small := self._small(slots):
+            self._read_whole(small)
+
+    def _read_whole(self, slots: list[int]) -> None:
+        """Read all elements of these keys."""
+        groups, elements = self.entries.read(self._keys(slots), self._sizes_of(slots), self._starts_of(slots))
+        found: list[list[Any]] = [[] for _ in slots]
         for group, element in zip(groups.tolist(), python_values(elements), strict=True):
-            lists[group].stored.append(element)
-        self._of_keys.update(zip(small, lists, strict=True))
+            found[group].append(element)
+        for slot, stored in zip(slots, found, strict=True):
+            self._of_key(slot).stored = stored
 
     def add(self, value: Any) -> None:
         added = self.current().added
@@ -312,10 +359,8 @@ class ListCells(_EntryCells[_List]):
         kept = current.replaced
         if kept is None:
             if current.stored is None:
-                slot = self.cursor.slot
-                keys, sizes, starts = self._keys([slot]), self._sizes_of([slot]), self._starts_of([slot])
-                current.stored = self.entries.read(keys, sizes, starts)[1].to_pylist()
-            kept = current.stored
+                self._read_whole(self._ahead())
+            kept = current.stored or []
         return [*kept, *current.added]
 
     def store(self, table: StateTable, slots: Slots) -> BoolArray:

@@ -1,0 +1,153 @@
+"""Costs of a user's `ProcessFunction` without Spark: timers, entries of maps, rows that are yielded, timestamps.
+
+    python -m benchmarks.by_hand --keys 5000 --json
+
+Each workload runs batches of one row or one timer a key, begin to commit. Figures are microseconds of the thread's CPU
+time for each row or timer, as the median batch has them, so that other load on the machine counts less.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import holdfast as hf
+from benchmarks.functions import take
+from holdfast.clock import SystemClock
+from holdfast.functions.operator import BatchContext, EventTime, Operator, OperatorInput
+from holdfast.functions.process.declared import ProcessSpec
+from holdfast.taskmanager.process_memory import GarbageCollection
+
+INPUT = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+OUTPUT = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+BATCHES, ENTRIES = 9, 8
+
+
+class Value(hf.ProcessFunction):
+    """A value read and written, as a measure for the others."""
+
+    n = hf.ValueState(pa.int64(), default=0)
+
+    def process(self, row: Any, ctx: Any) -> None:
+        self.n.update(self.n.value() + 1)
+
+
+class Yields(hf.ProcessFunction):
+    def process(self, row: Any, ctx: Any) -> Iterator[tuple[int, int]]:
+        yield row.k, row.v
+
+
+class Entry(hf.ProcessFunction):
+    """An entry of a map, touched for the first time in the batch."""
+
+    counts = hf.MapState(pa.int64(), pa.int64(), default=0)
+
+    def process(self, row: Any, ctx: Any) -> None:
+        place = row.v % ENTRIES
+        self.counts.put(place, self.counts.get(place) + 1)
+
+
+class Bell(hf.ProcessFunction):
+    """A timer a key; `process` registers the next one, and fills the map once."""
+
+    counts = hf.MapState(pa.int64(), pa.int64(), default=0)
+    entries = ENTRIES
+
+    def process(self, row: Any, ctx: Any) -> None:
+        if self.counts.is_empty():
+            self.counts.update(dict.fromkeys(range(self.entries), 1))
+        ctx.timers.register_event_time(row.at)
+
+    def again(self, timestamp: datetime, ctx: Any) -> None:
+        ctx.timers.register_event_time(timestamp + timedelta(seconds=1))
+
+    def on_timer(self, timestamp: datetime, ctx: Any) -> Any:
+        self.again(timestamp, ctx)
+
+
+class BellGets(Bell):
+    def on_timer(self, timestamp: datetime, ctx: Any) -> Any:
+        self.again(timestamp, ctx)
+        self.counts.get(1)
+
+
+class BellItems(Bell):
+    def on_timer(self, timestamp: datetime, ctx: Any) -> Any:
+        self.again(timestamp, ctx)
+        sum(value for _, value in self.counts.items())
+
+
+class BellItemsOfMany(BellItems):
+    """Maps of more entries than are read along with their keys."""
+
+    entries = 100
+
+
+class BellYields(Bell):
+    def on_timer(self, timestamp: datetime, ctx: Any) -> Any:
+        self.again(timestamp, ctx)
+        yield ctx.key, 1
+
+
+BY_ROW = {"value": Value, "yield": Yields, "map entry": Entry}
+BY_TIMER = {
+    "timer": Bell,
+    "timer, yield": BellYields,
+    "timer, get": BellGets,
+    f"timer, items of {ENTRIES}": BellItems,
+    "timer, items of 100": BellItemsOfMany,
+}
+
+
+def operator_of(function: type[hf.ProcessFunction]) -> Operator:
+    declared = OperatorInput(INPUT, ("k",), EventTime(("at",), "at"))
+    return ProcessSpec("by-hand", declared, function(), OUTPUT, "fail").create(0, 128)
+
+
+def rows_of(keys: int, batch: int) -> pa.RecordBatch:
+    numbers = np.arange(keys)
+    return pa.record_batch([numbers, numbers + batch, pa.array(np.full(keys, 1_000_000), INPUT.types[2])], schema=INPUT)
+
+
+def by_row(function: type[hf.ProcessFunction], keys: int) -> float:
+    """Microseconds of a row."""
+    operator = operator_of(function)
+    seconds = [take(operator, batch, rows_of(keys, batch))[0] for batch in range(ENTRIES + BATCHES)]
+    return 1e6 * statistics.median(seconds[ENTRIES:]) / keys
+
+
+def by_timer(function: type[hf.ProcessFunction], keys: int) -> float:
+    """Microseconds of a timer that fires."""
+    operator = operator_of(function)
+    take(operator, 0, rows_of(keys, 0))
+    seconds = []
+    for batch in range(1, BATCHES + 1):
+        context = BatchContext(batch, 0, "by-hand", 0, watermark_us=batch * 1_000_000)
+        seconds.append(take(operator, batch, None, context)[0])
+    return 1e6 * statistics.median(seconds) / keys
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=5_000)
+    parser.add_argument("--json", action="store_true", help="one JSON line instead of a table")
+    options = parser.parse_args()
+    with GarbageCollection(SystemClock()):
+        found = {name: by_row(function, options.keys) for name, function in BY_ROW.items()}
+        found |= {name: by_timer(function, options.keys) for name, function in BY_TIMER.items()}
+    figures = {name: round(micros, 2) for name, micros in found.items()}
+    if options.json:
+        print(json.dumps(figures))
+        return
+    for name, micros in figures.items():
+        print(f"{name:24} {micros:8.2f} µs")
+
+
+if __name__ == "__main__":
+    main()
