@@ -44,6 +44,7 @@ from holdfast.functions.aggregates.declared import (
 )
 from holdfast.functions.process.broadcast import BroadcastState
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction
+from holdfast.functions.process.list_states import SplitListState, UnionListState
 from holdfast.functions.process.states import AggregatingState, ListState, MapState, ReducingState, ValueState
 from holdfast.functions.soft_failures import SoftFailureLimit
 from holdfast.functions.windows.declared import session_window, window
@@ -128,12 +129,14 @@ __all__ = [
     "SettingsError",
     "SnapshotAvailability",
     "SoftFailureLimit",
+    "SplitListState",
     "StateTooLarge",
     "StorageError",
     "Stream",
     "StreamingDataFrameSource",
     "TaskManagerConfig",
     "TaskManagerLost",
+    "UnionListState",
     "UserFunctionError",
     "ValueState",
     "approx_count_distinct",

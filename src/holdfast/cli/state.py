@@ -25,6 +25,13 @@ from holdfast.stored_state.states import readable_states
 
 ROWS_SHOWN = 50
 """Rows that a terminal shows; a higher value scrolls further."""
+ROW_KEYS = {
+    "map": ("map_key",),
+    "list": ("position",),
+    "subtask list": ("position", "key_group"),
+    "timers": ("timestamp", "kind"),
+}
+"""Columns that tell a row apart from others of the same key, by kind of state."""
 
 Operator = Annotated[str | None, typer.Argument(help="Name of an operator.")]
 Checkpoint = Annotated[str, typer.Option("--checkpoint", help="Number of a retained checkpoint's record, or latest.")]
@@ -140,11 +147,7 @@ def _difference(old: OpenedCheckpoint, new: OpenedCheckpoint, operator: str, sta
         before = _read(scan(old, operator, state), old, {})
     else:
         before = after.slice(0, 0)
-    row_keys = {"map": "map_key", "list": "position", "timers": "timestamp"}
-    keys = [*found.key_columns, *([row_keys[found.state.kind]] if found.state.kind in row_keys else [])]
-    if found.state.kind == "timers":
-        keys.append("kind")
-    return difference(before, after, keys)
+    return difference(before, after, [*found.key_columns, *ROW_KEYS.get(found.state.kind, ())])
 
 
 def _read(found: StateScan, opened: OpenedCheckpoint, key: dict[str, str]) -> pa.Table:

@@ -105,6 +105,10 @@ def encode_blocks(
         yield _encode(slices, int(start), int(stop), compression)
 
 
+_ALONE = pa.ipc.IpcReadOptions(use_threads=False)
+"""Blocks are decoded side by side. Handing the columns of a small block to other threads takes longer than decoding."""
+
+
 def decode_block(what: str, entry: BlockEntry, data: memoryview, batches: int) -> list[pa.RecordBatch]:
     """The record batches of a block, exactly `batches` of them.
 
@@ -120,7 +124,7 @@ def decode_block(what: str, entry: BlockEntry, data: memoryview, batches: int) -
             "restore the object from a copy"
         )
     try:
-        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        with pa.ipc.open_stream(pa.py_buffer(data), options=_ALONE) as reader:
             found: list[pa.RecordBatch] = list(reader)
     except (pa.ArrowException, OSError) as error:
         raise CorruptObject(f"{what}: a block is no Arrow stream: {error}") from error

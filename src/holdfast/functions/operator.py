@@ -1,7 +1,7 @@
 """The seam between a subtask and what a keyed operator does. Spark-free and I/O-free."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -61,6 +61,18 @@ class OperatorResult:
     """Late rows of each input, where they are put out as a stream of their own."""
 
 
+@dataclass(frozen=True)
+class Opening:
+    """Facts with which an operator opens: the key groups that it owns, and the tables that every subtask reads whole.
+
+    `whole` has the rows of all subtasks in the stored schema, as of the checkpoint, by table; none before the first
+    checkpoint.
+    """
+
+    key_groups: range
+    whole: Mapping[str, pa.RecordBatch] = field(default_factory=dict)
+
+
 class Operator(ABC):
     """One subtask's instance: owns its state tables; every call is inside a transaction on them.
 
@@ -69,6 +81,12 @@ class Operator(ABC):
     """
 
     tables: dict[str, StateTable]
+
+    def open(self, opening: Opening) -> None:  # noqa: B027 (most operators have nothing to do)
+        """The tables hold the state of a checkpoint: they were restored, or went back in memory. No batch is in flight.
+
+        Raises `UserFunctionError`.
+        """
 
     @abstractmethod
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
@@ -193,6 +211,11 @@ class OperatorSpec(ABC):
     def tables_everywhere(self) -> frozenset[str]:
         """Names of the tables that each subtask has whole, all of them equal; others are divided by key group."""
         return frozenset()
+
+    @property
+    def tables_read_whole(self) -> tuple[str, ...]:
+        """Names of the tables of which each subtask sees the rows of all subtasks when it opens."""
+        return ()
 
     @property
     def calls_no_user(self) -> bool:

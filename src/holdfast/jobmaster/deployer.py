@@ -16,7 +16,7 @@ from holdfast.formats.manifests import load_manifests
 from holdfast.graph.program import Program
 from holdfast.jobmaster.batches import BatchRunner
 from holdfast.jobmaster.control import Control
-from holdfast.jobmaster.deployment import Layout, subtasks_of
+from holdfast.jobmaster.deployment import Layout, subtasks_of, whole_tables
 from holdfast.jobmaster.planner import BatchLimits
 from holdfast.jobmaster.processes import HEARTBEAT_TIMEOUT_S
 from holdfast.jobmaster.senders import Senders
@@ -102,6 +102,7 @@ class Deployer:
     def _host(self, command: Deploy, base: CheckpointRecord | None, first_batch: int) -> None:
         job, layout, handles = self._job, self._job.settings.layout, self._handles(base)
         checkpoint = None if base is None else BaseCheckpoint(base.epoch, base.checkpoint_id, base.batch)
+        whole = whole_tables(job.program, handles)
 
         def deployment(task_manager: int) -> Deployment:
             return Deployment(
@@ -117,6 +118,7 @@ class Deployer:
                 base=checkpoint,
                 changelog=job.settings.changelog,
                 rewind=command.rewind,
+                whole=whole,
             )
 
         joining = command.live if command.joining is None else command.joining

@@ -37,6 +37,12 @@ def subtasks_of(place: int, layout: Layout, program: Program, handles: list[Tabl
     return [_subtask(operator, subtask, layout, program, handles) for operator in program.operators for subtask in own]
 
 
+def whole_tables(program: Program, handles: list[TableHandle]) -> list[TableHandle]:
+    """Handles of the tables that each subtask reads whole when it opens."""
+    wanted = {(name, table) for name, operator in program.operators.items() for table in operator.tables_read_whole}
+    return [each for each in handles if (each.operator, each.table) in wanted]
+
+
 def _subtask(
     operator: str, subtask: int, layout: Layout, program: Program, handles: list[TableHandle]
 ) -> SubtaskDeployment:

@@ -59,6 +59,8 @@ class Deployment(msgspec.Struct, frozen=True):
     changelog: ChangelogSettings = DEFAULTS
     rewind: bool = True
     """True: state of the base that is still in memory is used; False: it is restored."""
+    whole: list[TableHandle] = []
+    """Handles, of all subtasks, of the tables that each subtask reads whole when it opens."""
 
 
 class ExchangeTag(msgspec.Struct, frozen=True):

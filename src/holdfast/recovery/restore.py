@@ -64,6 +64,23 @@ def ranges_of(handles: Iterable[TableHandle], key_group_start: int, key_group_st
     return ranges
 
 
+def read_range(handle: TableHandle, each: Range, copy: Copy) -> list[pa.RecordBatch]:
+    """The rows in a range of an object, in the stored schema, for the key groups of its handle.
+
+    Raises
+    ------
+    CorruptObject
+        The object is not what was written, or not what the handle says.
+    """
+    data = memoryview(copy.data())
+    own = data[each.offset : each.offset + each.length]
+    tail = (handle.operator, handle.table, handle.key_group_start, handle.key_group_stop)
+    if isinstance(each, LogPiece):
+        check_object(each.object, data)
+        return list(read_piece(own, each, *tail))
+    return list(read_part(own, each, *tail))
+
+
 def restore_table(
     table: StateTable,
     handles: Sequence[TableHandle],
@@ -136,20 +153,11 @@ class _Restoration:
     def _replay(self, ranges: Sequence[Range], rows: int | None) -> None:
         """`rows`: of the table afterwards. Where it is known, that of old rows need not be found out."""
         start, stop = self.handle.key_group_start, self.handle.key_group_stop
-        for changes in self.fetch.ahead(ranges, self._decoded):
+        for changes in self.fetch.ahead(ranges, lambda each, copy: read_range(self.handle, each, copy)):
             for batch in changes:
                 self.table.apply(batch, start, stop, blind=rows is not None)
         if rows is not None:
             self.table.count_is(rows)
-
-    def _decoded(self, each: Range, copy: Copy) -> list[pa.RecordBatch]:
-        handle, data = self.handle, memoryview(copy.data())
-        own = data[each.offset : each.offset + each.length]
-        tail = (handle.operator, handle.table, handle.key_group_start, handle.key_group_stop)
-        if isinstance(each, LogPiece):
-            check_object(each.object, data)
-            return list(read_piece(own, each, *tail))
-        return list(read_part(own, each, *tail))
 
     def _take_files(self, parts: Sequence[MaterializedPart], local_dir: str | None) -> dict[str, MaterializedPart]:
         """Lay the files of one base store out in a folder; then they become the table's own, or their rows do."""

@@ -12,10 +12,15 @@ from holdfast.errors import JobRefused
 from holdfast.state.changes import key_schema_of, value_schema_of
 from holdfast.state.widening import is_packed, shown_type, widens
 
-_PARTS = {"elements": "elements", "entries": "values", "order": "map keys"}
+_PARTS = {"elements": "elements", "entries": "values", "order": "map keys", "list": "entries"}
 """The content of a table that a state has of its own, by the last part of the table's name."""
 
-_KINDS = {"elements": "a list", "entries": "a map", "broadcast": "a broadcast stream"}
+_KINDS = {
+    "elements": "a list",
+    "entries": "a map",
+    "broadcast": "a broadcast stream",
+    "list": "a list of the subtask",
+}
 """The kind of state that has such a table."""
 
 

@@ -41,6 +41,7 @@ class StateScan:
     """Number of the checkpoint's record."""
     operator: str
     key_columns: tuple[str, ...]
+    """Empty where the state belongs to subtasks."""
     state: ReadableState
     max_parallelism: int
     stored: pa.Schema
@@ -57,6 +58,11 @@ class StateScan:
 
     def range_of(self, key: Mapping[str, Any]) -> KeyGroupRange:
         """The key group of a key, given as a value for each key column. Raises `HoldfastError` naming a column."""
+        if not self.state.has_keys:
+            raise HoldfastError(
+                f"state {self.state.name!r} of operator {self.operator!r} belongs to subtasks and not to keys; "
+                "read it without a key"
+            )
         group = key_groups(encode_keys(self.key_row(key), list(self.key_columns)), self.max_parallelism)[0]
         return KeyGroupRange(int(group), int(group) + 1)
 
@@ -82,7 +88,7 @@ class StateScan:
 
     def _read(self, groups: KeyGroupRange, store: ObjectStore) -> pa.RecordBatch:
         handles = select(self.handles, self.operator, self.state.table, groups.start, groups.stop)
-        keys = grouped_by(key_schema_of(self.stored), len(self.key_columns))
+        keys = grouped_by(key_schema_of(self.stored), len(self.key_columns) or 1)
         table = StateTable(keys, value_schema_of(self.stored), self.max_parallelism)
         with ObjectCache(store) as fetch:
             restore_table(table, handles, fetch, groups.start, groups.stop)
@@ -107,12 +113,19 @@ def scan(
         storage_options=dict(storage_options or {}),
         number=opened.number,
         operator=operator,
-        key_columns=tuple(key_schema_of(stored).names) if found.kind == "broadcast" else identity.key_columns,
+        key_columns=_key_columns(found, stored, identity.key_columns),
         state=found,
         max_parallelism=opened.record.max_parallelism,
         stored=stored,
         handles=tuple(sorted(handles, key=lambda each: each.key_group_start)),
     )
+
+
+def _key_columns(state: ReadableState, stored: pa.Schema, of_operator: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns of the key that a state's rows belong to; none where they belong to subtasks."""
+    if state.kind == "broadcast":
+        return tuple(key_schema_of(stored).names)
+    return of_operator if state.has_keys else ()
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:

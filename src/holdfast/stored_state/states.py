@@ -4,6 +4,7 @@
     state                    key columns, one column for each value-like state or accumulator
     <state>.entries          key columns, map_key, value                    (a map)
     <state>.elements         key columns, position, value                   (a list)
+    <state>.list             position, value                                (a list of the subtask)
     timers                   key columns, kind, timestamp
     <state>.broadcast        the broadcast stream's columns, by its own key (the same in every subtask, stored once)
 
@@ -27,11 +28,12 @@ from holdfast.state.widening import is_packed
 VALUES, TIMERS = "values", "timers"
 """Names by which a reader asks for an operator's value-like states, and for its timers."""
 OWN_TABLE, TIMERS_TABLE = "state", "timers"
-MAP, LIST, BROADCAST = ".entries", ".elements", ".broadcast"
+MAP, LIST, BROADCAST, SUBTASK_LIST = ".entries", ".elements", ".broadcast", ".list"
 TIME = ".time"
 SHOWN_NAMES: dict[str, dict[str, str | None]] = {
     "map": {"__map_key": "map_key", "__value": "value", "__time": "written_at", "__position": None},
     "list": {"__position": "position", "__value": "value", "__time": "written_at"},
+    "subtask list": {"__seat": None, "__position": "position", "__value": "value"},
     "timers": {"__timer_kind": "kind", "__timer_time": "timestamp"},
 }
 """Names of stored columns for people, by kind of state; None: the column is Holdfast's own."""
@@ -48,6 +50,11 @@ class ReadableState:
     table: str
     hidden: frozenset[str] = frozenset()
     """Columns that only Holdfast needs."""
+
+    @property
+    def has_keys(self) -> bool:
+        """Tell whether its rows belong to keys of the operator, and not to subtasks."""
+        return self.kind != "subtask list"
 
 
 def readable_states(tables: Mapping[str, object]) -> list[ReadableState]:
@@ -66,6 +73,8 @@ def readable_states(tables: Mapping[str, object]) -> list[ReadableState]:
             found.append(ReadableState(table.removesuffix(LIST), "list", table))
         elif table.endswith(BROADCAST):
             found.append(ReadableState(table.removesuffix(BROADCAST), "broadcast", table))
+        elif table.endswith(SUBTASK_LIST):
+            found.append(ReadableState(table.removesuffix(SUBTASK_LIST), "subtask list", table))
         elif not table.endswith(".order"):
             found.append(ReadableState(table, "table", table))
     return found

@@ -7,10 +7,11 @@ once for all subtasks. The program comes from the authenticated JobMaster: the o
 import itertools
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import cloudpickle
 import msgspec
@@ -20,7 +21,7 @@ from holdfast.changelog_config import RetryPolicy
 from holdfast.clock import Clock
 from holdfast.errors import CorruptObject, HoldfastError, ObjectNotFound
 from holdfast.failpoints import hit
-from holdfast.formats.handles import TableHandle
+from holdfast.formats.handles import MaterializedPart, TableHandle
 from holdfast.formats.log_objects import LogId
 from holdfast.graph.program import Program
 from holdfast.materialize.keyed_state import KeyedState
@@ -28,10 +29,11 @@ from holdfast.materialize.logged_table import LoggedTable
 from holdfast.materialize.policy import AWAITED, HURRIED, MaterializationPolicy
 from holdfast.materialize.replica import Replica
 from holdfast.materialize.snapshotted_table import SnapshottedTable
-from holdfast.protocol.taskmanager import BaseCheckpoint, Deployment, JobMasterGateway, SubtaskDeployment
+from holdfast.protocol.taskmanager import Deployment, JobMasterGateway, SubtaskDeployment
 from holdfast.recovery.downloads import Fetched, ObjectCache, Range
 from holdfast.recovery.local import LocalCopies
 from holdfast.recovery.restore import ranges_of, restore_table
+from holdfast.recovery.whole import TableName, read_whole
 from holdfast.state.backends import tables_of
 from holdfast.state.table import StateTable
 from holdfast.storage.retrying import RetryingStore
@@ -110,22 +112,29 @@ class Hosted:
         with self._lock:
             return None if base is None or base.epoch != was.epoch else self._cuts.get(base.checkpoint_id)
 
-    def rewind(self, to_batch: int, base: BaseCheckpoint | None, clock: Clock) -> None:
-        """All subtasks go back to after that batch, the last one of the base, which is completed.
+    def rewind(self, to_batch: int, deployment: Deployment, store: ObjectStore, clock: Clock) -> None:
+        """All subtasks go back to after that batch, the last one of the deployment's base, which is completed.
+
+        Tables go back in memory. What each subtask reads whole comes from the store: it has changed in other processes.
 
         Raises
         ------
         HoldfastError
-            Undo does not reach back so far; some subtasks may have gone back.
+            Undo does not reach back so far, or what is read cannot be; some subtasks may have gone back.
         """
-        begun_s = clock.monotonic()
+        begun_s, base = clock.monotonic(), deployment.base
         if base is not None and base != self.deployment.base:
             self.completed(base.checkpoint_id)
         for each in self.subtasks.values():
             each.rewind(to_batch)
         with self._lock:
             self._cuts = {number: batch for number, batch in self._cuts.items() if batch <= to_batch}
-        self.recovery = Recovery(duration_s=clock.monotonic() - begun_s)
+        with ObjectCache(RetryingStore(store), copies=self.copies) as fetch:
+            fetch.expect(each for handle in deployment.whole for each in handle.ranges())
+            whole = _whole(deployment, fetch)
+            for each in self.subtasks.values():
+                each.open(whole)
+            self.recovery = Recovery(fetch.fetched, clock.monotonic() - begun_s)
 
     def cut(self, checkpoint_id: int, batch: int) -> list[Future[TableHandle]]:
         """Start to persist the state of all subtasks as of `batch`."""
@@ -200,16 +209,19 @@ def host(
         copies.refresh()
     with ObjectCache(retrying, copies=copies) as fetch:
         fetch.expect(_ranges(deployment, program))
+        # First, since subtasks wait for it in threads of the same pool.
+        whole = pool.submit(_whole, deployment, fetch)
         built: list[Future[Subtask]] = [
-            pool.submit(_restored, each, deployment, program, uploader, fetch, clock, local_dir)
+            pool.submit(_restored, each, deployment, program, uploader, fetch, whole, clock, local_dir)
             for each in deployment.subtasks
         ]
-        while wait(built, PROGRESS_S).not_done:
+        reading: list[Future[Any]] = [*built, whole]
+        while wait(reading, PROGRESS_S).not_done:
             _log.info("TaskManager %d restores: %s so far", deployment.task_manager, fetch.fetched)
         hosted.recovery = Recovery(fetch.fetched, clock.monotonic() - begun_s)
-    errors = [error for error in (future.exception() for future in built) if error is not None]
     subtasks = [future.result() for future in built if future.exception() is None]
     hosted.subtasks.update({(each.name, each.subtask): each for each in subtasks})
+    errors = _errors(reading) or _errors([pool.submit(each.open, whole.result()) for each in subtasks])
     if errors:
         hosted.close(discard=True)
         raise errors[0]
@@ -218,18 +230,39 @@ def host(
     return hosted
 
 
+def _errors(futures: Sequence[Future[Any]]) -> list[BaseException]:
+    """Wait for all of them; return the errors of those that failed."""
+    return [error for error in (future.exception() for future in futures) if error is not None]
+
+
+def _whole(deployment: Deployment, fetch: ObjectCache) -> dict[TableName, pa.RecordBatch]:
+    """Rows of the tables that each subtask reads whole, read once for all of them."""
+    try:
+        return read_whole(deployment.whole, fetch)
+    except (ObjectNotFound, CorruptObject) as error:
+        names = ", ".join(sorted({f"{each.operator}.{each.table}" for each in deployment.whole}))
+        raise type(error)(
+            f"TaskManager {deployment.task_manager}: the lists that all subtasks see ({names}) cannot be restored: "
+            f"{error}. Restore the object from a backup (`holdfast verify` lists all that is wrong); or give up the "
+            "operator's state with Job(drop_state=[…])"
+        ) from error
+
+
 def _layout(deployment: Deployment) -> Deployment:
     """The part of a deployment that stays the same during one start of a job."""
     subtasks = [msgspec.structs.replace(each, restore=[]) for each in deployment.subtasks]
-    return msgspec.structs.replace(deployment, run=0, first_batch=0, base=None, subtasks=subtasks)
+    return msgspec.structs.replace(deployment, run=0, first_batch=0, base=None, subtasks=subtasks, whole=[])
 
 
 def _ranges(deployment: Deployment, program: Program) -> Iterator[Range]:
-    """The downloads of all subtasks, which read side by side."""
-    of_each = [
+    """The downloads of all subtasks, which read side by side; tables that all of them read are read once."""
+    whole = {(each.operator, each.table) for each in deployment.whole}
+    of_each = [[each for handle in deployment.whole for each in handle.ranges()]]
+    of_each += [
         [
             found
             for handle in each.restore
+            if (handle.operator, handle.table) not in whole
             for found in ranges_of([handle], *_key_groups(each, handle.table, deployment, program))
         ]
         for each in deployment.subtasks
@@ -297,6 +330,7 @@ def _restored(
     program: Program,
     uploader: Uploader,
     fetch: ObjectCache,
+    whole: Future[dict[TableName, pa.RecordBatch]],
     clock: Clock,
     local_dir: str | None,
 ) -> Subtask:
@@ -308,8 +342,12 @@ def _restored(
         for name, table in operator.tables.items():
             groups = _key_groups(subtask, name, deployment, program)
             handles = [each for each in subtask.restore if (each.operator, each.table) == (subtask.operator, name)]
+            rows, files = whole.result().get((subtask.operator, name)), dict[str, MaterializedPart]()
             try:
-                files = restore_table(table, handles, fetch, *groups, local_dir, expected=True)
+                if rows is None:
+                    files = restore_table(table, handles, fetch, *groups, local_dir, expected=True)
+                else:
+                    table.apply(rows, *groups)
             except (ObjectNotFound, CorruptObject) as error:
                 raise type(error)(_cannot_restore(subtask, name, deployment, error)) from error
             hit("taskmanager.deploy.table")
@@ -326,4 +364,4 @@ def _restored(
         raise
     own = next(iter(operator.tables.values()), None)
     skew = None if own is None else KeyGroupSkew(own, stop - start, deployment.max_parallelism)
-    return Subtask(subtask.operator, subtask.subtask, operator, states, skew)
+    return Subtask(subtask.operator, subtask.subtask, operator, states, skew, range(start, stop))

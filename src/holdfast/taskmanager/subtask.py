@@ -9,6 +9,7 @@ one meanwhile, for a batch that was committed before.
 It does not own when any of that happens: the TaskManager does.
 """
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from holdfast.availability import Refusal, ask
 from holdfast.errors import TaskManagerLost
 from holdfast.failpoints import hit
 from holdfast.formats.handles import TableHandle
-from holdfast.functions.operator import BatchContext, Operator, OperatorResult
+from holdfast.functions.operator import BatchContext, Opening, Operator, OperatorResult
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.replica import Replica
 from holdfast.state.table import StateTable
@@ -28,7 +29,7 @@ from holdfast.taskmanager.row_counts import SubtaskRowCounts
 class Subtask:
     """`states` durably keeps the tables of `operator`, by the same names, or knows that another subtask does.
 
-    `skew`: that of its own table.
+    `skew`: that of its own table. `key_groups`: those that the subtask owns.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Subtask:
         operator: Operator,
         states: dict[str, KeyedState | Replica],
         skew: KeyGroupSkew | None = None,
+        key_groups: range = range(0),
     ) -> None:
         self.name = name
         self.subtask = subtask
@@ -45,6 +47,7 @@ class Subtask:
         self._operator = operator
         self._states = states
         self._skew = skew
+        self._key_groups = key_groups
         self._in_batch = False
         self._committed: int | None = None
         self._broken: str | None = None
@@ -94,6 +97,14 @@ class Subtask:
                 "stateUndoBytes": float(sum(table.undo_bytes for table in self.tables)),
             }
         )
+
+    def open(self, whole: Mapping[tuple[str, str], pa.RecordBatch]) -> None:
+        """The tables hold the state of a checkpoint; `whole`: the rows that each subtask reads, by operator and table.
+
+        Raises `UserFunctionError`.
+        """
+        own = {table: rows for (operator, table), rows in whole.items() if operator == self.name}
+        self._operator.open(Opening(self._key_groups, own))
 
     def process(self, context: BatchContext, inputs: list[tuple[int, pa.RecordBatch]]) -> OperatorResult:
         """Begin the batch and process all of its rows. On an error the tables are as they were before."""

@@ -20,6 +20,7 @@ from holdfast.functions.process.array_states import AnyArrayState, ArrayValueSta
 from holdfast.functions.process.entries import Journal, save_rows
 from holdfast.functions.process.function_operator import FunctionOperator
 from holdfast.functions.process.output import fit_batches
+from holdfast.functions.process.subtask_list import SavedList
 from holdfast.functions.process.sweeping import ExpirySweeper, with_sweep
 from holdfast.functions.running import bad_row, raised, where_of
 from holdfast.functions.timing.array_timers import ArrayTimers
@@ -39,7 +40,7 @@ class BatchOperator(FunctionOperator):
             state = array_state(spec.name, name, declared, self._table, spec.key_schema, self._making)
             self._states.append(state)
             self.tables.update(state.own_tables)
-            self._function.__dict__[name] = state
+            self._seen_states[name] = state
         entries = {state.name: state.entries for state in self._states if not isinstance(state, ArrayValueState)}
         self._sweeper = ExpirySweeper(self._table, spec.states, entries, self._clock)
         self._numbers: Slots = np.zeros(0, dtype=np.int32)
@@ -51,10 +52,11 @@ class BatchOperator(FunctionOperator):
             self._timers = ArrayTimers(spec.key_schema, max_parallelism, new_table, watermarked, self._save)
             self.tables[TIMERS] = self._timers.table
             context.timers = self._timers.service
+        self._install()
 
     @property
     def memory_bytes(self) -> int:
-        return self._broadcasts.memory_bytes + (0 if self._timers is None else self._timers.index_bytes)
+        return super().memory_bytes + (0 if self._timers is None else self._timers.index_bytes)
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(output=[])
@@ -70,6 +72,7 @@ class BatchOperator(FunctionOperator):
         if self._timers is not None:
             self._fire(self._timers, context, result)
             timers = self._timers.left()
+        self._store_lists()
         return replace(result, timers=with_sweep(timers, self._sweeper.sweep()))
 
     def _fire(self, timers: ArrayTimers, context: BatchContext, result: OperatorResult) -> None:
@@ -90,7 +93,7 @@ class BatchOperator(FunctionOperator):
         zone = None if self._spec.input.event_time is not None and not self._spec.input.event_time.zoned else "UTC"
         stamps = pa.array(times).cast(pa.timestamp("us")).cast(pa.timestamp("us", tz=zone))
         may_fail = self._spec.bad_records == "dead_letter"
-        self._journal = [save_rows(self._table, slots)] if may_fail else None
+        self._journal = self._saved(slots) if may_fail else None
         try:
             made = self._in_call(slots, lambda: self._function.on_timers(keys, stamps, self._context))
             result.output.extend(made)
@@ -110,6 +113,10 @@ class BatchOperator(FunctionOperator):
         self._call_timers(keys.slice(0, half), times[:half], context, result)
         self._call_timers(keys.slice(half), times[half:], context, result)
 
+    def _saved(self, slots: Slots) -> Journal:
+        """Save what a call that fails puts back: the rows of its keys, and the lists."""
+        return [save_rows(self._table, slots), *(SavedList(each, each.save()) for each in self._lists.values())]
+
     def _save(self, table: StateTable, slots: Slots) -> None:
         """Rows of the timers' table that the call in flight is about to change."""
         if self._journal is not None:
@@ -120,9 +127,7 @@ class BatchOperator(FunctionOperator):
     ) -> None:
         """One call; after a failure with dead letters, two calls with half the rows each."""
         distinct, groups = self._group(slots)
-        journal: Journal | None = None
-        if self._spec.bad_records == "dead_letter":
-            journal = [save_rows(self._table, distinct)]
+        journal = self._saved(distinct) if self._spec.bad_records == "dead_letter" else None
         self._journal = journal
         try:
             keys = self._table.keys_of(distinct)

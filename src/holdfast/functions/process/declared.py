@@ -43,6 +43,7 @@ from holdfast.functions.process.broadcast import (
     check_broadcasts,
     declared_broadcasts,
 )
+from holdfast.functions.process.list_states import SubtaskListState, UnionListState, list_table
 from holdfast.functions.process.row_operator import ProcessOperator
 from holdfast.functions.process.states import ListState, MapState, State, ValueState, declared_states
 from holdfast.functions.process.values import fit_for
@@ -54,7 +55,12 @@ class KeyedFunction:
     """The base of both kinds of function. `open` and `close` are for resources that cannot be pickled."""
 
     def open(self, ctx: "Context") -> None:
-        """Called once on each copy before its first rows. There is no current key, so states cannot be used."""
+        """Called once on each copy before its first rows. There is no current key, so states of keys cannot be used.
+
+        A `UnionListState` and a `SplitListState` can be read: they hold the entries of the checkpoint from which the
+        subtask starts. A function that has any is opened anew, as another copy, each time that the job goes back to a
+        checkpoint.
+        """
         return
 
     def close(self) -> None:
@@ -191,12 +197,7 @@ def check_function(function: Any) -> None:
     _check_signature(name, "open", function.open, ("ctx",))
     _check_signature(name, "close", function.close, ())
     _check_signature(name, "is_snapshot_available", function.is_snapshot_available, ())
-    for state_name, state in declared_states(function).items():
-        if isinstance(function, BatchFunction) and not isinstance(state, ValueState | ListState | MapState):
-            raise SettingsError(
-                f"state {state_name!r} of {name} is a {state.kind}; a BatchFunction has ValueState, ListState and "
-                "MapState, which it reads and writes as arrays"
-            )
+    _check_states(name, function)
     try:
         cloudpickle.loads(cloudpickle.dumps(function))
     except Exception as error:  # pickling runs code of the user, which may raise anything
@@ -204,6 +205,39 @@ def check_function(function: Any) -> None:
             f"{name} cannot be sent to the tasks: {error}; make connections, locks and files in open(), "
             "which runs there, instead of in __init__"
         ) from error
+
+
+def _check_states(name: str, function: KeyedFunction) -> None:
+    in_batches = ValueState | ListState | MapState | SubtaskListState
+    for state_name, state in declared_states(function).items():
+        if isinstance(function, BatchFunction) and not isinstance(state, in_batches):
+            raise SettingsError(
+                f"state {state_name!r} of {name} is a {state.kind}; a BatchFunction has ValueState, ListState and "
+                "MapState, which it reads and writes as arrays, and the lists of its subtask"
+            )
+        if type(state) is SubtaskListState:
+            raise SettingsError(
+                f"state {state_name!r} of {name} is a SubtaskListState; declare a UnionListState or a SplitListState"
+            )
+        _check_declared_once(name, function, state_name, state)
+    for attribute, value in vars(function).items():
+        if isinstance(value, State):
+            raise SettingsError(
+                f"{name}.{attribute} is a {value.kind} that was put into the instance; declare states as attributes "
+                "of the class, so that they are known before any row"
+            )
+
+
+def _check_declared_once(name: str, function: KeyedFunction, state_name: str, state: State) -> None:
+    """A list of the subtask and another state of the same name would have different tables."""
+    for cls in type(function).__mro__:
+        other = vars(cls).get(state_name)
+        are_lists = isinstance(state, SubtaskListState) or isinstance(other, SubtaskListState)
+        if are_lists and isinstance(other, State) and other is not state:
+            raise SettingsError(
+                f"state {state_name!r} of {name} is declared twice, as {state!r} and in {cls.__name__} as {other!r}; "
+                "give one of them another name"
+            )
 
 
 def _check_signature(name: str, method: str, bound: Callable[..., Any], arguments: tuple[str, ...]) -> None:
@@ -253,7 +287,7 @@ class ProcessSpec(OperatorSpec):
                     f"({', '.join(self.input.schema.names)}), or there are several of that name"
                 )
         check_broadcasts(self.name, self.function, self.broadcast)
-        for state in (*self.states, *declared_broadcasts(self.function)):
+        for state in (*declared_states(self.function), *declared_broadcasts(self.function)):
             if state in self.key_columns or state.startswith("__"):
                 raise JobRefused(
                     f"operator {self.name!r}: state {state!r} has the name of a key column or begins with '__'; "
@@ -268,7 +302,19 @@ class ProcessSpec(OperatorSpec):
 
     @property
     def states(self) -> dict[str, State]:
-        return declared_states(self.function)
+        """The states of keys."""
+        found = declared_states(self.function)
+        return {name: state for name, state in found.items() if not isinstance(state, SubtaskListState)}
+
+    @property
+    def lists(self) -> dict[str, SubtaskListState]:
+        """The lists of a subtask."""
+        found = declared_states(self.function)
+        return {name: state for name, state in found.items() if isinstance(state, SubtaskListState)}
+
+    @property
+    def tables_read_whole(self) -> tuple[str, ...]:
+        return tuple(list_table(name) for name, state in self.lists.items() if isinstance(state, UnionListState))
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -291,6 +337,7 @@ class ProcessSpec(OperatorSpec):
         schemas.update({broadcast_table(found.broadcast): broadcast_schema(found) for found in self.broadcast})
         for name, state in self.states.items():
             schemas.update(state.tables(name, self.key_schema))
+        schemas.update({list_table(name): state.schema() for name, state in self.lists.items()})
         if self.has_timers:
             schemas[TIMERS] = timers_schema(self.key_schema)
         return schemas

@@ -16,7 +16,7 @@ eviction are the tables' and need nothing here. `journal`, where it is not None,
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -52,7 +52,13 @@ def save_rows(table: StateTable, slots: Slots) -> SavedRows:
     return SavedRows(table, slots, table.present[slots], columns)
 
 
-Journal = list[SavedRows]
+class Saved(Protocol):
+    """Something as it was when a call began."""
+
+    def put_back(self) -> None: ...
+
+
+Journal = list[Saved]
 
 
 def list_schema(key_schema: pa.Schema, element: pa.Field, expires: bool = False) -> TableSchema:

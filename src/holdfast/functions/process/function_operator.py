@@ -1,4 +1,7 @@
-"""A subtask's part of a user's function, by row or by batch: its copy, its table, and the time of the batch.
+"""A subtask's part of a user's function, by row or by batch: its copy, its tables, its lists, the time of the batch.
+
+A function is opened when its operator is made. One with lists is opened when these hold a checkpoint's entries, and a
+new copy of it each time that the job goes back to a checkpoint: what `open` made of the entries belongs to them.
 
 The states that stand in the place of the declared ones, and the calls, are those of `process_operator` and
 `batch_operator`.
@@ -11,9 +14,11 @@ import pyarrow as pa
 
 from holdfast.availability import SnapshotAvailability
 from holdfast.errors import UserFunctionError
-from holdfast.functions.operator import BatchContext, NewTable, Operator
+from holdfast.functions.operator import BatchContext, NewTable, Opening, Operator
 from holdfast.functions.process.broadcast import Broadcasts
 from holdfast.functions.process.entries import Making
+from holdfast.functions.process.list_states import list_table
+from holdfast.functions.process.subtask_list import OpenedUnionList, SubtaskList, opened_list
 from holdfast.functions.timing.expiry import BatchClock
 from holdfast.functions.timing.timers import to_datetime
 
@@ -28,14 +33,43 @@ class FunctionOperator(Operator):
         self._spec = spec
         self._context = context
         self._table = new_table(spec.key_schema, spec.value_schema, max_parallelism)
+        self._lists = {
+            name: SubtaskList(spec.name, name, declared, max_parallelism) for name, declared in spec.lists.items()
+        }
         self.tables = {"state": self._table}
+        self.tables.update({list_table(name): each.table for name, each in self._lists.items()})
         self._clock = BatchClock()
         self._making = Making(max_parallelism, new_table, self._clock)
-        self._function: Any = spec.copy_function()
-        self._open()
         self._broadcasts = Broadcasts(spec.name, spec.broadcast, max_parallelism)
         self.tables.update(self._broadcasts.tables)
-        self._function.__dict__.update(self._broadcasts.by_name)
+        self._seen_states: dict[str, Any] = dict(self._broadcasts.by_name)
+        """The states that stand in the place of the declared ones."""
+        self._function: Any = spec.copy_function()
+        self._is_open = False
+        if not self._lists:
+            self._open()
+
+    def open(self, opening: Opening) -> None:
+        if not self._lists:
+            return
+        self.close()
+        self._function = self._spec.copy_function()
+        unions = []
+        for name, own in self._lists.items():
+            own.open(opening.key_groups)
+            seen = opened_list(self._spec.lists[name], own)
+            self._function.__dict__[name] = seen
+            if isinstance(seen, OpenedUnionList):
+                seen.all_rows = opening.whole.get(list_table(name), own.no_rows)
+                unions.append(seen)
+        self._open()
+        for seen in unions:
+            seen.all_rows = None
+        self._install()
+
+    def _install(self) -> None:
+        """The function's copy gets its states, once it was opened."""
+        self._function.__dict__.update(self._seen_states)
 
     def _open(self) -> None:
         """Before any row; errors name operator and subtask."""
@@ -47,22 +81,39 @@ class FunctionOperator(Operator):
                 f"operator {context.operator!r}, subtask {context.subtask}: {type(function).__name__}.open() raised "
                 f"{type(error).__name__}: {error}"
             ) from error
+        self._is_open = True
 
     def _begin(self, inputs: list[tuple[int, pa.RecordBatch]], batch: BatchContext) -> list[tuple[int, pa.RecordBatch]]:
-        """Take the broadcast rows, and return the others; the function sees what the plan says of time."""
+        """Take the broadcast rows, and return the others; the function sees what the plan says of time.
+
+        Its lists are as they were committed last.
+        """
+        for each in self._lists.values():
+            each.begin()
         self._clock.now_us = batch.batch_time_us
         self._context.batch_time = to_datetime(batch.batch_time_us)
         self._context.watermark = None if batch.watermark_us is None else self._event_time(batch.watermark_us)
         return self._broadcasts.take(inputs)
+
+    def _store_lists(self) -> None:
+        for each in self._lists.values():
+            each.store()
+            each.end()
 
     def _event_time(self, time_us: int) -> datetime:
         """An event time as values of the watermark's column are: with or without a zone."""
         time, zoned = to_datetime(time_us), self._spec.input.event_time is None or self._spec.input.event_time.zoned
         return time if zoned else time.replace(tzinfo=None)
 
+    @property
+    def memory_bytes(self) -> int:
+        return self._broadcasts.memory_bytes + sum(each.memory_bytes for each in self._lists.values())
+
     def is_snapshot_available(self) -> SnapshotAvailability:
         answer: SnapshotAvailability = self._function.is_snapshot_available()
         return answer
 
     def close(self) -> None:
-        self._function.close()
+        if self._is_open:
+            self._is_open = False
+            self._function.close()

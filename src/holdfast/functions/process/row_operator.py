@@ -60,7 +60,7 @@ class ProcessOperator(FunctionOperator):
             cells, state = keyed(spec.name, name, declared, self._cursor, undoable, spec.key_schema, self._making)
             self._cells.append(cells)
             self.tables.update(cells.tables)
-            self._function.__dict__[name] = state
+            self._seen_states[name] = state
         entries = {cells.name: cells.entries for cells in self._cells if not isinstance(cells, Cells)}
         self._sweeper = ExpirySweeper(self._table, spec.states, entries, self._clock)
         self._timers: TimerTable | None = None
@@ -77,9 +77,13 @@ class ProcessOperator(FunctionOperator):
         """How many of the touched slots have their keys in `_timer_keys`."""
         self._careful = 0
         self._fitter = RowFitter(spec.schema)
-        self._process_row = self._with_timestamp()
+        self._install()
         self._row_of = named_tuples("Row", spec.input.schema.names)
         self._key_of = named_tuples("Key", spec.key_columns)
+
+    def _install(self) -> None:
+        super()._install()
+        self._process_row = self._with_timestamp()
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(output=[])
@@ -93,6 +97,7 @@ class ProcessOperator(FunctionOperator):
                 self._fire(self._timers, context, result)
                 timers = self._timers.store()
             self._store()
+            self._store_lists()
             timers = with_sweep(timers, self._sweeper.sweep())
         finally:
             self._forget()
@@ -113,6 +118,8 @@ class ProcessOperator(FunctionOperator):
             if self._spec.bad_records == "fail":
                 raise
             self._forget()
+            for each in self._lists.values():
+                each.reset()
             result.output.clear()
             self._careful = CAREFUL_BATCHES + 1
             self._take_rows(inputs, context, result)
@@ -138,12 +145,15 @@ class ProcessOperator(FunctionOperator):
         return slots
 
     def _save(self, slots: list[int]) -> list[Any]:
-        saved = [cells.save(slots) for cells in self._cells]
+        saved: list[Any] = [cells.save(slots) for cells in self._cells]
+        saved += [each.save() for each in self._lists.values()]
         return saved if self._timers is None else [*saved, self._timers.save()]
 
     def _put_back(self, slots: list[int], saved: list[Any]) -> None:
         for cells, kept in zip(self._cells, saved, strict=False):
             cells.put_back(slots, kept)
+        for each, entries in zip(self._lists.values(), saved[len(self._cells) :], strict=False):
+            each.put_back(entries)
         if self._timers is not None:
             self._timers.put_back(saved[-1])
 
@@ -230,7 +240,7 @@ class ProcessOperator(FunctionOperator):
 
     @property
     def memory_bytes(self) -> int:
-        return self._broadcasts.memory_bytes + (0 if self._timers is None else self._timers.index_bytes)
+        return super().memory_bytes + (0 if self._timers is None else self._timers.index_bytes)
 
     def _keys(self, columns: list[list[Any]]) -> Iterable[Any]:
         """`ctx.key` of each row: the value, or a named tuple of several."""

@@ -1,0 +1,73 @@
+"""Tables that every subtask reads whole: all rows of all subtasks, read once for a TaskManager.
+
+    handles of all subtasks ──► objects, many at a time ──► decoded rows ──► the last row of each key
+
+An object of such a table is small and there are as many as there were TaskManagers or subtasks, so reading takes as
+long as the store takes to answer: downloads run side by side (`downloads`), and nothing but the rows is kept of an
+object. Rows of different handles are in different key groups, so their order does not matter; within a handle the
+order is that of a restore. These tables are in memory where they are written, so none has files of a base store.
+"""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import CorruptObject
+from holdfast.formats.handles import ROWS, MaterializedPart, TableHandle
+from holdfast.recovery.downloads import ObjectCache, Range
+from holdfast.recovery.local import Copy
+from holdfast.recovery.restore import read_range
+from holdfast.state.changes import DELETED, merge_changes
+
+BATCHES_MAX = 256
+"""Decoded batches that wait to be joined. A higher value joins less often, and holds more: a batch of a few rows takes
+some kilobytes."""
+
+TableName = tuple[str, str]
+"""Operator and table."""
+
+
+def read_whole(handles: Sequence[TableHandle], fetch: ObjectCache) -> dict[TableName, pa.RecordBatch]:
+    """All rows of the tables that the handles are of, in their stored schemas. `fetch` expects the handles' ranges.
+
+    Raises
+    ------
+    StorageError
+        An object is missing or cannot be fetched.
+    CorruptObject
+        An object is not what was written.
+    """
+    names = dict.fromkeys((each.operator, each.table) for each in handles)
+    return {name: _rows([each for each in handles if (each.operator, each.table) == name], fetch) for name in names}
+
+
+def _rows(handles: Sequence[TableHandle], fetch: ObjectCache) -> pa.RecordBatch:
+    owners = {each: handle for handle in handles for each in handle.ranges()}
+
+    def decoded(each: Range, copy: Copy) -> list[pa.RecordBatch]:
+        return _of_range(owners[each], each, copy)
+
+    found = [pa.RecordBatch.from_pylist([], pa.ipc.read_schema(pa.py_buffer(handles[-1].schema)))]
+    for batches in fetch.ahead(list(owners), decoded):
+        found += batches
+        if len(found) > BATCHES_MAX:
+            found = [_joined(found)]
+    merged = merge_changes([_joined(found)])
+    return merged.filter(pc.invert(merged.column(DELETED)))
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """All rows in one batch. A piece that was written before its column got a wider type has the narrower one."""
+    tables = [pa.Table.from_batches([each]) for each in batches]
+    rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+    return next(iter(rows.to_batches()), batches[0])
+
+
+def _of_range(handle: TableHandle, each: Range, copy: Copy) -> list[pa.RecordBatch]:
+    if isinstance(each, MaterializedPart) and each.kind != ROWS:
+        raise CorruptObject(
+            f"{each.object}: holds files of the table {handle.operator}.{handle.table}, expected rows: every subtask "
+            "reads this table whole"
+        )
+    return read_range(handle, each, copy)
