@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, str] = {
     "stored_state taskmanager",
     "query": "jobmaster observe settings ui",
     # Control: the JobMaster executes what the pure rules decide, and the journal remembers.
-    "jobmaster": "checkpoint exchange execution formats functions graph journal maintenance observe protocol "
+    "jobmaster": "checkpoint cleanup exchange execution formats functions graph journal observe protocol "
     "recovery settings sinks sources state storage stored_state taskmanager ui",
     # Observers: a running job as facts, and the page that shows them.
     "ui": "checkpoint.outcomes formats graph observe",
@@ -34,8 +34,9 @@ MAY_IMPORT: dict[str, str] = {
     "execution": "settings",
     "journal": "storage",
     # Upkeep: what looks after stored data as a whole, for a JobMaster and for people.
-    "cli": "__init__ formats journal maintenance storage stored_state ui",
+    "cli": "__init__ cleanup formats journal maintenance storage stored_state ui",
     "stored_state": "formats journal recovery state storage",
+    "cleanup": "checkpoint formats journal sinks sources storage",
     "maintenance": "formats journal recovery sinks sources storage",
     # Data: sources, exchange, TaskManager, state, changelog, uploads, formats, storage.
     "exchange": "functions graph protocol sinks sources state storage taskmanager",

@@ -4,7 +4,7 @@ Every request to the store is one atomic step, and every interleaving of the Job
 JobMaster may stop for ever at any point (no step is ever forced). A put may be answered, lost, or land later at
 any time or never; a delete of records may be repeated later; and the newest record may be lost.
 The decisions are those of the real rules
-(`journal.rules`, `journal.cleanup.plan_cleanup`, `checkpoint.publication`); `Weakness` breaks one at a time.
+(`journal.rules`, `cleanup.plan.plan_cleanup`, `checkpoint.publication`); `Weakness` breaks one at a time.
 
     idle ─list─► put(takeover) ─► relist ─counts─► running ─► put(checkpoint) ─► running …
        │            │ taken ► idle   └ not ► idle         mark ◄─┴─ first  │ taken ► stopped
@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 from holdfast.checkpoint.events import Group, Publish
 from holdfast.checkpoint.publication import Publication
+from holdfast.cleanup.plan import StorageSurvey, plan_cleanup
 from holdfast.ids import JournalNumber
 from holdfast.journal import rules
-from holdfast.journal.cleanup import StorageSurvey, plan_cleanup
 from holdfast.journal.records import CheckpointRecord
 from holdfast.storage.store import ObjectInfo
 

@@ -11,7 +11,7 @@ from kills_in_process import Driver, Pause, die_at
 from kills_pipelines import Shape, check
 
 from holdfast import failpoints
-from holdfast.jobmaster.janitor import EpochJanitor
+from holdfast.cleanup.janitor import EpochJanitor
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore, open_store
 from waiting import until
@@ -50,7 +50,7 @@ def test_what_the_base_is_still_to_publish_is_not_swept(tmp_path):
     publishing, deployed, swept = Pause(), Pause(), threading.Event()
     failpoints.arm("jobmaster.publish.before", publishing)
     failpoints.arm("jobmaster.deploy.after", deployed)
-    with mock.patch("holdfast.jobmaster.janitor.EpochJanitor.run", _then(EpochJanitor.run, swept.set)):
+    with mock.patch("holdfast.cleanup.janitor.EpochJanitor.run", _then(EpochJanitor.run, swept.set)):
         driver = Driver(LARGE, tmp_path).start()
         assert publishing.held.wait(30) and deployed.held.wait(30) and swept.wait(30)
     publishing.go_on()

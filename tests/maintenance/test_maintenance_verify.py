@@ -9,11 +9,11 @@ import pytest
 from maintenance_kit import as_json, holdfast, job_of_every_kind, run_every_kind, stored, write_files
 
 import holdfast as hf
+from holdfast.cleanup.observation import observe
 from holdfast.errors import CorruptObject
 from holdfast.formats.manifests import decode_manifest
 from holdfast.journal.fence import journal_numbers, read_record
 from holdfast.journal.records import CheckpointRecord
-from holdfast.maintenance.cleaning import observe
 from holdfast.maintenance.verify import verify
 from holdfast.storage import names
 from holdfast.storage.framing import HEADER_BYTES

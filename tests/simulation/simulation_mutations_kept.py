@@ -42,7 +42,7 @@ def _forgets_what_earlier_starts_retained() -> AbstractContextManager[Any]:
 
 
 def _cleans_up_what_is_retained() -> AbstractContextManager[Any]:
-    return mock.patch("holdfast.maintenance.cleaning._kept", lambda *arguments: iter(()))
+    return mock.patch("holdfast.cleanup.observation._kept", lambda *arguments: iter(()))
 
 
 def _forgets_changed_settings_at_a_failover() -> AbstractContextManager[Any]:

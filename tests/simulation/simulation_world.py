@@ -32,13 +32,13 @@ from simulation_windows import TimedSource, check_panes, write_windows
 import holdfast as hf
 from holdfast import errors, failpoints
 from holdfast.changelog_config import RetryPolicy
+from holdfast.cleanup.observation import observe, plan
+from holdfast.cleanup.plan import carry_out
 from holdfast.graph.build import build_program
 from holdfast.graph.program import Program
-from holdfast.journal.cleanup import carry_out
 from holdfast.journal.codec import decode_record
 from holdfast.journal.fence import take_over
 from holdfast.journal.records import CheckpointRecord
-from holdfast.maintenance import cleaning
 from holdfast.query import Query
 from holdfast.settings import QueryTrigger
 from holdfast.sinks.base import Sink
@@ -338,9 +338,9 @@ class World:
         def clean() -> None:
             store = RetryingStore(self.store)
             take_over(store)
-            observed = cleaning.observe(store)
+            observed = observe(store)
             assert observed is not None
-            carry_out(store, cleaning.plan(store, observed))
+            carry_out(store, plan(store, observed))
 
         self.complete(clean, self.runtime.process("cleaner"))
 
@@ -489,7 +489,7 @@ def _places() -> Iterator[None]:
         mock.patch("holdfast.jobmaster.work.IDLE_S_MIN", 0.05),
         mock.patch("holdfast.jobmaster.pace.IDLE_S_MIN", 0.05),
         mock.patch("holdfast.jobmaster.pace.IDLE_S_MAX", 0.2),
-        mock.patch("holdfast.jobmaster.sweeper.AGAIN_AFTER_S", (2.0, 3.0)),
+        mock.patch("holdfast.cleanup.schedule.AGAIN_AFTER_S", (2.0, 3.0)),
         mock.patch("holdfast.uploads.janitor.AGAIN_S", 3.0),
         mock.patch("holdfast.uploads.janitor.FAILED_AGAIN_S", 1.0),
     ):

@@ -95,5 +95,6 @@ def standalone(tmp_path):
         process.wait(30)
 
 
+@pytest.mark.long
 def test_a_standalone_master_with_two_workers_gives_the_same_answer(standalone, tmp_path):
     right(run_on(standalone, tmp_path))

@@ -24,13 +24,13 @@ from rich.progress import DownloadColumn, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
 import holdfast
+from holdfast.cleanup.observation import observe
+from holdfast.cleanup.observation import plan as plan_cleaning
+from holdfast.cleanup.plan import CleanupPlan, carry_out
 from holdfast.cli import state as state_commands
 from holdfast.cli.common import Json, Options, Storage, open_storage_of, print_json, progress, told
 from holdfast.errors import HoldfastError
 from holdfast.formats.history import CheckpointStats, read_history
-from holdfast.journal.cleanup import CleanupPlan, carry_out
-from holdfast.maintenance.cleaning import observe
-from holdfast.maintenance.cleaning import plan as plan_cleaning
 from holdfast.maintenance.report import Report
 from holdfast.maintenance.verify import verify as verify_storage
 from holdfast.ui.screen import fetched, follow

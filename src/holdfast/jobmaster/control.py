@@ -28,12 +28,12 @@ from holdfast.checkpoint.events import Command, Event, Position
 from holdfast.checkpoint.gathering import Gather
 from holdfast.checkpoint.holding import HoldNewest, SavepointRequested
 from holdfast.checkpoint.outstanding import Outstanding
+from holdfast.cleanup.disposer import Disposer
 from holdfast.clock import Clock
 from holdfast.errors import PublishFailed, StorageError
 from holdfast.formats.history import CheckpointStats
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.jobmaster.checkpoint_calls import CheckpointCalls
-from holdfast.jobmaster.disposer import Disposer
 from holdfast.jobmaster.gatherer import Gatherer
 from holdfast.jobmaster.history import History
 from holdfast.jobmaster.job_facts import JobFacts

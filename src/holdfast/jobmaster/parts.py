@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.events import Event, Position
 from holdfast.checkpoint.updates import differences
+from holdfast.cleanup.janitor import EpochJanitor
+from holdfast.cleanup.remains import Remains
+from holdfast.cleanup.schedule import CleanupSchedule
 from holdfast.clock import Clock
 from holdfast.execution.failing import FailingSplits
 from holdfast.graph.program import DEAD_LETTERS
 from holdfast.jobmaster.control import Control, Listeners
 from holdfast.jobmaster.deployer import StartedJob
 from holdfast.jobmaster.identity import identities
-from holdfast.jobmaster.janitor import EpochJanitor
 from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.jobmaster.outages import Outages
 from holdfast.jobmaster.planner import Planner
 from holdfast.jobmaster.publisher import Publisher
 from holdfast.jobmaster.regional import RegionalPlanning
-from holdfast.jobmaster.remains import Remains
-from holdfast.jobmaster.sweeper import CleanupSchedule
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.journal.fence import TakenOver
 from holdfast.journal.journal import Journal

@@ -7,7 +7,7 @@
                       committable names it that may still be published
 
 Correctness rests on a snapshot taken before the listing (`Outstanding`): names only lose users, so an object without
-users then has none now. `sweeper` decides when this runs; `janitor` handles older epochs.
+users then has none now. `schedule` decides when this runs; `janitor` handles older epochs.
 """
 
 import logging
@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from holdfast.checkpoint.outstanding import Outstanding
+from holdfast.cleanup.targets import Target
 from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
-from holdfast.jobmaster.publisher import Publisher
 from holdfast.journal.codec import decode_committables
 from holdfast.sinks.base import Gone
 from holdfast.sinks.gathered import Named, gathering_of
@@ -40,14 +40,14 @@ class Remains:
         store: ObjectStore,
         job_id: str,
         epoch: int,
-        publishers: Mapping[str, Publisher],
+        targets: Mapping[str, Target],
         source_objects: SourceObjects,
     ) -> None:
         self._store = store
         self._source_objects = source_objects
         self._job_id = job_id
         self._epoch = epoch
-        self._publishers = publishers
+        self._targets = targets
 
     def stored(self, dead: Collection[int], resolved: int) -> frozenset[str]:
         """Names of objects stored by `dead` incarnations, of objects stored for checkpoints up to `resolved`, and of
@@ -92,12 +92,12 @@ class Remains:
             if isinstance(parsed, StagedName) and gone(parsed) and info.name not in named.stored:
                 dropped.append(info.name)
         self._store.delete(dropped)
-        for sink, publisher in self._publishers.items():
-            self._sweep(sink, publisher, gone, named.at_targets.get(sink, []))
+        for sink, target in self._targets.items():
+            self._sweep(sink, target, gone, named.at_targets.get(sink, []))
 
-    def _sweep(self, sink: str, publisher: Publisher, gone: Gone, named: list[bytes]) -> None:
+    def _sweep(self, sink: str, target: Target, gone: Gone, named: list[bytes]) -> None:
         try:
-            publisher.sweep(gone, named)
+            target.sweep(gone, named)
         except (StorageError, CorruptObject, OSError) as error:
             log.warning("sink %r: what was staged for nothing is left to the next sweep: %s", sink, error)
 

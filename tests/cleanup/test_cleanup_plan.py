@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import pytest
 from journal_kit import Steered, advance, checkpoint, fresh_store, numbers, start
 
-from holdfast.errors import CorruptObject, StorageError
-from holdfast.journal.cleanup import (
+from holdfast.cleanup.plan import (
     CleanupPlan,
     StorageSurvey,
     carry_out,
@@ -14,6 +13,7 @@ from holdfast.journal.cleanup import (
     plan_cleanup,
     survey,
 )
+from holdfast.errors import CorruptObject, StorageError
 from holdfast.journal.codec import encode_committables
 from holdfast.journal.fence import TakenOver
 from holdfast.journal.records import GroupRef
@@ -177,7 +177,7 @@ def test_records_that_expire_while_they_are_read_are_passed_over() -> None:
 
 
 def test_cleaning_up_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.journal.cleanup.DELETE_BATCH", 3)
+    monkeypatch.setattr("holdfast.cleanup.plan.DELETE_BATCH", 3)
     job = Abandoned()
     told: list[tuple[int, int]] = []
     assert carry_out(job.store, job.plan(), progress=lambda done, total: told.append((done, total))) == 8

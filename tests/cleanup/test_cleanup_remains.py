@@ -7,7 +7,7 @@ import pytest
 from maintenance_kit import BATCH_ROWS, job_of_every_kind, write_files
 
 import holdfast as hf
-from holdfast.jobmaster.sweeper import AGAIN_AFTER_S
+from holdfast.cleanup.schedule import AGAIN_AFTER_S
 from holdfast.maintenance.verify import verify
 from holdfast.query import Query
 from holdfast.storage import names

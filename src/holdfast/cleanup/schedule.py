@@ -13,10 +13,10 @@ from concurrent.futures import wait as wait_for
 
 from holdfast.checkpoint.events import ObjectsFound
 from holdfast.checkpoint.outstanding import Outstanding
+from holdfast.cleanup.janitor import EpochJanitor
+from holdfast.cleanup.remains import Remains
 from holdfast.clock import Clock
 from holdfast.errors import CorruptObject, StorageError
-from holdfast.jobmaster.janitor import EpochJanitor
-from holdfast.jobmaster.remains import Remains
 
 log = logging.getLogger(__name__)
 

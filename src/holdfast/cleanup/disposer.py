@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from holdfast import failpoints
 from holdfast.checkpoint import events
 from holdfast.checkpoint.events import Event
+from holdfast.cleanup.targets import Target
 from holdfast.errors import StorageError
-from holdfast.jobmaster.publisher import Publisher
 from holdfast.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 class Disposer:
     """Carries out deletions; `post` takes the outcome of each command."""
 
-    def __init__(self, store: ObjectStore, publishers: Mapping[str, Publisher], post: Callable[[Event], None]) -> None:
+    def __init__(self, store: ObjectStore, targets: Mapping[str, Target], post: Callable[[Event], None]) -> None:
         self._store = store
-        self._publishers = publishers
+        self._targets = targets
         self._post = post
 
     def delete(self, command: events.DeleteObjects) -> None:
@@ -38,7 +38,7 @@ class Disposer:
     def discard(self, command: events.Discard) -> None:
         """Delete the staged files of a published group."""
         try:
-            self._publishers[command.sink].discard(command.object)
+            self._targets[command.sink].discard(command.object)
         except (StorageError, OSError) as error:
             log.warning("staged files of sink %r could not be deleted: %s", command.sink, error)
             self._post(events.DiscardFailed(command.sink, command.number))
@@ -48,6 +48,6 @@ class Disposer:
     def drop_staged(self, sink: str, committables: list[bytes]) -> None:
         """Delete staged files that no record ever held."""
         try:
-            self._publishers[sink].drop(committables)
+            self._targets[sink].drop(committables)
         except (StorageError, OSError) as error:
             log.warning("staged files of sink %r are left to the next sweep: %s", sink, error)

@@ -9,6 +9,7 @@ import pytest
 from maintenance_kit import as_json, holdfast, job_of_every_kind, run_every_kind, stored
 
 import holdfast as hf
+from holdfast.cleanup.observation import observe, plan
 from holdfast.errors import CorruptObject, ObjectNotFound
 from holdfast.ids import Epoch
 from holdfast.journal.codec import encode_record
@@ -16,7 +17,6 @@ from holdfast.journal.fence import take_over
 from holdfast.journal.job import open_job
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord, Takeover
-from holdfast.maintenance.cleaning import observe, plan
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing import SlowStore, start

@@ -1,6 +1,6 @@
 """Clean-up of older epochs, both after a takeover by a JobMaster and by `holdfast gc`.
 
-    observe (I/O: journal, newest checkpoint, all it names) ──► plan (lists) ──► journal.cleanup.carry_out
+    observe (I/O: journal, newest checkpoint, all it names) ──► plan (lists) ──► carry_out (plan.py)
 
 Two kinds of objects are kept. The first are the objects that the journal's newest checkpoint needs; later checkpoints
 name no other objects of older epochs, since a job only gives up objects that it restored from. The second are the
@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from holdfast.cleanup.plan import CleanupPlan, needed_objects, plan_cleanup, survey
 from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
 from holdfast.formats.manifests import decode_manifest
 from holdfast.ids import Epoch
 from holdfast.journal import rules
-from holdfast.journal.cleanup import CleanupPlan, needed_objects, plan_cleanup, survey
 from holdfast.journal.fence import Listed, TakenOver, list_journal, lost, newest_checkpoint, read_record
 from holdfast.journal.records import CheckpointRecord
 from holdfast.sinks.gathered import Named
