@@ -6,7 +6,6 @@ from uuid import uuid4
 
 import msgspec
 import pytest
-from maintenance_kit import as_json, holdfast, job_of_every_kind, run_every_kind, stored
 
 import holdfast as hf
 from holdfast.cleanup.observation import observe, plan
@@ -20,6 +19,7 @@ from holdfast.journal.records import CheckpointRecord, Takeover
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing import SlowStore, start
+from maintenance_kit import as_json, holdfast, job_of_every_kind, run_every_kind, stored
 
 
 @pytest.fixture

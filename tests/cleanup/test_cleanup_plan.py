@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import pytest
-from journal_kit import Steered, advance, checkpoint, fresh_store, numbers, start
 
 from holdfast.cleanup.plan import (
     CleanupPlan,
@@ -20,6 +19,7 @@ from holdfast.journal.records import GroupRef
 from holdfast.storage import names
 from holdfast.storage.store import ObjectInfo, ObjectStore
 from holdfast.testing.stores import Fault
+from journal_kit import Steered, advance, checkpoint, fresh_store, numbers, start
 
 JOB_ID = "0123456789abcdef" * 2
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from maintenance_kit import BATCH_ROWS, job_of_every_kind, write_files
 
 import holdfast as hf
 from holdfast.cleanup.schedule import AGAIN_AFTER_S
@@ -14,6 +13,7 @@ from holdfast.storage import names
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing import ManualClock, start
 from holdfast.testing.local import LocalCluster
+from maintenance_kit import BATCH_ROWS, job_of_every_kind, write_files
 from waiting import until
 
 

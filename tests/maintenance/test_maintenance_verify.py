@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from maintenance_kit import as_json, holdfast, job_of_every_kind, run_every_kind, stored, write_files
 
 import holdfast as hf
 from holdfast.cleanup.observation import observe
@@ -19,6 +18,7 @@ from holdfast.storage import names
 from holdfast.storage.framing import HEADER_BYTES
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing import SlowStore, start
+from maintenance_kit import as_json, holdfast, job_of_every_kind, run_every_kind, stored, write_files
 
 AREAS = {"job", "journal", "manifests", "manifests/sink", "dstl", "shared", "sources", "staging"}
 """The kinds of objects that a storage may have."""
