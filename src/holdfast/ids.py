@@ -47,10 +47,3 @@ class ProcessId(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name}, incarnation {self.incarnation}"
-
-
-Sqn = NewType("Sqn", int)
-"""Sequence number of a change set in the log of a subtask's table; scope: an epoch."""
-
-KeyGroup = NewType("KeyGroup", int)
-"""Number of a key group: `hash(key) mod max_parallelism`."""
