@@ -3,8 +3,8 @@
     pending ──► aborted: declined, timed out, subsumed, no record, or a failover began
             └─► recorded (`recording.py`)
 
-Invariant: an abort counts as a failure, or not, by its outcome alone, and answers everybody who asked for it.
-Does not own: when to cut (`cutting.py`), records (`recording.py`), what an event means (`coordinator.py`).
+Invariant: the outcome of an abort alone decides if it counts as a failure; everybody who asked for it gets an answer.
+Does not own: when to cut (`cutting.py`), records (`recording.py`), the handling of events (`coordinator.py`).
 """
 
 from enum import Enum

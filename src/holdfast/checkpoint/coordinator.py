@@ -1,4 +1,4 @@
-"""The CheckpointCoordinator: when to cut, what completes a checkpoint, and what follows from it.
+"""The CheckpointCoordinator decides when to cut, when a checkpoint is complete, and which commands follow.
 
 Pure: `handle(event) -> list[Command]` is the only mutator; no I/O, clock or thread. `events.py` lists events and
 commands, and fixes the order of an answer's commands.
@@ -9,18 +9,20 @@ commands, and fixes the order of an answer's commands.
         │                             INCOMPLETE ────────────────────┘                                         │
         └──────────────────────────────────────────────────────────────────────────────────────────────────────┘
 
-INCOMPLETE: a TaskManager is missing, and batches go on without it (`on_loss="drop"`): they are noted, nothing is cut.
+INCOMPLETE: a TaskManager is missing, and batches go on without it (`on_loss="drop"`). The coordinator notes these
+batches and cuts nothing.
 
 Invariants
-- A cut is at the last committed batch, and never waits for a running one. There is none without progress, none
-  between `CommitBegan` and what answers it, and none where somebody refuses (`demand.py`).
-- The record completes the checkpoint. One that was sent neither expires nor is aborted, and while it is unanswered
-  nothing is deleted and nothing further written.
-- Committables go into the first record whose cut is at or past their batch, each into exactly one as a new group.
-- Nothing is deleted that a record, a pending checkpoint, an undiscarded group or a live log names.
+- A cut is at the last committed batch, and never waits for a running batch. No cut is taken without progress, between
+  `CommitBegan` and its answer, or while somebody refuses (`demand.py`).
+- The record completes the checkpoint. A checkpoint whose record was sent neither expires nor is aborted. While the
+  record is unanswered, nothing is deleted and no further record is written.
+- Committables go into the first record whose cut is at or past their batch. They are a new group in exactly that
+  record.
+- An object is never deleted while a record, a pending checkpoint, an undiscarded group or a live log names it.
 
 Reading order: `coordination.py` (the parts, aborts) ◄── `recording.py` (records) ◄── `cutting.py` (cuts) ◄── this
-module (events, failover, the order of what follows). Each adds its rules to the one before.
+module (events, failover, the order of an answer's commands). Each adds its rules to the module before.
 
 Does not own: bytes, processes, batches, the journal's numbers.
 """
@@ -44,7 +46,7 @@ from holdfast.settings import CheckpointConfig
 
 
 class Coordinator(Cutting):
-    """The checkpoint rules of one epoch of one job. Called by one thread at a time."""
+    """The checkpoint rules of a job during a single epoch. Called by a single thread at a time."""
 
     def __init__(self, config: CheckpointConfig) -> None:
         super().__init__(config)
@@ -81,13 +83,13 @@ class Coordinator(Cutting):
         }
 
     def handle(self, event: ev.Event) -> list[ev.Command]:
-        """Take one fact; what is to be done now, in the order that `events.py` gives.
+        """Handle an event; return the commands to execute now, in the order that `events.py` gives.
 
         Raises
         ------
         HoldfastError
             The JobMaster broke the protocol: it deployed while the answer of a record was open, or answered
-            `StoreAndRecord` without naming where it stored what it was given.
+            `StoreAndRecord` without naming the object of each sink's committables.
         """
         if self._superseded:
             return []
@@ -127,7 +129,7 @@ class Coordinator(Cutting):
         for part in (self._pending, self._registry, self._records, self._publication, self._ledger):
             part.validate()
         sent = self._pending.unanswered
-        assert (sent is None) == (self._sent is None), "what was sent is not what is unanswered"
+        assert (sent is None) == (self._sent is None), "the record that was sent is not the unanswered record"
         assert sent is None or self._again is None, "two records are unanswered at once"
         assert self._phase is not CoordinatorPhase.DEPLOYING or not len(self._pending), "pending while deploying"
         assert self._phase is not CoordinatorPhase.FAILING or not self._quiet, "failing, but nothing to wait for"
@@ -255,7 +257,7 @@ class Coordinator(Cutting):
         self._ledger.gather_failed(event, self._now_s)
         self._commands.append(ev.CheckOwnership())
 
-    # --- what follows -------------------------------------------------------------------------------------------------
+    # --- commands that follow an event --------------------------------------------------------------------------------
 
     def _advance(self) -> None:
         """All that has become possible, in the order that `events.py` gives."""

@@ -4,8 +4,8 @@
        ├──a pending checkpoint covers all that was committed──► attached to it
        └──somebody refuses──► NotifyRefused; wanted again at the next boundary
 
-Invariants: a cut is at the last committed batch, and never waits for a running one. There is none without progress.
-Does not own: triggers and refusals as such (`triggers.py`, `demand.py`).
+Invariants: a cut is at the last committed batch, and never waits for a running batch. No cut is taken without progress.
+Does not own: the rules of triggers (`triggers.py`) and of refusals (`demand.py`).
 """
 
 from holdfast.checkpoint import events as ev
@@ -47,10 +47,10 @@ class Cutting(Recording):
             self._cut(trigger=self._demand.asked_by, requests=self._demand.take_requests())
 
     def _serve_policy(self) -> None:
-        """Cut if the policy's trigger is due, or soon is and a batch was committed just now.
+        """Cut if the policy's trigger is due, or is due soon and a batch was committed just now.
 
-        It stays due until there is progress, a free place and the pause over, and nobody refuses. A trigger that comes
-        due while an earlier one is refused takes its place, and is refused anew.
+        The trigger stays due until there is progress, a free place and the pause is over, and nobody refuses. A trigger
+        that comes due while an earlier trigger is refused takes its place, and is refused anew.
         """
         due_s = self._demand.due_s(self._config.trigger, self._wall_s, at_commit=self._at_commit)
         if due_s is None and not self._demand.is_held:

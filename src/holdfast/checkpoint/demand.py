@@ -5,7 +5,7 @@
     somebody asks ────────┘      ▲        └─► refused: named once for each trigger ──┐
                                  └──────────── stays due until a later boundary ◄────┘
 
-Does not own: what a cut needs besides (progress, a free place, the pause), and what a refusal counts as.
+Does not own: the other conditions of a cut (progress, a free place, the pause), and how a refusal is counted.
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Demand:
         self._refused_requests = 0
         """So many of the requests, the first ones, were told that they wait."""
         self._refused_hard: set[str] = set()
-        """Kinds of triggers whose present one was refused hard already."""
+        """Kinds of triggers whose present trigger was refused hard already."""
         self.is_held = False
         """A trigger of the policy was refused, and waits for another boundary."""
 
@@ -67,7 +67,7 @@ class Demand:
         return self._schedule.due_s(trigger, wall_s, at_commit=at_commit)
 
     def answered(self, due_s: float) -> None:
-        """The policy's trigger is answered by a cut or by a refusal: the next one comes due in its time."""
+        """Note that a cut or a refusal answered the policy's trigger; the next trigger comes due in its time."""
         self._schedule.served(due_s)
 
     def ask_for_savepoint(self, request_id: str) -> None:
@@ -95,7 +95,8 @@ class Demand:
         return self._is_news(BY_POLICY, is_new)
 
     def _is_news(self, trigger: str, is_new: bool) -> bool:
-        """A refusal is said once for each trigger, and again where the first hard one comes after soft ones."""
+        """Return True if a refusal is to be reported: once for each trigger, and again if it is hard for the first
+        time."""
         is_hard = any(each.hard for each in self.refusals)
         is_news = is_new or (is_hard and trigger not in self._refused_hard)
         if is_new:

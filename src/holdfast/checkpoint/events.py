@@ -1,23 +1,23 @@
 """Events that the coordinator is told (facts) and commands that it gives (orders), as frozen values.
 
-`Coordinator.handle(event) -> list[Command]` is the only way in. The JobMaster feeds events one at a time,
-executes the commands, and reports what became of them as further events.
+`Coordinator.handle(event) -> list[Command]` is the only way in. The JobMaster feeds events one by one, executes the
+commands, and reports their results as further events.
 
 Order
 -----
-The commands of one answer come in this order, and are to be *started* in it; none waits for the one before
-it unless a line below says so (where order is needed for safety, an event comes in between):
+The commands of an answer come in this order, and are to be *started* in it. None waits for the command before it unless
+a line below says so (if order is needed for safety, an event comes in between):
 
- 1. what concludes: NotifyCompleted, NotifyAborted, CheckOwnership, Resolve, DropStaged, Failover, FailQuery,
+ 1. conclusions: NotifyCompleted, NotifyAborted, CheckOwnership, Resolve, DropStaged, Failover, FailQuery,
     RestoreFrom
  2. ExpireRecords          subsumed records. Their names are let go only after `RecordsExpired`
- 3. Publish                at most one at a time for each sink, in order of numbers
- 4. Cut, NotifyRefused     the batch it names has been committed by everybody; nothing was cut
- 5. StoreAndRecord,        at most one unanswered at a time; while one is, no 2, 5, 6, 7 is given
+ 3. Publish                at most 1 at a time for each sink, in order of numbers
+ 4. Cut, NotifyRefused     everybody has committed the batch that a Cut names; NotifyRefused: nothing was cut
+ 5. StoreAndRecord,        at most 1 unanswered at a time; until its answer, no 2, 5, 6, 7 is given
     RecordAgain
- 6. Discard                of groups that are published and that no record names any more
- 7. DeleteObjects          never of what a record, a pending checkpoint, an unpublished group or a live log names
- 8. Gather                 at most one unanswered for each sink
+ 6. Discard                groups that are published and that no record names any more
+ 7. DeleteObjects          only names that no record, pending checkpoint, unpublished group and live log holds
+ 8. Gather                 at most 1 unanswered for each sink
  9. PausePlanning, ResumePlanning
 
 Which event answers which command
@@ -30,12 +30,12 @@ Which event answers which command
     Discard          Discarded | DiscardFailed
     DeleteObjects    ObjectsDeleted | DeleteFailed
     Gather           Gathered | GatherFailed
-    CheckOwnership   Superseded; no answer where the storage is still one's own, or that cannot be told
+    CheckOwnership   Superseded; no answer if the storage still belongs to this job, or if that is unknown
     Failover         FailoverBegan, later TaskManagersChanged
     RestoreFrom      TaskManagersChanged, once everything is deployed again
 
-Every event may also come late, twice or unasked; that never raises. What the JobMaster alone can get wrong does:
-see `Coordinator.handle`.
+Every event may also come late, twice or unasked; none of these raises. Only mistakes of the JobMaster raise: see
+`Coordinator.handle`.
 """
 
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ from holdfast.settings import CheckpointConfig
 class BaseRecord:
     """The checkpoint record the job starts from.
 
-    `objects`: manifests, all they refer to, and those of sources. `groups`: per sink, not known to be published.
+    `objects`: manifests, objects they refer to, objects of sources. `groups`: per sink, not known to be published.
     """
 
     number: JournalNumber
@@ -66,7 +66,7 @@ class BaseRecord:
     written_s: float = 0.0
     """Time since the Unix epoch."""
     older: tuple["BaseRecord", ...] = ()
-    """Retained records below this one, oldest first; of their groups those count as published that this one lacks."""
+    """Retained records below this record, oldest first. Their groups count as published unless this record has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class CoordinatorStarted:
 class CoordinatorTick:
     """Time passed: `now_s` monotonic, for time-outs; `wall_s` since the Unix epoch, for trigger policies.
 
-    Time enters by this event alone, so one should precede every other event that is far from the last one.
+    Time enters by this event alone, so a tick should precede every event that is far from the last event.
     """
 
     now_s: float
@@ -98,10 +98,10 @@ class ConfigChanged:
 
 @dataclass(frozen=True, slots=True)
 class TriggerRequested:
-    """Somebody asks for a checkpoint of everything committed so far; answered by one `Resolve`.
+    """Somebody asks for a checkpoint of everything committed so far; a `Resolve` answers.
 
-    Not held back by the minimum pause. Waits while `max_concurrent` are pending or the job is being deployed.
-    The final checkpoint of a job is one of these.
+    The minimum pause does not hold it back. It waits while `max_concurrent` are pending or the job is being deployed. A
+    job's final checkpoint is requested by this event.
     """
 
     request_id: str
@@ -117,7 +117,7 @@ class CommitBegan:
 
 @dataclass(frozen=True, slots=True)
 class CloseRequested:
-    """The job is about to end in order; answered by one `Resolve`, soon.
+    """The job is about to end in order; a `Resolve` answers soon.
 
     If the newest record holds groups, all of which are published by now, its checkpoint is recorded again without them:
     else the next start would publish them once more.
@@ -130,8 +130,8 @@ class CloseRequested:
 class CommitAcknowledged:
     """Every TaskManager answered the commit of `batch`.
 
-    `progress`: sources moved or state changed. `committables`: what was staged, per sink, in unit order. `refusals`:
-    who refuses a cut after this batch.
+    `progress`: sources moved or state changed. `committables`: the staged output of each sink, in unit order.
+    `refusals`: the refusals of a cut after this batch.
     """
 
     batch: BatchNumber
@@ -145,9 +145,9 @@ class CommitAcknowledged:
 class Acknowledged:
     """A TaskManager stored its part of a checkpoint.
 
-    `objects`: names in its manifest, the manifest included; `held`: the names that its live logs hold besides.
-    `sequence` grows with every acknowledgement the incarnation composes (a repetition keeps its number), so that
-    the latest `held` is known whatever order they arrive in; equal ones are ordered by `checkpoint_id`.
+    `objects`: names in its manifest, and the manifest itself. `held`: further names that its live logs hold. `sequence`
+    grows with every acknowledgement the incarnation composes (a repetition keeps its number), so that the latest `held`
+    is known in whatever order they arrive; those with equal numbers are ordered by `checkpoint_id`.
     """
 
     checkpoint_id: CheckpointId
@@ -183,7 +183,7 @@ class FailoverBegan:
 class TaskManagersChanged:
     """Everything is deployed and can process under `run`; `live` names each TaskManager's incarnation (or is empty).
 
-    Incarnations that are not in it are dead: what they held no longer counts.
+    Incarnations that are not in it are dead: the names that they held no longer count.
     After a failover it must not come before `RestoreFrom`.
     """
 
@@ -345,10 +345,10 @@ class CheckOwnership:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Answer a request, or a `HoldNewest`: what it asked for is recorded, or the checkpoint failed.
+    """Answer a request, or a `HoldNewest`: the checkpoint is recorded, or it failed.
 
-    `number`: the newest record then; None also when nothing was ever to record. `failure`: None when all is well.
-    `soft`: it was declined softly, and may be asked for again.
+    `number`: the newest record at that time; None also if there was never anything to record. `failure`: None if all is
+    well. `soft`: the checkpoint was declined softly, and may be asked for again.
     """
 
     request_id: str
@@ -420,9 +420,9 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class StoreAndRecord:
-    """Store `committables` (one object a sink), then append the record, which completes the checkpoint.
+    """Store `committables` (an object for each sink), then append the record, which completes the checkpoint.
 
-    The record's groups, per sink: `carried`, in order, then the new one, under the record's own number. `config`: the
+    The record's groups, per sink: `carried`, in order, then the new group, under the record's own number. `config`: the
     settings that hold now.
     """
 
@@ -435,7 +435,7 @@ class StoreAndRecord:
     committables: dict[str, list[bytes]]
     config: CheckpointConfig
     retains: tuple[JournalNumber, ...] = ()
-    """Older records that are kept beside this one."""
+    """Older records that are kept beside this record."""
 
 
 @dataclass(frozen=True, slots=True)

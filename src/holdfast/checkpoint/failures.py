@@ -1,6 +1,6 @@
 """When checkpoints that fail make the job restart.
 
-One checkpoint counts once; ids at or below the last success do not count; a success starts anew.
+A checkpoint counts once. Ids at or below the last success do not count. After a success the count starts anew.
 Does not own: the checkpoints themselves, and the restart.
 """
 

@@ -1,4 +1,4 @@
-"""The records that a start finds: what they name is held and owned, and their groups are queued or known as published.
+"""The records that a start finds: the objects they name are held and owned, and their groups are queued or published.
 
 Pure; the coordinator calls it once, at `Started`.
 """
@@ -12,7 +12,7 @@ from holdfast.checkpoint.registry import GroupHolder, ObjectRegistry, RecordHold
 def take_in(base: BaseRecord, records: RetainedRecords, registry: ObjectRegistry, publication: Publication) -> None:
     """Take in the base and the older records that are retained.
 
-    Of the older records' groups those that the base lacks are published: each record carries on what is not.
+    Groups of the older records that the base lacks are published: each record carries on all unpublished groups.
     """
     older: dict[GroupKey, Group] = {}
     for record in base.older:
@@ -27,7 +27,7 @@ def take_in(base: BaseRecord, records: RetainedRecords, registry: ObjectRegistry
 
 
 def _hold(record: BaseRecord, records: RetainedRecords, registry: ObjectRegistry) -> dict[GroupKey, Group]:
-    """Hold what a record names; return its groups, by sink and number."""
+    """Hold the objects that a record names; return its groups, by sink and number."""
     groups = {(sink, group.number): group for sink, each in sorted(record.groups.items()) for group in each}
     names = record.objects | {group.object for group in groups.values()}
     registry.hold(RecordHolder(record.number), names)

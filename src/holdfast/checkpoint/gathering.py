@@ -10,7 +10,7 @@ from holdfast.ids import BatchNumber, RunNumber
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Store `committables`, of batches up to `batch`, as one object: they take too much of the driver's memory."""
+    """Store `committables`, of batches up to `batch`, as an object: they take too much of the driver's memory."""
 
     sink: str
     gathering: int

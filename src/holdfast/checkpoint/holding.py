@@ -2,8 +2,8 @@
 
     SavepointRequested ──► a checkpoint ──► Resolve ──► HoldNewest ──► Resolve(number) … copying … ──► LetGo(number)
 
-The newest record is never expired, so a hold of the newest one cannot come too late. A hold waits until no record is
-unanswered: a record that was sent before does not say that it retains the one that is held.
+The newest record is never expired, so a hold of the newest record cannot come too late. A hold waits until no record is
+unanswered: a record that was sent before does not say that it retains the held record.
 """
 
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from holdfast.ids import JournalNumber
 
 @dataclass(frozen=True, slots=True)
 class SavepointRequested:
-    """Somebody asks for a checkpoint of everything committed so far, to copy it; answered by one `Resolve`."""
+    """Somebody asks for a checkpoint of everything committed so far, to copy it; a `Resolve` answers."""
 
     request_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class HoldNewest:
-    """Keep the newest record, and all that it names; answered by one `Resolve` with its number."""
+    """Keep the newest record, and all objects that it names; a `Resolve` with its number answers."""
 
     request_id: str
 

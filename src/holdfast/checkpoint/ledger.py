@@ -1,14 +1,14 @@
 """Ledger of commits: the last batch, and the committables that no record holds yet.
 
-    committed ──► in memory ──past a bound──► Gather ──Gathered──► one committable that names the stored ones ──► record
+    committed ──► in memory ──past a bound──► Gather ──Gathered──► a committable that names the stored ──► record
                       │                         │ GatherFailed, after a pause
                       │ ◄───────────────────────┘
                       └──────────────────────────────────────────────────────────────────────────────────────► record
 
-The memory that committables take between two checkpoints is bounded: past `GATHER_BYTES_MAX` for one sink, the oldest
-of them are stored as one object, and a committable that names this object takes their place. Invariants: committables
-stay in order of batches; an object never holds batches of both sides of a pending checkpoint's cut; what is being
-gathered stays in memory until it is stored, and a record or a failover in between makes the object useless.
+The memory that committables take between two checkpoints is bounded: past `GATHER_BYTES_MAX` for a sink, the oldest of
+them are stored as an object, and a committable that names this object takes their place. Invariants: committables stay
+in order of batches. An object never holds batches of both sides of a pending checkpoint's cut. Committables stay in
+memory until their object is stored; a record or a failover before that makes the object useless.
 Does not own: groups that a record holds (publication), the bytes of committables.
 """
 
@@ -20,7 +20,7 @@ from holdfast.checkpoint.gathering import Gather, Gathered, GatherFailed
 from holdfast.ids import BatchNumber, RunNumber
 
 GATHER_BYTES_MAX = 1024 * 1024
-"""Committables of one sink that are kept in memory; with more, objects are larger and fewer."""
+"""Bytes of a sink's committables that are kept in memory. A higher value makes fewer and larger stored objects."""
 
 PAUSE_RATIO = 8
 """So many times the bound in memory, as while the store fails, and no further batch is planned."""
@@ -39,7 +39,7 @@ class CommittedBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """Committables of one sink: of one batch, or of several up to `batch` that were gathered."""
+    """Committables that a sink staged for a batch, or for several batches up to `batch` that were gathered."""
 
     batch: BatchNumber
     committables: list[bytes]
@@ -52,7 +52,8 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Kept:
-    """The staged output of one sink that no record holds, in order of batches. At most one `Gather` is unanswered."""
+    """The staged output of a sink that no record holds, in order of batches. At most a single `Gather` is
+    unanswered."""
 
     entries: list[_Entry] = field(default_factory=list)
     size_bytes: int = 0
@@ -127,7 +128,8 @@ class Ledger:
                 kept.gathering = None
 
     def drop(self) -> dict[str, list[bytes]]:
-        """Forget what no record holds: the job goes back to its newest record. Returns what was staged for nothing."""
+        """Forget unrecorded output, because the job goes back to its newest record; return the output staged in
+        vain."""
         dropped: dict[str, list[bytes]] = {}
         if self.last is not None:
             dropped = self.committables(self.last.batch)
@@ -138,7 +140,7 @@ class Ledger:
     # --- gathering ----------------------------------------------------------------------------------------------------
 
     def gather(self, cuts: Collection[BatchNumber], run: RunNumber, now_s: float) -> list[Gather]:
-        """Choose the committables to store now, so that memory is bounded; `cuts` are those of pending checkpoints."""
+        """Choose the committables to store now, to bound memory; `cuts` are the cuts of pending checkpoints."""
         commands = []
         for sink, kept in sorted(self._sinks.items()):
             if kept.size_bytes > GATHER_BYTES_MAX and kept.gathering is None and kept.not_before_s <= now_s:
@@ -150,7 +152,7 @@ class Ledger:
         return commands
 
     def gathered(self, event: Gathered) -> None:
-        """The object is stored, and takes the place of what it holds, where somebody still needs it."""
+        """Put a stored object in place of the committables that it holds, if somebody still needs them."""
         kept = self._gathering(event.sink, event.gathering)
         if kept is None or kept.gathering is None:
             return

@@ -1,12 +1,12 @@
-"""Objects that one TaskManager's logs held at each time: a set for each version, stored as changes in between.
+"""Objects that a TaskManager's logs held at each time: a set for each version, stored as changes in between.
 
     version   1   2   3   4          pinned: by a record, a pending checkpoint, or as what the logs hold now
     a         ├───────┤              ended at 4: needed while version 1, 2 or 3 is pinned
     b             ├──────────►       in the latest version
 
-A version has hundreds of names, of which a checkpoint changes a few, so that the work for a checkpoint is that of the
-few. Invariants: a name is needed while a pinned version has it. A name that comes back while it is still needed counts
-as if it had never been away, so it may be kept for longer than needed, and never for shorter.
+A version has hundreds of names, and a checkpoint changes a few of them. The work for a checkpoint is in proportion to
+these few. Invariants: a name is needed while a pinned version has it. A name that comes back while it is still needed
+counts as if it had never been away, so it may be kept for longer than needed, and never for shorter.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Set
 
 
 class Lineage:
-    """The versions of one TaskManager's logs."""
+    """The versions of a TaskManager's logs."""
 
     def __init__(self) -> None:
         self._version = 0
@@ -43,7 +43,7 @@ class Lineage:
         return self._version, new, free
 
     def unpin(self, version: int) -> set[str]:
-        """Take one pin of a version away; the names that nobody needs any more."""
+        """Remove a pin of a version; return the names that nobody needs any more."""
         self._pins[version] -= 1
         if self._pins[version]:
             return set()

@@ -16,7 +16,7 @@ class Outcome(Enum):
     FAILED = "failed"
     """No record was written, or a part was lost."""
     SUBSUMED = "subsumed"
-    """A newer one completed first."""
+    """A newer checkpoint completed first."""
     ENDED = "ended"
     """The job restarted from an earlier checkpoint."""
 

@@ -1,4 +1,4 @@
-"""The work that a job still owes at one moment: a snapshot for whoever looks for remains beside it."""
+"""The work that a job still owes at a moment: a snapshot for clean-up, which looks for remains beside it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,12 +8,13 @@ from holdfast.ids import BatchNumber, CheckpointId, RunNumber
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """Taken between two events; what it does not name of batches and checkpoints up to its own, nobody ever will.
+    """A snapshot between two events. It names everything that is still needed of the batches and checkpoints up to its
+    own.
 
-    `run`: that of the last deployment. `batch`: the last one committed. `resolved`: checkpoints up to it were recorded
-    or aborted. `committables`: of batches that no record holds yet, by sink. `groups`: sink and object of every group
-    whose staged files are still kept. `gathers`: how many gatherings of committables were begun, numbered from 0;
-    `gathering`: those of them that are under way, whose objects nothing names yet.
+    `run`: the run of the last deployment. `batch`: the last committed batch. `resolved`: checkpoints up to this id were
+    recorded or aborted. `committables`: output of batches that no record holds yet, by sink. `groups`: sink and object
+    of every group whose staged files are still kept. `gathers`: the number of gatherings of committables begun so far,
+    numbered from 0. `gathering`: the numbers of gatherings that are under way, whose objects nothing names yet.
     """
 
     run: RunNumber

@@ -3,7 +3,7 @@
     COLLECTING ──all acknowledged──► READY ──StoreAndRecord──► SENT ──► recorded, or failed
          └────────── aborted ──────────┘                        (neither expires nor is aborted)
 
-Does not own: the objects they name (registry), what they count as (failures).
+Does not own: the objects they name (`registry.py`), the count of failures (`failures.py`).
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ class PendingState(Enum):
 
 @dataclass
 class PendingCheckpoint:
-    """One checkpoint whose cut was ordered."""
+    """A checkpoint whose cut was ordered."""
 
     checkpoint_id: CheckpointId
     batch: BatchNumber
@@ -80,7 +80,7 @@ class PendingCheckpoints:
 
     @property
     def unanswered(self) -> PendingCheckpoint | None:
-        """The one whose record was sent and is not answered yet."""
+        """The checkpoint whose record was sent and is not answered yet."""
         return next((pending for pending in self if pending.sent), None)
 
     def abortable(self) -> list[PendingCheckpoint]:
@@ -88,7 +88,7 @@ class PendingCheckpoints:
         return [pending for pending in self if not pending.sent]
 
     def ready(self) -> PendingCheckpoint | None:
-        """The newest one that everybody acknowledged: recording it makes the older ones needless."""
+        """The newest checkpoint that everybody acknowledged: recording it makes the older checkpoints needless."""
         return next((pending for pending in reversed(list(self)) if pending.state is PendingState.READY), None)
 
     def expired(self, now_s: float, timeout_s: float) -> list[PendingCheckpoint]:
@@ -96,7 +96,7 @@ class PendingCheckpoints:
         return [pending for pending in self.abortable() if now_s - pending.triggered_s >= timeout_s]
 
     def covering(self, batch: BatchNumber) -> PendingCheckpoint | None:
-        """The newest one whose cut is at or past `batch`."""
+        """The newest checkpoint whose cut is at or past `batch`."""
         return next((pending for pending in reversed(list(self)) if pending.batch >= batch), None)
 
     def validate(self) -> None:

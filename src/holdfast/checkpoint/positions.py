@@ -27,7 +27,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Committables of one sink, stored as `object`, published under `number`: that of the record that first held it."""
+    """Committables of a sink, stored as `object`. `number`: the number of the record that first held them."""
 
     number: JournalNumber
     object: str

@@ -4,9 +4,9 @@
        ▲                    │ I/O error, after a pause                                  │ failed, after a pause
        └────────────────────┘                                                           └──► published
 
-A group keeps its number however many records carry it. Each record carries what is not published when it is
-sent; so a published group is dropped from the next record, and its staged files go once every record that
-names it is gone. Does not own: the objects of groups (registry).
+A group keeps its number however many records carry it. Each record carries the groups that are unpublished when it is
+sent, so the next record drops a published group. The group's staged files are deleted once every record that names it
+is gone. Does not own: the objects of groups (`registry.py`).
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -16,7 +16,8 @@ from holdfast.checkpoint.events import Discard, Group, PausePlanning, Publish, R
 from holdfast.ids import JournalNumber
 
 RETRY_PAUSE_S = 1.0
-"""Pause after a first failed publication; it doubles with each further one in a row."""
+"""Pause in seconds after a first failed publication; it doubles with each further failure in a row. A higher value
+retries more seldom."""
 
 RETRY_PAUSE_MAX_S = 30.0
 
@@ -25,7 +26,7 @@ GroupKey = tuple[str, JournalNumber]
 
 @dataclass
 class SinkQueue:
-    """One sink's groups. `unpublished` in order of numbers; only its head is ever being published."""
+    """The groups of a sink. `unpublished` is in order of numbers; only its head is ever being published."""
 
     sink: str
     unpublished: list[Group] = field(default_factory=list)
@@ -97,7 +98,7 @@ class Publication:
         return True
 
     def discard(self, named: set[GroupKey], now_s: float) -> list[Discard]:
-        """Published groups that no record names (`named`: those that one does)."""
+        """Discard the published groups that no record names; `named`: the groups that some record names."""
         commands = []
         for queue in self._sorted():
             for number, group in sorted(queue.published.items()):
@@ -140,7 +141,7 @@ class Publication:
                 yield queue.sink, group
 
     def backlog(self) -> Mapping[str, int]:
-        """Unpublished groups of each sink that ever had one."""
+        """Number of unpublished groups of each sink that ever had a group."""
         return {queue.sink: len(queue.unpublished) for queue in self._sorted()}
 
     def validate(self) -> None:

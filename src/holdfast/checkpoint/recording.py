@@ -1,11 +1,11 @@
-"""Records: what is sent to the journal, what its answer means, and what may be deleted after it.
+"""Records: their content, the meaning of the journal's answers, and the deletions that a new record allows.
 
     acknowledged by all ──StoreAndRecord──► sent ──RecordWritten──► completed
                                              └──RecordFailed──► aborted
     newest record ──RecordAgain──► sent ──RecordWritten──► the same checkpoint under a new number, before the job ends
 
-Invariants: at most one record is unanswered; while it is, nothing is deleted and nothing further written. A record
-takes over what its pending checkpoint held.
+Invariants: at most a single record is unanswered; until its answer, nothing is deleted and no further record written. A
+record takes over the objects that its pending checkpoint held.
 Does not own: bytes, the journal's numbers.
 """
 
@@ -90,8 +90,9 @@ class Recording(Coordination):
             return
         if not sent.committables.keys() <= event.stored.keys():
             raise HoldfastError(
-                f"record {event.number} was written with committables of {sorted(sent.committables)}, but only those "
-                f"of {sorted(event.stored)} were stored; expected: RecordWritten.stored names an object for each"
+                f"record {event.number} was written with committables of {sorted(sent.committables)}, but only the "
+                f"committables of {sorted(event.stored)} were stored; expected: RecordWritten.stored names an object "
+                "for each sink"
             )
         self._sent = None
         self._pending.remove(pending.checkpoint_id)
@@ -109,7 +110,7 @@ class Recording(Coordination):
         self._choose_base()
 
     def _register_record(self, event: ev.RecordWritten, sent: ev.StoreAndRecord) -> None:
-        """The record takes over what its pending checkpoint held, and holds its groups."""
+        """Hand the objects of the pending checkpoint over to its record, which holds its groups too."""
         groups = {(sink, group.number) for sink, each in sent.carried.items() for group in each}
         objects = [group.object for each in sent.carried.values() for group in each]
         objects += [name for found in sent.position.source_objects.values() for name in found]
@@ -126,7 +127,7 @@ class Recording(Coordination):
         self._records.written(event.number, frozenset(groups), self._wall_s)
 
     def _recorded_again(self, again: ev.RecordAgain, number: JournalNumber) -> None:
-        """The new record holds what the old one does, but for its groups, which are published."""
+        """Let the new record hold the objects of the old record, except its groups, which are published."""
         self._again = None
         groups = {group.object for _, group in self._publication.groups()}
         self._registry.hold(RecordHolder(number), self._registry.names(RecordHolder(again.number)) - groups)
@@ -146,8 +147,8 @@ class Recording(Coordination):
         self._choose_base()
 
     def _choose_base(self) -> None:
-        """Once no record is unanswered, the newest one is what the job, or whoever replaces a TaskManager, goes back
-        to."""
+        """Choose the base of a restart, or of a replaced TaskManager: the newest record, once no record is
+        unanswered."""
         if not self._base_wanted or not self._quiet:
             return
         self._base_wanted = False

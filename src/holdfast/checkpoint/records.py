@@ -4,10 +4,10 @@
                                            ▲                           │ failed, after a pause
                                            └───────────────────────────┘
 
-The newest one is never expired: a restart begins from it. Nor are the ones before it that the settings retain, by
-number or by age; they stay subsumed until newer ones take their place. A record that is held while a savepoint is
-copied from it stays, too: newer records say that they retain it, so that no clean-up takes what it names.
-Does not own: what records name (registry).
+The newest record is never expired, because a restart begins from it. Records before it that the settings retain, by
+number or by age, stay subsumed until newer records take their place. A record that is held while a savepoint is copied
+from it stays, too: newer records say that they retain it, so that no clean-up deletes the objects that it names. Does
+not own: the objects that records name (`registry.py`).
 """
 
 import math
@@ -25,7 +25,7 @@ class _Record:
     written_s: float = 0.0
     """Time since the Unix epoch."""
     replaced: bool = False
-    """A newer record repeats this one."""
+    """True if a newer record repeats this record."""
     expiring: bool = False
     holds: int = 0
     """Number of savepoints that are being copied from the record."""
@@ -63,7 +63,7 @@ class RetainedRecords:
         self._records[number].holds -= 1
 
     def repeated(self, number: JournalNumber) -> None:
-        """A newer record repeats this one, which is not retained beside it."""
+        """Note that a newer record repeats this record, which is not retained beside it."""
         self._records[number].replaced = True
 
     def retained(self, count: int, since_s: float) -> list[JournalNumber]:

@@ -6,13 +6,13 @@
                          unknown                         └──────────────────────────  deleting ──deleted──► unknown
                                                                       delete_failed ──► deletable, after a pause
 
-A *holder* is a record, a pending checkpoint, a group of committables, or the log of a live TaskManager. What the logs
-of a TaskManager held at different times differs little; so holders of it share a `Lineage`, and a name counts once for
-each lineage that needs it.
-Invariants: only owned names are ever deleted (what was in no acknowledgement belongs to its TaskManager);
+A *holder* is a record, a pending checkpoint, a group of committables, or the log of a live TaskManager. The names that
+a TaskManager's logs hold change little over time. Holders of them therefore share a `Lineage`, and a name counts once
+for each lineage that needs it.
+Invariants: only owned names are ever deleted (a name that was in no acknowledgement belongs to its TaskManager);
 a name with a holder is neither deletable nor being deleted.
 
-Does not own: who holds what when; that is the coordinator's.
+Does not own: which holder holds which names at which time; the coordinator decides that.
 """
 
 from collections import Counter, deque
@@ -50,7 +50,7 @@ class GroupHolder:
 
 @dataclass(frozen=True, slots=True)
 class LogHolder:
-    """The logs of one live TaskManager."""
+    """The logs of a live TaskManager."""
 
     task_manager: int
     incarnation: Incarnation
@@ -60,7 +60,7 @@ Holder = RecordHolder | PendingHolder | GroupHolder | LogHolder
 
 
 class ObjectRegistry:
-    """Holders and names, and the queue of what may be deleted."""
+    """Holders and names, and the queue of names that may be deleted."""
 
     def __init__(self) -> None:
         self._names: dict[Holder, set[str]] = {}
@@ -89,7 +89,7 @@ class ObjectRegistry:
                 self._deletable[name] = None
 
     def hold(self, holder: Holder, names: Iterable[str]) -> None:
-        """`holder` needs these too, beside what it holds already."""
+        """Let `holder` hold these names too, beside the names that it holds already."""
         held = self._names.setdefault(holder, set())
         new = set(names) - held
         held |= new
@@ -104,7 +104,7 @@ class ObjectRegistry:
         self._drop(free)
 
     def _count(self, new: Set[str]) -> None:
-        """One holder more of each."""
+        """Count a further holder for each name."""
         self._holder_counts.update(new)
         for name in self._deletable.keys() & new:
             del self._deletable[name]
@@ -131,7 +131,7 @@ class ObjectRegistry:
             self._drop([*held, *self._unpin(before)])
 
     def release_dead_logs(self, live: Mapping[int, Incarnation]) -> None:
-        """Logs of incarnations that are not in `live`: what they held is owned now, and has a holder less."""
+        """Release the logs of incarnations that are not in `live`: their names are owned now, and lose a holder."""
         for holder in self.holders():
             if isinstance(holder, LogHolder) and live.get(holder.task_manager) != holder.incarnation:
                 self.acknowledge(self.names(holder))
@@ -209,7 +209,7 @@ class ObjectRegistry:
         assert len(waiting) == len(self._deletable) + len(self._paused_until_s) + len(self._deleting), "queued twice"
 
     def _drop(self, names: Collection[str]) -> None:
-        """One holder less of each, for each time that it is named."""
+        """Count a holder less for each name, as often as the name is given; names without a holder become deletable."""
         self._holder_counts.subtract(names)
         free = {name for name in names if not self._holder_counts[name]}
         for name in free:

@@ -1,7 +1,7 @@
-"""When a checkpoint is due: policies as pure values, and the schedule that goes by one.
+"""Trigger policies as pure values, and the schedule that tells by a policy when a checkpoint is due.
 
-A policy knows neither whether anything happened since the last cut nor what else is pending: the
-coordinator keeps a due trigger due until a cut can be taken.
+A policy knows neither of progress since the last cut nor of other pending checkpoints: the coordinator keeps a due
+trigger due until a cut can be taken.
 """
 
 import math
@@ -17,14 +17,16 @@ from holdfast.units import Duration, duration_s
 
 EARLY_RATIO = 0.15
 EARLY_S_MAX = 0.15
-"""A checkpoint that is due soon, within so much of the time since the last one was, is cut as a batch is committed. In
-the midst of the next batch it would cover no more, and share processors with it: such checkpoints took 20 to 40 instead
-of 11 ms. Longer than from one commit to the next where batches begin every 0.1 s: else none may come in time."""
+"""Bounds on how early a checkpoint may be cut because a batch was just committed: a share of the interval since the
+last trigger, and seconds. In the midst of the next batch, the cut would cover no more batches and share processors with
+the running batch: these checkpoints took 20 to 40 ms instead of 11 ms. The bound in seconds is longer than the time
+between two commits if batches begin every 0.1 s; with a lower value, no commit may come in time. A higher value moves
+checkpoints further from their schedule."""
 
 
 @runtime_checkable
 class CheckpointTrigger(Protocol):
-    """Decides when checkpoints are due; a user may bring one. Frozen, without side effects."""
+    """Decides when checkpoints are due; a user may supply an own trigger. Frozen, without side effects."""
 
     def next_due(self, now_s: float, last_s: float) -> float | None:
         """When the next checkpoint is due, in seconds since the Unix epoch; None: never by itself.
@@ -38,7 +40,8 @@ class CheckpointTrigger(Protocol):
 
 @dataclass(frozen=True)
 class Every:
-    """Due at a fixed rate; what was missed while none could be taken is taken once."""
+    """Due at a fixed rate; triggers that were missed while no checkpoint could be taken are made up for by a single
+    cut."""
 
     interval: Duration
 
@@ -63,10 +66,10 @@ class Manual:
 
 @dataclass(frozen=True)
 class Cron:
-    """Due when a cron expression says so in a time zone; what was missed is taken once.
+    """Due when a cron expression says so in a time zone; missed times are made up for by a single checkpoint.
 
-    Where clocks are set forward, a time that is skipped is due right after; where they are set back, a time that comes
-    twice is due once.
+    If clocks are set forward, a skipped time is due right after. If they are set back, a time that comes twice is due
+    once.
     """
 
     expression: str
@@ -78,14 +81,14 @@ class Cron:
         except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
             raise SettingsError(
                 f"cron(timezone)={self.timezone!r} is not known here ({error}); allowed: a name of the time zone "
-                "database, such as 'UTC' or 'Europe/Berlin'"
+                "database, for example 'UTC' or 'Europe/Berlin'"
             ) from error
         try:
             next(CronSim(self.expression, datetime(2000, 1, 1, tzinfo=zone)))
         except (CronSimError, StopIteration, TypeError, AttributeError) as error:
             raise SettingsError(
                 f"cron(expression)={self.expression!r} is no cron expression that ever comes due ({error}); "
-                "allowed: minute, hour, day of month, month, day of week, such as '0 * * * *'"
+                "allowed: minute, hour, day of month, month, day of week, for example '0 * * * *'"
             ) from error
 
     def next_due(self, now_s: float, last_s: float) -> float | None:

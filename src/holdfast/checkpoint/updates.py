@@ -18,7 +18,7 @@ CHANGEABLE = (
     "retained",
     "retained_for",
 )
-"""Settings of the JobMaster's own. The others are part of what TaskManagers were deployed with."""
+"""Settings that only the JobMaster uses. The other settings are sent to TaskManagers when they are deployed."""
 
 
 def updated(
@@ -29,7 +29,7 @@ def updated(
     Raises
     ------
     SettingsError
-        A name is no setting, a value is not allowed, or a setting would change that cannot while a query runs.
+        A name is no setting, a value is not allowed, or the update changes a setting that is fixed while a query runs.
     """
     known = [each.name for each in fields(CheckpointConfig)]
     unknown = sorted(changes.keys() - set(known))
@@ -64,7 +64,7 @@ def differences(recorded: Mapping[str, str], config: CheckpointConfig) -> list[s
 
 
 def _fixed(config: CheckpointConfig) -> dict[str, object]:
-    """The settings that may not change while a query runs, by name; those of the changelog each by itself."""
+    """The settings that may not change while a query runs, by name, with an entry for each setting of the changelog."""
     own = {each.name: getattr(config, each.name) for each in fields(config) if each.name not in CHANGEABLE}
     del own["changelog"]
     changelog = config.changelog_config
