@@ -23,6 +23,7 @@ from holdfast.formats import handles
 from holdfast.functions.joins import asof_operator
 from holdfast.functions.joins.bounds import Within
 from holdfast.functions.joins.kept_rows import KeptRows
+from holdfast.functions.process.broadcast import BroadcastEntries
 from holdfast.functions.timing.time_index import FollowedIndex
 from holdfast.functions.windows.panes import PaneOperator
 from holdfast.jobmaster.job_facts import JobFacts
@@ -33,6 +34,7 @@ from holdfast.journal import rules
 from holdfast.materialize.base import Base, Bases
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.logged_table import LoggedTable
+from holdfast.materialize.replica import Replica
 from holdfast.state.table import StateTable
 from holdfast.uploads.ownership import Ownership
 from holdfast.watermarks import Watermarks
@@ -296,7 +298,31 @@ def _counts_late_rows_as_on_time() -> AbstractContextManager[Any]:
     return mock.patch.object(PaneOperator, "_late_rows", lambda self, rows, closed_us: None)
 
 
+def _leaves_replicas_as_they_are() -> AbstractContextManager[Any]:
+    return mock.patch.object(Replica, "rewind", lambda self, to_batch: None)
+
+
+def _does_not_look_whether_rules_went_back() -> AbstractContextManager[Any]:
+    return mock.patch.object(BroadcastEntries, "_follow_table", lambda self: None)
+
+
+def _shows_the_rules_of_the_batch_before() -> AbstractContextManager[Any]:
+    """Each batch's broadcast rows are taken behind its other rows."""
+    before = BroadcastEntries.begin
+
+    def begin(self: BroadcastEntries, batches: Any) -> None:
+        self._all()
+        shown = dict(self._entries or {})
+        before(self, batches)
+        self._entries = shown
+
+    return mock.patch.object(BroadcastEntries, "begin", begin)
+
+
 MUTATIONS: dict[str, Mutation] = {
+    "replicas of broadcast state do not go back": _leaves_replicas_as_they_are,
+    "the view of broadcast state does not follow its table back": _does_not_look_whether_rules_went_back,
+    "broadcast rows come behind the other rows of their batch": _shows_the_rules_of_the_batch_before,
     "a join forgets that kept rows have met others": _does_not_mark_kept_rows,
     "a join as of a time keeps the oldest row": _replaces_by_the_oldest,
     "rows leave a join too early": _lets_rows_leave_too_early,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import simulation_oracle as oracle
+from simulation_broadcast import check_ruled
 from simulation_ends import Recorder
 from simulation_invariants import Broken, require_equal
 from simulation_joins import check_joined
@@ -72,9 +73,12 @@ def run_all(world: World, check: Callable[[World], None] | None = None) -> None:
     require_equal(world.feed.completed, newest[1].offsets["numbers"], "the last checkpoint that the source heard of")
 
 
-def simulate_dropping(seed: int) -> World:
-    """A life with `on_loss="drop"`: every row is counted, or said to be lost, at each checkpoint that is looked at."""
-    settings = dropping(seed)
+def simulate_dropping(seed: int, ruled: bool = False) -> World:
+    """A life with `on_loss="drop"`: every row is counted, or said to be lost, at each checkpoint that is looked at.
+
+    `ruled`: with broadcast state, which each batch changes.
+    """
+    settings = replace(dropping(seed), ruled=ruled)
     with simulating(settings) as world:
         try:
             world.storm()
@@ -153,6 +157,8 @@ def check_output(world: World) -> None:
         check_windows(output(world, "windows"), settings.windowed, settings.keys, newest[1])
     if settings.joined:
         check_joined(output(world, "joined"), settings.joined, settings.keys, newest[1])
+    if settings.ruled:
+        check_ruled(output(world, "ruled"), newest[1].offsets["numbers"])
     if settings.passed_through:
         require_equal(sorted(row["value"] for row in output(world, "raw")), list(range(rows)), "rows passed through")
 

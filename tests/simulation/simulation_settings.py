@@ -151,6 +151,8 @@ class Settings:
     """With windows of that kind (`simulation_windows.KINDS`)."""
     joined: str | None
     """With a join of that kind (`simulation_joins.KINDS`)."""
+    ruled: bool
+    """With an operator that has a broadcast state."""
     skew_s: float | None
     """So far ahead in event time a split may be; None: by any time."""
     sinks: dict[str, str]
@@ -199,8 +201,9 @@ def draw(seed: int) -> Settings:
         marked=rng.random() < 0.15,
         windowed=None if timed in JOINS else timed,
         joined=timed if timed in JOINS else None,
+        ruled=random.Random(f"broadcast of {seed}").random() < 0.12,
         skew_s=None if timed is None else joins.choice([None, 3.0, 20.0]),
-        sinks={**sinks, **dict.fromkeys(("windows", "late", "joined"), sinks["counts"])},
+        sinks={**sinks, **dict.fromkeys(("windows", "late", "joined", "ruled"), sinks["counts"])},
         inline_bytes_max=inline_bytes_max,
         callback_errors=rng.choice([0.0, 0.3]),
         callback_s=rng.choice([0.0, 0.0, 3.0]),
@@ -248,7 +251,7 @@ def dropping(seed: int) -> Settings:
         restarts_max=10,
         cache_entries=None,
     )
-    alone = {"chained": False, "passed_through": False, "marked": False}
+    alone = {"chained": False, "passed_through": False, "marked": False, "ruled": False}
     return replace(drawn, lives=(life,), rows_over_s=3.0, windowed=None, joined=None, skew_s=None, **alone)
 
 

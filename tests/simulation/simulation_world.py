@@ -13,6 +13,7 @@ from unittest import mock
 from uuid import uuid4
 
 import simulation_oracle as oracle
+from simulation_broadcast import check_rules, write_ruled
 from simulation_cluster import Network, SimulatedCluster
 from simulation_disturbances import hit
 from simulation_ends import FedSource, Feed, Marks, Recorder, SimulatedClock, declared
@@ -186,6 +187,8 @@ class World:
             with_keys.key_by("k").process(Marks(settings.refusals), "k BIGINT", name="marks").write(
                 hf.NoopSink(name="marks-out")
             )
+        if settings.ruled:
+            write_ruled(with_keys, numbers, settings.splits, declared(self.sinks["ruled"], None))
         if settings.passed_through:
             numbers.write(self.sinks["raw"])
         return job
@@ -353,8 +356,7 @@ class World:
         """Whether it was to end as it did."""
         if started.error is None:
             return
-        error = started.error
-        around = self.settings.around
+        error, around = started.error, self.settings.around
         passing: tuple[type[Exception], ...] = ()
         if self._is_stormy and (around.faults or around.lost or started.disturbed):
             lost = (errors.TaskManagerLost, errors.SenderLost, errors.RestartsExhausted)
@@ -423,6 +425,8 @@ class World:
         self.restored += 1
         counts = oracle.counts(record.offsets["numbers"], self.settings.keys)
         found = oracle.restored(store, record, self.program, "counts", "k", "n.count")
+        if self.settings.ruled:
+            check_rules(store, record, self.program)
         if self.settings.lives[-1].on_loss == "drop":
             require_equal(
                 sum(found.values()) + self.lost_by(record.batch), counts.total(), "rows counted and rows lost"

@@ -21,6 +21,16 @@ def test_rows_in_are_rows_counted_and_rows_said_to_be_lost() -> None:
         assert losses and restored, "nothing was lost, so that nothing was shown"
 
 
+def test_broadcast_state_is_the_same_everywhere_in_a_job_that_drops() -> None:
+    """All batches change it, so that nobody joins: everybody goes back, and nothing is lost."""
+    kills = 0
+    for seed in range(2):
+        query = simulate_dropping(seed, ruled=True).starts[-1].query
+        assert query is not None and not query.losses
+        kills += len(query.restarts)
+    assert kills, "nobody was lost, so that nothing was shown"
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("first", range(100, 500, 50))

@@ -36,6 +36,9 @@ QUICK = {
     "a join as of a time keeps the oldest row": 71,
     "rows leave a join too early": 11,
     "late rows open closed windows again": 15,
+    "replicas of broadcast state do not go back": 6,
+    "the view of broadcast state does not follow its table back": 6,
+    "broadcast rows come behind the other rows of their batch": 5,
 }
 """Mutations that show within a few seeds, each with a seed in which it did: the search begins there."""
 
@@ -55,6 +58,9 @@ MATTERS: dict[str, Callable[[Settings], bool]] = {
     "a join as of a time keeps the oldest row": lambda drawn: drawn.joined == "asof",
     "rows leave a join too early": lambda drawn: drawn.joined in ("inner", "outer"),
     "late rows open closed windows again": lambda drawn: drawn.windowed == LATE,
+    "replicas of broadcast state do not go back": lambda drawn: drawn.ruled,
+    "the view of broadcast state does not follow its table back": lambda drawn: drawn.ruled,
+    "broadcast rows come behind the other rows of their batch": lambda drawn: drawn.ruled,
     "a group is published under a later number": _late_groups,
     "records drop what is not published yet": _late_groups,
     "a group is published by the settings of today": _changing_layouts,

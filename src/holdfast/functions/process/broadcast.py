@@ -119,15 +119,18 @@ class BroadcastEntries(BroadcastState):
 
     def begin(self, batches: Sequence[pa.RecordBatch]) -> None:
         """Bring what is seen to where the table is, then take the batch's rows."""
+        self._follow_table()
+        commits, rows = self.table.commits, pa.Table.from_batches(batches, self._schema).combine_chunks()
+        self._seen_at = ((commits or 0) + 1,) if len(rows) else (commits, (commits or 0) + 1)
+        if len(rows):
+            self._take(rows.to_batches()[0])
+
+    def _follow_table(self) -> None:
+        """Forget what was seen if a batch was undone, or if rows were put anew."""
         commits = self.table.commits
         if commits is None or commits not in self._seen_at:
             self._entries = None
             self._forget_order()
-        self._seen_at = (commits, (commits or 0) + 1)
-        rows = pa.Table.from_batches(batches, self._schema).combine_chunks()
-        if len(rows):
-            self._seen_at = self._seen_at[1:]
-            self._take(rows.to_batches()[0])
 
     def _take(self, rows: pa.RecordBatch) -> None:
         slots = self.table.lookup(rows)
