@@ -3,9 +3,9 @@
     object := frame("HFBF", version, directory), file, file, …
     directory := msgpack: table, schema, of each file its name, length, CRC-32; key groups, rows
 
-A base's files never change once they are written, except for a few small ones that say which belong together: those
-share one object, the first of a materialization; each of the others has one of its own, which the next
-materialization names again. It does not own uploads, nor what the files mean (`state/base_rocksdb`).
+A base's files never change once they are written, except for a few small files that say which files belong together.
+The small files share an object, the first of a materialization. Each of the others has an object of its own, which the
+next materialization names again. This module owns neither uploads nor the meaning of the files (`state/base_rocksdb`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -62,7 +62,7 @@ def encode_heading(log: LogId, schema: bytes, folder: Path, rows: int) -> tuple[
 
 
 def encode_lasting(log: LogId, file: Path) -> tuple[memoryview, MaterializedPart]:
-    """The object of one file that never changes."""
+    """The object of a file that never changes."""
     return _encode(log, FILE, b"", [file], 0)
 
 
@@ -74,7 +74,7 @@ def read_files(
     Raises
     ------
     CorruptObject
-        The bytes are not what was written, or belong to another table.
+        The bytes are damaged, or belong to another table.
     """
     what = f"{part.object}, part at {part.offset}"
     directory, offset = read_framed_directory(what, data, part.length, FILES_MAGIC, VERSION, FilesDirectory)

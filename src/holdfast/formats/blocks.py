@@ -1,11 +1,11 @@
-"""Blocks: rows of a contiguous range of key groups, as one compressed Arrow IPC stream.
+"""Blocks: rows of a contiguous range of key groups, as a compressed Arrow IPC stream.
 
     block := Arrow IPC stream: schema, one record batch for each change set, end of stream; compressed or not
 
-Logs and materialized tables both consist of blocks. Blocks of one log cover contiguous, disjoint ranges of key
-groups, so that a reader of few key groups decompresses few blocks; within a block, rows of a change set are
-sorted by key group. Lengths and checksums of
-blocks stand in a directory in front of them, which is framed (`storage.framing`); what else it says is the caller's.
+Logs and materialized tables both consist of blocks. Blocks of a log cover contiguous, disjoint ranges of key groups, so
+that a reader of few key groups decompresses few blocks. Within a block, rows of a change set are sorted by key group.
+Lengths and checksums of blocks stand in a framed directory in front of them (`storage.framing`); the caller defines the
+directory's further content.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +65,7 @@ Directory = TypeVar("Directory", bound=HasBlocks)
 
 @dataclass(frozen=True)
 class Block:
-    """An encoded block; `data` is what is stored."""
+    """An encoded block; `data` holds the bytes to store."""
 
     entry: BlockEntry
     data: pa.Buffer
@@ -81,9 +81,9 @@ def encode_blocks(
 ) -> Iterator[Block]:
     """Divide rows sorted by key group into blocks that together cover `[key_group_start, key_group_stop)`.
 
-    Compressed where a sample says that it helps. Lazily: a block is made when it is asked for. A single key group is
-    never divided. With `merge` the change sets become one, block by block: few keys at a time fit into the processor's
-    caches.
+    Blocks are compressed if a sample says that it helps. The iterator is lazy: it makes a block when it is asked for
+    it. A single key group is never divided. With `merge` the change sets are merged into a single set, block by block:
+    few keys at a time fit into the processor's caches.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def decode_block(what: str, entry: BlockEntry, data: memoryview, batches: int) -
     Raises
     ------
     CorruptObject
-        The checksum differs, or the bytes are no such block; `what` names the object.
+        The checksum differs, or the bytes are no block of that kind; `what` names the object.
     """
     if len(data) != entry.length or checksum.crc32(data) != entry.crc:
         raise CorruptObject(
@@ -141,7 +141,7 @@ def read_framed_directory(
     Raises
     ------
     CorruptObject
-        The bytes are not `length` long, no such frame, or the directory describes another length.
+        The bytes are not `length` long, are no frame of this kind, or the directory describes another length.
     """
     if len(data) != length or length < HEADER_BYTES:
         raise CorruptObject(f"{what}: truncated: expected {length} bytes, found {len(data)}")
@@ -188,7 +188,7 @@ def _edges(
     before = np.cumsum(sizes) - sizes
     block_of_group = (before // target_bytes).astype(np.int64)
     inner = np.flatnonzero(np.diff(block_of_group)) + 1 + start
-    # Of the type of `groups`, which would be copied to be compared with another one.
+    # The edges have the type of `groups`, which would be copied to be compared with another type.
     return np.concatenate(([start], inner, [stop])).astype(np.int32)
 
 
@@ -205,7 +205,7 @@ def _shrinks(change_sets: Sequence[pa.RecordBatch], codec: Codec) -> bool:
 
 def _encode(slices: Sequence[pa.RecordBatch], start: int, stop: int, compression: Codec | None) -> Block:
     sink = pa.BufferOutputStream()
-    # On this thread alone: Arrow's own would take the processor from the one that batches run on.
+    # Encode on this thread alone: Arrow's threads would take the processor from the thread that batches run on.
     options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
     with pa.ipc.new_stream(sink, slices[0].schema, options=options) as writer:
         for rows in slices:

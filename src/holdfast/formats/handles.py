@@ -13,7 +13,7 @@ ROWS, HEADING, FILE = "rows", "heading", "file"
 
 
 class LogPiece(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A contiguous range of one changelog object that holds one log's change sets `[sqn_start, sqn_stop)`.
+    """A contiguous range of a changelog object that holds change sets `[sqn_start, sqn_stop)` of a single log.
 
     A reader drops change sets outside that range, and key groups outside `[key_group_start, key_group_stop)`:
     an object may hold more than the piece refers to.
@@ -88,7 +88,7 @@ class TableHandle(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The part of a checkpoint that belongs to one TaskManager."""
+    """The part of a checkpoint that belongs to a single TaskManager."""
 
     epoch: int
     checkpoint_id: int

@@ -1,4 +1,4 @@
-"""The history of a job as it is stored: what became of the last triggers, and what was lost, for people.
+"""The stored history of a job, for people: outcomes of the last triggers, and lost TaskManagers.
 
 HFCH | version | … | payload: msgpack, a `StoredHistory`
 """
@@ -20,7 +20,7 @@ Scalar = int | float | str | bool | None
 
 @dataclass(frozen=True)
 class SubtaskPart:
-    """One subtask's part of a checkpoint: bytes newly stored, and bytes in all that the checkpoint refers to.
+    """A subtask's part of a checkpoint: bytes newly stored, and bytes in all that the checkpoint refers to.
 
     `retries`, `hedges`: repeated attempts at the objects with its new bytes. Subtasks share objects, so a repeat counts
     for each subtask that has bytes in the object.
@@ -34,9 +34,9 @@ class SubtaskPart:
 
 @dataclass(frozen=True)
 class TaskManagerPart:
-    """One TaskManager's part of a checkpoint. Its fields mean the same as those of `CheckpointStats`.
+    """A TaskManager's part of a checkpoint. Its fields mean the same as those of `CheckpointStats`.
 
-    `answered`: the TaskManager acknowledged; where it did not, its sizes, times and repeats are not known, and 0.
+    `answered`: the TaskManager acknowledged. Without an acknowledgement its sizes, times and repeats are 0.
     `subtasks`: the parts of its subtasks, by "operator, key groups".
     """
 
@@ -55,13 +55,13 @@ class TaskManagerPart:
 
 @dataclass(frozen=True)
 class CheckpointStats:
-    """The outcome of a trigger. Times in seconds; those of TaskManagers are the slowest one's.
+    """The outcome of a trigger. Times in seconds; times of TaskManagers are those of the slowest TaskManager.
 
     `duration_s`: from the cut to the record, or to the failure. `start_delay_s`: until the last TaskManager began.
-    `sync_s`: while batches could not commit. `async_s`: from then until its part was stored. `incremental_bytes`: what
-    was stored for it; `full_bytes`: all the state that it refers to, of which `materialized_bytes` are tables and the
-    rest logs. `retries`: attempts at uploads after a failed one; `hedges`: attempts beside a slow one. `number`, of the
-    record, and `batch` are -1 where there is none.
+    `sync_s`: the time in which batches could not commit. `async_s`: from then until its part was stored.
+    `incremental_bytes`: bytes stored for this checkpoint. `full_bytes`: all the state that it refers to, of which
+    `materialized_bytes` are tables and the rest logs. `retries`: attempts at uploads after a failed attempt. `hedges`:
+    attempts beside a slow attempt. `number` (the record's) and `batch` are -1 if there is none.
     """
 
     checkpoint_id: int
@@ -144,7 +144,7 @@ def decode_history(name: str, data: bytes) -> StoredHistory:
     try:
         return _HISTORY.decode(unframe(name, data, HISTORY_MAGIC, HISTORY_VERSION))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptObject(f"{name}: the payload is not what its format version says: {error}") from error
+        raise CorruptObject(f"{name}: the payload does not have the form of its format version: {error}") from error
 
 
 def stored_epochs(store: ObjectStore) -> list[int]:

@@ -1,15 +1,15 @@
 """The changelog object, which the DSTL stores. Drawn in docs/format/changelog.md.
 
     object := frame("HFDS", version, empty), piece, piece, …
-    piece  := frame("HFLP", version, directory), block, block, …          one log; self-contained
+    piece  := frame("HFLP", version, directory), block, block, …          a single log; self-contained
     directory := msgpack: log, change sets, blocks                        lengths, checksums, key groups
 
-That is the figure of the seed, file → log → key group → change sets, with blocks for ranges of key groups.
-A piece is read by (offset, length) without the rest of its object. Every byte is under a checksum: of the
-frame, or of a block. A reader refuses what it does not know, naming the object, and never guesses.
+The layout is file → log → key group → change sets, with blocks for ranges of key groups. A piece is read by (offset,
+length) without the rest of its object. Every byte is under a checksum, of the frame or of a block. A reader refuses
+unknown versions and kinds, naming the object, and never guesses.
 
-Change sets hold absolute values, so that replaying one that an earlier part already contains is harmless
-where everything after it is replayed too. It does not own names, uploads or which pieces belong together.
+Change sets hold absolute values. Replaying a change set that an earlier part already contains is therefore harmless if
+everything after it is replayed too. This module does not own names, uploads or which pieces belong together.
 """
 
 from collections.abc import Iterator, Sequence
@@ -111,9 +111,9 @@ def encode_pieces(
     block_bytes: int = BLOCK_BYTES,
     piece_bytes_max: int = OBJECT_BYTES_MAX - HEADER_BYTES,
 ) -> Iterator[EncodedPiece]:
-    """Encode change sets of one log, in order of their SQNs, as pieces that each fit into an object.
+    """Encode change sets of a log, in order of their SQNs, as pieces that each fit into an object.
 
-    With `merge` they are stored as one, with the last row of each key; without, apart.
+    With `merge` they are stored as a single change set, with the last row of each key; without, apart.
 
     Several pieces divide the key groups among them and have the same SQN range. Lazily: the first can be on
     its way while the next is compressed. Only a single key group that is larger makes a larger piece.
@@ -152,14 +152,14 @@ def read_piece(
     Raises
     ------
     CorruptObject
-        The bytes are not what was written, belong to another table, or a merged change set would have to be
-        divided. Nothing of the block in question is returned.
+        The bytes are damaged, belong to another table, or a merged change set would have to be divided. Nothing of the
+        block in question is returned.
     """
     what = f"{piece.object}, piece at {piece.offset}"
     directory, blocks_start = read_directory(what, data, piece.length)
     if (directory.operator, directory.table) != (operator, table):
         raise CorruptObject(
-            f"{what}: holds the log of {directory.operator}.{directory.table}, expected that of {operator}.{table}"
+            f"{what}: holds the log of {directory.operator}.{directory.table}, expected the log of {operator}.{table}"
         )
     wanted = _wanted(what, directory, piece)
     start, stop = max(key_group_start, piece.key_group_start), min(key_group_stop, piece.key_group_stop)
@@ -202,8 +202,8 @@ def _piece(log: LogId, entries: list[ChangeSetEntry], blocks: list[Block]) -> En
 def _wanted(what: str, directory: Directory, piece: LogPiece) -> list[int]:
     """Indexes of the change sets within the piece's SQN range.
 
-    One that begins before the range is replayed whole: it is merged with what the range needs, and what
-    precedes the range is contained in the part that the handle names before this piece.
+    A change set that begins before the range is replayed whole, because it is merged with changes that the range needs.
+    The part that the handle names before this piece contains the changes before the range.
     """
     wanted = []
     for index, entry in enumerate(directory.change_sets):

@@ -1,9 +1,9 @@
-"""Manifests: one TaskManager's part of a checkpoint. Drawn in docs/format/manifest.md.
+"""Manifests: a TaskManager's part of a checkpoint. Drawn in docs/format/manifest.md.
 
     object := frame("HFMF", version, zlib of msgpack of `formats.handles.Manifest`)
 
-Compressed, since the pieces of many logs lie in the same objects, and tables of many subtasks have one schema: a
-manifest of 24 logs with 64 pieces each takes a sixth. A reader refuses what it does not know, naming the object.
+Compressed, since the pieces of many logs lie in the same objects, and tables of many subtasks have the same schema: a
+manifest of 24 logs with 64 pieces each shrinks to a sixth. A reader refuses unknown versions, naming the object.
 """
 
 import zlib
@@ -43,7 +43,7 @@ def load_manifests(store: ObjectStore, names: Sequence[str]) -> list[Manifest]:
     Raises
     ------
     StorageError, CorruptObject
-        One is missing or cannot be read.
+        A manifest is missing or cannot be read.
     """
     with ThreadPoolExecutor(min(DOWNLOADS_MAX, max(1, len(names))), thread_name_prefix="holdfast-manifests") as pool:
         return list(pool.map(lambda name: decode_manifest(name, store.get(name)), names))

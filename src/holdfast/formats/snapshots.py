@@ -1,11 +1,11 @@
 """Materialized parts: a table's rows as of a batch boundary. Drawn in docs/format/materialized.md.
 
-    object := frame("HFMP", version, directory), block, block, …          one part of one table
+    object := frame("HFMP", version, directory), block, block, …          a single part of a table
     directory := msgpack: table, key groups, boundary, blocks             lengths, checksums, key groups
 
-The framing and the blocks of a changelog piece, with a snapshot in place of change sets. A part is its own
-object and has rows of a contiguous range of key groups; a key group may lie in two neighbouring parts, no row does.
-It does not own uploads, nor when to materialize.
+The framing and the blocks are those of a changelog piece, with a snapshot in place of change sets. A part is its own
+object and has rows of a contiguous range of key groups. A key group may lie in two neighbouring parts, a row never
+does. This module owns neither uploads nor the decision when to materialize.
 """
 
 from collections.abc import Iterable, Iterator
@@ -71,9 +71,9 @@ def encode_part(
     codec: Codec = "zstd",
     block_bytes: int = BLOCK_BYTES,
 ) -> tuple[bytes, MaterializedPart]:
-    """Encode rows sorted by key group, at least one: the object, and the handle's part without its name.
+    """Encode rows (at least a single row) sorted by key group: the object, and the handle's part without its name.
 
-    `sqn` is the log's next one at the boundary.
+    `sqn` is the next SQN of the log at the boundary.
     """
     groups = rows.column(0)
     start, stop = groups[0].as_py(), groups[-1].as_py() + 1
@@ -95,7 +95,7 @@ def read_part(
     Raises
     ------
     CorruptObject
-        The bytes are not what was written, or belong to another table.
+        The bytes are damaged, or belong to another table.
     """
     what = f"{part.object}, part at {part.offset}"
     directory, offset = read_framed_directory(what, data, part.length, PART_MAGIC, VERSION, PartDirectory)

@@ -49,7 +49,7 @@ class Base:
 
 
 class Bases:
-    """The bases of one table. Methods return the bases that they take out, for the caller to release."""
+    """The bases of a table. Methods return the bases that they take out, for the caller to release."""
 
     def __init__(self) -> None:
         self.current = Base(0, BEFORE_ALL_BATCHES)
@@ -68,7 +68,7 @@ class Bases:
         self._provisional.append(base)
 
     def adopt(self, base: Base) -> list[Base]:
-        """Make a base that a completed checkpoint used the current one, and take out all older ones."""
+        """Make a base that a completed checkpoint used the current base, and take out all older bases."""
         if base is self.current:
             return []
         older = [self.current, *(each for each in self._provisional if each.batch < base.batch)]
@@ -85,7 +85,7 @@ class Bases:
         return self._take([each for each in self._provisional[:-1] if each not in used])
 
     def drop_all(self) -> list[Base]:
-        """Take out all provisional bases; return them and the current one, which stays."""
+        """Take out all provisional bases; return them and the current base, which stays."""
         return [self.current, *self._take(self._provisional)]
 
     def objects(self) -> list[str]:

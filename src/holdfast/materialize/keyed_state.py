@@ -1,14 +1,14 @@
-"""The durable side of one state table: its bases, and the handle of each checkpoint.
+"""The durable side of a state table: its bases, and the handle of each checkpoint.
 
     restored ─► base 0 ── commit, commit, … ── boundary: snapshot, upload ─► provisional base
     checkpoint(cut) = a base, and the log from its boundary to the cut where there is a log
     completed       = the base that the checkpoint used becomes the current one, older bases are released
 
 There are two kinds: `logged_table` logs each batch and materializes now and then, `snapshotted_table` has no log and
-materializes at each cut. They share what is here: checkpoints that are pending, bases, rewinds, and the end.
+materializes at each cut. They share this module: pending checkpoints, bases, rewinds, and the end.
 
-Invariants: a base that no completed checkpoint used replaces nothing. An object that an acknowledgement names is never
-deleted from here. This module does not decide what a checkpoint is, and reads nothing: restoring is `recovery/`.
+Invariants: a base that no completed checkpoint used replaces nothing. This module never deletes an object that an
+acknowledgement names. It neither decides when to cut nor reads stored state: restoring is done by `recovery/`.
 """
 
 import threading
@@ -47,14 +47,14 @@ class PendingCut:
 
 
 class KeyedState(ABC):
-    """Makes one table of one subtask durable.
+    """Makes a table of a subtask durable.
 
     `commit` and `rewind` are called on the subtask's thread, `restored` before the first batch, the rest on any thread.
 
     Parameters
     ----------
     uploader
-        The TaskManager's; shared by all its tables.
+        The TaskManager's uploader; shared by all its tables.
     """
 
     def __init__(self, log: LogId, table: StateTable, uploader: Uploader, clock: Clock | None = None) -> None:
@@ -134,7 +134,7 @@ class KeyedState(ABC):
         return pending.handle
 
     def completed(self, checkpoint_id: int) -> None:
-        """The checkpoint was recorded: earlier ones are subsumed, and its base becomes the current one."""
+        """Note that a checkpoint was recorded: it subsumes earlier ones, and its base becomes the current base."""
         with self._lock:
             pending = self._pending.pop(checkpoint_id, None)
             if pending is None or pending.base is None:
@@ -147,7 +147,7 @@ class KeyedState(ABC):
         self._release(unused)
 
     def aborted(self, checkpoint_id: int) -> None:
-        """The checkpoint will not complete. The next one uses whatever it can of the objects that this one stored."""
+        """Note that a checkpoint will not complete. The next checkpoint reuses its stored objects if it can."""
         with self._lock:
             self._pending.pop(checkpoint_id, None)
             unused = self._drop_superseded()
@@ -196,11 +196,11 @@ class KeyedState(ABC):
         self._ended()
         self._release(bases)
 
-    # --- what the two kinds do differently; all but `_ended` with the lock held ---------------------------------------
+    # --- the differences between the two kinds; all but `_ended` with the lock held -----------------------------------
 
     @abstractmethod
     def _cut(self, pending: PendingCut) -> Callable[[], None]:
-        """Fix what the checkpoint consists of, and return a call that stores it, to be made without the lock."""
+        """Fix the content of the checkpoint, and return a call that stores it, to be made without the lock."""
 
     @abstractmethod
     def _materialization_ended(self, made: Materialization, began_s: float, error: BaseException | None) -> None:
@@ -255,7 +255,7 @@ class KeyedState(ABC):
         return made
 
     def _materialized(self, began_s: float, made: Materialization) -> None:
-        """Note the end of a materialization, before the next one of this table begins."""
+        """Note the end of a materialization, before the next materialization of this table begins."""
         error = made.base.exception()
         if error is not None:
             self._not_materialized(began_s, made, error)

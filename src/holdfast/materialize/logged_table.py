@@ -3,13 +3,13 @@
     restored ─► base 0 ──────────────┬─────────────────────── log ───────────────────────►
                                      └ boundary: snapshot, upload ─► provisional base
     checkpoint(cut) = newest base with boundary ≤ cut, and the log from that boundary to the cut
-    completed       = the base it used becomes the current one, and the log is truncated to its boundary
+    completed       = the base it used becomes the current base, and the log is truncated to its boundary
     aborted         = the log between the completed cut and the base that the next cut starts from is skipped
 
-Invariants: the current base is kept, with the log from it to the completed cut, where a rewind goes. Cuts go forward,
-so a cut after the last one that was asked for starts from the newest base at or before that one, or from a newer one:
-the log between the completed cut and this base is needed by pending checkpoints only. By policy at most one
-materialization runs.
+Invariants: the current base is kept, together with the log from it to the completed cut, because a rewind goes there.
+Cuts go forward. A cut therefore starts from the newest base at or before the cut requested last, or from a newer base.
+Only pending checkpoints need the log between the completed cut and this base. By policy at most one materialization
+runs.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -46,7 +46,7 @@ class LoggedTable(KeyedState):
         self._log = ChangelogWriter(log, uploader, merge_changes)
         self._schedule = Schedule(policy or MaterializationPolicy(), log, self._clock.monotonic())
         self._completed_cut = self._last_cut = BEFORE_ALL_BATCHES
-        """The batches of the last checkpoint that completed, and of the last one that was asked for."""
+        """The batches of the last completed checkpoint, and of the last requested checkpoint."""
         self._failed: BaseException | None = None
 
     def restored(self, handles: Sequence[TableHandle], files: Mapping[str, MaterializedPart] | None = None) -> None:

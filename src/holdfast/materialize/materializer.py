@@ -1,11 +1,11 @@
-"""Materialization of one table: captured at a batch boundary, stored in the background, a base in the end.
+"""Materialization of a table: captured at a batch boundary, stored in the background, a base in the end.
 
     start ─► capture ─► waits for the one before ─► parts, some at a time ─► base
-                                                          └ failed, cancelled ─► what was stored is let go
+                                                          └ failed, cancelled ─► the stored parts are let go
 
-Invariants: those of one table are stored one after the other, so that each names the files that the one before
-stored; a part is read or encoded only when it is its turn, so that memory is bounded by parts, not by tables.
-It does not decide when (`policy`), nor what becomes of the base (`keyed_state`).
+Invariants: materializations of a table are stored in turn, so that each names the files that its predecessor stored. A
+part is read or encoded only in its turn, so that memory is bounded by parts, not by tables. This module decides neither
+when to materialize (`policy`), nor about the use of a base (`keyed_state`).
 """
 
 import shutil
@@ -31,9 +31,9 @@ from holdfast.uploads.uploader import Uploader
 
 Known = Mapping[str, MaterializedPart]
 Store = Callable[[], MaterializedPart]
-"""Stores one part."""
+"""Stores a part."""
 Encode = Callable[[], tuple[bytes | memoryview, MaterializedPart]]
-"""Reads or makes the bytes of one part."""
+"""Reads or makes the bytes of a part."""
 
 
 class Materializer:
@@ -60,12 +60,12 @@ class Materializer:
         self._known = known
         self._lock = threading.Lock()
         self._waiting: deque[Materialization] = deque()
-        """The first one is being stored."""
+        """Materializations that are not stored yet; the first of them is being stored."""
 
     def start(self, sqn: int, batch: int, pace: Pace, ended: Callable[["Materialization"], None]) -> "Materialization":
         """Capture the table, which is as of `batch`, and store it, at that pace; returns at once.
 
-        `ended` is called before the next one starts.
+        `ended` is called before the next materialization starts.
         """
         captured = self._table.capture()
         made = Materialization(self._log, self._schema, self._uploader, captured, self._known, sqn, batch, pace)
@@ -186,7 +186,7 @@ class Materialization:
         return msgspec.structs.replace(part, object=self._uploader.put_shared(data, file))
 
     def _ended(self, error: BaseException | None) -> None:
-        """Note that a worker has nothing more to do; the last one completes `base`."""
+        """Note that a worker has nothing more to do; the last worker completes `base`."""
         with self._lock:
             self._error = self._error or error
             self._working -= 1

@@ -1,12 +1,12 @@
 """The rule by which tables are materialized, over observed sizes and times.
 
-    log ─► due by its pieces, by its size beside the table's, or by time ─► at what pace ─► then a pause
+    log ─► due by its pieces, by its size beside the table's, or by time ─► at which pace ─► then a pause
 
-Materializing bounds what a handle names (`log_handles_max`), what the log takes beside the table
-(`log_ratio_max`) and how old the log can get (`interval_s`). Where it stores only what is new, it costs a few times
-the log that it replaces, so it may come often; where it stores the whole table, it may not. Unless a log grows fast,
-it leaves the store and the processors to others, also where that passes a bound (`Pace`).
-Nothing new in the log: never.
+Materializing bounds the number of pieces in a handle (`log_handles_max`), the size of the log beside the table
+(`log_ratio_max`) and the age of the log (`interval_s`). If a materialization stores only new files, it costs a few
+times the log that it replaces, so it may come often. If it stores the whole table, it comes seldom. Unless a log grows
+fast, a materialization leaves the store and the processors to others, even if the log then passes a bound (`Pace`). A
+log without news is never materialized.
 """
 
 import zlib
@@ -18,7 +18,7 @@ from holdfast.formats.log_objects import LogId
 
 LOG_RATIO_INCREMENTAL = 0.09
 LOG_RATIO_WHOLE = 1.0
-"""`log_ratio_max` where nothing else was set: for tables of which only new files are stored, and for others."""
+"""`log_ratio_max` if the settings have none: for tables of which only new files are stored, and for other tables."""
 SETTLED_RATIO = 0.75
 """The share of `log_ratio_max` from which on a table is materialized as soon as its base store has merged its files.
 Right before a merge the files hold the most overwritten rows, which would be stored, and restored, as well."""
@@ -30,16 +30,16 @@ SLOW_GROWTH = 0.2
 
 @dataclass(frozen=True)
 class Pace:
-    """How a table is stored.
+    """The speed at which a table is stored.
 
     Parameters
     ----------
     lanes
-        Parts that are stored at a time.
+        Number of parts that are stored at the same time. A higher value is faster, and takes more of the processors.
     patient
-        Whether parts let checkpoints go first.
+        True if parts wait until checkpoints beside them are stored.
     pause_ratio
-        The pause until the next materialization, as a multiple of the time that this one took.
+        The pause until the next materialization, as a multiple of the time that the last materialization took.
     """
 
     lanes: int
@@ -57,21 +57,22 @@ AWAITED = Pace(lanes=4, patient=False, pause_ratio=0.0)
 
 @dataclass(frozen=True)
 class MaterializationPolicy:
-    """The bounds.
+    """The bounds past which a table is materialized, and the handling of failures.
 
     Parameters
     ----------
     log_handles_max
-        Pieces that a handle names.
+        Pieces of the log that a handle names at most. A higher value materializes less often and restores more slowly.
     log_ratio_max, log_bytes_min
-        The stored log may be so many times as large as the stored table, and that large in any case: tables
-        that are small beside a request to the store are not worth more. None: as the cost says.
+        Size of the stored log at most, as a multiple of the stored table and in bytes; the larger bound holds, since
+        a table that is small beside a request to the store is not worth more requests. Higher values materialize less
+        often and replay more. A ratio of None is chosen by the cost of a materialization.
     interval_s
-        Between two materializations where nothing else asks for one.
+        Seconds between two materializations if nothing else asks for them.
     failures_max
-        So many failures in a row end the subtask; one that succeeds starts the count anew.
+        Failures in a row that end the subtask; a success starts the count anew.
     retry_delay_s
-        From a failure to the next one.
+        Seconds from a failure to the next attempt.
     """
 
     log_handles_max: int = DEFAULTS.log_handles_max
@@ -93,9 +94,9 @@ class MaterializationPolicy:
     ) -> bool:
         """Return whether to materialize at this boundary, the pause being over.
 
-        `log` is what came since the last boundary, `table_bytes` what the last materialization takes in the store,
-        `incremental` whether only what is new in it is stored, `settled` whether its files have just been merged. The
-        log is needed until the materialization ends: by then it will have grown by about `growth` times what it is.
+        `log` is the log since the last boundary. `table_bytes` is the stored size of the last materialization.
+        `incremental` is true if a materialization stores only new files, `settled` if the files have just been merged.
+        The log is needed until the materialization ends: until then it grows by about `growth` times its present size.
         """
         if not log.pieces and not log.pending_sets:
             return False
@@ -111,16 +112,16 @@ class MaterializationPolicy:
         )
 
     def pace(self, growth: float, last: Pace | None) -> Pace:
-        """How the next one is to be stored, `growth` as for `due`, `last` the pace of the one before.
+        """Return the pace of the next materialization; `growth` as for `due`, `last` the pace of its predecessor.
 
-        The first one hurries: after a restart the log is as long as the failure left it.
+        The first materialization hurries: after a restart the log is as long as the failure left it.
         """
         if last is None:
             return HURRIED
         return HURRIED if growth > (FAST_GROWTH if last == PATIENT else SLOW_GROWTH) else PATIENT
 
     def pause_s(self, took_s: float, pace: Pace) -> float:
-        """The least time from the end of a materialization to the begin of the next one."""
+        """The least seconds from the end of a materialization to the begin of the next materialization."""
         return min(pace.pause_ratio * took_s, self.interval_s)
 
     def first_s(self, log: LogId, now_s: float) -> float:

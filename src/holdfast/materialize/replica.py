@@ -13,7 +13,7 @@ from holdfast.state.table import StateTable
 
 
 class Replica:
-    """One table of one subtask. Called as a `KeyedState` is."""
+    """A table that another subtask keeps durably. Called as a `KeyedState` is."""
 
     def __init__(self, table: StateTable) -> None:
         self._table = table

@@ -1,4 +1,4 @@
-"""The schedule of one table's materializations: when the next one is due, how fast it is stored, when to give up.
+"""The schedule of a table's materializations: when the next is due, how fast it is stored, when to give up.
 
     due ──► pace ──► stored ──► a pause, then due by the policy
                 └──► failed ──► due after a delay; after `failures_max` in a row the table fails
@@ -13,7 +13,7 @@ from holdfast.materialize.policy import MaterializationPolicy, Pace
 
 
 class Schedule:
-    """The schedule of one table. `now_s` is a monotonic clock's reading in seconds everywhere."""
+    """The schedule of a single table. `now_s` is a monotonic clock's reading in seconds everywhere."""
 
     def __init__(self, policy: MaterializationPolicy, log: LogId, now_s: float) -> None:
         self._policy = policy
@@ -62,6 +62,6 @@ class Schedule:
     def _growth(self, now_s: float) -> float:
         """The log's growth during a materialization that begins now, as a share of the log's present size.
 
-        It is expected to take as long as the last one.
+        The materialization is expected to take as long as the last materialization.
         """
         return self._took_s / (now_s - self._began_s) if self._took_s else 0.0

@@ -1,4 +1,4 @@
-"""The gauges of one table's durable side, under their known names. Owns no policy."""
+"""The gauges of a table's durable side, under their known names. Owns no policy."""
 
 import threading
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from holdfast.formats.handles import LogPiece
 
 
 class Sizes:
-    """Gauges of one table: its last materialization, and the log in its last checkpoint. Thread-safe."""
+    """Gauges of a table: its last materialization, and the log in its last checkpoint. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

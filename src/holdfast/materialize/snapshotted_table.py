@@ -1,7 +1,7 @@
 """A table without a log (`changelog=False`): each cut is a boundary, and a checkpoint is the base that is made there.
 
-A cut must be at the last batch that was committed, so the JobMaster holds the next commit back until it was made. Where
-nothing was changed since the last base, the checkpoint names that one again. A materialization that fails makes its
+A cut must be at the last batch that was committed, so the JobMaster holds the next commit back until it was made. If
+nothing was changed since the last base, the checkpoint names that base again. A materialization that fails makes its
 checkpoint fail, and nothing else.
 """
 

@@ -58,7 +58,7 @@ class Sent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Streams(msgspec.Struct, frozen=True, array_like=True):
-    """The streams to one TaskManager that count, in order."""
+    """The streams to a TaskManager that count, in order."""
 
     units: bytes = b""
     attempts: list[str] = []

@@ -1,8 +1,8 @@
 """Messages between JobMaster, senders and TaskManagers: plain msgspec structs, sent as msgpack.
 
 `TaskManagerGateway` is implemented twice: by the TaskManager itself (tests, the testing kit) and by a
-Flight client that calls a remote one. Every call but `copy` carries the run number; a lower one than the last seen
-raises `StaleCall`.
+Flight client that calls a remote TaskManager. Every call but `copy` carries the run number; a number below the last run
+seen raises `StaleCall`.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from holdfast.storage.copying import CopiedObject, CopyOrder
 
 
 class SubtaskDeployment(msgspec.Struct, frozen=True):
-    """One subtask to host, with what to restore it from (filtered by the subtask's own key groups)."""
+    """A subtask to host, and the handles to restore it from (filtered by the subtask's own key groups)."""
 
     operator: str
     subtask: int
@@ -41,7 +41,7 @@ class BaseCheckpoint(msgspec.Struct, frozen=True):
 
 
 class Deployment(msgspec.Struct, frozen=True):
-    """Everything a TaskManager needs to (re)start its subtasks; replaces whatever it hosted before."""
+    """Everything a TaskManager needs to (re)start its subtasks; replaces all subtasks that it hosted before."""
 
     job_id: str
     epoch: int
@@ -64,7 +64,7 @@ class Deployment(msgspec.Struct, frozen=True):
 
 
 class ExchangeTag(msgspec.Struct, frozen=True):
-    """Names one stream of one sender attempt to one TaskManager."""
+    """Names a stream from a sender's attempt to a TaskManager."""
 
     job_id: str
     run: int
@@ -107,7 +107,7 @@ class SectionRows(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StreamTag(msgspec.Struct, frozen=True):
-    """The descriptor of one DoPut stream: an attempt's rows for one operator input of one TaskManager."""
+    """The descriptor of a DoPut stream: an attempt's rows for a single operator input of a TaskManager."""
 
     exchange: ExchangeTag
     operator: str
@@ -115,7 +115,7 @@ class StreamTag(msgspec.Struct, frozen=True):
 
 
 class OutputTicket(msgspec.Struct, frozen=True):
-    """The ticket of one DoGet stream."""
+    """The ticket of a DoGet stream."""
 
     incarnation: int
     run: int
@@ -125,9 +125,9 @@ class OutputTicket(msgspec.Struct, frozen=True):
 
 
 class ProcessRequest(msgspec.Struct, frozen=True):
-    """Process one level of a batch: the operators of that level, from the attempts that count, in unit order.
+    """Process a level of a batch: the operators of that level, from the attempts that count, in unit order.
 
-    Inputs are processed in the order of `streams`. Totals that differ from what arrived are refused.
+    Inputs are processed in the order of `streams`. Totals that differ from the rows that arrived are refused.
     """
 
     run: int
@@ -169,7 +169,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     """A TaskManager's part of a checkpoint is stored. Repeated until answered.
 
     `objects`: names that the manifest refers to (the manifest itself included);
-    `held`: what its live logs and materializations hold besides.
+    `held`: further names that its live logs and materializations hold.
     """
 
     checkpoint_id: int
@@ -206,15 +206,15 @@ class Decline(msgspec.Struct, frozen=True):
 class Registration(msgspec.Struct, frozen=True):
     """A TaskManager or a sender serves at `address`. Repeated until answered.
 
-    `nonce` is the process's own: Spark may run a task again by itself, under the same incarnation and perhaps at the
-    same address, and that second process has lost what the first one held.
+    `nonce` belongs to the process: Spark may run a task again by itself, under the same incarnation and perhaps at the
+    same address, and that second process has lost the state of the first process.
     """
 
     process: ProcessId
     address: str
     nonce: str
     executor: str = ""
-    """The machine and the process on it that hosts this one; processes that die together have the same."""
+    """The machine, and the process on it that hosts this process; processes that die together have the same value."""
 
 
 class CopyingGateway(Protocol):
@@ -235,8 +235,8 @@ class TaskManagerGateway(CopyingGateway, Protocol):
     def deploy(self, deployment: Deployment) -> None:
         """Host the subtasks as of the base. Blocks until they can process.
 
-        Where they are hosted already, may rewind and can go back that far in memory, they do so; else what is hosted
-        is dropped, and they are built and restored.
+        If the same subtasks are hosted already, may rewind and can go back that far in memory, they rewind. Otherwise
+        the hosted subtasks are dropped, and new ones are built and restored.
         """
         ...
 
@@ -289,6 +289,6 @@ class JobMasterGateway(Reception, Protocol):
 
 
 class OutputReader(Protocol):
-    """The input of a pull task: the output of one subtask in one batch, as kept."""
+    """The input of a pull task: the kept output of a subtask in a batch."""
 
     def output(self, run: int, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]: ...
