@@ -1,7 +1,8 @@
-"""A Flight server of actions: what JobMaster, TaskManagers and senders have in common as servers.
+"""A Flight server of actions: the common part of JobMaster, TaskManagers and senders as servers.
 
 Only processes that know the job's secret can connect (`security.py`). An action's body names the incarnation that the
-call is meant for, and its arguments; the answer is one value, or a stream of them, each sent as soon as it is there.
+call is meant for, and its arguments. The answer is a single value, or a stream of values, each sent as soon as it is
+there.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,9 +1,9 @@
 """Rows that a TaskManager keeps for a while: in memory up to a bound, then in local Arrow files.
 
-Invariants: what is kept is given back in the order in which it came; memory counted is memory held, so it
-returns to zero when everything was dropped. Files are read through a memory map and vanish with `drop`; their owner
-alone may read them.
-The bound is shared by all input and output of one TaskManager. What is kept here is never durable.
+Invariants: rows are given back in the order in which they came. Memory counted is memory held, so the count returns to
+zero when everything was dropped. Files are read through a memory map and vanish with `drop`; their owner alone may read
+them.
+All input and output of a TaskManager share the bound. Rows kept here are never durable.
 """
 
 import shutil
@@ -19,7 +19,7 @@ from holdfast.errors import StorageError
 
 
 class SpillArea:
-    """The bound in memory, and the folder past it. One a TaskManager; safe for use from several threads."""
+    """The bound in memory, and the folder past it. A TaskManager has a single area. Thread-safe."""
 
     def __init__(self, memory_bytes_max: int, local_dir: str | None = None) -> None:
         self.memory_bytes_max = memory_bytes_max
@@ -70,7 +70,7 @@ class SpillArea:
 
 
 class RowBuffer:
-    """A sequence of record batches of one schema. Appended by one thread at a time, then read any number of times."""
+    """Record batches of the same schema, in order. Appended by a thread at a time, then read any number of times."""
 
     def __init__(self, area: SpillArea) -> None:
         self.rows = 0
@@ -81,7 +81,7 @@ class RowBuffer:
         self._writer: Any = None
 
     def append(self, rows: pa.RecordBatch) -> None:
-        """Keep `rows` after what is already kept.
+        """Keep `rows` after the rows that are already kept.
 
         Raises
         ------
@@ -125,7 +125,7 @@ class RowBuffer:
             yield from spilled
 
     def drop(self) -> None:
-        """Let go of everything; what a reader already holds stays valid."""
+        """Let go of everything; rows that a reader already holds stay valid."""
         self._area.give_back(self._memory)
         self._memory = 0
         self._batches = []

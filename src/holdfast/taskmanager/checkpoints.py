@@ -3,9 +3,9 @@
     cut ──► handles of all tables ──► manifest stored ──► acknowledged until answered
                      └──────────────────────┴── failed ──► declined until answered
 
-Runs on threads of its own and never holds up a batch. Nothing here deletes: who may delete what was
-acknowledged is the JobMaster's registry to know. Once an acknowledgement is composed it is repeated until it is
-answered or the TaskManager ends, over deployments too: what it names has no other owner any more.
+Runs on threads of its own and never holds up a batch. Nothing here deletes: the JobMaster's registry decides who may
+delete acknowledged objects. Once an acknowledgement is composed it is repeated until it is answered or the TaskManager
+ends, over deployments too: the objects it names have no other owner any more.
 """
 
 import itertools
@@ -38,7 +38,7 @@ AT_ONCE_MAX = 4
 
 @dataclass(frozen=True)
 class LocalCheckpoint:
-    """One checkpoint's work of this TaskManager."""
+    """This TaskManager's work for a checkpoint."""
 
     checkpoint_id: int
     batch: int
@@ -65,7 +65,7 @@ class Answers:
 
 
 class CheckpointWork:
-    """One a deployment. After `close` it starts nothing; what was cut before is still answered."""
+    """The checkpoints of a deployment. After `close` no work starts; earlier cuts still get an answer."""
 
     def __init__(
         self,

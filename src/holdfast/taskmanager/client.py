@@ -104,14 +104,14 @@ class TaskManagerClient(ProcessClient):
         return self._flight.do_put(flight.FlightDescriptor.for_command(msgspec.msgpack.encode(tag)), schema)
 
     def output(self, run: int, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
-        """The output of one subtask in one batch, streamed, without copying.
+        """The output of a subtask in a batch, streamed, without copying.
 
         Raises
         ------
         TaskManagerLost
             If the TaskManager cannot be reached, or ends while streaming.
         StaleCall
-            If the output is not held any more, or the run is an older one.
+            If the output is not held any more, or the run is not the present run.
         """
         ticket = OutputTicket(self.peer.incarnation, run, batch, operator, subtask)
         with calling(self._lost):

@@ -1,9 +1,9 @@
-"""The digest of a section of a stream: what a sender claims and a TaskManager compares before it processes.
+"""The digest of a section of a stream, which a sender claims and a TaskManager compares before it processes.
 
-It finds batches that are missing, doubled, reordered, or from another attempt; it is no checksum of every
-byte (the transport has its own). Per record batch it takes the number of rows, each column's null count and
-about 64 evenly spaced values (for variable-width columns their lengths), so that its cost does not grow with
-the rows: a few microseconds a column. Batches arrive as they were sent, so both sides see the same ones.
+It finds batches that are missing, doubled, reordered, or from another attempt. It is no checksum of every byte (the
+transport has its own). From each record batch it takes the number of rows, each column's null count and about 64 evenly
+spaced values (for variable-width columns their lengths), so that its cost does not grow with the rows: a few
+microseconds a column. Batches arrive as they were sent, so both sides see the same batches.
 """
 
 import struct
@@ -19,7 +19,7 @@ _ROWS = struct.Struct("<qq")
 _SECTION = struct.Struct("<qqqI")
 
 Section = tuple[str, int, int]
-"""Operator, input number, subtask: rows for one of them have one digest of their own."""
+"""Operator, input number, subtask: rows of the same section share a digest."""
 
 
 def fold(digest: int, rows: pa.RecordBatch) -> int:
@@ -34,7 +34,7 @@ def fold(digest: int, rows: pa.RecordBatch) -> int:
 
 
 def of_sections(sections: Mapping[Section, tuple[int, int]]) -> tuple[int, int]:
-    """Rows and digest of a whole stream, from those of each of its sections."""
+    """Rows and digest of a whole stream, from the rows and digest of each of its sections."""
     digest = 0
     for (operator, number, subtask), (rows, value) in sorted(sections.items()):
         digest = zlib.crc32(_SECTION.pack(number, subtask, rows, value), zlib.crc32(operator.encode(), digest))

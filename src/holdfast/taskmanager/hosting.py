@@ -71,7 +71,7 @@ class Recovery:
 
 @dataclass
 class Hosted:
-    """The subtasks by (operator, subtask), and what they share."""
+    """The subtasks by (operator, subtask), and the parts that they share."""
 
     program: Program
     subtasks: dict[tuple[str, int], Subtask]
@@ -80,7 +80,7 @@ class Hosted:
     deployment: Deployment
     copies: LocalCopies | None = None
     _cuts: dict[int, int] = field(default_factory=dict)
-    """The batch of each checkpoint that was cut here, from the last completed one on."""
+    """The batch of each checkpoint that was cut here, from the last completed checkpoint on."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     recovery: Recovery = field(default_factory=Recovery)
 
@@ -100,9 +100,9 @@ class Hosted:
         return [name for each in self.subtasks.values() for name in each.held()]
 
     def rewinds_to(self, deployment: Deployment, committed: int) -> int | None:
-        """The batch to go back to in memory for that deployment; None where its base is no state that this one had.
+        """The batch to go back to in memory for that deployment; None if its base is no state that this deployment had.
 
-        `committed` is the last batch of this one: numbers are not used again.
+        `committed` is the last batch of this deployment: numbers are not used again.
         """
         was, base = self.deployment, deployment.base
         if not deployment.rewind or _layout(deployment) != _layout(was) or deployment.first_batch <= committed:
@@ -113,14 +113,15 @@ class Hosted:
             return None if base is None or base.epoch != was.epoch else self._cuts.get(base.checkpoint_id)
 
     def rewind(self, to_batch: int, deployment: Deployment, store: ObjectStore, clock: Clock) -> None:
-        """All subtasks go back to after that batch, the last one of the deployment's base, which is completed.
+        """Take all subtasks back to their state after a batch: the last batch of the new deployment's base.
 
-        Tables go back in memory. What each subtask reads whole comes from the store: it has changed in other processes.
+        The base's checkpoint is completed. Tables go back in memory. Tables that each subtask reads whole come from the
+        store, because other processes have changed them.
 
         Raises
         ------
         HoldfastError
-            Undo does not reach back so far, or what is read cannot be; some subtasks may have gone back.
+            Undo does not reach back so far, or a whole table cannot be read; some subtasks may have gone back.
         """
         begun_s, base = clock.monotonic(), deployment.base
         if base is not None and base != self.deployment.base:
@@ -152,7 +153,7 @@ class Hosted:
                 each.completed(checkpoint_id)
 
     def aborted(self, checkpoint_id: int) -> None:
-        """The checkpoint will not complete: what only it needed is let go, in the store and on the local disk."""
+        """Let go of objects that only an aborted checkpoint needed, in the store and on the local disk."""
         with self._copies_in_use_only():
             for each in self.subtasks.values():
                 each.aborted(checkpoint_id)
@@ -171,7 +172,7 @@ class Hosted:
         return self.recovery.metrics() | copies
 
     def close(self, *, discard: bool) -> None:
-        """`discard`: what was uploaded and never acknowledged is deleted; not so where the JobMaster may be gone."""
+        """End hosting. `discard`: delete uploads that were never acknowledged; False if the JobMaster may be gone."""
         self.checkpoints.close()
         self.uploader.close(discard=discard)
         for each in self.subtasks.values():
@@ -191,8 +192,8 @@ def host(
 ) -> Hosted:
     """Build and restore everything that `deployment` names; `pool` runs the restores.
 
-    State that is not in memory lies in fresh folders below `local_dir`, deleted by `Hosted.close`. What is uploaded
-    or downloaded is also given to `copies`, which are read in place of the store.
+    State that is not in memory lies in fresh folders below `local_dir`, deleted by `Hosted.close`. Uploaded and
+    downloaded objects are also given to `copies`, which are read in place of the store.
 
     Raises
     ------
@@ -249,7 +250,7 @@ def _whole(deployment: Deployment, fetch: ObjectCache) -> dict[TableName, pa.Rec
 
 
 def _layout(deployment: Deployment) -> Deployment:
-    """The part of a deployment that stays the same during one start of a job."""
+    """The part of a deployment that stays the same during a start of a job."""
     subtasks = [msgspec.structs.replace(each, restore=[]) for each in deployment.subtasks]
     return msgspec.structs.replace(deployment, run=0, first_batch=0, base=None, subtasks=subtasks, whole=[])
 

@@ -1,9 +1,9 @@
 """Rows that senders sent to a TaskManager, kept apart by attempt until the JobMaster says which attempts count.
 
-Spark may run a task twice, retry it, or leave one over from a cancelled run: each has an attempt name of its
-own. `take` hands out exactly the named attempts, in the order named, after their totals were compared with
-what arrived. All attempts of a batch are dropped together, named or not. The order of runs and incarnations
-is not judged here but by the TaskManager.
+Spark may run a task twice, retry it, or leave a task over from a cancelled run: each has an attempt name of its own.
+`take` hands out exactly the named attempts, in the order named, after their totals were compared with the rows that
+arrived. All attempts of a batch are dropped together, named or not. The TaskManager, not this module, judges the order
+of runs and incarnations.
 """
 
 import threading
@@ -28,7 +28,10 @@ SECTIONS_SHOWN_MAX = 8
 
 
 class _AttemptKey(NamedTuple):
-    """Not the level: units of several levels may feed one operator. Attempt names are unique within a run."""
+    """The level is no part of the key: units of several levels may feed the same operator.
+
+    Attempt names are unique within a run.
+    """
 
     run: int
     batch: int
@@ -44,7 +47,7 @@ class _Received:
 
 @dataclass
 class Attempt:
-    """Rows that one attempt at a unit has sent here so far. Its streams may arrive side by side."""
+    """Rows that an attempt at a unit has sent here so far. Its streams may arrive side by side."""
 
     tag: ExchangeTag
     area: SpillArea
@@ -80,7 +83,7 @@ class Inputs:
         self._lock = threading.Lock()
 
     def attempt(self, tag: ExchangeTag) -> Attempt:
-        """The place of a stream with this tag; the same for all streams of one attempt."""
+        """The place of a stream with this tag; the same for all streams of an attempt."""
         key = _AttemptKey(tag.run, tag.batch, tag.unit, tag.attempt)
         with self._lock:
             found = self._attempts.get(key)
@@ -89,12 +92,12 @@ class Inputs:
             return found
 
     def take(self, request: ProcessRequest) -> Taken:
-        """The rows of the attempts that count, in the order of `request.streams`; those of one by input number.
+        """The rows of the attempts that count, in the order of `request.streams`; within an attempt by input number.
 
         Raises
         ------
         HoldfastError
-            If what arrived differs from what an attempt claims to have sent; names both.
+            If the rows that arrived differ from the rows that an attempt claims to have sent; names both.
         """
         taken: Taken = {}
         for stream in request.streams:

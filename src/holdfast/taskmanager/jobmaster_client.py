@@ -1,7 +1,7 @@
 """The side of the JobMaster that its TaskManagers and senders see: `JobMasterGateway` over Flight.
 
-Not being answered is an `OSError`: `ConnectionRefusedError` where nobody listens at the address any more,
-`TimeoutError` where no answer came in time, `ConnectionError` otherwise. Who calls decides what that means.
+A call without an answer raises an `OSError`: `ConnectionRefusedError` if nobody listens at the address any more,
+`TimeoutError` if no answer came in time, `ConnectionError` otherwise. The caller decides how to react.
 """
 
 from typing import Any

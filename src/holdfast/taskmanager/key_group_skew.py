@@ -18,7 +18,7 @@ CHANGE_SHARE = 0.1
 
 
 class KeyGroupSkew:
-    """Skew of one table with `groups` key groups out of `max_parallelism`. Used by the thread that owns the table."""
+    """Skew of a table with `groups` key groups out of `max_parallelism`. Used by the thread that owns the table."""
 
     def __init__(self, table: StateTable, groups: int, max_parallelism: int) -> None:
         self._table = table

@@ -1,6 +1,6 @@
-"""The body of the long-running Spark task that is a TaskManager, without Spark: serve for as long as one is a member.
+"""The body of the long-running Spark task that is a TaskManager, without Spark: serve as long as it is a member.
 
-Ending deletes what is on the local disk, and nothing in the store.
+At its end it deletes its files on the local disk, and nothing in the store.
 """
 
 import logging
@@ -26,9 +26,9 @@ def run_task_manager(
     clock: Clock | None = None,
     program: Program | None = None,
 ) -> str:
-    """Run one TaskManager in this process until its end; returns the reason.
+    """Run a TaskManager in this process until its end; returns the reason.
 
-    `store` stands in for the one that the settings name. With a `program`, the process is warm when it registers.
+    `store` stands in for the store that the settings name. With a `program`, the process is warm when it registers.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def run_task_manager(
                 membership = Membership(settings, task_manager.stopped, job_master, clock, garbage.tick)
                 reason = membership.keep(reachable_at)
         finally:
-            task_manager.stop()  # whoever waits for the end is answered
+            task_manager.stop()  # callers that wait for the end are answered
             server.close()
     finally:
         task_manager.close()

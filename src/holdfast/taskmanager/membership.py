@@ -49,7 +49,7 @@ class Membership:
     def keep(self, reachable_at: str) -> str:
         """Block until the process has to end; returns the reason."""
         process = self._settings.process
-        # All Python workers of a Spark executor are children of one process.
+        # All Python workers of a Spark executor are children of the same process.
         executor = f"{socket.gethostname()}/{os.getppid()}"
         registration = Registration(process, reachable_at, uuid.uuid4().hex, executor)
         if process.role is Role.TASK_MANAGER:

@@ -1,12 +1,12 @@
 """Keeps state within `TaskManagerConfig(memory=…)`: a clear failure instead of a process that is killed.
 
-    memory ─┬─ a quarter: exchanged rows; what is more lies in local files (`buffers`)
+    memory ─┬─ a quarter: exchanged rows; further rows lie in local files (`buffers`)
             └─ three quarters: tables, caches, the undo of the batch in flight ──past it──► StateTooLarge
-                               what these leave free: undo of committed batches; the oldest is given up
+                               the rest of these: undo of committed batches; the oldest is given up
 
-Measured once a batch was processed, before it is committed: a single batch can go past the bound by the rows that it
-touches, and so batches are bounded too. Not counted: what user code holds, and what waits to be uploaded, which has a
-bound of its own.
+Memory is measured after a batch was processed, before it is committed. A single batch can go past the bound by the rows
+that it touches, and so batches are bounded too. Objects of user code are not counted. Neither are bytes that wait to be
+uploaded, which have a bound of their own.
 """
 
 from collections.abc import Sequence

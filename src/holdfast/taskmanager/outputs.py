@@ -1,7 +1,7 @@
 """Output of a TaskManager's subtasks, kept per batch, operator and subtask until the JobMaster lets go of it.
 
-May be read any number of times (a pull task may be retried). Asking for what is gone, or was never made, is an
-error and never an empty answer.
+Output may be read any number of times (a pull task may be retried). Asking for output that is gone, or was never made,
+is an error and never an empty answer.
 """
 
 import threading
@@ -13,7 +13,8 @@ from holdfast.errors import StaleCall
 from holdfast.taskmanager.buffers import RowBuffer, SpillArea
 
 ROWS_PER_BATCH_MAX = 128 * 1024
-"""Longer ones are cut when read: one message each, small enough to overlap sending and receiving."""
+"""Rows of a record batch as it is read; a longer batch is cut. Each is sent as a message of its own, so a higher value
+overlaps sending and receiving less."""
 
 
 class Outputs:
@@ -25,7 +26,7 @@ class Outputs:
         self._lock = threading.Lock()
 
     def put(self, batch: int, operator: str, subtask: int, rows: Iterable[pa.RecordBatch]) -> int:
-        """Keep the whole output of one subtask in one batch (possibly none); returns the number of rows."""
+        """Keep the whole output of a subtask in a batch (possibly none); returns the number of rows."""
         kept = RowBuffer(self._area)
         for piece in rows:
             if piece.num_rows:

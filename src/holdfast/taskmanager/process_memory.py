@@ -6,8 +6,8 @@ clear: a tenth of the work of a job with values of a kilobyte. Arrow's own alloc
 milliseconds, which doubled the time to encode a log's changes, so Arrow uses `malloc` too.
 
 **Garbage** is collected by time, not by allocations. User functions make a few small objects a row, which reference
-counts free: searching them for cycles took a third of a `ProcessFunction`'s time. What remains in cycles may hold
-arrays of megabytes (a DataFrame is a cycle), however few objects it consists of, so allocations say little about it.
+counts free: searching them for cycles took a third of a `ProcessFunction`'s time. Cycles that remain may hold arrays of
+megabytes (a DataFrame is a cycle), however few objects they consist of, so allocations say little about their size.
 """
 
 import ctypes
@@ -29,16 +29,19 @@ MAPPED_FROM_BYTES = 32 * 1024 * 1024
 """Larger blocks are always the system's; glibc accepts no more."""
 
 COLLECT_AFTER = (100_000, 20, 20)
-"""Allocations (net) before the youngest generation is looked through; such runs before the next older one is."""
+"""Net allocations before the youngest generation is searched; then, for each older generation, the number of searches
+of its predecessor before it is searched. Higher values search more seldom."""
 
 PAUSE_S_MIN = 10.0
 PAUSE_RATIO = 100.0
-"""Looking takes no more than one part in so many of the time."""
+"""Pause between two searches at least, as a multiple of the time that a search takes: 100 is a hundredth of the
+time."""
 
 SETTLE_GROWTH = 10
-"""The first, tenth, hundredth … look goes through all there is; what is left then stays out of the looks between. It is
-mostly compiled kernels, which are loaded with the first batches and took 25 ms a look, but also what a batch holds in
-cycles at that moment: so it is not left out for good."""
+"""Searches 1, 10, 100 … go through all objects; the objects left then stay out of the searches between. These are
+mostly compiled kernels, which are loaded with the first batches and took 25 ms a search. They include objects that a
+batch holds in cycles at that moment, so they are not left out for good. A higher value makes full searches more
+seldom."""
 
 
 def keep_freed_memory() -> None:

@@ -1,8 +1,8 @@
 """How errors and bodies cross a Flight connection: errors by their class's name, bodies as msgpack.
 
-An error of `holdfast.errors` raised by a handler is raised again by the caller as the same class with the
-same message. Any other error of a handler becomes `HoldfastError`. A connection that does not answer
-becomes whatever the caller says (`lost`). Nothing is unpickled here.
+An error of `holdfast.errors` raised by a handler is raised again by the caller as the same class with the same message.
+Any other error of a handler becomes `HoldfastError`. If a connection does not answer, the caller's function `lost`
+makes the error. Nothing is unpickled here.
 """
 
 import logging
@@ -74,11 +74,11 @@ Lost = Callable[[str], Exception]
 
 @contextmanager
 def calling(lost: Lost) -> Iterator[None]:
-    """Around a client's call: turns Flight errors back into those of `holdfast.errors`, or into `lost`'s."""
+    """Turn Flight errors of the client's call inside back into errors of `holdfast.errors`, or into those of `lost`."""
     try:
         yield
     except (flight.FlightError, pa.ArrowException, OSError) as error:
-        # An error that the other side sent is whole in itself; that it came as one of Flight's helps nobody.
+        # An error that the other side sent is complete in itself. That it came as a Flight error helps nobody.
         raise remote_error(error, lost) from (None if getattr(error, "extra_info", b"") else error)
 
 
@@ -99,7 +99,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def bind(make: Callable[[str], Any], host: str, port_range: Sequence[int] | None, what: str) -> Any:
-    """Start a Flight server on `host` at the first free port of `[first, last]` (any free one without a range).
+    """Start a Flight server on `host` at the first free port of `[first, last]` (any free port without a range).
 
     Raises
     ------

@@ -20,7 +20,7 @@ class RowCounts(NamedTuple):
 
 
 class SubtaskRowCounts:
-    """The counts of one subtask since its deployment."""
+    """The counts of a subtask since its deployment."""
 
     def __init__(self) -> None:
         self.committed = RowCounts()

@@ -3,9 +3,10 @@
     secret ──► the job's authority: a key pair, derived, so the same in every process that knows the secret
                   └──► a certificate of this process's own, signed by the authority
 
-The driver makes the secret for one start of a job; it travels in Spark's task closures only, is never logged, and never
-crosses these connections. Whoever does not know it can show no certificate and gets no further than the handshake: gRPC
-reads the body of a call before any handler sees its headers, so a check of headers would come too late for memory.
+The driver makes a secret for each start of a job. The secret travels in Spark's task closures only, is never logged,
+and never crosses these connections. A process that does not know it can show no certificate and gets no further than
+the handshake: gRPC reads the body of a call before any handler sees its headers, so a check of headers would come too
+late for memory.
 """
 
 import datetime
@@ -23,7 +24,7 @@ from cryptography.x509.oid import NameOID
 
 SECRET_CHARACTERS_MIN = 32
 HOST = "holdfast"
-"""The name that every certificate is made out to: what counts is who signed it, not where a process runs."""
+"""The name in every certificate: a connection is trusted for the signature, not for the machine of the process."""
 
 CURVE = ec.SECP256R1()
 CURVE_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
@@ -37,7 +38,7 @@ VALID_TO = datetime.datetime(2099, 12, 31, tzinfo=datetime.UTC)
 GRPC_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
-    # A channel of one's own, so that no back-off after an earlier TaskManager at this address delays a call.
+    # A channel of this client alone, so that no back-off after an earlier TaskManager at this address delays a call.
     ("grpc.use_local_subchannel_pool", 1),
     # Also the time a connection attempt may take: a machine that does not answer is given up soon.
     ("grpc.min_reconnect_backoff_ms", 3000),
@@ -55,7 +56,7 @@ class Credentials(NamedTuple):
 
 
 def new_secret() -> str:
-    """A fresh secret for one job: 256 random bits, as text."""
+    """A fresh secret for a job: 256 random bits, as text."""
     return secrets.token_hex(32)
 
 
@@ -95,7 +96,7 @@ def _named(name: str) -> x509.Name:
 
 
 def server_options(secret: str) -> dict[str, Any]:
-    """Arguments for `FlightServerBase`: whoever connects must show a certificate of the job's authority."""
+    """Arguments for `FlightServerBase`: a client must show a certificate of the job's authority to connect."""
     own = credentials(secret)
     return {
         "tls_certificates": [(own.certificate, own.key)],

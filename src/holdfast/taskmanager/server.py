@@ -1,7 +1,7 @@
 """The Flight server around a TaskManager: DoPut takes exchanged rows, DoGet gives output, actions are the gateway.
 
 Only processes of the job can connect (`security.py`); every call says for which incarnation it is meant. The server
-binds the host it is given and nothing else. It holds no state: what a call means is the TaskManager's to decide.
+binds the host it is given and nothing else. It holds no state: the TaskManager decides about each call.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -6,13 +6,13 @@ from holdfast.ids import ProcessId
 
 MEBIBYTE = 1024 * 1024
 EXCHANGE_SHARE = 4
-"""One part in this many of the memory is for exchanged rows."""
+"""Divisor of the memory: a share of 1/4 is for exchanged rows. A higher value leaves more memory to state."""
 
 
 class ProcessSettings(msgspec.Struct, frozen=True):
-    """One start of a TaskManager or of a sender. Its incarnation is fresh: the JobMaster refuses others.
+    """A start of a TaskManager or of a sender. Its incarnation is fresh: the JobMaster refuses others.
 
-    `bind_host` is the one address that the server listens on; `advertised_host` is what others connect to
+    `bind_host` is the only address that the server listens on; `advertised_host` is the address that others connect to
     (`bind_host` unless given). `port_range` is (first, last), both included; without it any free port.
     """
 
@@ -39,7 +39,7 @@ class ProcessSettings(msgspec.Struct, frozen=True):
 
 
 class TaskManagerSettings(ProcessSettings, frozen=True):
-    """One start of a TaskManager."""
+    """A start of a TaskManager."""
 
     memory_bytes: int = 1024 * MEBIBYTE
     """Tables and exchange buffers together."""

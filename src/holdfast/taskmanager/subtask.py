@@ -1,12 +1,11 @@
-"""One subtask: an operator's instance, its state tables, and the transaction that a batch is on them.
+"""A subtask: an operator's instance, its state tables, and the transaction that a batch is on them.
 
     idle ──process──► in batch ──commit──► idle          process raised: undone at once, waits for abort
                          └──────undo─────► idle
 
-Invariants: a batch is committed once or not at all; a commit that fails half way makes the subtask broken, and a
-broken one does nothing more. One thread at a time processes, commits or undoes; `checkpoint` may come from another
-one meanwhile, for a batch that was committed before.
-It does not own when any of that happens: the TaskManager does.
+Invariants: a batch is committed once or not at all. A commit that fails half way makes the subtask broken, and a broken
+subtask does nothing more. A single thread at a time processes, commits or undoes; `checkpoint` may come from another
+thread meanwhile, for a batch that was committed before. The TaskManager decides when any of that happens.
 """
 
 from collections.abc import Mapping
@@ -29,7 +28,7 @@ from holdfast.taskmanager.row_counts import SubtaskRowCounts
 class Subtask:
     """`states` durably keeps the tables of `operator`, by the same names, or knows that another subtask does.
 
-    `skew`: that of its own table. `key_groups`: those that the subtask owns.
+    `skew`: the skew of the subtask's own table. `key_groups`: the key groups that the subtask owns.
     """
 
     def __init__(
@@ -165,7 +164,7 @@ class Subtask:
         self._in_batch = False
 
     def rewind(self, to_batch: int) -> None:
-        """Back to the state after a batch that is in a completed checkpoint; the one in flight is undone as well.
+        """Go back to the state after a batch that is in a completed checkpoint; undo the batch in flight as well.
 
         Raises
         ------
@@ -201,7 +200,7 @@ class Subtask:
         return [name for state in self._states.values() for name in state.held()]
 
     def close(self) -> None:
-        """Let go of everything. What is stored stays."""
+        """Let go of everything. Stored objects stay."""
         self._operator.close()
         for state in self._states.values():
             state.close()

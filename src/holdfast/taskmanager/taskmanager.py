@@ -1,4 +1,4 @@
-"""The TaskManager: hosts subtasks, and does with them what the JobMaster says. Knows neither Flight nor Spark.
+"""The TaskManager hosts subtasks, and executes the JobMaster's calls on them. Knows neither Flight nor Spark.
 
     senders ──receive──► inputs ──process──► subtasks ──► outputs ──output──► pull tasks
                                      commit │ abort
@@ -6,9 +6,10 @@
                               checkpoints.py: manifest, acknowledgement
 
 Invariants
-- A call or a stream of a lower run than the last one seen is refused (`StaleCall`), as is one meant for another
-  incarnation; a stream also once its batch was released.
-- One of deploy, process, commit and abort at a time (`_work`). `cut`, `receive`, `output`, `copy` and `metrics` never
+- A call or a stream of a lower run than the last run seen is refused (`StaleCall`), as is a call or stream meant for
+  another incarnation; a stream also once its batch was released.
+- Only one of deploy, process, commit and abort runs at a time (`_work`). `cut`, `receive`, `output`, `copy` and
+  `metrics` never wait for them: a checkpoint does not wait for a batch.
   wait for them: a checkpoint does not wait for a batch.
 - Nothing in the store is deleted here; input and output live until `release`, `abort` or `deploy`.
 """
@@ -135,12 +136,12 @@ class TaskManager:
             hit("taskmanager.deploy.after")
 
     def receive(self, tag: ExchangeTag, batches: Iterator[tuple[str, int, int, pa.RecordBatch]]) -> None:
-        """Keep what one stream of a sender attempt brings: (operator, input, subtask, rows), in order.
+        """Keep the rows of a stream of a sender's attempt: (operator, input, subtask, rows), in order.
 
         Raises
         ------
         StaleCall
-            If the stream is of an older run, another incarnation or job, or a batch that was let go.
+            If the stream is of an earlier run, another incarnation or job, or a batch that was let go.
         """
         found, expected = (tag.job_id, tag.incarnation), (self.job_id, self.incarnation)
         if found != expected:
@@ -283,7 +284,7 @@ class TaskManager:
         }
 
     def stop(self) -> None:
-        """Ask whoever runs this TaskManager to end it."""
+        """Ask the runner of this TaskManager to end it."""
         self.stopped.set()
 
     def close(self) -> None:

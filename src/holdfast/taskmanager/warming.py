@@ -1,4 +1,4 @@
-"""Warming of a TaskManager before it registers, so that its first batch costs no more than a later one.
+"""Warming of a TaskManager before it registers, so that its first batch costs no more than later batches.
 
 The first use of compiled kernels takes half a second of processor time in a new process. Each operator's tables take a
 transaction of two made-up rows, and operators that call no user's function process them. All of it is thrown away. No
