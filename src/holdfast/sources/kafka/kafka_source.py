@@ -44,8 +44,10 @@ FETCHING_DEFAULTS = {
     "fetch.wait.max.ms": 20,
     "fetch.message.max.bytes": 4 * 1024 * 1024,
     "queued.min.messages": 100_000,
+    "fetch.queue.backoff.ms": 10,
 }
-"""Options that a user's own replace: large fetches, and an answer soon after the last message."""
+"""Options that a user's own replace: large fetches, an answer soon after the last message, and a pause of fetching that
+ends soon after the queue has been emptied (librdkafka's own is a second, in which a fast reader waits)."""
 VALUES = ("bytes", "string", "json", "avro")
 PARSERS = 2
 """Threads that parse messages in a task. A higher value uses more processors for a single partition, and holds more
