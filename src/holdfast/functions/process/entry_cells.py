@@ -95,7 +95,8 @@ class _EntryCells(ABC, Generic[OfKey]):
 
     def current(self) -> OfKey:
         """Return the batch's changes of the current key's list or map."""
-        return self._of_key(self.cursor.slot)
+        found = self._of_keys.get(self.cursor.slot)
+        return self._of_key(self.cursor.slot) if found is None else found
 
     def _of_key(self, slot: int) -> OfKey:
         found = self._of_keys.get(slot)
