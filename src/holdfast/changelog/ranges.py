@@ -1,10 +1,10 @@
 """A log's entries: change sets that are pending, ranges of them that are stored or uploading, and gaps.
 
-    merged range   asked for by a cut: its change sets become one, and nothing can divide it
+    merged range   asked for by a cut: its change sets become a single set, which nothing can divide
     other range    uploaded ahead of a cut: its change sets stay apart, so that a cut or a rewind may divide it
     gap            change sets that were dropped, because no checkpoint can need them any more
 
-Data and its arithmetic; the order of things, locks and uploads are `writer`'s.
+Data and its arithmetic; `writer` owns their order, locks and uploads.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,12 +24,12 @@ class DeferredChanges(Protocol):
     """A holder of the net changes of committed batches until they are wanted (`state.table.StateTable`)."""
 
     def collect(self, up_to_batch: int) -> list[pa.RecordBatch]:
-        """Take out the changes of batches up to that batch, in order of replay: one change set or more, maybe empty.
+        """Take out the changes of batches up to that batch, in order of replay: at least one change set, maybe empty.
 
         Raises
         ------
         CheckpointFailed
-            They cannot be told from those of later batches any more; nothing was taken out.
+            The changes cannot be told from the changes of later batches any more; nothing was taken out.
         """
         ...
 
@@ -45,7 +45,7 @@ class Deferred:
     source: DeferredChanges
 
     def to(self, last: "Deferred") -> "Deferred":
-        """The change sets from this one up to `last`, of the same source, as one."""
+        """The change sets from this entry up to `last`, of the same source, as a single entry."""
         return Deferred(self.sqn_start, last.sqn_stop, self.batch_start, last.batch_stop, self.source)
 
     def collected(self, merge: Merge) -> ChangeSet:
@@ -134,14 +134,14 @@ class Range:
         return max((each.sqn_stop for each in self.extents if each.batch_stop <= batch + 1), default=self.sqn_start)
 
     def narrow(self, to_batch: int) -> None:
-        """Forget later batches. At least one earlier one is in it."""
+        """Forget later batches. The range holds at least one earlier batch."""
         self.extents = [each for each in self.extents if each.batch_stop <= to_batch + 1]
         self.change_sets = [each for each in self.change_sets if each.batch_stop <= to_batch + 1]
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A gap in the log: change sets that no checkpoint will name any more, between others that one still may name."""
+    """A gap in the log: change sets that no checkpoint will name any more, between sets that some still may name."""
 
     sqn_start: int
     sqn_stop: int
@@ -149,7 +149,7 @@ class Skipped:
     batch_stop: int
 
     def to(self, later: "Skipped") -> "Skipped":
-        """The gap from the start of this one to the end of the one that follows."""
+        """The gap from the start of this gap to the end of the gap that follows."""
         return Skipped(self.sqn_start, later.sqn_stop, self.batch_start, later.batch_stop)
 
 

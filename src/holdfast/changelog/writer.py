@@ -1,15 +1,15 @@
-"""The log of one table: which changes are pending, on their way or stored, in order of their SQNs.
+"""The log of a table: which changes are pending, on their way or stored, in order of their SQNs.
 
     append ──► pending ──persist(up to a batch)──► range: uploading ──► stored ──truncate──► gone
                 │ ▲ └──past the threshold: ahead of a cut──┘ │               ├─skip─► gap
                 │ └──────────────── reset ◄── failed ◄───────┘               │
                 └──────────────────────── rewind ◄───────────────────────────┘
 
-Invariants: entries are in order, disjoint, and never uploaded twice unless the upload failed; a range that a cut asked
-for holds the changes of whole batches, merged per key when it is encoded; what is uploaded ahead of a cut is never
-merged across batches. No SQN is used twice, also after a rewind: it leaves a gap. Nothing at or past the truncation
-point is let go but by `rewind`, or by `skip`, which leaves a gap: no cut reads across it. No lock is held during I/O or
-compression, nor while a future is completed; none that a batch needs while waiting changes are collected.
+Invariants: entries are in order, disjoint, and never uploaded twice unless the upload failed. A range that a cut asked
+for holds the changes of whole batches, merged per key when it is encoded. Changes that are uploaded ahead of a cut are
+never merged across batches. No SQN is used twice, also after a rewind: it leaves a gap. Only `rewind` and `skip` let go
+of entries at or past the truncation point; `skip` leaves a gap, and no cut reads across it. No lock is held during I/O
+or compression, nor while a future is completed. No lock that a batch needs is held while waiting changes are collected.
 It follows the StateChangelogWriter of FLIP-158. It does not decide when to materialize (`materialize/`).
 """
 
@@ -40,7 +40,7 @@ class LogSize(NamedTuple):
 
 
 class NeededLog(NamedTuple):
-    """A checkpoint's part of a log: the changes from `sqn` on, up to and including those of `batch`."""
+    """A checkpoint's part of a log: the changes from `sqn` on, up to and including the changes of `batch`."""
 
     sqn: int
     batch: int
@@ -50,7 +50,7 @@ class NeededLog(NamedTuple):
 
 
 class ChangelogWriter:
-    """The writer of one log; `append` and `rewind` on the subtask's thread, the rest on any.
+    """The writer of a log; `append` and `rewind` on the subtask's thread, the rest on any.
 
     Parameters
     ----------
@@ -120,10 +120,10 @@ class ChangelogWriter:
     def persist(self, up_to_batch: int, from_sqn: int | None = None) -> Future[list[LogPiece]]:
         """Store all changes of batches up to and including `up_to_batch` that are not stored yet.
 
-        Returns the pieces from `from_sqn` (the truncation point where it is None) up to that batch, in replay
-        order: those of earlier ranges, also such as are still uploading, and the new one.
-        The future fails with the error of the upload; over a range that failed before, it fails at once,
-        until `reset`. It fails with `CheckpointFailed` where a rewind took some of it back meanwhile.
+        Returns the pieces from `from_sqn` (the truncation point if it is None) up to that batch, in replay order: the
+        pieces of earlier ranges, including those still uploading, and of the new range. The future fails with the error
+        of the upload; over a range that failed before, it fails at once, until `reset`. It fails with
+        `CheckpointFailed` if a rewind took some of it back meanwhile.
 
         Raises
         ------
@@ -140,7 +140,8 @@ class ChangelogWriter:
         with self._lock:
             start = self._check(up_to_batch, from_sqn)
             if not any(each.range.error for each in wanted(self._ranges(), start, up_to_batch)):
-                # What was merged before it failed may begin before the base that the cut starts from.
+                # Changes that were merged before their upload failed may begin before the base that the cut starts
+                # from.
                 self._opened += self._open(
                     lambda entry: entry.sqn_stop > start and entry.batch_stop <= up_to_batch + 1, merged=True
                 )
@@ -193,7 +194,7 @@ class ChangelogWriter:
         """
         with self._lock:
             if to_sqn > self._next_sqn:
-                raise ValueError(f"log {self._log}: cannot truncate to SQN {to_sqn}, the next one is {self._next_sqn}")
+                raise ValueError(f"log {self._log}: cannot truncate to SQN {to_sqn}, the next SQN is {self._next_sqn}")
             self._truncated_to = max(self._truncated_to, to_sqn)
             dropped = self._drop([entry for entry in self._entries if entry.sqn_stop <= to_sqn])
         self._release(dropped)
@@ -250,7 +251,7 @@ class ChangelogWriter:
             )
         if self._last_batch is not None and up_to_batch > self._last_batch:
             raise ValueError(
-                f"log {self._log}: cannot persist batch {up_to_batch}: the last one appended is {self._last_batch}"
+                f"log {self._log}: cannot persist batch {up_to_batch}: the last appended batch is {self._last_batch}"
             )
         if any(isinstance(entry, Skipped) and NeededLog(start, up_to_batch).has(entry) for entry in self._entries):
             raise CheckpointFailed(
@@ -279,7 +280,7 @@ class ChangelogWriter:
         return [entry for entry in self._entries if isinstance(entry, Range)]
 
     def _open(self, which: Callable[[ChangeSet | Deferred], bool], *, merged: bool) -> list[Range]:
-        """Make ranges of the pending entries that `which` selects, one for each run of neighbours."""
+        """Make ranges of the pending entries that `which` selects, a range for each run of neighbours."""
         opened: list[Range] = []
         entries: list[Entry] = []
         for entry in self._entries:
@@ -295,7 +296,7 @@ class ChangelogWriter:
         return opened
 
     def _collect(self) -> list[Range]:
-        """Ranges that cuts opened get their rows, in order: a later one would take those of an earlier one as well.
+        """Fill the ranges that cuts opened with rows, in order: a later range would take an earlier range's rows.
 
         Changes that were refused come with the next cut. After any other error they may be lost: the log is broken.
         """
@@ -367,7 +368,7 @@ class ChangelogWriter:
 
 
 def _with_gaps(entries: Sequence[Entry], skipped: Collection[int], cuts: Collection[int]) -> list[Entry]:
-    """The entries, with one gap for each run of neighbours whose `id` is in `skipped`.
+    """The entries, with a gap for each run of neighbours whose `id` is in `skipped`.
 
     A gap ends at each of the `cuts`, the last batches of parts that are needed: a rewind may go there.
     """

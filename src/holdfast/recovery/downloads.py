@@ -4,8 +4,9 @@
                                            at most `ahead_bytes_max` ahead            `ahead`
 
 Invariants: an object is fetched once, however many ranges of it are expected, and let go of when all of them are
-decoded; what is not expected is kept until the end. Nobody who waits for an object waits for the bound: that one is
-fetched at once. Neither downloads nor decoding wait for anything but the store. Writes nothing but local copies.
+decoded. An object that is not expected is kept until the end. An object that somebody waits for is fetched at once,
+without waiting for the bound. Neither downloads nor decoding wait for anything but the store. Writes nothing but local
+copies.
 """
 
 import threading
@@ -27,7 +28,7 @@ DOWNLOADS_MAX = 48
 the store takes long to answer: 10,000 objects at 20 ms take 4 s of waiting. The bytes that wait have a bound too."""
 DECODES_MAX = 4
 AHEAD_MAX = 4
-"""Ranges of one table that are decoded, or being decoded, before they are replayed."""
+"""Ranges of a table that are decoded, or being decoded, before they are replayed. A higher value takes more memory."""
 AHEAD_BYTES_MAX = 256 * 1024 * 1024
 
 Range = LogPiece | MaterializedPart
@@ -48,14 +49,14 @@ class Fetched:
 
 
 class ObjectCache:
-    """One for each recovery; a context manager. Thread-safe.
+    """The objects of a recovery, fetched; a context manager. Thread-safe.
 
     Parameters
     ----------
     copies
-        Of this machine: asked before the store, and given what came from there. None: no local recovery.
+        Copies on this machine: asked before the store, and given each object from there. None: no local recovery.
     ahead_bytes_max
-        Expected objects are fetched until so many bytes wait to be replayed.
+        Bytes that wait to be replayed at most; past them, no further expected object is fetched.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class ObjectCache:
         return memoryview(self._start(name).result().data())
 
     def ahead(self, ranges: Iterable[Range], decode: Callable[[Range, Copy], T]) -> Iterator[T]:
-        """`decode` of each range and its object, in order, done on other threads as soon as the object is there.
+        """`decode` each range and its object, in order; done on other threads as soon as the object is there.
 
         Raises what `decode` raises, or `StorageError` where an object cannot be read.
         """
@@ -129,7 +130,7 @@ class ObjectCache:
             yield pending.popleft().result()
 
     def from_store(self, name: str) -> Copy:
-        """The object, whatever there was of it on this machine."""
+        """Fetch the object from the store, even if this machine has a copy."""
         data = self._store.get(name)
         with self._lock:
             self._fetched = replace(self._fetched, bytes_from_store=self._fetched.bytes_from_store + len(data))
@@ -141,7 +142,7 @@ class ObjectCache:
             self._copies.keep(name, data, file, in_place_of_older=False)
 
     def close(self) -> None:
-        """Let go of everything; what was not begun is not fetched."""
+        """Let go of everything; downloads that were not begun are dropped."""
         self._downloads.shutdown(wait=True, cancel_futures=True)
         self._decodes.shutdown(wait=True, cancel_futures=True)
         with self._lock:
@@ -176,7 +177,7 @@ class ObjectCache:
             decoded.set_result(result)
 
     def _done(self, name: str) -> None:
-        """One of the ranges expected of it is decoded."""
+        """Note that a range of the object is decoded; let go of the object with its last expected range."""
         with self._lock:
             if name not in self._expected:
                 return
@@ -188,7 +189,7 @@ class ObjectCache:
                 self._fetch_ahead()
 
     def _fetch_ahead(self) -> None:
-        """Under the lock: what is still expected when it is looked at is also begun before it can be done."""
+        """Begin expected downloads up to the bound. Called under the lock, so that none is done too early."""
         while self._to_fetch and self._ahead_bytes < self._ahead_bytes_max:
             name = self._to_fetch.popleft()
             if name in self._expected:  # else somebody waited for it, and it is done

@@ -1,18 +1,19 @@
-"""Local recovery: copies of stored objects on the machine's own disk, for whoever restores there next.
+"""Local recovery: copies of stored objects on the machine's own disk, for the next restore there.
 
     <local_dir>/holdfast-copies-<user>/<job id>/tm-<task manager>/
         in-use                                              locked by each process that uses the folder
         <area>.<epoch>.<incarnation>.<uuid>.<bytes>.<crc>.object    a whole object
-        <area>.<epoch>.<incarnation>.<uuid>.<bytes>.<crc>.head      the beginning of one, the rest of which is
+        <area>.<epoch>.<incarnation>.<uuid>.<bytes>.<crc>.head      the beginning of an object, whose rest is
         <area>.<epoch>.<incarnation>.<uuid>.<bytes>.<crc>.body      a link to a file that never changes
-        .part-<uuid>                                        one being written; or one let go, to be written over
+        .part-<uuid>                                        a copy being written; or let go, to be written over
 
-Names of objects are used once and their content never changes, so job id and name say all; length and CRC-32 are
-those of the whole object, checked before each use. A copy that does not fit is deleted, and the store is asked.
-A TaskManager writes to its own folder and reads those of the others of its job, too: after a rescale its key groups
-come from there. Copies outlive their process, a kill -9 as well. They go when `keep_only` says that nothing needs
-them; the oldest ones past `bytes_max`; all of a folder when its TaskManager ends in good order; and folders that
-nobody uses after `LEFTOVER_S_MAX`. Any copy may vanish at any time: that costs a download, and nothing else.
+Names of objects are used once and their content never changes, so job id and name identify the content. Length and
+CRC-32 are those of the whole object, checked before each use. A copy that does not fit is deleted, and the store is
+asked. A TaskManager writes to its own folder and reads the folders of the job's other TaskManagers, too: after a
+rescale its key groups come from there. Copies outlive their process, even after a kill -9. Four rules delete them:
+`keep_only` says that nothing needs them; the oldest go past `bytes_max`; a folder goes when its TaskManager ends in
+good order; folders that nobody uses go after `LEFTOVER_S_MAX`. Any copy may vanish at any time: that costs a download,
+and nothing else.
 It does not know handles, nor when to restore.
 """
 
@@ -38,14 +39,15 @@ LEFTOVER_S_MAX = 24 * 3600.0
 """A folder of copies that no process uses is deleted when nothing was written to it for so long."""
 READ_BYTES = 4 * 1024 * 1024
 WRITE_BYTES = 256 * 1024
-"""Bytes that are written by one call: during a call with 5 MB the system has been seen to keep a processor from all
-other threads for 9 ms, while a checkpoint's record waited."""
+"""Bytes that a single call writes: during a call with 5 MB the system has been seen to keep a processor from all other
+threads for 9 ms, while a checkpoint's record waited. A higher value makes fewer, longer calls."""
 IN_USE = "in-use"
 OBJECT, HEAD, BODY = ".object", ".head", ".body"
 UNFINISHED = ".part-"
 SPARE_BYTES_MAX = 128 * 1024 * 1024
-"""The size of files of dropped copies that are kept to be written over. Writing over a file takes 0.16 microseconds
-for a kilobyte, making and deleting a new one 0.33; and a log's objects live for seconds only."""
+"""Bytes of dropped copies' files that are kept to be written over. Writing over a file takes 0.16 microseconds for a
+kilobyte, making and deleting a new file 0.33; and a log's objects live for seconds only. A higher value takes more of
+the disk."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class _Entry:
     linked: bool
 
     def paths(self) -> list[Path]:
-        """The last one makes the copy whole."""
+        """The files of the copy; the last file makes it whole."""
         suffixes = (HEAD, BODY) if self.linked else (OBJECT,)
         return [self.folder / f"{self.stem}{suffix}" for suffix in suffixes]
 
@@ -81,14 +83,14 @@ class _Entry:
 
 
 class LocalCopies:
-    """The copies of one TaskManager. Thread-safe. Implements `uploads.uploader.Copies`.
+    """The copies of a TaskManager. Thread-safe. Implements `uploads.uploader.Copies`.
 
     Parameters
     ----------
     local_dir
-        Below which copies lie; None: the temporary folder of the machine.
+        The folder below which copies lie; None: the temporary folder of the machine.
     job_id, task_manager
-        Whose they are. Folders of other jobs are only looked at for leftovers.
+        The owner of the copies. Folders of other jobs are only looked at for leftovers.
     bytes_max
         The most bytes that the copies of this TaskManager may take.
 
@@ -131,7 +133,7 @@ class LocalCopies:
             return set(self._entries)
 
     def refresh(self) -> None:
-        """Look for copies that others have made: TaskManagers of the job here, and predecessors of this one."""
+        """Look for copies of other processes: TaskManagers of the job here, and predecessors of this TaskManager."""
         for name, entry in _scan(self._folder):
             self._add(name, entry)
         others: dict[str, _Entry] = {}
@@ -275,7 +277,7 @@ class LocalCopies:
         return spare
 
     def _take_over(self, name: str, entry: _Entry) -> _Entry:
-        """Make another TaskManager's copy this one's, too; the other drops its own when it needs it no more."""
+        """Make another TaskManager's copy this TaskManager's, too; the other drops its own when it needs it no more."""
         own = _Entry(self._folder, entry.stem, entry.length, entry.crc, entry.linked)
         for source, target in zip(entry.paths(), own.paths(), strict=True):
             if not target.exists():

@@ -1,8 +1,8 @@
 """Restore a table from its handles: choose the handles that a subtask needs, fetching their objects, replaying them.
 
-Rescaling is no case of its own: a subtask takes the handles that share key groups with it, narrowed to those,
-whatever subtask wrote them. Invariants: each key group comes from exactly one handle; materialized parts come
-before the log; an object is fetched once, whoever needs it. Writes nothing.
+Rescaling is no case of its own: a subtask takes the handles that share key groups with it, narrowed to those, whichever
+subtask wrote them. Invariants: each key group comes from exactly one handle; materialized parts come before the log; an
+object is fetched once, however many tables need it. Writes nothing.
 """
 
 import os
@@ -70,7 +70,7 @@ def read_range(handle: TableHandle, each: Range, copy: Copy) -> list[pa.RecordBa
     Raises
     ------
     CorruptObject
-        The object is not what was written, or not what the handle says.
+        The object is damaged, or does not fit its handle.
     """
     data = memoryview(copy.data())
     own = data[each.offset : each.offset + each.length]
@@ -93,9 +93,9 @@ def restore_table(
 ) -> dict[str, MaterializedPart]:
     """Fill an empty table with the state that the handles describe, for these key groups.
 
-    Files of a base store are laid out in a folder below `local_dir`. Where the table could take them as they are, the
-    parts of those that never change are returned by the files' names, else none: it need not store them again.
-    After an error the table holds a part of the state: drop it.
+    Files of a base store are laid out in a folder below `local_dir`. If the table could take them as they are, the
+    parts of files that never change are returned by the files' names, so that the table need not store them again.
+    Otherwise none is returned. After an error the table holds a part of the state: drop it.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def restore_table(
     StorageError
         An object is missing or cannot be fetched.
     CorruptObject
-        An object is not what was written, or not what the handle says.
+        An object is damaged, or does not fit its handle.
     JobRefused
         A stored column has another type than declared.
     """
@@ -126,7 +126,7 @@ def restore_table(
 
 @dataclass
 class _Restoration:
-    """One handle, narrowed to the key groups that are wanted, becomes rows of a table."""
+    """A handle, narrowed to the wanted key groups, on its way to rows of a table."""
 
     table: StateTable
     handle: TableHandle
@@ -151,7 +151,7 @@ class _Restoration:
         return self.handle.rows if self.only else None
 
     def _replay(self, ranges: Sequence[Range], rows: int | None) -> None:
-        """`rows`: of the table afterwards. Where it is known, that of old rows need not be found out."""
+        """Apply the ranges to the table. With a known number of `rows` at the end, it looks up no old rows."""
         start, stop = self.handle.key_group_start, self.handle.key_group_stop
         for changes in self.fetch.ahead(ranges, lambda each, copy: read_range(self.handle, each, copy)):
             for batch in changes:
@@ -160,7 +160,7 @@ class _Restoration:
             self.table.count_is(rows)
 
     def _take_files(self, parts: Sequence[MaterializedPart], local_dir: str | None) -> dict[str, MaterializedPart]:
-        """Lay the files of one base store out in a folder; then they become the table's own, or their rows do."""
+        """Lay the files of a base store out in a folder; then they become the table's own, or their rows do."""
         if local_dir is not None:
             Path(local_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="holdfast-restore-", dir=local_dir) as temporary:
@@ -183,9 +183,9 @@ class _Restoration:
         return {}
 
     def _rows_with(self, part: MaterializedPart, heading: FilesDirectory) -> int | None:
-        """How many rows the table has with these files; None: that is not known, or they hold others' rows, too.
+        """The table's number of rows with these files; None: unknown, or the files hold rows of others, too.
 
-        Those of key groups for which the handle names a later materialization are others'.
+        Rows of key groups for which the handle names a later materialization belong to others.
         """
         covered = range(heading.key_group_start, heading.key_group_stop)
         if range(part.key_group_start, part.key_group_stop) != covered:
@@ -225,7 +225,7 @@ def _linked(file: Path, to: Path) -> bool:
 
 
 def _file_sets(handle: TableHandle) -> list[list[MaterializedPart]]:
-    """The parts that are files, those of one base store together, its heading first."""
+    """The parts that are files, grouped by base store, each group with its heading first."""
     sets: list[list[MaterializedPart]] = []
     for part in handle.materialized:
         if part.kind == HEADING:

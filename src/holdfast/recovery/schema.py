@@ -1,6 +1,6 @@
 """Check that stored state fits the job that wants to restore it: schemas decide, before anything is read.
 
-Allowed: a state or value column that the job adds (it starts null for existing keys), one that it drops, and a
+Allowed: a state or value column that the job adds (it starts null for existing keys), a column that it drops, and a
 value's type with more room (`state.widening`). Everything else is refused, naming operator, state, and both types.
 """
 
@@ -21,17 +21,17 @@ _KINDS = {
     "broadcast": "a broadcast stream",
     "list": "a list of the subtask",
 }
-"""The kind of state that has such a table."""
+"""The kind of state that has a table of this name."""
 
 
 def check_schema(stored: pa.Schema, declared: pa.Schema, operator: str, table: str) -> None:
-    """Both are tables' stored schemas (`StateTable.stored_schema()`).
+    """Compare two stored schemas of a table (`StateTable.stored_schema()`): refuse a restore that cannot work.
 
     Raises
     ------
     JobRefused
-        The key columns differ in name, type or order, or a value column has a type that the stored one does not
-        widen to.
+        The key columns differ in name, type or order, or the stored type of a value column does not widen to its
+        declared type.
     """
     remedy = f"declare it as it was, or drop the stored state with Job(drop_state=[{operator!r}])"
     stored_keys, declared_keys = _fields(key_schema_of(stored)), _fields(key_schema_of(declared))
@@ -53,7 +53,7 @@ def check_schema(stored: pa.Schema, declared: pa.Schema, operator: str, table: s
 
 
 def _state_of(table: str) -> tuple[str | None, str]:
-    """The state that has a table of its own, and what its values are there; None: that is the operator's own table."""
+    """The state that has a table of its own, and the meaning of its values; None: it is the operator's own table."""
     state, _, part = table.rpartition(".")
     return (state, _PARTS[part]) if state and part in _PARTS else (None, "")
 

@@ -2,10 +2,10 @@
 
     handles of all subtasks ──► objects, many at a time ──► decoded rows ──► the last row of each key
 
-An object of such a table is small and there are as many as there were TaskManagers or subtasks, so reading takes as
-long as the store takes to answer: downloads run side by side (`downloads`), and nothing but the rows is kept of an
-object. Rows of different handles are in different key groups, so their order does not matter; within a handle the
-order is that of a restore. These tables are in memory where they are written, so none has files of a base store.
+An object of a whole table is small, and there are as many as there were TaskManagers or subtasks, so reading takes as
+long as the store takes to answer. Downloads therefore run side by side (`downloads`), and only the rows of an object
+are kept. Rows of different handles are in different key groups, so their order does not matter; within a handle the
+order is that of a restore. These tables are in memory when they are written, so none has files of a base store.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def read_whole(handles: Sequence[TableHandle], fetch: ObjectCache) -> dict[Table
     StorageError
         An object is missing or cannot be fetched.
     CorruptObject
-        An object is not what was written.
+        An object is damaged.
     """
     names = dict.fromkeys((each.operator, each.table) for each in handles)
     return {name: _rows([each for each in handles if (each.operator, each.table) == name], fetch) for name in names}
@@ -58,7 +58,7 @@ def _rows(handles: Sequence[TableHandle], fetch: ObjectCache) -> pa.RecordBatch:
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """All rows in one batch. A piece that was written before its column got a wider type has the narrower one."""
+    """All rows in a single batch. A piece from before the widening of a column has the narrower type."""
     tables = [pa.Table.from_batches([each]) for each in batches]
     rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
     return next(iter(rows.to_batches()), batches[0])

@@ -1,12 +1,13 @@
-"""The attempts at one upload: the one layer that retries and hedges the changelog's puts.
+"""The attempts at an upload: the only layer that retries and hedges the changelog's puts.
 
     attempt 1 ──slow──► attempt 2 at once, beside it      first success: the answer, under that attempt's name
              └─failed─► attempt 2 after the delay         later success: discarded when it lands
                                                           last failure:  the answer, once no attempt is running
 
-Every attempt writes under a name of its own, so that a put that was reported as failed and happened all the same, or
-happens later, can never be mistaken for the one that counts. Invariants: each attempt has at most one successor; at
-most `max_attempts` requests; one answer. Attempt, answer and discarding are apart, as in Flink's `RetryingExecutor`.
+Every attempt writes under a name of its own. A put that was reported as failed may have happened, or may happen later;
+its own name keeps it apart from the attempt that counts. Invariants: each attempt has at most one successor; an upload
+makes at most `max_attempts` requests and gives a single answer. Attempt, answer and discarding are apart, as in Flink's
+`RetryingExecutor`.
 """
 
 import threading
@@ -32,7 +33,7 @@ class Answer:
     attempt: int
     """The number of the attempt that decided, from 1."""
     hedges: int
-    """Attempts that were started beside a slow one."""
+    """Attempts that were started beside a slow attempt."""
 
 
 class Losers:
@@ -56,7 +57,7 @@ class _Attempt:
 
 
 class Upload:
-    """The upload of one object; to be started once.
+    """The upload of an object; to be started once.
 
     Parameters
     ----------
@@ -102,7 +103,7 @@ class Upload:
         self._attempt()
 
     def _attempt(self) -> None:
-        """Starts one, of those that `_unfinished` counts."""
+        """Start an attempt that `_unfinished` counts already."""
         with self._lock:
             if self._over:
                 self._unfinished -= 1

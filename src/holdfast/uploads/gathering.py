@@ -1,8 +1,7 @@
 """The rule by which requests to persist are put together, without time, threads or I/O.
 
-The requests of one cut wait for each other, to share an object, until every registered log has asked, or
-`delay_s` after the first, or until they hold `bytes_max`. A log that asks with nothing to persist counts as
-having asked.
+The requests of a cut wait for each other, to share an object, until every registered log has asked, or `delay_s` after
+the first, or until they hold `bytes_max`. A log that asks with nothing to persist counts as having asked.
 """
 
 from collections.abc import Iterable
@@ -26,7 +25,7 @@ class Gathering(Generic[Log, Request]):
     def ask(self, log: Log, now_s: float, request: Request | None = None, size_bytes: int = 0) -> None:
         """A log asks to persist; without a request where it has nothing new."""
         if not self._requests and log in self._asked:
-            # Once in each cut: the one before had nothing to store, so nobody took what was asked for then.
+            # A log asks once in each cut. The cut before had nothing to store, so nobody took the logs that had asked.
             self._asked.clear()
         self._asked.add(log)
         if request is None:
@@ -45,7 +44,7 @@ class Gathering(Generic[Log, Request]):
         return max(0.0, self._deadline_s - now_s)
 
     def take(self) -> list[Request]:
-        """The requests that waited, in order; the next one starts anew."""
+        """Take out the requests that waited, in order; the next request begins a new gathering."""
         taken, self._requests = self._requests, []
         self._asked.clear()
         self._bytes = 0

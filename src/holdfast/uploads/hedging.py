@@ -1,7 +1,7 @@
-"""The rule for slow upload attempts: when one is slow, and whether another may start beside it. Does no I/O.
+"""The rule for slow upload attempts: when an attempt is slow, and whether another may start beside it. Does no I/O.
 
-An attempt is slow after `timeout + size / measured rate`; and already when it takes longer than nearly all of the
-latest attempts did for their size, which is what shortens the tail. Invariant: extra requests are at most
+An attempt is slow after `timeout + size / measured rate`. It is slow already when it takes longer than nearly all of
+the latest attempts took for their size; this shortens the tail. Invariant: extra requests are at most
 `EXTRA_REQUESTS_RATIO_MAX` of the first attempts, however slow the store becomes as a whole.
 After Dean and Barroso, The Tail at Scale (2013).
 """
@@ -21,8 +21,9 @@ LEARNED_EVERY = 20
 SECONDS_PER_BYTE_MAX = 1e-6
 """Small objects say little about the rate: no store is taken to be slower than 1 MB/s."""
 TIMEOUT_S_MIN = 0.1
-"""The least time beyond that of an object's size at the measured rate after which an attempt is slow. Below it, another
-request costs more than it can win."""
+"""The least seconds, on top of an object's size at the measured rate, after which an attempt is slow. With a lower
+value, another request costs more than it can win; with a higher value, slow attempts hold up a checkpoint for
+longer."""
 
 
 class Hedging:
@@ -67,7 +68,7 @@ class Hedging:
             return max(min(TIMEOUT_S_MIN + usual_s, longest_s), longest_s * self._share_of_timeout)
 
     def take(self) -> bool:
-        """Return whether a request may be made beside a slow one, and count it if so."""
+        """Return whether a request may be made beside a slow request, and count it if so."""
         with self._lock:
             if self._budget < 1.0:
                 return False

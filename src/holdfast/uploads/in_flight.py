@@ -1,9 +1,9 @@
-"""The bound on bytes that are to be stored and are not yet; who makes more of them is told to wait.
+"""The bound on bytes that are still to be stored; makers of further bytes are told to wait.
 
     asked ──encoded──► in flight ──stored or failed──► gone
 
-Encoding goes on only while there is `room` in flight; `available` is not done while what was asked for and what is in
-flight are together above the bound. Thread-safe; waits for nothing itself, and calls nobody under its lock.
+Encoding goes on only while there is `room` in flight. `available` is not done while the bytes of requests and the bytes
+in flight are together above the bound. Thread-safe; waits for nothing itself, and calls nobody under its lock.
 """
 
 import threading
@@ -51,7 +51,7 @@ class InFlight:
             return fits and self._objects < self._objects_max
 
     def available(self) -> "Future[None]":
-        """Done while whoever makes changes need not wait."""
+        """Done while makers of changes need not wait."""
         with self._lock:
             return self._available
 

@@ -3,8 +3,8 @@
     discard ──► queued ──sweep──► deleted
     suspect ──► queued, and again every `AGAIN_S`: a put that was reported as failed may land arbitrarily late
 
-Invariant: nothing but names given to `discard` and `suspect` is deleted, and nothing after `abandon`. What the bounds
-or the end of the process leave behind is in the folder of an incarnation, which is swept when that is dead.
+Invariant: nothing but names given to `discard` and `suspect` is deleted, and nothing after `abandon`. Objects that the
+bounds or the end of the process leave behind are in the folder of an incarnation, which is swept when that is dead.
 """
 
 import threading
@@ -61,7 +61,7 @@ class DeletionQueue:
             self._queued.extend(self._suspects)
 
     def sweep(self) -> None:
-        """Delete what is queued; what cannot be deleted now is queued again for the next sweep."""
+        """Delete the queued objects; objects that cannot be deleted now are queued again for the next sweep."""
         with self._lock:
             names = [] if self._abandoned else list(dict.fromkeys(self._queued))
             self._queued.clear()

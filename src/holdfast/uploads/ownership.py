@@ -4,8 +4,8 @@
                           │
                      acknowledge: from now on only the JobMaster's registry or clean-up deletes it
 
-Invariants: `release` answers True at most once for an object, and never for an acknowledged one. After
-`abandon` it never does: the JobMaster is gone, and the next JobMaster decides which objects to keep.
+Invariants: `release` answers True at most once for an object, and never for an acknowledged object. After `abandon` it
+never does: the JobMaster is gone, and the next JobMaster decides which objects to keep.
 Names only; it deletes nothing itself. Thread-safe.
 """
 
@@ -35,7 +35,7 @@ class Ownership:
                     self._users[name] += 1
 
     def acknowledge(self, names: Iterable[str]) -> None:
-        """An acknowledgement that will be sent names these objects; those of others are ignored."""
+        """Give up these objects, which an acknowledgement will name; objects of others are ignored."""
         with self._lock:
             self._acknowledged.update(name for name in names if name in self._users)
 

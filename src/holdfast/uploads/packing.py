@@ -1,4 +1,4 @@
-"""Packing of requests into objects: pieces are put one behind another into objects of bounded size.
+"""Packing of requests into objects: pieces are lined up in objects of bounded size.
 
 Invariant: a request is answered once, when it is encoded and each object with a piece of it was stored or has
 failed; it fails as a whole with the first error, and then lets go of the objects that were stored.
@@ -18,9 +18,9 @@ from holdfast.formats.log_objects import OBJECT_HEADER, ChangeSet, EncodedPiece,
 
 
 class PersistRequest:
-    """Change sets of one log to store, and the future of the pieces that hold them.
+    """Change sets of a log to store, and the future of the pieces that hold them.
 
-    Stored as one where there is `merge`, else apart.
+    With `merge` they are stored as a single change set, else apart.
     """
 
     def __init__(self, log: LogId, change_sets: Sequence[ChangeSet], merge: Merge | None) -> None:
@@ -100,7 +100,7 @@ class PackedObject:
 def pack(
     requests: Sequence[PersistRequest], object_bytes_max: int, release: Callable[[list[str]], None]
 ) -> Iterator[PackedObject]:
-    """Encode requests one after another into objects of at most `object_bytes_max`; each as soon as it is full.
+    """Encode requests in order into objects of at most `object_bytes_max`; yield each object as soon as it is full.
 
     A request that cannot be encoded fails alone. Every request has been told that encoding ended when this ends.
     """

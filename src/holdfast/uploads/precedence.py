@@ -1,12 +1,12 @@
-"""Checkpoints go first: when one is expected, and when something large may begin that competes with it.
+"""Checkpoints go first: when a checkpoint is expected, and when something large that competes with it may begin.
 
     begun ──── under way ──── done ─ record     begun ──── …
       └──────────────── interval ─────────────────┘
                                      free … quiet ┘
 
-Nothing begins while a checkpoint is under way, its record included, nor shortly before the next one is expected: one
-interval after the last one began, the interval being that between the last two. Nobody waits for long: where
-checkpoints take as long as what waits for them, there is nothing to win. Runs nothing itself.
+Nothing begins while a checkpoint is under way, its record included, nor shortly before the next checkpoint is expected.
+It is expected an interval after the last checkpoint began, the interval being that between the last two. Nobody waits
+for long: if checkpoints take as long as the work that waits for them, there is nothing to win. Runs nothing itself.
 """
 
 import threading

@@ -1,7 +1,8 @@
 """The changelog's puts and deletes: attempts, the fate of their losers, and measurements of both.
 
-Invariants: whatever an attempt may have stored and no answer named is given to the janitor, which deletes in a lane of
-its own, at once and again. Takes a store that does not retry. It does not know logs, requests or owners.
+Invariants: an object that an attempt may have stored, and that no answer named, is given to the janitor. The janitor
+deletes in a lane of its own, at once and again. Takes a store that does not retry. It does not know logs, requests or
+owners.
 """
 
 import threading
@@ -107,7 +108,7 @@ class Puts:
         return values
 
     def close(self) -> None:
-        """Look for late arrivals no more; what is under way ends by itself, and is deleted where nobody wants it."""
+        """Stop looking for late arrivals; uploads under way end by themselves, and are deleted if nobody wants them."""
         with self._lock:
             self._closed = True
             cancel, self._next_sweep = self._next_sweep, None

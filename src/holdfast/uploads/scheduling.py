@@ -1,11 +1,11 @@
 """The threads and the clock of the changelog's work: the single seam between the work and threads.
 
     submit(lane, call) ──► a thread of that lane ──► the future, whose callbacks run there
-    call_later(delay)  ──► the timer's thread: short calls only, which submit what takes long
+    call_later(delay)  ──► the timer's thread: short calls only, which submit longer work to a lane
 
-A lane runs so many calls at once, in the order they came. Invariant of `ThreadScheduler`: after `close` it ends when
-all that was submitted has ended, with what that submitted in turn; what comes later still runs, on its caller's
-thread. A scheduler with a single thread and manual time is `testing.ManualScheduler`.
+A lane runs a limited number of calls at once, in the order they came. Invariant of `ThreadScheduler`: after `close` it
+ends when all submitted calls have ended, together with the calls that these submitted in turn. A call that is submitted
+later still runs, on its caller's thread. A scheduler with a single thread and manual time is `testing.ManualScheduler`.
 """
 
 import heapq
@@ -79,7 +79,7 @@ class _Timer:
 
 
 class ThreadScheduler:
-    """Threads, so many for each lane, started as they are needed, and one for timers."""
+    """Threads, up to a number for each lane, started as they are needed, and a thread for timers."""
 
     def __init__(self, threads: Mapping[str, int]) -> None:
         self._pools = {

@@ -1,13 +1,13 @@
-"""The DSTL's way to the store: one for each TaskManager, shared by all its logs and materializations.
+"""The DSTL's way to the store: each TaskManager has an uploader, which all its logs and materializations share.
 
     writer ─persist─► Gathering ─► merge, encode, pack ─► attempts ─► the request's future
                                    (lane "encode")        (lane "upload")
 
-Invariants: an object holds the pieces of one gathering and is written once, each attempt under its own name;
-what no acknowledgement names is deleted when its last user lets go; deletes and puts happen on threads of their own,
-never under a lock. Past the bound in flight encoding waits, and `available` says so to whoever makes changes.
-It does not know cuts, SQNs or truncation (`writer`), nor what a snapshot is (`materialize/`). Takes a store that
-does not retry: this is the layer that does.
+Invariants: an object holds the pieces of a single gathering and is written once, each attempt under its own name. An
+object that no acknowledgement names is deleted when its last user lets go. Deletes and puts happen on threads of their
+own, never under a lock. Past the bound in flight encoding waits, and `available` tells makers of changes to wait. The
+uploader knows neither cuts, SQNs and truncation (`writer`) nor snapshots (`materialize/`). It takes a store that does
+not retry: the uploader itself is the layer that does.
 """
 
 import threading
@@ -41,7 +41,8 @@ UPLOADS_MAX = 12
 """Objects of logs that are uploaded at once: as many of full size as the default bound in flight holds."""
 SOON_DIVISOR = 4
 """Divisor of the bytes that a log may have pending when a checkpoint comes soon. With 10 MB a second, the checkpoint
-then has 1 or 2 MB to encode and store instead of up to 5, for one or two requests more."""
+then has 1 or 2 MB to encode and store instead of up to 5, at the cost of 1 or 2 more requests. A higher value leaves
+less to the checkpoint and makes more requests."""
 
 
 class Copies(Protocol):
@@ -56,28 +57,28 @@ class Copies(Protocol):
 
 
 class Uploader:
-    """Stores the logs and materialized parts of one incarnation of a TaskManager.
+    """Stores the logs and materialized parts of an incarnation of a TaskManager.
 
     Parameters
     ----------
     store
-        Without retries of its own (no `RetryingStore`).
+        A store without retries of its own (no `RetryingStore`).
     persist_delay_s, persist_bytes_max
-        How long, and up to what size, requests wait for others to share an object with.
+        Seconds, and bytes, for which requests wait for others to share an object with.
     object_bytes_max
         Changelog objects are split there; only a single key group's changes can be larger.
     in_flight_bytes_max
         Bytes that wait to be encoded or stored; past it, `available` is not done.
     preempt_bytes_max
-        What a log may have pending before it asks for it to be stored without waiting for a cut; a quarter of it where
-        one comes soon.
+        Bytes that a log may have pending before it asks to store them without waiting for a cut; a quarter of that if a
+        cut comes soon.
     uploads_max
         Objects of logs that are stored at once.
     materializations_max
         Calls that `in_background` runs at once.
     janitor
-        Of the same store; shared by the deployments of a TaskManager, so that a delete which failed in one is
-        repeated in the next.
+        Deletes objects of the same store; shared by the deployments of a TaskManager, so that a delete which failed in
+        a deployment is repeated in the next deployment.
     copies
         Hears of each object that was stored.
     """
@@ -129,7 +130,7 @@ class Uploader:
         """Register a log: from now on the requests of a cut wait for it too."""
         with self._lock:
             if log in self._logs:
-                raise ValueError(f"log {log} is registered already: a table has one writer")
+                raise ValueError(f"log {log} is registered already: a table has a single writer")
             self._logs.add(log)
 
     def unregister(self, log: LogId) -> None:
@@ -175,17 +176,17 @@ class Uploader:
         self._scheduler.result(self.available())
 
     def wait_for_checkpoints(self, size_bytes: int) -> None:
-        """Returns once a materialized part of that size may be made and stored without holding up a checkpoint.
+        """Return once a materialized part of that size may be made and stored without holding up a checkpoint.
 
-        Not for long in any case. On no thread of this uploader's but those of `in_background`.
+        It never waits for long. Of this uploader's threads, only those of `in_background` may call it.
         """
         self._scheduler.result(self._precedence.free(size_bytes))
 
     def put_shared(self, data: bytes | memoryview, file: Path | None = None) -> str:
-        """Store a materialized object, and wait for it; returns its name, with one user.
+        """Store a materialized object, and wait for it; returns its name. The object has a single user.
 
-        Comes after the logs: it waits until they do not wait themselves. `file`, where there is one, holds the end of
-        `data` and will not change.
+        Materialized objects come after the logs: the call waits until the logs do not wait themselves. `file`, if
+        given, holds the end of `data` and will not change.
 
         Raises
         ------
@@ -219,7 +220,7 @@ class Uploader:
         self._ownership.acknowledge(objects)
 
     def take_repeats(self, objects: Iterable[str]) -> dict[str, Repeats]:
-        """Retries and hedges of those objects that took any, for whoever names them first."""
+        """Take out the retries and hedges of objects that needed any, for the first that names these objects."""
         return self._puts.take_repeats(objects)
 
     def release(self, objects: Iterable[str]) -> None:
@@ -251,8 +252,8 @@ class Uploader:
     def close(self, *, discard: bool = True) -> None:
         """Take no more requests; those that wait fail. Returns at once.
 
-        Uploads under way end by themselves; what arrives late is deleted, as is all that was never acknowledged
-        once its writers close. With `discard=False` (the JobMaster is gone) nothing is deleted any more.
+        Uploads under way end by themselves, and late arrivals are deleted. Objects that were never acknowledged are
+        deleted once their writers close. With `discard=False` (the JobMaster is gone) nothing is deleted any more.
         """
         if not discard:
             self._ownership.abandon()
@@ -346,7 +347,7 @@ class Uploader:
 
 
 def _threads(uploads_max: int, materializations_max: int, attempts_max: int) -> Scheduler:
-    """Each attempt of an upload may hold a thread, so that one never waits for the one that it is to overtake."""
+    """Make a thread for each attempt of an upload, so that none waits for the attempt that it is to overtake."""
     return ThreadScheduler(
         {
             ENCODING: 1,
