@@ -339,9 +339,10 @@ class RegionConfig:
         `"fail"`: a region past that limit ends the query. `"park"`: it is left out until `query.retry` or the next
         start.
     unit_timeout
-        Longest time that a sender may take for a unit of work. After it the split that is being read has failed, and
-        the sender is ended. Lower than `FailoverConfig.process_timeout`. A lower value finds a hanging read sooner, and
-        must leave the time for the largest batch.
+        Longest time that a sender may take for a unit of work. After it the sender is ended, and the split that is
+        being read has failed; where splits are no regions, the unit is given to another sender. Lower than
+        `FailoverConfig.process_timeout`. A lower value finds a hanging read sooner, and must leave the time for the
+        largest batch.
     holds_watermark
         True: the watermark of a source waits for its failed and parked splits. False: it goes on without them.
         `_SUCCESS` of a partition that may still get rows of such a split waits in both cases.

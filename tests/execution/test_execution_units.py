@@ -169,6 +169,17 @@ def test_beside_isolated_units_a_unit_of_a_lost_sender_that_is_not_isolated_is_g
     assert given(units.handle(UnitReported(sender(1), 2, 1))) == [Give(sender(1), 3, (0,))]
 
 
+def test_a_unit_that_takes_too_long_and_is_not_isolated_is_given_to_another_sender():
+    units = serving(2)
+    units.handle(LevelBegun((0, 1), unit_s_max=10.0))
+    for now_s in (1.0, 12.0):
+        asked = units.handle(UnitsTick(now_s))
+    assert asked == [AskForSplit(sender(0), 1, 0), AskForSplit(sender(1), 2, 1)]
+    units.handle(UnitReported(sender(1), 2, 1, is_last=True))
+    given_up, again = units.handle(SplitTold(sender(0), 1, 0, "3"))
+    assert isinstance(given_up, GiveUp) and again == Give(sender(1), 3, (0,))
+
+
 def test_the_loss_of_the_only_unit_ends_a_level_that_isolates():
     units = isolating(1, (0,))
     assert units.handle(SenderEnded(sender(0), "killed")) == [UnitFailed(sender(0), 0, "killed"), LevelDone()]

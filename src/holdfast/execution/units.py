@@ -16,8 +16,8 @@ Invariants
 - A sender has one order at a time, and works off its units in their order: where it is lost, the first one that it has
   not reported is suspected, and a unit that was suspected `LOSSES_MAX` times fails the level.
 - Units wait for a sender while any is expected. Where none is, they go as a short Spark job (`RunInSpark`).
-- A unit that is isolated fails at once where it is suspected (`UnitFailed`), and never fails the level. It fails also
-  if its sender does not report it in time: the sender is asked for its split, then ended.
+- A unit that is isolated fails at once where it is suspected (`UnitFailed`), and never fails the level.
+- A sender that does not report a unit in time is asked for its split, then ended: the unit is suspected.
 
 It does not own what a unit's outcome means for the batch: a failed unit is reported like any other. It neither knows
 who places a sender, nor talks to it.
@@ -74,7 +74,7 @@ class LevelBegun:
     isolated: frozenset[int] = frozenset()
     """Units that fail alone where their sender is lost; others are given to another sender."""
     unit_s_max: float = math.inf
-    """Seconds that a sender may take for an isolated unit."""
+    """Seconds that a sender may take for a unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,9 +344,9 @@ class Units:
         too_long_s = event.now_s - CANCEL_S_MAX
         for process in [each for each, sender in self._senders.items() if sender.left_before(too_long_s)]:
             yield from self._give_up(process, f"it goes on with cancelled units for more than {CANCEL_S_MAX:.0f} s")
-        if self._level is not None and self._level.isolated:
+        if self._level is not None and self._level.unit_s_max < math.inf:
             for process, sender in list(self._senders.items()):
-                if sender.units and sender.units[0] in self._level.isolated:
+                if sender.units:
                     yield from self._watch(process, sender, self._level.unit_s_max, event.now_s)
 
     def _watch(self, process: ProcessId, sender: _Sender, unit_s_max: float, now_s: float) -> Iterable[Command]:
@@ -359,11 +359,15 @@ class Units:
 
     def _on_split_told(self, event: SplitTold) -> Iterable[Command]:
         sender, level = self._order(event), self._level
-        if sender is None or level is None or not sender.is_asked or sender.units[0] != event.unit:
+        if sender is None or level is None or not sender.is_asked:
             return
+        if not sender.units or sender.units[0] != event.unit:
+            return  # The level was left meanwhile, or the unit reported.
         reason = f"{event.sender.name} took longer than {level.unit_s_max:g} s (unit_timeout)"
-        yield from self._fail(event.sender, sender.units.popleft(), reason, event.split)
-        yield from self._give_up(event.sender, reason, blames_unit=False)
+        isolated = event.unit in level.isolated
+        if isolated:
+            yield from self._fail(event.sender, sender.units.popleft(), reason, event.split)
+        yield from self._give_up(event.sender, reason, blames_unit=not isolated)
         yield from self._give()
 
     def _fail(self, process: ProcessId, unit: int, reason: str, split: str | None = None) -> Iterable[Command]:
