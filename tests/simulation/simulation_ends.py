@@ -164,6 +164,10 @@ class Marks(hf.ProcessFunction):
         return ()
 
 
+def write_marks(rows: hf.Stream, refusals: int) -> None:
+    rows.key_by("k").process(Marks(refusals), "k BIGINT", name="marks").write(hf.NoopSink(name="marks-out"))
+
+
 class SimulatedClock:
     """The clock of one machine; its wall clock may be set back."""
 

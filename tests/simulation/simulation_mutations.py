@@ -23,7 +23,10 @@ from holdfast.formats import handles
 from holdfast.functions.joins import asof_operator
 from holdfast.functions.joins.bounds import Within
 from holdfast.functions.joins.kept_rows import KeptRows
+from holdfast.functions.process import subtask_list
 from holdfast.functions.process.broadcast import BroadcastEntries
+from holdfast.functions.process.function_operator import FunctionOperator
+from holdfast.functions.process.subtask_list import SubtaskList
 from holdfast.functions.timing.time_index import FollowedIndex
 from holdfast.functions.windows.panes import PaneOperator
 from holdfast.jobmaster.job_facts import JobFacts
@@ -319,6 +322,39 @@ def _shows_the_rules_of_the_batch_before() -> AbstractContextManager[Any]:
     return mock.patch.object(BroadcastEntries, "begin", begin)
 
 
+def _keeps_entries_of_an_undone_batch() -> AbstractContextManager[Any]:
+    before = SubtaskList.begin
+
+    def begin(self: SubtaskList) -> None:
+        self._commits = -1
+        before(self)
+
+    return mock.patch.object(SubtaskList, "begin", begin)
+
+
+def _opens_once() -> AbstractContextManager[Any]:
+    before = FunctionOperator.open
+
+    def open_once(self: FunctionOperator, opening: Any) -> None:
+        if not self._is_open:
+            before(self, opening)
+
+    return mock.patch.object(FunctionOperator, "open", open_once)
+
+
+def _sees_the_own_entries_only() -> AbstractContextManager[Any]:
+    before = FunctionOperator.open
+
+    def open_alone(self: FunctionOperator, opening: Any) -> None:
+        before(self, replace(opening, whole={}))
+
+    return mock.patch.object(FunctionOperator, "open", open_alone)
+
+
+def _gives_every_entry_to_the_first_owner() -> AbstractContextManager[Any]:
+    return mock.patch.object(subtask_list, "key_group_of", lambda position, key_groups_owned: 0)
+
+
 MUTATIONS: dict[str, Mutation] = {
     "replicas of broadcast state do not go back": _leaves_replicas_as_they_are,
     "the view of broadcast state does not follow its table back": _does_not_look_whether_rules_went_back,
@@ -327,6 +363,10 @@ MUTATIONS: dict[str, Mutation] = {
     "a join as of a time keeps the oldest row": _replaces_by_the_oldest,
     "rows leave a join too early": _lets_rows_leave_too_early,
     "late rows open closed windows again": _counts_late_rows_as_on_time,
+    "a list keeps the entries of an undone batch": _keeps_entries_of_an_undone_batch,
+    "lists are not opened again after a rewind": _opens_once,
+    "the union leaves out what others have": _sees_the_own_entries_only,
+    "entries are in key groups that others own": _gives_every_entry_to_the_first_owner,
     "an index does not follow its table back": _does_not_follow_the_table_back,
     "windows that are closed are closed again": _closes_again_what_the_last_batch_closed,
     "a boundary is cut that somebody refuses": _cuts_where_somebody_refuses,

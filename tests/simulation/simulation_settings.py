@@ -38,6 +38,8 @@ PARTS = (
 )
 """Parts of the store that may be away, with the operations that they refuse meanwhile."""
 OUTAGE_TIMEOUT_S = 30.0
+LISTED_EVERY = 5
+"""One seed in so many has subtasks that keep lists."""
 OUTAGES_APART_S = 15.0
 """Time for whatever waits to be tried again, and to succeed, before the next outage."""
 OUTAGE_S_LONG = 5 * OUTAGE_TIMEOUT_S
@@ -163,6 +165,8 @@ class Settings:
     lives: tuple[Life, ...]
     gather_bytes_max: int
     portion_bytes_max: int
+    listed: bool = False
+    """With an operator whose subtasks keep lists."""
     refusals: int = 0
     """So often the source and an operator refuse a cut at one place; some places are never refused."""
 
@@ -224,6 +228,7 @@ def draw(seed: int) -> Settings:
         ),
         gather_bytes_max=gather_bytes_max,
         portion_bytes_max=outputs.choice([1, 1 << 26]),
+        listed=seed % LISTED_EVERY == LISTED_EVERY - 1,
         refusals=refusals.choice([0, 0, 0, 1, 4]),
     )
     several = any(len(life.outages) > 1 for life in settings.lives)
@@ -251,7 +256,7 @@ def dropping(seed: int) -> Settings:
         restarts_max=10,
         cache_entries=None,
     )
-    alone = {"chained": False, "passed_through": False, "marked": False, "ruled": False}
+    alone = {"chained": False, "passed_through": False, "marked": False, "ruled": False, "listed": False}
     return replace(drawn, lives=(life,), rows_over_s=3.0, windowed=None, joined=None, skew_s=None, **alone)
 
 

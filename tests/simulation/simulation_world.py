@@ -16,14 +16,14 @@ import simulation_oracle as oracle
 from simulation_broadcast import check_rules, write_ruled
 from simulation_cluster import Network, SimulatedCluster
 from simulation_disturbances import hit
-from simulation_ends import FedSource, Feed, Marks, Recorder, SimulatedClock, declared
-from simulation_files import files_end_with_processes
+from simulation_ends import FedSource, Feed, Marks, Recorder, SimulatedClock, declared, write_marks
 from simulation_going_back import Carrying
 from simulation_invariants import Broken, require, require_equal
 from simulation_joins import check_kept, write_joined
 from simulation_kit import KEYED, LEVELLED, MAX_PARALLELISM, by_level, keyed
+from simulation_lists import ListChecks, write_lists
 from simulation_logs import logged_errors
-from simulation_patches import simulated
+from simulation_places import simulated_places
 from simulation_runtime import Process, Runtime, Stalled
 from simulation_settings import Event, Life, Outage, Settings
 from simulation_store import URL, SimulatedStore, Weather
@@ -122,8 +122,7 @@ class World:
         self.program = self._program()
         self.struck: set[str] = set()
         self.starts: list[Started] = []
-        self.records = 0
-        self.restored = 0
+        self.records = self.restored = 0
         self._newest = 0
         self._retained: frozenset[int] = frozenset()
         self._takeovers: list[int] = []
@@ -131,6 +130,7 @@ class World:
         """By the number of each record in the journal."""
         self.observer = runtime.process("observer")
         self.carrying = Carrying(self)
+        self.lists = ListChecks()
         self._is_stormy = False
         self._stormy = Weather(around.faults, around.delay_s, around.slow, around.late_s)
 
@@ -184,9 +184,9 @@ class World:
             )
         self._write_timed(numbers)
         if settings.marked:
-            with_keys.key_by("k").process(Marks(settings.refusals), "k BIGINT", name="marks").write(
-                hf.NoopSink(name="marks-out")
-            )
+            write_marks(with_keys, settings.refusals)
+        if settings.listed:
+            write_lists(with_keys)
         if settings.ruled:
             write_ruled(with_keys, numbers, settings.splits, declared(self.sinks["ruled"], None))
         if settings.passed_through:
@@ -399,6 +399,7 @@ class World:
     def _recorded(self, number: int, record: CheckpointRecord) -> None:
         frozen = self.store.frozen()
         self._newest, self._retained = number, frozenset(record.retains)
+        self.lists.recorded(record.offsets["numbers"])
         for started in self.starts:
             if started.cluster is not None and started.cluster.place.epoch == record.epoch:
                 self.carrying.recorded(started, number, record)
@@ -442,6 +443,8 @@ class World:
             check_kept(store, record, self.program, self.settings.joined, self.settings.keys)
         if self.settings.marked:
             oracle.check_marks(store, record, self.program, self.settings.keys, Marks.BUCKETS)
+        if self.settings.listed:
+            self.lists.check(store, record, self.program)
 
     def lost_by(self, batch: int) -> int:
         """Rows that the job says it had lost when it committed that batch."""
@@ -467,7 +470,7 @@ def simulating(settings: Settings, kind: type[World] = World) -> Iterator[World]
     """A world that is simulated; whatever was left running in it is gone at the end."""
     runtime = Runtime(settings.seed, settings.around.preemption)
     with ExitStack() as stack:
-        stack.enter_context(_places())
+        stack.enter_context(simulated_places())
         stack.enter_context(mock.patch("holdfast.sinks.staging.INLINE_BYTES_MAX", settings.inline_bytes_max))
         stack.enter_context(mock.patch("holdfast.checkpoint.ledger.GATHER_BYTES_MAX", settings.gather_bytes_max))
         stack.enter_context(mock.patch("holdfast.sinks.staging.PORTION_BYTES_MAX", settings.portion_bytes_max))
@@ -480,21 +483,3 @@ def simulating(settings: Settings, kind: type[World] = World) -> Iterator[World]
         failpoints.listen(partial(hit, world))
         stack.callback(failpoints.listen, None)
         yield world
-
-
-@contextmanager
-def _places() -> Iterator[None]:
-    """Simulated threads; and loops that look around less often: each look takes time of a real processor."""
-    with (
-        simulated(),
-        files_end_with_processes(),
-        mock.patch("holdfast.jobmaster.control.TICK_S", 0.1),
-        mock.patch("holdfast.jobmaster.conductor.TICK_S", 0.1),
-        mock.patch("holdfast.jobmaster.work.IDLE_S_MIN", 0.05),
-        mock.patch("holdfast.jobmaster.pace.IDLE_S_MIN", 0.05),
-        mock.patch("holdfast.jobmaster.pace.IDLE_S_MAX", 0.2),
-        mock.patch("holdfast.cleanup.schedule.AGAIN_AFTER_S", (2.0, 3.0)),
-        mock.patch("holdfast.uploads.janitor.AGAIN_S", 3.0),
-        mock.patch("holdfast.uploads.janitor.FAILED_AGAIN_S", 1.0),
-    ):
-        yield

@@ -39,6 +39,8 @@ QUICK = {
     "replicas of broadcast state do not go back": 6,
     "the view of broadcast state does not follow its table back": 6,
     "broadcast rows come behind the other rows of their batch": 5,
+    "lists are not opened again after a rewind": 54,
+    "entries are in key groups that others own": 4,
 }
 """Mutations that show within a few seeds, each with a seed in which it did: the search begins there."""
 
@@ -54,6 +56,10 @@ def _changing_layouts(drawn: Settings) -> bool:
 
 
 MATTERS: dict[str, Callable[[Settings], bool]] = {
+    "a list keeps the entries of an undone batch": lambda drawn: drawn.listed,
+    "lists are not opened again after a rewind": lambda drawn: drawn.listed,
+    "the union leaves out what others have": lambda drawn: drawn.listed,
+    "entries are in key groups that others own": lambda drawn: drawn.listed,
     "a join forgets that kept rows have met others": lambda drawn: drawn.joined == "outer",
     "a join as of a time keeps the oldest row": lambda drawn: drawn.joined == "asof",
     "rows leave a join too early": lambda drawn: drawn.joined in ("inner", "outer"),

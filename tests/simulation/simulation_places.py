@@ -1,0 +1,26 @@
+"""Surroundings of a simulated job, the same for every seed: threads, files, and how often loops look around."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+from simulation_files import files_end_with_processes
+from simulation_patches import simulated
+
+
+@contextmanager
+def simulated_places() -> Iterator[None]:
+    """Simulated threads; and loops that look around less often: each look takes time of a real processor."""
+    with (
+        simulated(),
+        files_end_with_processes(),
+        mock.patch("holdfast.jobmaster.control.TICK_S", 0.1),
+        mock.patch("holdfast.jobmaster.conductor.TICK_S", 0.1),
+        mock.patch("holdfast.jobmaster.work.IDLE_S_MIN", 0.05),
+        mock.patch("holdfast.jobmaster.pace.IDLE_S_MIN", 0.05),
+        mock.patch("holdfast.jobmaster.pace.IDLE_S_MAX", 0.2),
+        mock.patch("holdfast.cleanup.schedule.AGAIN_AFTER_S", (2.0, 3.0)),
+        mock.patch("holdfast.uploads.janitor.AGAIN_S", 3.0),
+        mock.patch("holdfast.uploads.janitor.FAILED_AGAIN_S", 1.0),
+    ):
+        yield
