@@ -19,7 +19,7 @@ AGAIN_S = 30.0
 class Step(StrEnum):
     """The steps whose calls are watched; most have a limit.
 
-    `LEVEL` is the tasks of one level of a batch, `UNIT` one unit in a sender, `COPY` one portion of a savepoint.
+    `LEVEL` is the tasks of a level of a batch, `UNIT` a unit in a sender, `COPY` a portion of a savepoint.
     """
 
     DEPLOY = "deploying"
@@ -47,7 +47,7 @@ LIMITED_BY: dict[Step, str | None] = {
 
 @dataclass
 class Call:
-    """One call. `process` is None where the call concerns no single process, as the tasks of a level do."""
+    """A watched call. `process` is None if the call concerns no single process, as the tasks of a level do."""
 
     number: int
     step: Step

@@ -1,13 +1,13 @@
 """The course of the work in flight: begins it, recognises its end, numbers its runs, and ends the query.
 
-    work begins ──► in flight ──the event that answers it──► over ──► what follows
+    work begins ──► in flight ──the event that answers it──► over ──► the next step
                         │ a user stops the query, or an error ends it
                         ▼
                      ENDING ──the work is over, or END_S_MAX passed──► ENDED
     LEAVING: a batch has no further attempt: it is undone first, then the query ends
 
-Invariants: at most one work is in flight; a run number only grows; after `End` no command is given.
-Does not own: what follows when work is over (`deployments.py`, `batches.py`).
+Invariants: at most a single work is in flight; a run number only grows; after `End` no command is given. Does not own:
+the step after a work (`deployments.py`, `batches.py`).
 """
 
 from collections.abc import Callable

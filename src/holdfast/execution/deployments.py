@@ -28,7 +28,7 @@ from holdfast.settings import FailoverConfig, OnLoss
 
 
 class Deployments(Course, ABC):
-    """The course of a job with its deployments: what is deployed, from which base, and when that is done again."""
+    """The course of a job with its deployments: the deployed base, and the reasons to deploy again."""
 
     def __init__(self, config: FailoverConfig, on_loss: OnLoss) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class Deployments(Course, ABC):
         self._supervision.proved()
 
     def _go_on(self, following: Callable[[], None], restart: Callable[[], None] | None = None) -> None:
-        """Do what follows, unless the query is to end, or has to restart first."""
+        """Call `following`, the next step, unless the query is to end, or has to restart first."""
         if self.phase is Phase.ENDING:
             self._end()
         elif self.phase is Phase.DRAINING:

@@ -3,12 +3,12 @@
     a loss ──within the limits──► left out: AskBase, goes on ──BaseChosen──► ┐
        │                             batches go on without it                ├─ at the next batch boundary
        │                                          a replacement serves ────► ┘      JOINING ──Deployed──► `_plan`
-       └─past a limit, or a further loss while one joins──► a restart, in which everybody goes back
+       └─past a limit, or a further loss while a replacement joins──► a restart, in which everybody goes back
 
-Invariants: nobody joins within a batch; only the replacement is deployed, from a base that stays the newest checkpoint
-meanwhile; a TaskManager is missing for a bounded time. Nobody joins from a base before a batch that changed broadcast
-state: the replacement would know less of it than the others, so that everybody goes back.
-Does not own: which rows are dropped, and their count.
+Invariants: nobody joins within a batch. Only the replacement is deployed, from a base that stays the newest checkpoint
+meanwhile. A TaskManager is missing for a bounded time. Nobody joins from a base before a batch that changed broadcast
+state: the replacement would know less of it than the others, so everybody goes back instead. Does not own: which rows
+are dropped, and their count.
 """
 
 from abc import ABC
@@ -42,7 +42,7 @@ class Dropping(Deployments, ABC):
         """The last committed batch that changed broadcast state, since everybody went back."""
 
     def _may_leave_out(self) -> bool:
-        """True if the job may go on without one more TaskManager."""
+        """True if the job may go on without a further TaskManager."""
         missing, places = len(self._absent) + 1, len(self._places.holders)
         within = missing < places and missing <= places * self._config.drop_ratio_max
         return self._on_loss is OnLoss.DROP and self.phase in GOING_ON and within
@@ -121,7 +121,7 @@ class Dropping(Deployments, ABC):
 
     def _restart(self) -> None:
         if self._absent:
-            self._log("what was dropped since the last checkpoint is processed again")
+            self._log("the rows dropped since the last checkpoint are processed again")
         self._absent.clear()
         self._broadcast_batch = -1
         super()._restart()

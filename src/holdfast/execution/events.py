@@ -1,6 +1,6 @@
 """The facts that the execution machine is told (events), and the orders that it gives (commands), as frozen values.
 
-`Machine.handle(event) -> list[Command]` is the only way in. The JobMaster feeds events one at a time, carries out the
+`Machine.handle(event) -> list[Command]` is the only way in. The JobMaster feeds events one by one, carries out the
 commands in their order, and reports the outcome of each as a further event.
 
 Which events answer which command
@@ -10,19 +10,20 @@ Which events answer which command
     Deploy              Deployed | DeployFailed
     Plan                BatchPlanned | EndReached | Interrupted | WorkFailed
     RunBatch            BatchProcessed | BatchFailed
-    Commit              BatchCommitted | CommitFailed; BatchFailed where it is certain that nobody committed
+    Commit              BatchCommitted | CommitFailed; BatchFailed if it is certain that nobody committed
     Undo                Undone | UndoFailed
     Finish              Finished | Interrupted | WorkFailed
     AskBase             BaseChosen
     AnnounceDeployed, Abandon, Interrupt, Cancel, Log, End      no answer
 
-WorkFailed answers the other kinds of work as well, where an error ended them that nobody expected.
+WorkFailed answers the other kinds of work as well, if an unexpected error ended them.
 
-Deploy, Plan, RunBatch, Commit, Undo and Finish are *work*: at most one is in flight, and one of the events above ends
-it. `Interrupt` and `Cancel` have the work in flight end soon; it still answers by its own events.
+Deploy, Plan, RunBatch, Commit, Undo and Finish are *work*: at most a single work is in flight, and any of its events
+above ends it. `Interrupt` and `Cancel` have the work in flight end soon; it still answers by its own events.
 
-Every event may also come late, twice or unasked: one about another run, batch or incarnation than the present one
-changes nothing. BatchPlanned, EndReached, Interrupted, WorkFailed and BaseChosen name none, and come once a command.
+Every event may also come late, twice or unasked. An event about another run, batch or incarnation than the present
+changes nothing. BatchPlanned, EndReached, Interrupted, WorkFailed and BaseChosen name none of these; they come once for
+each command.
 """
 
 from collections.abc import Mapping
@@ -48,7 +49,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The storage was taken over. The first event, once. `base`: the checkpoint to start from, if there is one."""
+    """The storage was taken over. The first event, once. `base`: the checkpoint to start from, or None."""
 
     now_s: float
     wanted: Mapping[Role, int]
@@ -60,7 +61,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed. Time enters by this event alone, so one should precede each event that is far from the last one."""
+    """Time passed. Only this event brings time, so a tick should precede each event after a long pause."""
 
     now_s: float
 
@@ -104,7 +105,8 @@ class LossExplained:
 class Unreachable:
     """A process did not answer, or was silent for too long. Its end has not been noticed.
 
-    One that did not answer has usually ended, for a reason that its loss tells; one that is silent is only now ended.
+    A process that did not answer has usually ended, for a reason that its loss tells. A silent process is only now
+    ended.
     """
 
     process: ProcessId
@@ -142,7 +144,7 @@ class Deployed:
 
 @dataclass(frozen=True, slots=True)
 class DeployFailed:
-    """The failure to deploy at least one TaskManager."""
+    """The failure to deploy a TaskManager, or several."""
 
     run: RunNumber
     error: Exception
@@ -219,7 +221,7 @@ class Undone:
 
 @dataclass(frozen=True, slots=True)
 class UndoFailed:
-    """The lack of an answer from at least one TaskManager."""
+    """The lack of an answer from a TaskManager, or several."""
 
     run: RunNumber
     error: Exception
@@ -255,7 +257,7 @@ class FailoverAsked:
 
 @dataclass(frozen=True, slots=True)
 class BaseChosen:
-    """The checkpoint to restart from, None for the beginning. It stays the newest one until `AnnounceDeployed`."""
+    """The checkpoint to restart from, or None. It stays the newest checkpoint until `AnnounceDeployed`."""
 
     base: JournalNumber | None
     batch: int = -1
@@ -319,7 +321,7 @@ class StartProcess:
 
 @dataclass(frozen=True, slots=True)
 class EndProcess:
-    """End whatever hosts that incarnation. May come again while the end has not been noticed."""
+    """End the process that hosts that incarnation. May come again while the end has not been noticed."""
 
     process: ProcessId
     reason: str
@@ -340,7 +342,7 @@ class Deploy:
     rewind: bool = True
     """True: TaskManagers that hold the state of the base in memory may go back there; False: all restore it."""
     joining: tuple[int, ...] | None = None
-    """The TaskManagers that hold the base from now on, while the others go on with what they have; None: all do."""
+    """The TaskManagers that hold the base from now on, while the others go on with their own state; None: all do."""
     cause: str = ""
     """Why they join."""
 

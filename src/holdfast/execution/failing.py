@@ -58,8 +58,7 @@ class FailingSplits:
                     self.catching_up.add((source, split))
 
     def committed(self, tried: Collection[SplitName], failed: Mapping[SplitName, str], now_s: float) -> list[SplitName]:
-        """Take in a committed batch: the splits that it tried, and those of them that failed. Returns splits that are
-        parked from now on."""
+        """Take in the splits that a committed batch tried, and those that failed; return newly parked splits."""
         for name in [name for name in self.splits if name in tried and name not in failed]:
             del self.splits[name]
             self.catching_up.add(name)

@@ -1,6 +1,6 @@
 """Isolation of the splits that fail a level: pure rules, `Isolation.handle(failed) -> units to run next`.
 
-    unit fails ──parts──► … ──► a unit of one split fails: the split has failed
+    unit fails ──parts──► … ──► a unit of a single split fails: the split has failed
                                         │
     units that hold other splits as well ◄── run again without it; their first results count no more
 
@@ -9,7 +9,7 @@ by halves. Without a name all run by halves. A process that died left no name, a
 process: the unit is divided into more parts. A unit that took too long was asked for its split: that split has failed.
 
 A unit's output mixes its splits, and a source that several branches read has units on each of them. So a split that
-fails on one branch is taken out of all of them: either all of its rows of this batch are staged, or none.
+fails on any branch is taken out of all branches: either all of its rows of this batch are staged, or none.
 
 Invariants
 - At the end, the units that count hold each split that has not failed once for each branch, and no failed split.
@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 SplitName = tuple[str, str]
-"""A source, and one of its splits."""
+"""A source, and the name of a split of it."""
 
 HALVES = 2
 DEATH_PARTS = 16
 """Parts of a unit whose process died. More parts name the split after fewer deaths, and give more, smaller units."""
 ENDS_MAX = 256
-"""Processes that may be lost while the failing splits of one batch are looked for; one more fails the batch."""
+"""Processes that may be lost while the failing splits of a batch are looked for; a further loss fails the batch. A
+higher value finds more failing splits, at the cost of more starts of processes."""
 ENDS_WITHOUT_SUCCESS_MAX = 16
 """Processes that may be lost before a unit succeeds; each success allows `ENDS_PER_SUCCESS` more. Higher values keep
 more splits apart that end their process, and take longer to notice that all of them do."""
@@ -53,7 +54,7 @@ class UnitFailure:
 
 @dataclass(frozen=True, slots=True)
 class SplitUnit:
-    """A unit by the splits that it reads, for one branch. `first`: the first unit from which its reads come."""
+    """A unit by the splits that it reads, for a branch. `first`: the first unit from which its reads come."""
 
     unit: int
     leg: int
@@ -62,7 +63,7 @@ class SplitUnit:
 
 
 class Isolation:
-    """The rules for one batch. `units` are the units that ran first."""
+    """The rules for a batch. `units` are the units that ran first."""
 
     def __init__(self, units: Iterable[SplitUnit]) -> None:
         self._running = {each.unit: each for each in units}
@@ -104,7 +105,7 @@ class Isolation:
         return list(self._running.values())
 
     def _blame(self, unit: SplitUnit, failure: UnitFailure) -> None:
-        """Find the split that has failed for sure, if there is one."""
+        """Find the split that has failed for sure, if there is any."""
         if failure.end is UnitEnd.HUNG and failure.split in unit.splits:
             assert failure.split is not None
             self.failed.setdefault(failure.split, failure.reason)

@@ -1,7 +1,7 @@
-"""The execution machine: what to deploy, which batch to run or to try again, when to restart, when to end.
+"""The execution machine decides what to deploy, which batch to run or try again, when to restart, and when to end.
 
 Pure: `handle(event) -> list[Command]` is the only mutator; no I/O, clock or thread. `events.py` lists events and
-commands. Each phase but GATHERING, WAITING and CHOOSING has work in flight, which one event ends:
+commands. Each phase but GATHERING, WAITING and CHOOSING has work in flight, which a single event ends:
 
     GATHERING ──all places held──► DEPLOYING ──Deployed──► PLANNING ──EndReached──► FINISHING ──Finished──► ENDED
      ▲     ▲                            │                    │    ▲
@@ -14,21 +14,21 @@ commands. Each phase but GATHERING, WAITING and CHOOSING has work in flight, whi
                        └─ CommitFailed, UndoFailed
     ENDING     a user stops the query, or an error ends it: the work in flight is to end first
     LEAVING    a batch has no further attempt: it is undone first
-    JOINING    a replacement is deployed between two batches, while the others go on with what they have (`dropping.py`)
-    WAITING    also where a batch failed for want of a store or a disk; then it is undone and run again
+    JOINING    a replacement is deployed between two batches, while the others keep their state (`dropping.py`)
+    WAITING    also if a batch failed for want of a store or a disk; then it is undone and run again
 
 Invariants
 ----------
-- At most one work is in flight, and a restart waits for its end: nothing of a batch goes on beside a restart.
-- A run number is used for one deployment or one attempt at a batch, and never again; it only grows.
-- A batch is committed once, and only where everybody who was deployed still lives, as far as is known, or is left out.
-- Restarts without a completed checkpoint in between, losses of one process within a window, and attempts at a batch
-  are bounded: no storm goes on for ever.
+- At most a single work is in flight, and a restart waits for its end: nothing of a batch goes on beside a restart.
+- A run number is used for a single deployment or a single attempt at a batch, and never again; it only grows.
+- A batch is committed once, and only if everybody who was deployed still lives, as far as is known, or is left out.
+- Restarts without a completed checkpoint in between, losses of a process within a window, and attempts at a batch are
+  bounded: no storm goes on for ever.
 - After `End` no command is given.
 
 Reading order: `course.py` (work in flight, the end) ◄── `deployments.py` (base, restarts) ◄── `dropping.py` (batches
 without somebody) ◄── `batches.py` (run, commit, undo) ◄── this module (events, time, processes). Each adds its rules to
-the one before.
+the module before.
 
 Does not own: positions, plans, checkpoints, units of senders, connections.
 """
@@ -48,7 +48,7 @@ RECENT_MAX = 30
 
 
 class Machine(Batches):
-    """The execution rules of one epoch of one job. Called by one thread at a time."""
+    """The execution rules of a job during a single epoch. Called by a single thread at a time."""
 
     def __init__(self, config: FailoverConfig, on_loss: OnLoss = OnLoss.REWIND) -> None:
         super().__init__(config, on_loss)
@@ -85,7 +85,7 @@ class Machine(Batches):
         }
 
     def handle(self, event: ev.Event) -> list[ev.Command]:
-        """Take one fact; returns the commands that follow from it, in their order."""
+        """Handle an event; return the commands that follow from it, in their order."""
         if self._recent and isinstance(event, ev.Tick) and isinstance(self._recent[-1], ev.Tick):
             self._recent.pop()
         self._recent.append(event)

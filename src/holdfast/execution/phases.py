@@ -45,4 +45,4 @@ WORK_OF = {
     Phase.LEAVING: Work.UNDO,
     Phase.ENDED: None,
 }
-"""The work in flight in each phase. In DRAINING and ENDING it is whatever was in flight before."""
+"""The work in flight in each phase. DRAINING and ENDING keep the work that was in flight before."""

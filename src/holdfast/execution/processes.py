@@ -19,7 +19,7 @@ from holdfast.settings import FailoverConfig
 
 @dataclass
 class Process:
-    """One place that an incarnation after the other fills. `incarnation` is None until its start at `start_s`."""
+    """A place that incarnations fill in turn. `incarnation` is None until its start at `start_s`."""
 
     role: Role
     number: int
@@ -64,7 +64,7 @@ class ProcessTable:
         return self._wanted.get(role, 0)
 
     def of(self, process: ProcessId) -> Process | None:
-        """The process, if that incarnation is the one that was started last."""
+        """The process, if that incarnation is the last that was started."""
         found = self._processes.get((process.role, process.number))
         return found if found is not None and found.incarnation == process.incarnation else None
 
@@ -97,7 +97,7 @@ class ProcessTable:
         return wait_s
 
     def proved(self) -> None:
-        """A checkpoint completed: whoever serves now works, and its next loss counts as a first one."""
+        """Note a completed checkpoint: processes that serve now work, and their next loss counts as a first loss."""
         for each in self:
             if each.serving:
                 each.streak = 0

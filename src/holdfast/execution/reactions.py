@@ -1,4 +1,4 @@
-"""The reaction to an error: one for each class of the tree in `errors.py` that work may end with."""
+"""The reaction to an error: an entry for each class of the tree in `errors.py` that work may end with."""
 
 from enum import Enum
 
@@ -41,7 +41,7 @@ def to_batch(error: Exception) -> Reaction:
 
 
 def to_deployment(error: Exception, is_first: bool, is_outage: bool) -> Reaction:
-    """The reaction to an error of a deployment. Whoever calls `start()` is told of an error of the first one.
+    """The reaction to an error of a deployment. The caller of `start()` is told of an error of the first deployment.
 
     An outage may pass, whatever class its error has: a full disk raises `OSError`.
     """

@@ -18,7 +18,7 @@ class Restarts:
         """The next restart does not count."""
 
     def another(self) -> bool:
-        """Count one more; whether it is within the budget."""
+        """Count a restart; return whether it is within the budget."""
         self.count += not self.next_is_free
         self.next_is_free = False
         return self.count <= self._config.restarts_max
@@ -33,7 +33,7 @@ class Restarts:
         self.not_before_s = now_s + seconds
 
     def deploy_failed(self, cause: str, now_s: float) -> str:
-        """A deployment failed where no process was lost: the next one waits. Returns a line for the log."""
+        """Pause after a deployment that failed without a lost process; return a line for the log."""
         self._deploy_failures += 1
         wait_s = back_off_s(self._deploy_failures, self._config)
         self.pause(wait_s, now_s)

@@ -1,6 +1,6 @@
 """Supervision of processes: starts those that are missing, ends those that hang, counts those that were lost.
 
-It notices and says; what a loss means for the job is the machine's affair.
+It notices and reports losses; the machine decides their meaning for the job.
 """
 
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ class Supervision:
             found.serving = True
 
     def lost(self, event: ev.Lost, now_s: float) -> Loss | None:
-        """None where the incarnation is not the last one."""
+        """Take in a loss; None if the incarnation is not the last that was started."""
         found = self._processes.of(event.process)
         if found is None:
             return None
@@ -110,7 +110,7 @@ class Supervision:
             "Look at the executors' logs; can the executors reach the driver (spark.driver.host)?"
         )
 
-    # --- what takes long ----------------------------------------------------------------------------------------------
+    # --- calls that take long -----------------------------------------------------------------------------------------
 
     def call_began(self, event: ev.CallBegan) -> None:
         self._calls.began(Call(event.number, event.step, event.about, event.process, event.began_s))
@@ -119,7 +119,7 @@ class Supervision:
         self._calls.ended(event.number)
 
     def look(self, now_s: float, run: RunNumber) -> list[ev.Command]:
-        """Name what takes long; end what takes longer than its limit."""
+        """Name the calls and starts that take long; end those that take longer than their limit."""
         return [*self._look_at_calls(now_s, run), *self._look_at_starts(now_s)]
 
     def _look_at_calls(self, now_s: float, run: RunNumber) -> list[ev.Command]:

@@ -1,6 +1,6 @@
 """Assignment of a level's units to senders that stay: pure rules, `Units.handle(event) -> list[Command]`.
 
-    unit:    waiting ──Give──► given to one sender under one attempt ──UnitReported──► counted
+    unit:    waiting ──Give──► given to a sender under an attempt ────UnitReported──► counted
                 ▲                          │
                 └──── its sender is lost ──┘
 
@@ -13,13 +13,13 @@
 Invariants
 - A unit of a level counts once: by the report of the sender that it is given to, under the attempt that it is given
   under. A report of a sender that was given up, of an earlier attempt or of a level that was left changes nothing.
-- A sender has one order at a time, and works off its units in their order: where it is lost, the first one that it has
-  not reported is suspected, and a unit that was suspected `LOSSES_MAX` times fails the level.
-- Units wait for a sender while any is expected. Where none is, they go as a short Spark job (`RunInSpark`).
-- A unit that is isolated fails at once where it is suspected (`UnitFailed`), and never fails the level.
+- A sender has a single order at a time, and works off its units in their order. If the sender is lost, its first
+  unreported unit is suspected; a unit that was suspected `LOSSES_MAX` times fails the level.
+- Units wait for a sender while any is expected. Otherwise they go as a short Spark job (`RunInSpark`).
+- An isolated unit fails at once when it is suspected (`UnitFailed`), and never fails the level.
 - A sender that does not report a unit in time is asked for its split, then ended: the unit is suspected.
 
-It does not own what a unit's outcome means for the batch: a failed unit is reported like any other. It neither knows
+It does not decide what a unit's outcome means for the batch: a failed unit is reported like any other. It neither knows
 who places a sender, nor talks to it.
 """
 
@@ -68,7 +68,7 @@ class SendersWanted:
 
 @dataclass(frozen=True, slots=True)
 class LevelBegun:
-    """Units are to be worked off; their numbers. One level at a time."""
+    """Units are to be worked off; their numbers. A level ends before the next level begins."""
 
     units: tuple[int, ...]
     isolated: frozenset[int] = frozenset()
@@ -86,7 +86,7 @@ class LevelLeft:
 
 @dataclass(frozen=True, slots=True)
 class UnitReported:
-    """A sender says what became of a unit. `is_last`: it has said everything that it will say about its order."""
+    """A sender reports the outcome of a unit. `is_last`: the last report about its order."""
 
     sender: ProcessId
     attempt: int
@@ -96,7 +96,7 @@ class UnitReported:
 
 @dataclass(frozen=True, slots=True)
 class AnswerEnded:
-    """A sender has said everything that it will say about an order, and can take another one."""
+    """A sender has reported everything about an order, and can take another order."""
 
     sender: ProcessId
     attempt: int
@@ -104,7 +104,7 @@ class AnswerEnded:
 
 @dataclass(frozen=True, slots=True)
 class AnswerBroke:
-    """Nobody knows what a sender does about an order: the connection broke off."""
+    """The connection broke off: nobody knows how far a sender is with an order."""
 
     sender: ProcessId
     attempt: int
@@ -274,7 +274,7 @@ class _Level:
 
 
 class Units:
-    """The rules for one start of a job. `count`: how many senders are to stay."""
+    """The rules during a start of a job. `count`: how many senders are to stay."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -297,12 +297,12 @@ class Units:
         }
 
     def handle(self, event: Event) -> list[Command]:
-        """Take in one event. An event that comes late, twice or unasked changes nothing.
+        """Take in an event. An event that comes late, twice or unasked changes nothing.
 
         Raises
         ------
         AssertionError
-            A level begins before the one before it was left.
+            A level begins before its predecessor was left.
         """
         return list(self._rules[type(event)](event))
 
@@ -384,7 +384,7 @@ class Units:
         yield from self._without(process, reason, blames_unit)
 
     def _without(self, process: ProcessId, reason: str, blames_unit: bool = True) -> Iterable[Command]:
-        """A sender is gone: its units wait for another one; the unit that it worked on is to blame."""
+        """Remove a sender that is gone: its units wait for another sender; the unit that it worked on is to blame."""
         sender = self._senders.pop(process, None)
         level = self._level
         if sender is None or level is None or sender.left_s is not None or not sender.units:
@@ -403,7 +403,7 @@ class Units:
     # --- levels -------------------------------------------------------------------------------------------------------
 
     def _on_begun(self, event: LevelBegun) -> Iterable[Command]:
-        assert self._level is None, "a level begins before the one before it was left"
+        assert self._level is None, "a level begins before its predecessor was left"
         self._level = _Level(deque(event.units), set(event.units), event.isolated, event.unit_s_max)
         return self._give()
 
@@ -451,7 +451,7 @@ class Units:
         return sender if sender is not None and sender.attempt == event.attempt else None
 
     def _give(self) -> Iterable[Command]:
-        """Divide what waits among those who are free; each gets every n-th unit."""
+        """Divide the waiting units among the free senders; each gets every n-th unit."""
         level = self._level
         if level is None or not level.waiting:
             return

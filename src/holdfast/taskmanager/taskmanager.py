@@ -10,7 +10,6 @@ Invariants
   another incarnation; a stream also once its batch was released.
 - Only one of deploy, process, commit and abort runs at a time (`_work`). `cut`, `receive`, `output`, `copy` and
   `metrics` never wait for them: a checkpoint does not wait for a batch.
-  wait for them: a checkpoint does not wait for a batch.
 - Nothing in the store is deleted here; input and output live until `release`, `abort` or `deploy`.
 """
 
