@@ -9,18 +9,15 @@ Prints a line for each step. Ends with 0 when all is done, and with 4 when anoth
 import json
 import logging
 import os
-import signal
 import sys
-import threading
 from pathlib import Path
 
+from kills_ends import FENCED, end_with_parent
 from kills_pipelines import Shape, build
 from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.errors import Fenced, QueryFailed
-
-FENCED = 4
 
 
 def session(master: str) -> SparkSession:
@@ -39,16 +36,6 @@ def session(master: str) -> SparkSession:
     )
     spark.sparkContext.setLogLevel("OFF")
     return spark
-
-
-def end_with_parent() -> None:
-    """The test holds the other end of stdin: where it is no more, nobody waits for this driver."""
-
-    def watch() -> None:
-        os.read(0, 1)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Senders as plain processes: a cluster without Spark, and a source whose splits end their process, hang or raise.
+"""Senders as plain processes: a cluster without Spark.
 
 python kills_senders.py <file>      the process of a sender; the file has its settings, program and store
 """
@@ -8,8 +8,6 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from typing import Any
 import cloudpickle
 import msgspec
 
-import holdfast as hf
 from holdfast.exchange.main import run_sender
 from holdfast.exchange.resident_server import ResidentClient
 from holdfast.exchange.task import UnitResult
@@ -26,28 +23,10 @@ from holdfast.ids import ProcessId
 from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
 from holdfast.jobmaster.start import ClusterContext, task_manager_settings
 from holdfast.settings import TaskManagerConfig
-from holdfast.sources.base import SourceBatch, SplitRead
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import open_store
 
 HERE = Path(__file__).parent
-
-
-class Faulty(hf.SequenceSource):
-    """A sequence of which the splits fail that a file in `faults` is named after; the file says how."""
-
-    faults: str = ""
-
-    def read(self, read: SplitRead) -> Iterator[SourceBatch]:
-        fault = Path(self.faults, read.split)
-        kind = fault.read_text() if fault.exists() else ""
-        if kind == "exit":
-            os._exit(3)
-        while kind == "hang" and fault.exists():
-            time.sleep(0.01)
-        if kind == "raise":
-            raise RuntimeError(f"partition {read.split} is offline")
-        yield from super().read(read)
 
 
 @dataclass

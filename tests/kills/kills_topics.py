@@ -12,19 +12,18 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from kills_ends import FENCED, end_with_parent
 
 import holdfast as hf
 from holdfast.errors import Fenced, QueryFailed
 from holdfast.sources.base import SourceBatch, SplitRead
 from holdfast.testing import start
 
-FENCED = 4
 KILLED_OFTEN = hf.FailoverConfig(restarts_max=1000, losses_max=1000, backoff_first="10ms", backoff_max="200ms")
 EVERY_SECOND = "* * * * * *"
 """The trigger of the hourly job, whose hours take less than a second: it stands for "0 * * * *"."""
@@ -115,16 +114,6 @@ class TopicDriver:
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
-
-
-def end_with_parent() -> None:
-    """The test holds the other end of stdin."""
-
-    def watch() -> None:
-        os.read(0, 1)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 def main(name: str, servers: str, topic: str, folder: Path) -> int:

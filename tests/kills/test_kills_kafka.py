@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from kills_ends import FENCED
 from kills_in_process import Driver
 from kills_pipelines import Shape, check
-from kills_topics import FENCED, TopicDriver, counting
+from kills_topics import TopicDriver, counting
 from test_kills_fencing import held_at, recorded_rows, storage
 
 import holdfast as hf

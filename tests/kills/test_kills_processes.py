@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from kills_driver import FENCED
+from kills_ends import FENCED
 from kills_pipelines import Shape, check
 from kills_processes import WAIT_S, DriverProcess
 

@@ -5,11 +5,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
-from kills_senders import Faulty, SenderProcesses
+from kills_senders import SenderProcesses
 
 import holdfast as hf
+from faulty_kit import ROWS, failing, faulty, heal, values, without
 from holdfast.clock import SystemClock
 from holdfast.jobmaster.start import Start
 from holdfast.storage.store import open_store
@@ -18,26 +18,11 @@ from waiting import until
 
 pytestmark = pytest.mark.kill
 
-ROWS, SPLITS = 600, 30
-
-
-def values(folder: Path) -> list[int]:
-    return sorted(value for file in folder.rglob("*.parquet") for value in pq.read_table(file)["value"].to_pylist())
-
-
-def failing(query: hf.Query) -> dict[str, str]:
-    return {each["split"]: each["reason"] for each in query.status["splitsBehind"]}
-
 
 def test_splits_that_end_or_hang_their_process_stay_behind_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     kit = import_module("holdfast.testing.run")
     monkeypatch.setattr(kit, "Start", lambda *told: replace(Start(*told), host="127.0.0.1"))
-    faults = tmp_path / "faults"
-    faults.mkdir()
-    for split, kind in {"7": "exit", "11": "raise", "20": "hang"}.items():
-        (faults / split).write_text(kind)
-    source = Faulty(ROWS, splits=SPLITS, name="numbers")
-    object.__setattr__(source, "faults", str(faults))
+    source = faulty(tmp_path / "faults", s7="exit", s11="raise", s20="hang")
     storage, clusters = f"file://{tmp_path}/storage", []
 
     def cluster(program: Any, plain: Any, place: Any, gateway: Any) -> SenderProcesses:
@@ -56,11 +41,10 @@ def test_splits_that_end_or_hang_their_process_stay_behind_alone(tmp_path: Path,
     try:
         until(lambda: failing(query).keys() == {"7", "11", "20"})
         query.trigger_checkpoint()
-        until(lambda: values(tmp_path / "out") == [each for each in range(ROWS) if each % SPLITS not in (7, 11, 20)])
+        until(lambda: values(tmp_path / "out") == without(7, 11, 20))
         assert "unit_timeout" in failing(query)["20"] and "is offline" in failing(query)["11"]
         assert clusters[0].started > 4, "more senders ended than their budget of losses allows"
-        for fault in faults.iterdir():
-            fault.unlink()
+        heal(tmp_path / "faults")
         until(lambda: failing(query) == {})
         query.processAllAvailable()
         assert values(tmp_path / "out") == list(range(ROWS))

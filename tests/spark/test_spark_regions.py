@@ -1,80 +1,37 @@
 """Regions on Spark: a split that ends its process, or hangs, stays behind by itself, and the others go on."""
 
 import os
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from spark_kit import new_job
 
 import holdfast as hf
-from holdfast.sources.base import SourceBatch, SplitRead
+from faulty_kit import ROWS, SPLITS, FaultySource, failing, faulty, heal, values, without
 from waiting import until
 
-ROWS, SPLITS = 600, 30
 QUICK = hf.FailoverConfig(backoff_first="200ms", backoff_max="1s", losses_max=2)
 """Few losses of a sender are allowed: those of a split that fails must not count."""
 
 
-class Broken(hf.SequenceSource):
-    """Splits of which a file with their name says how they fail."""
-
-    faults: str = ""
-
-    def read(self, read: SplitRead) -> Iterator[SourceBatch]:
-        fault = Path(self.faults, read.split)
-        kind = fault.read_text() if fault.exists() else ""
-        if kind == "exit":
-            os._exit(3)
-        while kind == "hang" and fault.exists():
-            time.sleep(0.01)
-        if kind == "raise":
-            raise RuntimeError(f"partition {read.split} is offline")
-        yield from super().read(read)
-
-
-def broken(folder: Path, **faults: str) -> Broken:
-    folder.mkdir()
-    for split, kind in faults.items():
-        (folder / split.removeprefix("s")).write_text(kind)
-    source = Broken(ROWS, splits=SPLITS, name="numbers")
-    object.__setattr__(source, "faults", str(folder))
-    return source
-
-
-def values(folder: Path) -> list[int]:
-    return sorted(value for file in folder.rglob("*.parquet") for value in pq.read_table(file)["value"].to_pylist())
-
-
-def without(*splits: int) -> list[int]:
-    return [value for value in range(ROWS) if value % SPLITS not in splits]
-
-
-def copying(spark: Any, tmp_path: Path, source: Broken, **regions: Any) -> hf.Job:
+def copying(spark: Any, tmp_path: Path, source: FaultySource, **regions: Any) -> hf.Job:
     limits = hf.RegionConfig(max_consecutive_failures=1_000, **regions)
     job = new_job(spark, tmp_path, senders=2, regions=limits, failover=QUICK)
     job.read(source).write(hf.ParquetSink(f"file://{tmp_path}/out", name="out"))
     return job
 
 
-def failing(query: hf.Query) -> dict[str, str]:
-    return {each["split"]: each["reason"] for each in query.status["splitsBehind"]}
-
-
 def test_splits_that_end_their_sender_hang_or_raise_stay_behind_alone(spark, tmp_path):
-    source = broken(tmp_path / "faults", s7="exit", s11="raise", s20="hang")
+    source = faulty(tmp_path / "faults", s7="exit", s11="raise", s20="hang")
     query = copying(spark, tmp_path, source, unit_timeout="2s").start()
     out = tmp_path / "out"
     until(lambda: failing(query).keys() == {"7", "11", "20"})
     query.trigger_checkpoint()
     until(lambda: values(out) == without(7, 11, 20))
     assert "unit_timeout" in failing(query)["20"] and "is offline" in failing(query)["11"]
-    for fault in (tmp_path / "faults").iterdir():
-        fault.unlink()
+    heal(tmp_path / "faults")
     until(lambda: failing(query) == {})
     query.processAllAvailable()
     assert values(out) == list(range(ROWS))
@@ -89,7 +46,7 @@ def test_a_step_that_ends_its_process_at_a_row_fails_the_split_of_that_row(spark
             os._exit(4)
         return batch
 
-    source = broken(tmp_path / "faults")
+    source = faulty(tmp_path / "faults")
     limits = hf.RegionConfig(max_consecutive_failures=1, on_poison="park")
     job = new_job(spark, tmp_path, senders=2, regions=limits, failover=QUICK)
     job.read(source).map_batches(ends, "value BIGINT").write(hf.ParquetSink(f"file://{tmp_path}/out", name="out"))
@@ -102,7 +59,7 @@ def test_a_step_that_ends_its_process_at_a_row_fails_the_split_of_that_row(spark
 
 @pytest.mark.long
 def test_a_transform_that_raises_fails_its_split_alone(spark, tmp_path):
-    source = broken(tmp_path / "faults")
+    source = faulty(tmp_path / "faults")
     limits = hf.RegionConfig(max_consecutive_failures=0, on_poison="park")
     job = new_job(spark, tmp_path, senders=1, regions=limits, failover=QUICK, max_rows_per_batch=ROWS)
     raising = "IF(value = 3, CAST(raise_error('three') AS BIGINT), value) AS value"
