@@ -38,7 +38,7 @@ AT_ONCE_MAX = 4
 
 @dataclass(frozen=True)
 class LocalCheckpoint:
-    """This TaskManager's work for a checkpoint."""
+    """A TaskManager's work for a checkpoint."""
 
     checkpoint_id: int
     batch: int
