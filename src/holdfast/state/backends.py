@@ -16,7 +16,7 @@ def new_table(
     value_schema: pa.Schema,
     max_parallelism: int,
 ) -> StateTable:
-    """An empty table. What is not in memory lies in a fresh folder below `local_dir` until the table is closed."""
+    """An empty table. Rows out of memory lie in a fresh folder below `local_dir` until the table is closed."""
     if not isinstance(backend, RocksDBState):
         return StateTable(key_schema, value_schema, max_parallelism)
     return StateTable(
@@ -29,5 +29,5 @@ def new_table(
 
 
 def tables_of(backend: StateBackend, local_dir: str | None) -> "partial[StateTable]":
-    """`new_table` for one backend and place."""
+    """`new_table` for a given backend and place."""
     return partial(new_table, backend, local_dir)

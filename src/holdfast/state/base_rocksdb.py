@@ -1,8 +1,8 @@
 """The base store of `RocksDBState`: RocksDB in a folder of its own, by way of rocksdict, with raw bytes.
 
-No write-ahead log: the changelog is the log. So what the folder holds after a crash belongs to no checkpoint, and
-each store makes a fresh folder, which is deleted when it is closed, or by a later one where its process died. Keys come
-sorted by key group, which makes a multi-get touch few blocks. Does not know rows, nor what is dirty.
+No write-ahead log: the changelog is the log. So the content of the folder after a crash belongs to no checkpoint, and
+each store makes a fresh folder. The folder is deleted when the store is closed, or by a later store if its process
+died. Keys come sorted by key group, which makes a multi-get touch few blocks. Does not know rows, nor which are dirty.
 """
 
 import logging
@@ -91,7 +91,7 @@ class RocksDBBase:
         """Bytes in the buffer when `flush_ahead` was last called: more than now if the buffer was full since."""
         self._unlogged = WriteOptions()
         self._unlogged.disable_wal = True
-        # Keys come sorted: each is looked for from where the last one went. Only unordered writes heed it.
+        # Keys come sorted: the search for a key starts where the last key went. Only unordered writes heed it.
         self._unlogged.memtable_insert_hint_per_batch = True
 
     @property
@@ -143,7 +143,7 @@ class RocksDBBase:
                 self._held_bytes = 0
 
     def checkpoint(self) -> Path:
-        """Writes out what is in memory and links the files: nothing is copied."""
+        """Write out the rows in memory and link the files: nothing is copied."""
         self._checkpoints += 1
         folder = self.folder / f"checkpoint-{self._checkpoints}"
         with on_disk(self.folder):
@@ -165,7 +165,7 @@ class RocksDBBase:
             return
         try:
             db.close()
-        except Exception as error:  # it writes out what is in memory first, for which a full disk has no room
+        except Exception as error:  # closing first writes out the rows in memory; a full disk has no room for them
             log.warning("%s: RocksDB could not write its last rows, which nobody needs: %s", self.folder, error)
         self._own.close()
 

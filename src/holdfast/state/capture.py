@@ -4,9 +4,9 @@
     later touch of a wanted row, eviction, rewind, compaction ──► saved as it was, with its key; no longer wanted
     rows() ──► in order of key groups: what is still wanted from the table, the rest from what was saved
 
-So a boundary costs one byte a row, and each row is copied once. The touches are those that undo rests on
-(`transaction`). The table's lock is held while a piece is copied, not while it is put into Arrow arrays.
-Does not own the table's rows, nor what becomes of `files`.
+So a boundary costs 1 byte a row, and each row is copied once. The touches are the same that undo relies on
+(`transaction`). The table's lock is held while a piece is copied, not while it is put into Arrow arrays. Does not own
+the table's rows, nor the further use of `files`.
 """
 
 from collections.abc import Iterator
@@ -39,9 +39,9 @@ class _Saved:
 
 
 class Captured:
-    """`files` of the table's base store, None where that has no rows; `rows()` on top of them.
+    """`files` of the table's base store, None if that has no rows; `rows()` on top of them.
 
-    Whoever takes it closes it, and deletes the folder `files`.
+    The taker closes it, and deletes the folder `files`.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class Captured:
             yield piece
 
     def close(self) -> None:
-        """Nothing more is saved for it, and what was is let go."""
+        """Stop saving rows for it, and let go of the saved rows."""
         with self._lock:
             self._closed = True
             self._wanted = self._wanted[:0]

@@ -78,7 +78,7 @@ def decoded(schema: pa.Schema, codec: RowCodec, keys: list[bytes], records: list
 def merge_changes(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """The last row of each key, sorted by key group: replaying it is replaying `batches` in order.
 
-    `batches` are one or more change sets of one table, with equal schemas.
+    `batches` are change sets of a single table, at least one, with equal schemas.
     """
     rows = pa.concat_batches(batches)
     key_schema = key_schema_of(rows.schema)

@@ -1,8 +1,8 @@
 """Kernels that write and read the byte form of composite keys.
 
-    composite key   one field after another, in key column order
+    composite key   fields in key column order
     field           0x00                                 null
-                    0x01, value                          fixed width: Arrow's little-endian bytes; boolean: one byte
+                    0x01, value                          fixed width: Arrow's little-endian bytes; boolean: 1 byte
                     0x01, length (uint32, LE), bytes     string, binary
 
 Each field says where it ends, so two keys are equal exactly if their bytes are. The form is hashed
@@ -21,7 +21,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @kernel
 def write_fixed(values: Bytes, width: int, valid: Bools, cursors: Integers, out: Bytes) -> None:
-    """Append one fixed-width field to every key; `cursors` move past it."""
+    """Append a fixed-width field to every key; `cursors` move past it."""
     source, target = values.ctypes.data, out.ctypes.data
     for i in range(len(cursors)):
         position = cursors[i]
@@ -35,7 +35,7 @@ def write_fixed(values: Bytes, width: int, valid: Bools, cursors: Integers, out:
 
 @kernel
 def write_variable(offsets: Integers, data: Bytes, valid: Bools, cursors: Integers, out: Bytes) -> None:
-    """Append one string or binary field to every key; `cursors` move past it."""
+    """Append a string or binary field to every key; `cursors` move past it."""
     source, target = data.ctypes.data, out.ctypes.data
     for i in range(len(cursors)):
         position = cursors[i]
@@ -52,7 +52,7 @@ def write_variable(offsets: Integers, data: Bytes, valid: Bools, cursors: Intege
 
 @kernel
 def read_fixed(data: Bytes, width: int, cursors: Integers, values: Bytes, valid: Bools) -> None:
-    """Read one fixed-width field of every key at its cursor; nulls get zeros."""
+    """Read a fixed-width field of every key at its cursor; nulls get zeros."""
     source, target = data.ctypes.data, values.ctypes.data
     for i in range(len(cursors)):
         position = cursors[i]

@@ -1,10 +1,10 @@
 """Arrays that grow where they lie.
 
-A large array is its own mapping of memory: the allocator moves pages, not bytes, and only what is added is written.
-So a table of many rows grows as fast as one of few. NumPy does it only where no one else holds the array or a view of
-it, which it knows from reference counts; otherwise the array is replaced by a longer copy, and the others keep theirs.
-A small one is always copied: NumPy asks for huge pages, which random access is faster in, when it makes a large array.
-An array that is used up from one end to the other is given back to the system where it lies, too.
+A large array is its own mapping of memory: the allocator moves pages, not bytes, and only the added part is written. So
+a table of many rows grows as fast as a table of few. NumPy does it only if nobody else holds the array or a view of it,
+which it knows from reference counts; otherwise the array is replaced by a longer copy, and the others keep theirs. A
+small array is always copied: NumPy asks for huge pages, in which random access is faster, when it makes a large array.
+An array that is used up from its begin to its end is given back to the system where it lies, too.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ _madvise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux
 
 
 def enlarge(owner: Any, name: str, length: int) -> None:
-    """Make the array `owner.name` longer along its first axis; what is added reads 0, or None among objects."""
+    """Make the array `owner.name` longer along its first axis; the added part reads 0, or None among objects."""
     before, shape = len(getattr(owner, name)), (length, *getattr(owner, name).shape[1:])
     if getattr(owner, name).nbytes < COPIED_BYTES or not _resized(owner, name, shape):
         held = getattr(owner, name)

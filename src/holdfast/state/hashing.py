@@ -2,7 +2,7 @@
 
 integers   first output of SplitMix64 seeded with the key (a bijection: no two int64 keys share a hash)
 bytes      XXH64 with seed 0
-null       `NULL_HASH` (of a key of one column; inside composite keys a null is part of the bytes)
+null       `NULL_HASH` (of a key of a single column; inside composite keys a null is part of the bytes)
 """
 
 from typing import Any
@@ -122,7 +122,7 @@ def groups_of(hashes: Hashes, max_parallelism: int) -> npt.NDArray[np.int32]:
 
 @kernel
 def groups_of_integers(values: npt.NDArray[np.int64], max_parallelism: int) -> npt.NDArray[np.int32]:
-    """The key groups of int64 keys: hash and modulo in one pass."""
+    """The key groups of int64 keys: hash and modulo in a single pass."""
     groups = np.empty(len(values), np.int32)
     divisor = np.uint64(max_parallelism)
     mask = divisor - np.uint64(1)

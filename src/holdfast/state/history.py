@@ -24,8 +24,8 @@ UNDO_BYTES_MAX = 256 * 1024 * 1024
 class UndoSegment:
     """The rows that batch `batch` changed, as they were before it; it made the table `appeared` rows larger.
 
-    `unseen`: at least those of its slots that no earlier batch which waits to be logged touched; None: all of them
-    count (`unlogged.Chain`).
+    `unseen`: the slots, or more, that no earlier batch which waits to be logged has touched; None: all slots of the
+    segment (`unlogged.Chain`).
     """
 
     batch: int
@@ -36,7 +36,7 @@ class UndoSegment:
 
     @property
     def first(self) -> int:
-        """The first of its batches, which is its only one."""
+        """The first of its batches, which is its only batch."""
         return self.batch
 
     @property
@@ -107,7 +107,7 @@ class UndoHistory:
         return taken
 
     def release(self, up_to_batch: int) -> None:
-        """No one goes back to before this batch any more. From any thread; the memory is let go at the next call."""
+        """Give up going back to before this batch. From any thread; memory is let go at the next call."""
         self._released = up_to_batch if self._released is None else max(self._released, up_to_batch)
 
     def _drop_released(self) -> None:

@@ -1,11 +1,11 @@
 """The index: from keys to slots (row numbers of a table), exact, growing and shrinking.
 
 A slot stays with its key until the key is removed; then it is free and may be given to another key.
-It grows without a stall: entries are poured into a larger table some at a time, before each look-up, while keys are
-found in either (`index_kernels`) and the system gets back what is empty; arrays by slot grow where they lie
-(`growing`). It shrinks by `compact`, at once.
+It grows without a stall: entries are poured into a larger table some at a time, before each look-up. Meanwhile keys are
+found in either table (`index_kernels`) and the system gets back the emptied pages. Arrays by slot grow where they lie
+(`growing`). The index shrinks by `compact`, at once.
 Two kinds: `IntegerIndex` holds the keys themselves, `BytesIndex` their hashes, and their bytes in an arena.
-Does not own values, transactions, or what the stamps mean.
+Does not own values, transactions, or the meaning of the stamps.
 """
 
 from abc import ABC, abstractmethod
@@ -65,8 +65,9 @@ PROBE_ROWS = 1 << 14
 are computed in vain where room runs out."""
 SWEEP_LEAST = 1 << 15
 SWEEP_PER_ROW = 4
-"""While entries are poured, a look-up pours so many positions of the old table for each row. The new one has room for a
-third of the old one's positions, so it is not full before all are poured."""
+"""Positions of the old table that a look-up pours while entries are poured: at least, and for each row. The new table
+has room for a third of the old table's positions, so it is not full before all are poured. Higher values end the
+pouring sooner and make each look-up slower."""
 _EMPTY = np.empty(0, np.int64)
 
 
@@ -110,10 +111,11 @@ class KeyIndex(ABC):
             self._grow_slots(keys)
 
     def lookup(self, keys: Keys, stamp: int, first: int = 0) -> tuple[Slots, Slots, Slots]:
-        """The slot of every row's key, unknown keys inserted; the distinct slots not yet stamped so; and those of them
-        that are unseen: their stamp was below `first`, a new key's being 0.
+        """The slot of every row's key, unknown keys inserted; the newly stamped slots; and the unseen among these.
 
-        `stamp` is in [1, 2^31), and not below the last one. Keys must not be null where they are of one column.
+        A slot is newly stamped if its stamp was another, and is listed once. It is unseen if its stamp was below
+        `first`; the stamp of a new key is 0. `stamp` is in [1, 2^31), and not below the last stamp. Keys of a single
+        column must not be null.
 
         Raises
         ------
@@ -260,7 +262,7 @@ class KeyIndex(ABC):
             self._give_back_swept()
 
     def _give_back_swept(self) -> None:
-        """Entries may have come to where the sweep began, from the table's end: such pages stay."""
+        """Give back swept pages. Pages at the begin of the sweep may hold entries from the table's end: they stay."""
         begin, swept = (self._control[[SWEEP_START, SWEPT]] * ENTRY_BYTES).tolist()
         stop = min(begin + swept, self._old.nbytes)
         first, last = whole_pages(self._old, max(begin, self._swept_pages_end), stop)

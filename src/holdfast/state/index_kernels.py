@@ -7,17 +7,17 @@ A table of entries, two 64-bit words each, is probed linearly from a *home* that
 
 `stamp` is the batch that touched the row last, so that the first touch costs no further cache miss.
 Homes grow with the mixed tag (`high 32 bits × capacity >> 32`), so any capacity will do, and a table is poured into
-another in one sequential sweep. It may be in the middle of it:
+another in a single sequential sweep. It may be in the middle of it:
 
     old       ····················[home, home, home, …)     from SWEEP_START on, SWEPT positions are empty for good
     entries   [home, home, home, …)····················     all keys whose home in `old` was swept
 
-A sweep begins and rests at an empty position, and no run of entries crosses one, so a tag's home in `old` alone tells
-which table it is in. Nothing is marked as deleted: removal shifts the followers back.
+A sweep begins and rests at an empty position, and no run of entries crosses an empty position, so a tag's home in `old`
+alone tells which table it is in. Nothing is marked as deleted: removal shifts the followers back.
 
 `control` is the state shared with Python: see the constants. Insertion stops where room runs out and reports the row;
-the caller makes room and goes on from there. Kernels do no bounds checks; callers pass what fits. Positions and
-addresses are uint64: signed ones cost a check for each access.
+the caller makes room and goes on from there. Kernels do no bounds checks; callers pass arguments that fit. Positions
+and addresses are uint64: signed ones cost a check for each access.
 """
 
 from typing import Any
@@ -30,12 +30,12 @@ from holdfast.state.physical import Integers, Slots
 
 CONTROL_FIELDS = 10
 COUNT, COUNT_MAX, SLOTS_USED, FREE, FRESH, UNSEEN, ARENA_USED, ARENA_LIVE, SWEEP_START, SWEPT = range(CONTROL_FIELDS)
-"""`control`: entries, the most that fit; slots ever used, slots on the free list; rows touched by this lookup, and
-those of them that are unseen; bytes used in the arena, and those of live keys; where the sweep of `old` began,
-and how many positions it is on."""
+"""The fields of `control`: entries, and their greatest number; slots ever used, and slots on the free list; rows
+touched by this look-up, and the unseen among them; bytes used in the arena, and the bytes of live keys among them; the
+begin of the sweep of `old`, and the number of positions that it has passed."""
 
 _AHEAD = 24
-"""The rows between two steps of what is fetched ahead: more cache lines than a processor core waits for at once. By
+"""The rows between two steps of fetching ahead: more cache lines than a processor core waits for at once. By
 blocks of 32 rows, each fetched and then processed, look-ups in a large index took 1.1 to 1.7 times as long, removals
 1.6 times."""
 _LAST_IN_LINE = np.uint64(48)
@@ -98,7 +98,7 @@ def _homes(tags: Any, start: int, stop: int, entries: Any, old: Any, control: An
 
 @inlined
 def _fetch(homes: Any, i: int) -> None:
-    """Fetch the entry at home `i` and the next three, in one cache line or two: most keys are in one of them."""
+    """Fetch the entry at home `i` and the next three, in a cache line or two: most keys are in one of them."""
     if i >= 0 and i < len(homes):
         prefetch(homes[np.uint64(i)])
         prefetch(homes[np.uint64(i)] + _LAST_IN_LINE)
@@ -143,9 +143,10 @@ def _extent(table: Integers) -> Any:
 
 @inlined
 def _fetch_extent(tags: Any, start: int, homes: Any, i: int, ends: Any, extents: Any) -> None:
-    """Move home `i` on to the first entry of the same hash, or an empty one; fetch the extent of the key there.
+    """Move home `i` on to the first entry of the same hash, or an empty entry; fetch the extent of the key there.
 
-    Rows inserted until its turn only fill empty entries, and none moves during a look-up: it stays a place to begin at.
+    Rows inserted until its turn only fill empty entries, and none moves during a look-up: the home stays a place to
+    begin.
     """
     if i >= 0 and i < len(homes):
         entries_at, entries_end, old_at, old_end = ends
@@ -205,10 +206,10 @@ def lookup(
 ) -> Any:
     """Slot of each key of rows `[start, stop)`, inserting unknown ones; returns the row where room ran out, or `stop`.
 
-    `fresh` collects each slot whose stamp was another one, once, in order; `unseen` those of them whose stamp was
-    below `first`. `strings` is None for int64 keys, their own tags; for byte keys (offsets, data, extents, arena):
-    `extents[slot]` is where in `arena` the slot's key is. Numba compiles a version for each. A new entry goes the way
-    of one that is found: with a second place that touches, the loop takes twice the time.
+    `fresh` collects each slot whose stamp was another, once, in order; `unseen` those of them whose stamp was below
+    `first`. `strings` is None for int64 keys, their own tags; for byte keys it is (offsets, data, extents, arena):
+    `extents[slot]` is the place in `arena` of the slot's key. Numba compiles a version for each. A new entry goes the
+    way of an entry that is found: with a second place that touches, the loop takes twice the time.
     """
     ends = _extent(entries) + _extent(old)
     entries_at, entries_end, old_at, old_end = ends

@@ -1,6 +1,6 @@
 """Kernels of columns (slot → value), and of rows in order of their key groups.
 
-Kernels do no bounds checks; callers pass what fits.
+Kernels do no bounds checks; callers pass arguments that fit.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ def gather(values: Array, slots: Slots) -> Any:
 
 @kernel
 def scatter(values: Array, slots: Slots, source: Array) -> None:
-    """`values[slots] = source`; where a slot comes twice, the last one stays."""
+    """`values[slots] = source`; if a slot comes twice, its last value stays."""
     for i in range(len(slots)):
         values[np.uint64(slots[i])] = source[i]
 
@@ -58,7 +58,7 @@ def where(flags: Bools) -> Any:
     total = 0
     for flag in flags:
         total += flag
-    found = np.empty(total + 1, np.int32)  # flags behind the last one that is set write to one more
+    found = np.empty(total + 1, np.int32)  # flags behind the last set flag write to the extra element
     count = 0
     for i in range(len(flags)):
         found[np.uint64(count)] = i
@@ -82,7 +82,7 @@ def claim(slots: Slots, flags: Bools) -> Any:
 
 @kernel
 def mark_changed(values: Array, valid: Bools, slots: Slots, old: Array, old_valid: Bools, changed: Bools) -> None:
-    """Set `changed[i]` where the column's value at `slots[i]` is no longer the old one. Bits are compared."""
+    """Set `changed[i]` where the column's value at `slots[i]` is no longer the old value. Bits are compared."""
     for i in range(len(slots)):
         slot = np.uint64(slots[i])
         if valid[slot] != old_valid[i] or (valid[slot] and values[slot] != old[i]):
@@ -128,7 +128,7 @@ def numbers_by_slot(slots: Slots, slot_count: int) -> Any:
 
 @kernel
 def _swapped(word: Any) -> Any:
-    """The bytes of a uint64 the other way round (LLVM makes one instruction of it)."""
+    """The bytes of a uint64 the other way round (LLVM makes a single instruction of it)."""
     swapped = np.uint64(0)
     for _ in range(8):
         swapped = (swapped << np.uint64(8)) | (word & np.uint64(255))
@@ -177,9 +177,9 @@ def _sort_words(words: npt.NDArray[np.uint64], low: int, bits: int) -> Any:
 
 @kernel
 def argsort(values: npt.NDArray[np.uint64]) -> Any:
-    """The order of `values`, stable: sorts words of what they differ in and, below it, their numbers.
+    """The order of `values`, stable: sorts words of the bits in which they differ and, below these, their numbers.
 
-    Where that does not fit a word it takes two rounds, the second one by the upper bits.
+    If that does not fit a word it takes two rounds, the second by the upper bits.
     """
     order = np.empty(len(values), np.int32)
     if len(values) == 0:

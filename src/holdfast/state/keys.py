@@ -1,15 +1,15 @@
 """Keys of rows, as arrays that kernels can hash and compare exactly.
 
     key schema                                         kept as
-    one integer-like column (integers, boolean,        int64 values, without a copy where the column is int64
+    an integer-like column (integers, boolean,         int64 values, without a copy where the column is int64
       date, time, timestamp, duration)
-    one column of float or double                      int64 values, made of the bits of the normalised value
-    one column of strings, binary, decimals            the values' own bytes: offsets and data, without a copy
+    a column of float or double                        int64 values, made of the bits of the normalised value
+    a column of strings, binary, decimals              the values' own bytes: offsets and data, without a copy
     several columns                                    bytes in the form of `encoding`, a null bit in each field
 
 Which values are the same key says `equality`: floating-point numbers are normalised before they are encoded.
-The kind follows from the key schema alone, never from the rows, so a key has one form and one hash for ever.
-A null key of one column is a flag beside the values (`nulls`); tables refuse it, and so does the exchange.
+The kind follows from the key schema alone, never from the rows, so a key has a single form and hash for ever. A null
+key of a single column is a flag beside the values (`nulls`); tables refuse it, and so does the exchange.
 """
 
 from collections.abc import Sequence
@@ -98,7 +98,7 @@ def declared_columns(rows: pa.RecordBatch, key_schema: pa.Schema) -> list[Any]:
     Raises
     ------
     BadRecord
-        One is missing or has another type than declared.
+        A key column is missing or has another type than declared.
     """
     arrays = []
     for field in key_schema:
@@ -152,7 +152,7 @@ def key_groups(keys: Keys, max_parallelism: int) -> npt.NDArray[np.int32]:
 
 
 def refuse_nulls(keys: Keys, names: Sequence[str]) -> None:
-    """Raise `BadRecord` where a key of one column is null."""
+    """Raise `BadRecord` if a key of a single column is null."""
     if keys.nulls is not None:
         row = int(np.argmax(keys.nulls))
         raise BadRecord(

@@ -1,4 +1,4 @@
-"""Errors of the local disk, told as the store's: whoever works on it may wait for room, as for a store that is away."""
+"""Errors of the local disk, told as the store's: work on the disk may wait for room, as for a store that is away."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

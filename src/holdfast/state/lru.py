@@ -3,10 +3,10 @@
     last_use[slot]   the number of the slot's last use, from 1; 0: it is not in the order
     log[n - 1]       the slot of use n; before `oldest` there is none that is in the order
 
-Until a row has to leave, a touch is one store. Then the log begins, with all slots in order, and a touch appends to
-it; a use that is no longer the slot's last one is passed over when its turn comes, so the order is exact. A full log
-is rewritten without such uses, or ends where no row has left since the last time. Nothing is linked; slots are sorted
-only where a log begins. Every row of a look-up touches its slot, in row order. Does not own which slots are in use.
+Until a row has to leave, a touch is a single store. Then the log begins, with all slots in order, and a touch appends
+to it; a use that is no longer the slot's last is passed over in its turn, so the order is exact. A full log is
+rewritten without these uses, or ends if no row has left since the last time. Nothing is linked; slots are sorted only
+when a log begins. Every row of a look-up touches its slot, in row order. Does not own which slots are in use.
 """
 
 from typing import Any
@@ -19,7 +19,8 @@ from holdfast.state.growing import enlarge
 from holdfast.state.physical import Integers, Slots
 
 _AHEAD = 32
-"""Uses between one and what is fetched for another: a base store empties the processor's caches between batches."""
+"""Uses between the use at work and the use that is fetched: a base store empties the processor's caches between
+batches. A higher value fetches earlier, and fills more of the cache."""
 LOG_SHARE = 4
 """The log has room for so many uses of each slot; more would make rewriting rarer."""
 

@@ -4,7 +4,7 @@
                                                 └─ its process is dead: no lock any more, deleted by whoever comes next
 
 So no folder with the prefix is ever without a lock while its process lives. The lock is the kernel's (`flock`, on the
-folder itself): it ends with the process, however that ends. What lies in the folder of a dead process is of no use.
+folder itself): it ends with the process, however that ends. Files in the folder of a dead process are of no use.
 """
 
 import fcntl

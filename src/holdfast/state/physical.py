@@ -1,7 +1,7 @@
 """Arrow arrays as NumPy arrays and back, without copies where the memory layout allows.
 
 Fixed-width values are seen as their *physical* type: dates, times, timestamps and durations are the
-integers that Arrow stores, in the unit of their type. What is null has any value: look at the validity.
+integers that Arrow stores, in the unit of their type. A null has any value: look at the validity.
 Arrays seen this way may be read-only.
 """
 
@@ -14,8 +14,8 @@ import pyarrow as pa
 Bools = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
 Slots = npt.NDArray[np.int32]
-"""Slots of a table, or numbers of rows: where kernels read and write. A table has less than 2^31 of them, and they are
-most of what a batch leaves behind."""
+"""Slots of a table, or numbers of rows, where kernels read and write. A table has less than 2^31 of them, and they are
+most of the memory that a batch leaves behind."""
 Bytes = npt.NDArray[np.uint8]
 
 _PHYSICAL: dict[Any, Any] = {
@@ -65,7 +65,7 @@ def validity_of(array: Any) -> Bools | None:
 
 
 def byte_width(arrow_type: Any) -> int | None:
-    """Bytes a value of a fixed-width type takes (a boolean: one); None for other types."""
+    """Bytes a value of a fixed-width type takes (a boolean: 1); None for other types."""
     if pa.types.is_boolean(arrow_type):
         return 1
     if pa.types.is_decimal(arrow_type) or pa.types.is_fixed_size_binary(arrow_type):
@@ -87,7 +87,7 @@ def fixed_bytes_of(array: Any) -> Bytes:
 
 
 def variable_bytes_of(array: Any) -> tuple[Integers, Bytes]:
-    """Offsets (one more than values) and data of a string or binary array, small or large."""
+    """Offsets (a number more than values) and data of a string or binary array, small or large."""
     large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
     _, offsets, data = array.buffers()
     if offsets is None or len(array) == 0:
@@ -116,7 +116,7 @@ def variable_array(offsets: Integers, data: Bytes, valid: Bools | None, arrow_ty
     """The inverse of `variable_bytes_of`. Data past 2 GB needs a large type."""
     large = pa.types.is_large_string(arrow_type) or pa.types.is_large_binary(arrow_type)
     if not large and len(data) > np.iinfo(np.int32).max:
-        raise OverflowError(f"{len(data)} bytes of {arrow_type} values do not fit one array; use a large type")
+        raise OverflowError(f"{len(data)} bytes of {arrow_type} values do not fit a single array; use a large type")
     starts = offsets if large else offsets.astype(np.int32)
     return pa.Array.from_buffers(
         arrow_type, len(offsets) - 1, [_bitmap(valid), pa.py_buffer(starts), pa.py_buffer(data)]

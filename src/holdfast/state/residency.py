@@ -4,8 +4,8 @@
     commit: changed rows dirty, deleted ones deleted in the base ──► past the limit: the oldest leave,
                                                                      dirty ones through base.write
 
-Invariants: at a batch boundary at most `entries_max` rows are in memory; a row in memory that is clean is in the base
-as it is; what is dirty reaches the base only when it leaves. Does not own undo.
+Invariants: at a batch boundary at most `entries_max` rows are in memory. A clean row in memory is equal to its record
+in the base. A dirty row reaches the base only when it leaves. Does not own undo.
 """
 
 import time
@@ -25,16 +25,17 @@ from holdfast.state.rows import OldRows, Rows
 
 PIECE_BYTES = 256 * 1024
 PIECE_ROWS_MIN, PIECE_ROWS_MAX = 256, 8192
-"""Rows are read and written so many at a time that each step finds them in the processor's cache: their records, and
-what Python needs for each, about 100 bytes."""
+"""Bytes, and bounds of the rows, that are read and written at a time. Each step then finds them in the processor's
+cache: their records, and about 100 bytes that Python needs for each. Higher values take fewer steps, out of the
+cache."""
 
 
 class HitRatio:
     """The gauge `stateCacheHitRatio`: of the distinct rows that a batch looked up, the share that was in memory.
 
     It is averaged over each second, as in FLIP-325: the value is that of the last full second with any look-up. Several
-    look-ups of a row in one batch count once, so that reuse inside a batch, which is free everywhere, does not show.
-    One thread counts, any thread reads.
+    look-ups of a row in a batch count once, so that reuse inside a batch, which is free everywhere, does not show. A
+    single thread counts, any thread reads.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -64,7 +65,7 @@ class HitRatio:
 
 
 class BaseStore(Protocol):
-    """Records by key, both bytes. Used by one thread, except `memory_bytes`."""
+    """Records by key, both bytes. Used by a single thread, except `memory_bytes`."""
 
     is_empty: bool
     """Nothing was ever written to it."""
@@ -90,16 +91,18 @@ class BaseStore(Protocol):
         ...
 
     def flush(self) -> None:
-        """Write out what is in memory, so that `checkpoint` takes little time. By any thread."""
+        """Write out the records in memory, so that `checkpoint` takes little time. By any thread."""
         ...
 
     def flush_ahead(self) -> None:
-        """A checkpoint is completed: if what is in memory would be written out by itself before the next one is, begin
-        now, so that it does not begin beside that one. Returns at once. By any thread, also after `close`."""
+        """Write out the records in memory now, after a checkpoint, if they would be written before the next checkpoint.
+
+        So the writing does not begin beside that checkpoint. Returns at once. By any thread, also after `close`.
+        """
         ...
 
     def checkpoint(self) -> Path:
-        """A folder with files that hold its state as of now; whoever asked for it deletes it."""
+        """A folder with files that hold its state as of now; the caller deletes it."""
         ...
 
     def adopt(self, folder: Path) -> None:
@@ -154,10 +157,10 @@ class Residency:
         return self._rows.copy(fresh)
 
     def committed(self, old: OldRows, present: Bools, changed: Bools | None) -> OldRows:
-        """A batch touched rows that were like `old`, and tells which are there now; returns those that it changed.
+        """Take in a committed batch: it touched rows that were like `old`, and `present` tells which are there now.
 
-        `changed` says which, where that was found out already.
-        Changed rows are dirty, those that are gone leave the base. One that was dirty before counts as changed.
+        Returns the old rows that the batch changed. `changed` says which, if that was found out already. Changed rows
+        are dirty; rows that are gone leave the base. A row that was dirty before counts as changed.
         """
         dirty = kernels.gather(self.dirty, old.slots)
         if not dirty.all():

@@ -75,7 +75,7 @@ class RowCodec:
 
 
 def _with_one(heads: Sequence[bytes], values: Sequence[bytes]) -> list[bytes]:
-    """Records with a single object, which is copied once: what msgpack puts in front of it follows from its length."""
+    """Records with a single object, which is copied once: msgpack's bytes before it follow from its length."""
     pack = msgspec.msgpack.Encoder().encode
     lengths = list(map(len, values))
     before = {length: pack([bytes(length)])[: -length or None] for length in set(lengths)}
@@ -93,5 +93,5 @@ def _only_ones(records: Sequence[bytes], head: int) -> list[bytes | None]:
 
 
 def _bytes_before_one(stored: int) -> int:
-    """The head that a msgpack array of one binary value has before the value, of `stored` bytes in all."""
+    """The number of bytes before the value of a msgpack array with a single binary value, of `stored` bytes in all."""
     return 3 if stored < 3 + (1 << 8) else 4 if stored < 4 + (1 << 16) else 6

@@ -22,7 +22,8 @@ from holdfast.state.physical import Bools, Slots
 COMPACT_FROM = 4096
 """Slots below which a table with many free ones is left as it is."""
 COMPACT_SHARE = 4
-"""Rows are compacted once fewer than one in this many of the slots are in use."""
+"""Divisor of the slots: rows are compacted once fewer than 1/4 of the slots are in use. Higher: later, in more
+memory."""
 OBJECT_SAMPLE = 64
 
 
@@ -42,7 +43,7 @@ class RowCopies:
         return RowCopies(gathered(self.present, places), columns)
 
     def overwrite(self, places: Slots, source: "RowCopies") -> None:
-        """Presence and fixed-width values at `places` become those of `source`, where the place is not negative."""
+        """Set presence and fixed-width values at `places`, unless negative, to those of `source`."""
         scatter_some(self.present, places, source.present)
         for cells, new_cells in zip(self.columns, source.columns, strict=True):
             for array, new in zip(cells, new_cells, strict=True):
@@ -74,7 +75,7 @@ class OldRows(RowCopies):
 
 @dataclass(frozen=True)
 class KeyedRows:
-    """Copies of rows with their key groups and key columns: whatever becomes of the table and its slots."""
+    """Copies of rows with their key groups and key columns; they outlast changes of the table and its slots."""
 
     rows: RowCopies
     groups: npt.NDArray[np.int32]
@@ -166,7 +167,7 @@ class Rows:
         return KeyedRows(rows.copies, groups, keys)
 
     def put(self, slots: Slots, rows: RowCopies) -> None:
-        """Write the copies' presence and values at `slots`, whatever slots they were copied from."""
+        """Write the copies' presence and values at `slots`, which may differ from the slots they were copied from."""
         for column, (values, valid) in zip(self.columns, rows.columns, strict=True):
             column.scatter(slots, values, valid)
         kernels.scatter(self.present, slots, rows.present)
@@ -253,7 +254,7 @@ class Rows:
 
 
 def concatenated(segments: Sequence[OldRows]) -> OldRows:
-    """Join all of them in order; there is at least one."""
+    """Join all segments in order; there is at least a single segment."""
     if len(segments) == 1:
         return segments[0]
     columns = zip(*(segment.columns for segment in segments), strict=True)

@@ -1,10 +1,10 @@
-"""Going round a table, some rows at a time: how rows are found that no batch asks for, such as expired ones.
+"""Going round a table, some rows at a time, to find rows that no batch asks for, for example expired rows.
 
     place ──► slots in memory ──► records of the base store, in order of their keys ──► START: the round is over
 
-What is found is proposed, by its key: a row may be found twice, and a record of the base may be older than the row in
-memory, so whoever asked looks it up. A row that stays where it is during a round is found in it, one that moves
-(compaction, eviction) perhaps in the next. Touches no row, and reads none into memory.
+A row that is found is proposed, by its key: it may be found twice, and a record of the base may be older than the row
+in memory, so the caller looks it up. A row that stays in its place during a round is found in it. A row that moves
+(compaction, eviction) is perhaps found in the next round. Touches no row, and reads none into memory.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,11 +1,11 @@
-"""The state table: keyed rows in columns, changed in transactions, one a batch, over an optional base store.
+"""The state table: keyed rows in columns, changed in transactions, each for a batch, over an optional base store.
 
     begin ── lookup, write in place, lookup, … ── changes ── commit ──┐ rewind: back over several batches
                                              └────────────── undo     ▼
                           base store ──read──► rows in memory ──write-back──► base store
 
-One mechanism carries all of it: the first touch of a row in a batch saves the row (`transaction`). From the touched
-rows come the net changes, undo, what is kept for a rewind (`history`), what is dirty, and what leaves memory
+A single mechanism carries all of it: the first touch of a row in a batch saves the row (`transaction`). The touched
+rows yield the net changes, undo, the rows kept for a rewind (`history`), the dirty rows, and the rows that leave memory
 (`residency`). Without a base store (`HashMapState`) all rows are in memory.
 
 Invariants: outside a batch, the index holds exactly present rows, and at most as many as the cache's limit.
@@ -109,7 +109,7 @@ class StateTable:
 
     @property
     def memory_bytes(self) -> int:
-        """Index, keys, values, the base store's own memory, what is captured; objects estimated; no `undo_bytes`."""
+        """Index, keys, values, the base store's own memory, captured rows; objects estimated; no `undo_bytes`."""
         captured = sum(each.memory_bytes for each in self._captured)
         base = 0 if self._residency is None else self._residency.memory_bytes
         return self._rows.memory_bytes + base + captured
@@ -206,10 +206,10 @@ class StateTable:
         return survey(self._rows, self._residency, place, rows_max, wanted)
 
     def changes(self) -> pa.RecordBatch | None:
-        """The net changes of the batch so far in the stored schema, one row a key; None where there are none.
+        """The net changes of the batch so far in the stored schema, a row for each key; None if there are none.
 
-        A row that was written but is as before (objects that can be changed in place are never taken to be), or
-        was inserted and deleted, is no change.
+        A row that was written but is as before (objects that can be changed in place are never taken to be), or was
+        inserted and deleted, is no change.
         """
         old = self._in_transaction("changes").old_rows()
         return self._changes(old, self._changed(old))
@@ -229,9 +229,9 @@ class StateTable:
         return self if transaction.deferred else None
 
     def collect(self, up_to_batch: int) -> list[pa.RecordBatch]:
-        """Takes the deferred changes of batches up to that one, in order of replay. From any thread, at any time.
+        """Take out the deferred changes of batches up to that batch, in order of replay. From any thread, at any time.
 
-        Raises `CheckpointFailed` where they were condensed with those of later batches (`unlogged`).
+        Raises `CheckpointFailed` if they were condensed with the changes of later batches (`unlogged`).
         """
         with self._lock:
             parts, slots_used = self._unlogged.waiting(up_to_batch), self._rows.index.slots_used
@@ -243,7 +243,7 @@ class StateTable:
         return changes or [pa.RecordBatch.from_pylist([], self._stored_schema)]
 
     def commit(self) -> None:
-        """End the transaction; what it did stays. Rows that are not present are removed."""
+        """End the transaction; its changes stay. Rows that are not present are removed."""
         transaction = self._in_transaction("commit")
         with self._lock:
             old = transaction.old_rows()
@@ -300,7 +300,7 @@ class StateTable:
         self._refuse_in_batch("shrink_undo")
         with self._lock:
             self._history.shrink(bytes_max)
-            self._unlogged.shrink(bytes_max)  # what waits to be logged holds the same rows
+            self._unlogged.shrink(bytes_max)  # changes that wait to be logged hold the same rows
 
     def release(self, up_to_batch: int) -> None:
         """The state after `up_to_batch` is in a completed checkpoint: no rewind goes back further."""
@@ -311,10 +311,10 @@ class StateTable:
     def apply(self, changes: pa.RecordBatch, key_group_start: int, key_group_stop: int, *, blind: bool = False) -> None:
         """Replay a change set or snapshot, outside a batch; rows of other key groups are left out.
 
-        The last row of a key wins. Not undone by `rewind`. `blind`: what a base store has of these rows is not read
-        before it is replaced, so their number is not known until `count_is`.
-        Value columns are met by name: one that `changes` lacks becomes null in its rows, one that only `changes`
-        has is left out, one of a narrower type is widened.
+        The last row of a key wins. Not undone by `rewind`. `blind`: the base store's records of these rows are not read
+        before they are replaced, so their number is not known until `count_is`.
+        Value columns are met by name: a column that `changes` lacks becomes null in its rows, a column that only
+        `changes` has is left out, a column of a narrower type is widened.
 
         Raises
         ------
@@ -436,7 +436,7 @@ class StateTable:
         return stored_rows(self._stored_schema, self._rows, copies.by_group(self.max_parallelism))
 
     def _slots_go(self, slots: Slots) -> None:
-        """Prepare for slots that lose their keys: whatever names rows by slot is read, or gets their keys."""
+        """Prepare for slots that lose their keys: everything that names rows by slot is read, or gets their keys."""
         self._about_to_change(slots)
         self._unlogged.resolve()
         self._history.fix_keys(self._rows.index)

@@ -1,6 +1,6 @@
 """The rows that a batch touched, with their old state, saved at the first touch. Undo, change set and clean-up use it.
 
-One batch is one transaction. Slots mean something only until it ends. Does not own the rows themselves, nor what is
+Each batch has a transaction. Slots mean something only until it ends. Does not own the rows themselves, nor the rows
 kept after the batch (`history`).
 """
 
@@ -11,7 +11,7 @@ from holdfast.state.rows import OldRows, Rows, concatenated
 
 
 class Transaction:
-    """The touched rows of batch `batch`, in order of first touch: one segment for each lookup that touched any."""
+    """The touched rows of batch `batch`, in order of first touch: a segment for each look-up that touched any."""
 
     def __init__(self, batch: int, first_stamp: int, none: OldRows) -> None:
         self.batch = batch

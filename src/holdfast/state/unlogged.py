@@ -6,9 +6,9 @@
 
 So a batch costs the changelog next to nothing. A row that many batches touched is read once, and its slot is mostly
 gathered once (`Chain`). Waiting changes name rows by slot: before slots lose their keys, all waiting changes are read,
-batch by batch (`resolve`). Where waiting changes take too much memory, the oldest batches, whose undo was dropped, are
-condensed to their slots. Batches wait for the table's lock, so under it rows are only copied with their keys (`take`):
-the slots are determined before it, and the rows as they were after batch N after it (`Taken.net`). Does not own undo.
+batch by batch (`resolve`). If waiting changes take too much memory, the oldest batches, whose undo was dropped, are
+condensed to their slots. Batches wait for the table's lock, so under it rows are only copied with their keys (`take`).
+The slots are determined before it, and the rows as they were after batch N after it (`Taken.net`). Does not own undo.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,10 @@ from holdfast.state.physical import Slots
 from holdfast.state.rows import KeyedRows, OldRows, RowCopies, Rows
 
 WAITING_BYTES_MAX = 256 * 1024 * 1024
-"""The memory of waiting changes beyond that of undo, which mostly holds the same rows; past it, they are condensed."""
+"""Bytes of waiting changes beyond the bytes of undo, which mostly holds the same rows; past it, they are condensed."""
 LAG_BATCHES = 8
-"""The newest batches are not condensed, whatever they take: cuts lag behind commits."""
+"""Newest batches that are not condensed, however large: cuts lag behind commits. Higher: later cuts work, more
+memory."""
 
 
 class Chain:
@@ -133,8 +134,8 @@ class Taken:
     def net(self, rows: Rows) -> list[KeyedRows]:
         """The net changes in order of replay. To be called once, since it takes `now` itself back in time.
 
-        Of several batches every row that they touched, whether it came back to what it was or not: what this is
-        replayed upon may be a table as of a batch between them.
+        Of several batches it has every row that they touched, even if a row came back to its old value: these changes
+        may be replayed upon a table as of a batch between them.
         """
         if self.slots is None or self.now is None:
             return self.read
@@ -150,8 +151,9 @@ class Taken:
 
 
 def touched_by(parts: Sequence[Part], slots_used: int) -> Slots:
-    """The distinct slots, all below `slots_used`, of `parts`, which are all that waits up to some batch; of several in
-    order, so that the table is read from one end to the other.
+    """The distinct slots of `parts`, all below `slots_used`; of several parts in order.
+
+    `parts` are all changes that wait up to some batch. In order, the table is read from its begin to its end.
     """
     if len(parts) < 2:
         return next((each.slots for each in parts), np.empty(0, np.int32))
@@ -200,21 +202,21 @@ class Unlogged:
         return [each for each in self._parts() if each.batch <= up_to_batch]
 
     def take(self, up_to_batch: int, in_flight: OldRows | None, gathered: Sequence[Part], touched: Slots) -> Taken:
-        """Takes out the changes of batches up to that one; `in_flight` was saved by the batch that is running.
+        """Take out the changes of batches up to that batch; `in_flight` was saved by the batch that is running.
 
         `touched` are the slots of `gathered`, which waited then.
 
         Raises
         ------
         CheckpointFailed
-            They can no longer be told from those of later batches. Nothing was taken out.
+            The changes can no longer be told from the changes of later batches. Nothing was taken out.
         """
         undivided: list[Read | Part] = [*self._read, *self._parts()]
         for each in undivided:
             if each.first <= up_to_batch < each.batch:
                 raise CheckpointFailed(
                     f"a cut at batch {up_to_batch} came too late: to save memory, a state table keeps the changes of "
-                    f"batches {each.first} to {each.batch} as one. The next checkpoint has them; a shorter "
+                    f"batches {each.first} to {each.batch} together. The next checkpoint has them; a shorter "
                     "checkpoint interval makes it rarer",
                     soft=True,
                 )
