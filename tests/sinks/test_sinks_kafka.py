@@ -1,7 +1,9 @@
 """A Kafka sink beyond the promises of all sinks: a forgotten number, delivery at least once, keys and partitions."""
 
 import json
+import threading
 from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -9,8 +11,9 @@ import pytest
 
 import kafka_kit
 from holdfast import failpoints
-from holdfast.errors import HoldfastError, JobRefused, PublishFailed, SettingsError
+from holdfast.errors import HoldfastError, JobRefused, PublishFailed, SettingsError, StorageError
 from holdfast.sinks.base import PublishContext, SinkContext, StageContext
+from holdfast.sinks.kafka import transactions
 from holdfast.sinks.kafka.kafka_sink import KafkaSink, identity
 from holdfast.storage.store import open_store
 
@@ -92,6 +95,42 @@ def test_rows_of_an_open_transaction_are_never_committed_by_the_next_publisher()
     failpoints.disarm()
     job.publish(job.sink(), 2, (1, "a"))
     assert job.values() == ["a"]
+
+
+class Silent:
+    """A producer whose client never answers one step of a transaction, until `answer` is set."""
+
+    def __init__(self, producer: Any, step: str) -> None:
+        self.answer = threading.Event()
+        self._producer = producer
+        self._silent = step
+
+    def __getattr__(self, name: str) -> Any:
+        if name != self._silent:
+            return getattr(self._producer, name)
+
+        def wait(*told: object) -> None:
+            assert self.answer.wait(60)
+
+        wait.__name__ = name
+        return wait
+
+
+@pytest.mark.parametrize("step", ["send_offsets_to_transaction", "commit_transaction"])
+def test_a_client_that_never_answers_is_given_up_and_the_next_publisher_publishes_its_group(
+    step: str, monkeypatch: pytest.MonkeyPatch
+):
+    job = Job()
+    sink = job.sink()
+    job.publish(sink, 1, (1, "a"))
+    silent = sink._transactions._producer = Silent(sink._transactions._producer, step)
+    monkeypatch.setattr(transactions, "LATE_S_MAX", -transactions.ANSWER_S_MAX + 0.1)
+    with pytest.raises(StorageError, match=f"has not answered {step}"):
+        job.publish(sink, 2, (2, "b"))
+    monkeypatch.undo()
+    job.publish(sink, 2, (2, "b"))
+    assert job.values() == ["a", "b"]
+    silent.answer.set()
 
 
 def test_avro_values_are_framed_and_a_group_keeps_the_schema_with_which_it_was_staged():

@@ -5,11 +5,17 @@
 
 Broker and transaction decide together: either the messages and the progress are there, or neither. `init_transactions`
 ends what an older producer of the same sink left open and fences it, so the progress that is read afterwards is final.
+
+librdkafka's calls may outlast the time that they are given: after a broker was shut down and started again,
+`send_offsets_to_transaction` was seen to wait for minutes. So each step runs on a thread, which is left to itself
+when it is late; its producer is of no use any more, and the next one fences it.
 """
 
 import logging
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from holdfast.errors import PublishFailed, StorageError
@@ -20,6 +26,9 @@ log = logging.getLogger(__name__)
 
 ANSWER_S_MAX = 10.0
 """Seconds within which the broker must answer a step of a transaction."""
+LATE_S_MAX = 5.0
+"""Seconds by which the client may be late with the answer to a step. A higher value gives up fewer producers that would
+have answered, and lets a publication wait longer for others."""
 DELIVERED_S_MAX = 30.0
 """Seconds within which the broker must take the messages of a transaction; a higher value allows for a busier one."""
 COORDINATOR_PAUSE_S = 0.1
@@ -54,7 +63,7 @@ class NumberedTransactions:
     def begin(self) -> PublishedUpTo | None:
         """Fence older producers, and return the progress; None if the broker knows none."""
         try:
-            self._producer.init_transactions(ANSWER_S_MAX)
+            self._step(self._producer.init_transactions)
             return committed_progress(self._package, self._consumer, self._topic)
         except self._package.KafkaException as error:
             raise self._translated(error) from error
@@ -70,9 +79,9 @@ class NumberedTransactions:
             hit("sink.kafka.sent")
             group = self._consumer.consumer_group_metadata()
             offset = progress_offset(self._package, self._topic, progress)
-            producer.send_offsets_to_transaction([offset], group, ANSWER_S_MAX)
+            self._step(producer.send_offsets_to_transaction, [offset], group)
             hit("sink.kafka.numbered")
-            producer.commit_transaction(ANSWER_S_MAX)
+            self._step(producer.commit_transaction)
             hit("sink.kafka.committed")
         except self._package.KafkaException as error:
             raise self._translated(error) from error
@@ -81,6 +90,23 @@ class NumberedTransactions:
         """Let go of connections; an open transaction is aborted by the next producer, or by the broker in time."""
         self._producer.purge()
         self._consumer.close()
+
+    def _step(self, call: Callable[..., object], *told: object) -> None:
+        """Take a step of a transaction. Raises `StorageError` if the client does not answer in time."""
+        answered: Future[object] = Future()
+
+        def run() -> None:
+            try:
+                answered.set_result(call(*told, ANSWER_S_MAX))
+            except BaseException as error:
+                answered.set_exception(error)
+
+        threading.Thread(target=run, name="holdfast-kafka-transaction", daemon=True).start()
+        try:
+            answered.result(ANSWER_S_MAX + LATE_S_MAX)
+        except TimeoutError as error:
+            reason = f"the client has not answered {call.__name__} within {ANSWER_S_MAX + LATE_S_MAX:g} s"
+            raise StorageError(f"{self._whose}: Kafka at {self._servers}: {reason}") from error
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is not None and self._failed is None:
