@@ -94,11 +94,13 @@ def senders_on(
     regions: hf.RegionConfig | None = None,
     clock: ManualClock | None = None,
     told: list[events.Event] | None = None,
+    keyed: bool = False,
 ) -> Senders:
     """Senders that are started; `told` is given all that the machine hears of them."""
     job = hf.Job(None, name="senders", storage="memory://senders")
     numbers = job.read(hf.SequenceSource(8)).map_batches(lambda batch: batch, pa.schema([("value", pa.int64())]))
-    numbers.write(hf.NoopSink())
+    rows = numbers.key_by("value").aggregate(n=hf.count()) if keyed else numbers
+    rows.write(hf.NoopSink())
     program = build_program(job.declared, lambda fn, schema: schema, None)
     starter = Starter()
 
@@ -177,23 +179,38 @@ class Broken(Answering):
         return "7"
 
 
+def worked_off(senders: Senders, cluster: Slots, clock: ManualClock, tick_s: float) -> list[UnitResult]:
+    """Run a level of four units, while senders that end are started again."""
+    register(senders, cluster, 0, 1)
+    found: list[UnitResult] = []
+    running = threading.Thread(target=lambda: found.extend(senders.run_level(level(4))))
+    running.start()
+    while running.is_alive():
+        clock.advance(tick_s)
+        senders.check_heartbeats()
+        for number in range(2):
+            newest = [each.process for each in cluster.started if each.process.number == number][-1]
+            senders.register(Registration(newest, f"grpc://here:{number}", f"{newest}"))
+        running.join(0.01)
+    return found
+
+
+def test_where_splits_are_no_regions_the_units_of_a_sender_that_ends_go_to_another():
+    cluster, made = Slots(), iter([Broken(hangs=False), Broken(hangs=False)])
+    cluster.sender = lambda *place: next(made, Answering())  # type: ignore[method-assign]
+    clock = ManualClock()
+    senders = senders_on(cluster, hf.RegionConfig(), clock, keyed=True)
+    found = worked_off(senders, cluster, clock, 0.0)
+    assert [(result.unit, result.failure) for result in found] == [(0, None), (1, None), (2, None), (3, None)]
+
+
 @pytest.mark.parametrize(("hangs", "failure"), [(False, ("SenderLost", "")), (True, ("SenderHung", "7"))])
 def test_with_regions_a_sender_that_ends_or_hangs_fails_its_unit_alone(hangs: bool, failure: tuple[str, str]):
     cluster = Slots()
     cluster.sender = lambda process, address: Broken(hangs)  # type: ignore[method-assign, assignment, return-value]
     clock, told = ManualClock(), []
     senders = senders_on(cluster, hf.RegionConfig(unit_timeout="10s"), clock, told)
-    register(senders, cluster, 0, 1)
-    found: list[UnitResult] = []
-    running = threading.Thread(target=lambda: found.extend(senders.run_level(level(4))))
-    running.start()
-    while running.is_alive():
-        clock.advance(6.0 if hangs else 0.0)
-        senders.check_heartbeats()
-        for number in range(2):
-            newest = [each.process for each in cluster.started if each.process.number == number][-1]
-            senders.register(Registration(newest, f"grpc://here:{number}", f"{newest}"))
-        running.join(0.01)
+    found = worked_off(senders, cluster, clock, 6.0 if hangs else 0.0)
     failed = [result for result in found if result.failure is not None]
     assert [result.unit for result in found] == [0, 1, 2, 3]
     assert [(each.unit, each.failure.kind, each.failure.split) for each in failed if each.failure] == [(1, *failure)]
