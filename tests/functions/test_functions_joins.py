@@ -165,7 +165,7 @@ def test_what_join_refuses_to_be_told() -> None:
         ({"ttl": 0}, "longer than nothing"),
         ({"tolerance": "1s"}, "it belongs to how='asof'"),
         ({"how": "asof", "within": (0, 1)}, "its bound of time is tolerance=, or none"),
-        ({"suffix": ""}, "expected what names should end with"),
+        ({"suffix": ""}, "expected the end of names"),
         ({"late": "wait"}, "'drop' .counted., 'dead_letter' and 'stream'"),
     ]:
         with pytest.raises(SettingsError, match=match):

@@ -211,8 +211,8 @@ def test_joins_refuse_what_they_cannot_bound() -> None:
         left.key_by("user").join(new_job().read(script(clicked((1, 1)), schema=CLICKED)).key_by("who"))
     for other, match in [
         (right.key_by("who", hf.window("at", "20s")), "they have window.shown, 10s. and window.at, 20s."),
-        (right.key_by("who"), "one of them has no window"),
-        (right.key_by("who", hf.session_window("at", "20s")), "one of them has session_window"),
+        (right.key_by("who"), "a side has no window"),
+        (right.key_by("who", hf.session_window("at", "20s")), "a side has session_window"),
     ]:
         job.declared.operators.clear()
         job.declared.sinks.clear()

@@ -59,7 +59,7 @@ def test_a_stream_refuses_what_is_no_column_sink_or_aggregate():
         stream.key_by("k", "k")
     with pytest.raises(hf.SettingsError, match="expected a sink"):
         stream.write(print)
-    with pytest.raises(hf.SettingsError, match=r"aggregate 'n' is 5; expected one such as hf.count"):
+    with pytest.raises(hf.SettingsError, match=r"aggregate 'n' is 5; expected an aggregate such as hf.count"):
         stream.key_by("k").aggregate(n=5)
     with pytest.raises(hf.SettingsError, match="emit is 'all'"):
         stream.key_by("k").aggregate("all", n=hf.count())

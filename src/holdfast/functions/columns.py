@@ -1,7 +1,7 @@
-"""Between Arrow columns, NumPy arrays and a table's columns, as keyed functions need it.
+"""The way between Arrow columns, NumPy arrays and a table's columns, as keyed functions need it.
 
-The rule for what is fixed-width and how it looks is `state.physical`'s; a table holds everything else as Python
-objects, `None` or anything where it is null.
+`state.physical` rules which types are fixed-width and how they look; a table holds everything else as Python objects,
+`None` or anything where it is null.
 """
 
 from datetime import datetime, timedelta
@@ -29,7 +29,7 @@ def has_kernels(kind: pa.DataType) -> bool:
 
 
 def validity(array: pa.Array) -> BoolArray:
-    """One boolean a row, or `NO_MASK` where nothing is null."""
+    """A boolean for each row, or `NO_MASK` if nothing is null."""
     valid = validity_of(array)
     return NO_MASK if valid is None else valid
 

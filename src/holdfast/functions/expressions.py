@@ -13,7 +13,7 @@ Expressions = Mapping[str, pc.Expression]
 
 
 def evaluated(rows: pa.RecordBatch, expressions: Expressions) -> list[pa.Array]:
-    """Return the value of each expression for each row. Raises `pa.ArrowException` where one does not fit the rows."""
+    """Return the value of each expression for each row; raises `pa.ArrowException` if any does not fit the rows."""
     if not expressions:
         return []
     import pyarrow.acero as acero  # loads pandas, which jobs without expressions do without

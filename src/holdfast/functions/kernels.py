@@ -1,7 +1,7 @@
 """The loops over rows of keyed functions, compiled; each releases the GIL.
 
-`slots[i]` is the place of row i's key in the state arrays. `valid` is one boolean a row, or empty where no input value
-is null. `out` (and `out_valid`) receive the running value of each row, or are empty where nobody wants it.
+`slots[i]` is the place of row i's key in the state arrays. `valid` is a boolean for each row, or empty if no input
+value is null. `out` (and `out_valid`) receive the running value of each row, or are empty if nobody wants it.
 Rows are taken in order. Blank state arrives as zero and not valid (`open_states` sees to it).
 """
 
@@ -16,7 +16,7 @@ from holdfast.state.physical import Slots
 
 @kernel
 def open_states(slots: Slots, valid: BoolArray, values: AnyArray) -> None:
-    """Zero what is not valid: accumulators count from zero."""
+    """Zero the values that are not valid: accumulators count from zero."""
     for i in range(slots.shape[0]):
         if not valid[slots[i]]:
             values[slots[i]] = 0
@@ -86,7 +86,7 @@ def add_integers(slots: Slots, values: AnyArray, valid: BoolArray, sums: IntArra
 
 @kernel
 def subtract_integers(slots: Slots, values: AnyArray, valid: BoolArray, sums: IntArray) -> None:
-    """Take back what `add_integers` added; exact, since nothing overflowed."""
+    """Take back the values that `add_integers` added; exact, since nothing overflowed."""
     dense = valid.shape[0] == 0
     for i in range(slots.shape[0]):
         if dense or valid[i]:

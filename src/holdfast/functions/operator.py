@@ -1,4 +1,4 @@
-"""The seam between a subtask and what a keyed operator does. Spark-free and I/O-free."""
+"""The seam between a subtask and a keyed operator. Spark-free and I/O-free."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -74,7 +74,7 @@ class Opening:
 
 
 class Operator(ABC):
-    """One subtask's instance: owns its state tables; every call is inside a transaction on them.
+    """A subtask's instance of an operator: owns its state tables; every call is inside a transaction on them.
 
     `tables` maps table names ("state" for the value-like states and aggregates) to tables. The caller begins,
     commits and undoes the tables; `process` only reads and changes rows.
@@ -90,7 +90,7 @@ class Operator(ABC):
 
     @abstractmethod
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
-        """All rows of one batch for this subtask, as (input number, rows), in order. Called once a batch.
+        """Process all rows of a batch for this subtask, as (input number, rows), in order. Called once a batch.
 
         Raises `BadRecord` (bad_records="fail"), `UserFunctionError` or `RowsNeeded`; the caller undoes the tables.
         """
@@ -109,9 +109,9 @@ class Operator(ABC):
 
 
 class Combiner(ABC):
-    """Makes fewer rows of those of one sender, on their way to an operator; none of their keys is null.
+    """Makes fewer rows of a sender's rows, on their way to an operator; none of their keys is null.
 
-    Both methods give what is to be sent now, as (input number, rows), in order: rows of `COMBINED_INPUT` first, and
+    Both methods return the rows to send now, as (input number, rows), in order: rows of `COMBINED_INPUT` first, and
     from some point on perhaps rows as they came. To the operator both mean the same.
     """
 
@@ -183,7 +183,7 @@ class OperatorSpec(ABC):
 
     @property
     def grows(self) -> str:
-        """Why its state grows for ever, whatever the number of keys, and the remedy; empty where it does not."""
+        """The reason why state grows for ever with any number of keys, and the remedy; empty if it does not."""
         return ""
 
     @property
@@ -236,7 +236,7 @@ class OperatorSpec(ABC):
 
     @abstractmethod
     def table_schemas(self) -> dict[str, TableSchema]:
-        """Schema of each table; known at `start()`, compared with what is stored."""
+        """Schema of each table; known at `start()`, compared with the stored schema."""
 
     @abstractmethod
     def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:

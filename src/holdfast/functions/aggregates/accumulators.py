@@ -1,11 +1,12 @@
-"""One aggregate of one subtask: from input columns to state columns and running values.
+"""An aggregate of a subtask: from input columns to state columns and running values.
 
     rows ── slots ──► Accumulator.add ──► state columns of the table
                                     └───► running value of each row (emit="every")
-    touched slots ──► Accumulator.results ──► one value a key    (emit="changes")
+    touched slots ──► Accumulator.results ──► a value for each key (emit="changes")
 
 Rows are input, or combined: a sender's own state after some input, in columns of the same names as the state's
-(`combining.py`). What adds a value to a state adds a state to it as well: most accumulators only read another column.
+(`combining.py`). The code that adds a value to a state adds a state to it as well: most accumulators only read another
+column.
 
 Sums that can overflow are in `checked_sums.py`. Fixed-width types run in compiled kernels; strings, binaries,
 decimals and nested types in a Python loop over the rows (about 0.1 µs a row).
@@ -218,7 +219,7 @@ class Extreme(Accumulator):
 
 
 class First(Accumulator):
-    """`first` of fixed-width types; a flag tells a key whose first value was null from one without a first row."""
+    """`first` of fixed-width types; a flag tells a key whose first value was null from a key without a first row."""
 
     def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
         super().__init__(bound, table, combined)

@@ -2,8 +2,8 @@
 
 A bad row must change no aggregate of its operator, so sums come first and in two steps: `try_add` adds all rows of a
 chunk or none, `take_back` undoes a success of it, and only when every sum took the chunk do `add` and the other
-accumulators run. Where one did not, `overflowing_rows` finds every bad row exactly, in row order, and the chunk is
-tried again without them. A chunk without overflow pays one addition and one comparison a row.
+accumulators run. If a sum did not take it, `overflowing_rows` finds every bad row exactly, in row order, and the chunk
+is tried again without them. A chunk without overflow pays an addition and a comparison for each row.
 """
 
 from abc import abstractmethod
@@ -36,7 +36,7 @@ class CheckedSum(Accumulator):
 
     @abstractmethod
     def try_add(self, chunk: Chunk) -> int:
-        """Add all rows and return -1; or none, and return the first one after which the sum does not fit."""
+        """Add all rows and return -1; or none, and return the first row after which the sum does not fit."""
 
     @abstractmethod
     def take_back(self, chunk: Chunk) -> None:

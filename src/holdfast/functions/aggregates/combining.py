@@ -1,13 +1,14 @@
-"""Combining in the sender: the rows of each key as one row, so that only distinct keys travel.
+"""Combining in the sender: the rows of each key become a single row, so that only distinct keys travel.
 
     rows ──► accumulators over a table of the sender's own ──► its rows: keys and state ──► merged by the operator
 
-What travels are the state columns of `AggregateOperator`, filled by the same accumulators. The operator adds them to
-its own state (`Accumulator.combined`), in the order of the senders, as it would the rows. So `first` and `last` mean
-the same, and all results are the same, but for means and sums of floats, which are added in another order.
+The state columns of `AggregateOperator` travel, filled by the same accumulators. The operator adds them to its own
+state (`Accumulator.combined`), in the order of the senders, as it would the rows. So `first` and `last` mean the same.
+All results are the same, but for means and sums of floats, which are added in another order.
 
-A sum must overflow at the same row as without combining. So a sum travels with the extremes of its running values;
-where sender or operator finds one that does not fit, it raises `RowsNeeded`: the batch runs again without combining.
+A sum must overflow at the same row as without combining. So a sum travels with the extremes of its running values. If a
+sender or the operator finds an extreme that does not fit, it raises `RowsNeeded`: the batch runs again without
+combining.
 
 It costs time where keys hardly repeat: a sample of the first rows decides, and again each time that the table is full.
 """
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 SAMPLE_ROWS = 1 << 12
 """So many rows decide; fewer are not worth combining."""
 REPEATS_MIN = 1 / 64
-"""The share of the sample's rows whose key came before, from which on combining is begun. Of keys at random up to some
-130,000 meet it; with so many, combining costs about what it saves."""
+"""The share of the sample's rows whose key came before, from which on combining is begun. Keys at random meet it up to
+some 130,000 keys; with so many, combining costs about as much as it saves. A higher value combines more seldom."""
 ROWS_AT_ONCE_MAX = 1 << 16
 """Rows that go through all loops together stay in the processor's cache; fewer wait for more."""
 KEYS_MAX = 1 << 18

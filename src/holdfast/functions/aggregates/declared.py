@@ -8,17 +8,17 @@ Types and nulls follow Spark SQL:
     mean(c)      double, of integers, floats and decimals
     min, max     the column's type; NaN is above every other number
     first, last  the column's type; the value of the key's first or last row, which may be null
-    stddev, variance   double, of a sample; null of one value; NaN where one is
+    stddev, variance   double, of a sample; null for a single value; NaN if any value is NaN
     max_by, min_by     the column's type; the value where another column is greatest or least, which may be null
     collect_list, collect_set   a list of the values that are not null, never null itself
-    count_distinct     int64; -0.0 and 0.0 are one value, and all NaN are
+    count_distinct     int64; -0.0 and 0.0 count as the same value, and so do all NaN
     approx_count_distinct   int64; a sketch of bounded size (`sketches.py`)
 
 Without any value the result is null. A sum that leaves its type makes the row bad (`BadRecord`, or a dead letter);
-such a row changes no aggregate of the operator.
+a bad row changes no aggregate of the operator.
 
-State columns are named `<aggregate's name>.<function>` (and `….count`, `….seen` where a second one is needed), so an
-aggregate whose function was changed starts anew instead of misreading the old one's state.
+State columns are named `<aggregate's name>.<function>` (and `….count`, `….seen` for a second column), so an aggregate
+whose function was changed starts anew instead of misreading the old function's state.
 
 Does not own the running of them: see `operator.py`.
 """
@@ -103,7 +103,7 @@ class Aggregate:
 
 
 Condition: TypeAlias = str | pc.Expression
-"""The name of a boolean column, or an expression such as `pc.field("price") < 10_000`."""
+"""The name of a boolean column, or an expression, for example `pc.field("price") < 10_000`."""
 
 
 def count(column: str | None = None, *, where: Condition | None = None) -> Aggregate:
@@ -114,12 +114,12 @@ def count(column: str | None = None, *, where: Condition | None = None) -> Aggre
 
 
 def stddev(column: str, *, where: Condition | None = None) -> Aggregate:
-    """The standard deviation of a sample, as a double; null of one value (`stddev_samp` of Spark SQL)."""
+    """The standard deviation of a sample, as a double; null for a single value (`stddev_samp` of Spark SQL)."""
     return Aggregate("stddev", column, None, _condition(where))
 
 
 def variance(column: str, *, where: Condition | None = None) -> Aggregate:
-    """The variance of a sample, as a double; null of one value (`var_samp` of Spark SQL)."""
+    """The variance of a sample, as a double; null for a single value (`var_samp` of Spark SQL)."""
     return Aggregate("variance", column, None, _condition(where))
 
 
@@ -144,16 +144,16 @@ def collect_set(column: str, *, where: Condition | None = None) -> Aggregate:
 
 
 def count_distinct(column: str, *, where: Condition | None = None) -> Aggregate:
-    """The number of distinct values that are not null. They are kept, as those of `collect_set` are."""
+    """The number of distinct values that are not null. The values are kept, as those of `collect_set` are."""
     return Aggregate("count_distinct", column, None, _condition(where))
 
 
 def approx_count_distinct(column: str, rsd: float = 0.05, *, where: Condition | None = None) -> Aggregate:
     """About the number of distinct values that are not null, from a sketch of bounded size (HyperLogLog).
 
-    `rsd`: the relative standard deviation of the result, as in Spark SQL; two results of three are within it, all but
-    one of 300 within three times as much. A sketch takes at most `(1.11 / rsd) ** 2` bytes, rounded up to a power of
-    two: 512 for 0.05.
+    `rsd`: the relative standard deviation of the result, as in Spark SQL. Two results of three are within it, 299 of
+    300 within three times as much. A sketch takes at most `(1.11 / rsd) ** 2` bytes, rounded up to a power of two: 512
+    for 0.05. A higher value takes less memory and is less exact.
     """
     return Aggregate("approx_count_distinct", column, None, _condition(where), rsd)
 
@@ -352,7 +352,7 @@ def check_aggregates(aggregates: Mapping[str, Aggregate], emit: str) -> None:
         raise SettingsError("aggregate() got nothing to compute; give at least one aggregate, such as rows=hf.count()")
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, Aggregate):
-            raise SettingsError(f"aggregate {name!r} is {aggregate!r}; expected one such as hf.count() or hf.sum('c')")
+            raise SettingsError(f"aggregate {name!r} is {aggregate!r}; expected an aggregate such as hf.count()")
         if not name or name.startswith(RESERVED_PREFIX) or "." in name:
             raise SettingsError(f"aggregate name {name!r}: it may not be empty, begin with '__' or contain '.'")
 
@@ -366,9 +366,9 @@ class AggregateSpec(OperatorSpec):
     aggregates : mapping
         Output name → aggregate, in output order.
     emit : {"changes", "every"}
-        One row per key touched in the batch, at its end, in order of first touch; or one row per input row.
+        A row for each key touched in the batch, at its end, in order of first touch; or a row for each input row.
     bad_records : {"fail", "dead_letter"}
-        What a row does whose sum overflows.
+        The treatment of a row whose sum overflows.
     combine : bool
         With `emit="changes"`: whether senders may combine the rows of a key before they send them.
     """

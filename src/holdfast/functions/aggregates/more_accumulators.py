@@ -1,6 +1,6 @@
 """Accumulators of deviations, of values by another column, and of collections. Conventions as in `accumulators`.
 
-Collections are Python lists in the table: a batch that adds to one writes it anew, in the changelog too. So they are
+Collections are Python lists in the table: a batch that adds to a list writes it anew, in the changelog too. So they are
 for keys with some thousand values at most.
 """
 
@@ -50,7 +50,7 @@ class Moments(Accumulator):
 
 
 class By(Accumulator):
-    """`max_by` and `min_by`. Where one of the columns is of Python objects, a Python loop."""
+    """`max_by` and `min_by`. If any of the columns holds Python objects, a Python loop does the work."""
 
     def __init__(self, bound: "BoundAggregate", table: StateTable, combined: bool = False) -> None:
         super().__init__(bound, table, combined)
@@ -143,5 +143,5 @@ class Collection(Accumulator):
 
 
 def _identity(value: Any) -> Any:
-    """A value as sets compare it: all NaN are one value."""
+    """A value as sets compare it: all NaN are the same value."""
     return "NaN" if isinstance(value, float) and value != value else value

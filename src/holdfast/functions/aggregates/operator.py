@@ -1,12 +1,12 @@
 """A subtask of `KeyedStream.aggregate`: from rows to state columns and output.
 
     for each input batch: lookup ─► checked sums (all rows or none) ─► counters opened ─► accumulators ─► running rows
-    at the end, emit="changes": one row per key that a row was applied to, in order of first touch
+    at the end, emit="changes": a row per key that a row was applied to, in order of first touch
 
 Combined rows (`combining.py`) go the same way, with accumulators that read states instead of values.
 
 Invariant: a row is applied by all aggregates or by none.
-Does not own the transaction around it (the caller begins, commits and undoes the table), nor what is declared
+Does not own the transaction around it (the caller begins, commits and undoes the table), nor the declaration
 (`declared.py`).
 """
 
@@ -61,7 +61,7 @@ class AggregateOperator(Operator):
     def _take(
         self, rows: pa.RecordBatch, row_offset: int, context: BatchContext, result: OperatorResult, combined: bool
     ) -> Slots:
-        """Apply one input batch; the slots of the rows that were applied. `combined`: whether any rows of the batch."""
+        """Apply an input batch; return the slots of the applied rows. `combined`: the batch may hold combined rows."""
         aggregates = self.aggregates
         chunk, new = aggregates.look_up(rows, self._spec.emit == "every")
         sums = aggregates.of_rows.sums

@@ -5,9 +5,9 @@ import math
 from holdfast.errors import SettingsError
 
 PRECISION_MIN, PRECISION_MAX = 4, 16
-"""Bits of a hash that choose a register. One more halves the variance and doubles the sketch."""
+"""Bits of a hash that choose a register. A further bit halves the variance and doubles the sketch."""
 RSD_ONE = 1.106
-"""The standard deviation with one register; with m of them it is the m-th part's root (as Spark SQL has it)."""
+"""The standard deviation with a single register; with m registers it is divided by √m (as Spark SQL has it)."""
 
 
 def precision_for(rsd: float | None) -> int:

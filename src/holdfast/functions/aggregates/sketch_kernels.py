@@ -1,13 +1,13 @@
 """Loops of HyperLogLog, compiled: registers of many sketches in the rows of a matrix of bytes, and their stored form.
 
-    hash   ├── precision bits: which register ──┤── the others: zeros before the first one, plus 1 = the rank ──┤
+    hash   ├── precision bits: which register ──┤── the others: their leading zeros, plus 1 = the rank ────────────┤
     register = the greatest rank of all hashes that chose it; 0: none did
 
     stored   SPARSE, then for each register that is not 0 its number (2 bytes, little-endian) and its rank
              DENSE, then all registers                                   whichever is shorter
 
-The estimate is Ertl's improved raw one (arXiv:1702.01284, algorithm 6), which needs neither tables of bias nor a case
-for small numbers. What is stored is read for ever: hashes and this form never change.
+The estimate is Ertl's improved raw estimate (arXiv:1702.01284, algorithm 6), which needs neither tables of bias nor a
+case for small numbers. Stored sketches are read for ever: hashes and this form never change.
 """
 
 from typing import Any

@@ -103,7 +103,7 @@ class Accumulators:
         return rows
 
     def forget(self) -> None:
-        """Let go of what accumulators hold."""
+        """Let go of the memory that accumulators hold."""
         for one in self._all:
             one.forget()
 
@@ -117,7 +117,7 @@ class AggregateTable:
         self.of_combined = Accumulators(bounds, table, combined=True)
 
     def look_up(self, rows: pa.RecordBatch, running: bool) -> tuple[Chunk, Slots]:
-        """Rows with the slots of their keys, ready for the checked sums; and those of the slots that are new."""
+        """Rows with the slots of their keys, ready for the checked sums; and the new slots among these."""
         before = len(self.table.touched())
         chunk = Chunk(rows, self.table.lookup(rows), running)
         new = self.table.touched()[before:]
@@ -143,8 +143,8 @@ class AggregateTable:
 
 def rows_needed(operator: str) -> RowsNeeded:
     return RowsNeeded(
-        f"operator {operator!r}: a sum of combined rows leaves its type; by which row, and what becomes of that one, "
-        "shows only without combining"
+        f"operator {operator!r}: a sum of combined rows leaves its type; only without combining can the operator tell "
+        "which row is bad, and treat it by bad_records"
     )
 
 

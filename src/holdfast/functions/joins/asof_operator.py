@@ -1,13 +1,13 @@
 """A subtask of a join as of a time: each left row meets the newest right row of its key that is not after it.
 
     right   ──a────────b──────c───►     the left row meets b, once the watermark has passed it: before, a newer
-    left    ──────────────●───────►     one might come that is not after it
+    left    ──────────────●───────►     right row might come that is not after it
 
     rows of a batch ──► kept, both sides
     watermark ──► left rows that it has passed ──► the newest right row each ──► put out, removed
              └──► right rows that it has passed ──► all but the newest of a key removed
 
-What is kept of a key: its left rows after the watermark, its right rows after the watermark, and one right row before.
+The rows kept of a key are its left rows and right rows after the watermark, and the last right row before it.
 """
 
 import numpy as np

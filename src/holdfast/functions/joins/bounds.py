@@ -26,7 +26,7 @@ AT, FROM, UNTIL, LEAVES = "__at", "__from", "__until", "__leaves"
 """State columns: a left row's time, the times that a right row meets, when a row leaves."""
 MINUTE_US = 60_000_000
 NEVER_US = 1 << 62
-"""When rows leave that have to stay until another one replaces them."""
+"""The time at which rows leave that have to stay until another row replaces them."""
 
 Times = Mapping[str, Integers]
 """The state columns with times of some rows, by name."""
@@ -140,9 +140,9 @@ class Between(EventBounds):
 class AsOf(EventBounds):
     """The left row meets the newest right row that is not after it, and at most `tolerance_us` before; None: any.
 
-    A left row leaves once the watermark has passed it, which is when it meets. A right row is looked at then too, for
-    which its column `LEAVES` has its time first; it is replaced by the newest one the watermark has passed, and that
-    one leaves when it is too old for all that may come.
+    A left row meets once the watermark has passed it, and leaves then. A right row is looked at then too, because its
+    column `LEAVES` holds its own time at first. The newest right row that the watermark has passed replaces it; that
+    row leaves when it is too old for all rows that may come.
     """
 
     tolerance_us: int | None = None

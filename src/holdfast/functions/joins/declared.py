@@ -1,4 +1,4 @@
-"""`left.key_by(…).join(right.key_by(…), …)` as declared: what is allowed, the columns of the output, the state."""
+"""`left.key_by(…).join(right.key_by(…), …)` as declared: its checks, the columns of the output, the state."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -24,14 +24,14 @@ HEADS = "heads"
 
 @dataclass(frozen=True)
 class OutputColumn:
-    """A column of the output: where it comes from on each side; None: it is of the other one."""
+    """A column of the output: its source on each side; None: it comes from the other side alone."""
 
     field: pa.Field
     sources: tuple[str | None, str | None]
 
 
 def check_how(how: str) -> None:
-    """Raise `SettingsError` where there is no such kind of join."""
+    """Raise `SettingsError` if there is no join of that kind."""
     if how not in get_args(How):
         raise SettingsError(f"join(how={how!r}): allowed are {', '.join(map(repr, get_args(How)))}")
 
@@ -43,9 +43,9 @@ class JoinSpec(OperatorSpec):
     Parameters
     ----------
     suffix : str, optional
-        What the names of the right side's columns end with where the left side has a column of that name.
+        The end of the names of the right side's columns if the left side has a column of that name.
     late : {"drop", "dead_letter", "stream"}
-        What becomes of late rows; they are counted in any case.
+        The treatment of late rows; they are counted in any case.
     """
 
     name: str
@@ -89,7 +89,7 @@ class JoinSpec(OperatorSpec):
         left, right = self.sides
         return (*left.key_columns, f"{self.how} join of {', '.join(right.key_columns)} {self.bounds}")
 
-    # What each kind of join gives.
+    # The output of each kind of join.
 
     @property
     def gives_pairs(self) -> bool:
@@ -112,7 +112,7 @@ class JoinSpec(OperatorSpec):
 
     @property
     def merged(self) -> tuple[str, ...]:
-        """Key columns that have the same name on both sides: they are one column of the output."""
+        """Key columns that have the same name on both sides: they share a column of the output."""
         pairs = zip(*(self._keys_with_bounds(side) for side in self.sides), strict=False)
         return tuple(left for left, right in pairs if left == right)
 
@@ -226,7 +226,7 @@ class JoinSpec(OperatorSpec):
         if clashing:
             remedy = "give join() another suffix=" if self.suffix is not None else "rename them, or give join() suffix="
             raise JobRefused(
-                f"operator {self.name!r}: the output of the join would have more than one column of the name "
+                f"operator {self.name!r}: the output of the join would have several columns of the name "
                 f"{', '.join(map(repr, clashing))}: {remedy}"
             )
         for side in self.sides:

@@ -38,7 +38,7 @@ class JoinSettings:
         if self.how != "asof" and self.tolerance is not None:
             raise SettingsError(f"join(how={self.how!r}) has tolerance: it belongs to how='asof'; give within=")
         if self.suffix is not None and (not isinstance(self.suffix, str) or not self.suffix):
-            raise SettingsError(f"join(suffix={self.suffix!r}): expected what names should end with, such as '_right'")
+            raise SettingsError(f"join(suffix={self.suffix!r}): expected the end of names, such as '_right'")
         if self.late not in get_args(LatePolicy):
             raise SettingsError(f"join(late={self.late!r}): allowed are 'drop' (counted), 'dead_letter' and 'stream'")
         if self.ttl is not None and duration_us(self.ttl, "ttl") == 0:
@@ -107,8 +107,8 @@ class JoinSettings:
             if not isinstance(window, Window):
                 shown = "no window" if window is None else str(window)
                 raise JobRefused(
-                    f"operator {operator!r}: a join by windows needs the same hf.window in key_by of both sides; one "
-                    f"of them has {shown}"
+                    f"operator {operator!r}: a join by windows needs the same hf.window in key_by of both sides; a "
+                    f"side has {shown}"
                 )
             shapes.append((window.size_us, window.slide_us, window.start_us))
         if shapes[LEFT] != shapes[RIGHT]:

@@ -1,11 +1,11 @@
 """A subtask of a join: rows meet the other side's rows of their key as they come, and are kept until they leave.
 
-    rows of a batch ──► late ones out ──► numbers of their keys ──► pairs with rows that are kept, and with one another
+    rows of a batch ──► late ones out ──► numbers of their keys ──► pairs with kept rows, and with each other
                                                                  └─► kept, if rows may yet come that meet them
     watermark ──► rows that leave, by the index ──► put out alone where they met no other and the join wants them
 
-All by arrays: sorted left rows of each key, searched for the interval of each right row (`meeting`). A batch costs what
-it brings, and the kept rows of its keys.
+All by arrays: sorted left rows of each key, searched for the interval of each right row (`meeting`). The cost of a
+batch is in proportion to its rows and the kept rows of their keys.
 """
 
 from dataclasses import dataclass, replace
@@ -82,7 +82,7 @@ class JoinOperator(Operator):
         next_us = min((due for kept in self._kept if (due := kept.next_us()) is not None), default=None)
         return Timers(next_us, None, fired) if self._bounds.by_event_time else Timers(None, next_us, fired)
 
-    # What came.
+    # Arrival.
 
     def _arrived(
         self, side: int, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext, result: OperatorResult
@@ -123,7 +123,7 @@ class JoinOperator(Operator):
     # Meeting.
 
     def _meet(self, sides: tuple[Arrived, ...], heads: Slots) -> None:
-        """Find all pairs with a row that came, and put out what they make."""
+        """Find all pairs with a row that came, and put out the rows that they make."""
         left, right = sides
         kept_left, kept_right = self._kept
         points = SortedPoints(_points(left.groups, left.times), len(heads))

@@ -1,7 +1,7 @@
-"""The rows of one side of a join that are kept: a table of rows, found by key and by the time when they leave.
+"""The kept rows of a side of a join: a table of rows, found by key and by the time when they leave.
 
     heads   key → for each side: the first number, the next number, how many rows there are
-    rows    (key, number) → the row, its times, whether it met another one
+    rows    (key, number) → the row, its times, whether it met another row
     index   when rows leave → (key, number), in memory (`timing.time_index`)
 
 Numbers of a key are given in order of arrival. A row that leaves out of turn is a gap, looked up in vain; once gaps are

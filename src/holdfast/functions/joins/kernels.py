@@ -9,8 +9,10 @@ from holdfast.state.compiled import kernel
 
 @kernel
 def sort_points(groups: Any, points: Any, bounds: Any, order: Any) -> None:
-    """Order rows by group, then point, then as they came. `bounds[g]` becomes where group g begins, and ends before
-    `bounds[g + 1]`; it is all 0 before, and has one element more than there are groups.
+    """Order rows by group, then point, then arrival.
+
+    `bounds[g]` becomes the begin of group g, and `bounds[g + 1]` its end. It is all 0 before, and has an element more
+    than there are groups.
     """
     for i in range(groups.shape[0]):
         bounds[groups[i] + 1] += 1

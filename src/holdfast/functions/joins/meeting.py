@@ -48,7 +48,7 @@ class SortedPoints:
         return Pairs(left, right)
 
     def newest(self, intervals: Intervals) -> Integers:
-        """The last point of each interval, of equal ones the one that came last; -1 where it has none."""
+        """The last point of each interval; of equal points the last that came; -1 if the interval has none."""
         begins, ends = np.empty((2, len(intervals.groups)), np.int64)
         kernels.find_points(*intervals, self._bounds, self._points.at, self._order, begins, ends)
         found, newest = ends > begins, np.full(len(begins), -1, np.int64)

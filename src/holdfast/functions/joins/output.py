@@ -21,7 +21,7 @@ ROWS_AT_ONCE_MAX = 1 << 17
 
 
 class SideRows(ABC):
-    """Rows of one side."""
+    """Rows of a single side."""
 
     @abstractmethod
     def __len__(self) -> int: ...
