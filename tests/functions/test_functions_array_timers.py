@@ -167,7 +167,7 @@ class Odd(hf.BatchFunction):
 def test_what_is_refused() -> None:
     tables = tables_of(HashMapState(), None)
     moment = datetime.fromtimestamp(0, UTC)
-    with pytest.raises(UserFunctionError, match="2 timestamps, expected one for each of 1 distinct keys"):
+    with pytest.raises(UserFunctionError, match="2 timestamps, expected a time for each of 1 distinct keys"):
         run(operator_of(tables, Odd([moment, moment])), 1, [("a", 1, True)], None)
     with pytest.raises(UserFunctionError, match="expected an array of timestamps"):
         run(operator_of(tables, Odd(["soon"])), 1, [("a", 1, True)], None)

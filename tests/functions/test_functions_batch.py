@@ -126,7 +126,7 @@ def test_arrays_and_lists_whose_numbers_fit_can_be_put(put: Any, stored: list[An
 @pytest.mark.parametrize(
     ("put", "words"),
     [
-        ([1], "found 1 values, expected one for each of the 2 distinct keys"),
+        ([1], "found 1 values, expected a value for each of the 2 distinct keys"),
         (["x", 1], "found 'x'"),
         (np.array([1.5, 2.0]), "1.5"),
         (pa.array(["1", "2"]), "found an array of string, expected int64"),

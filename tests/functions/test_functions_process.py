@@ -247,8 +247,8 @@ class Give(ProcessFunction):
         (Give({"k": "a", "n": 1, "z": 2}), "output column 'z': found in the row"),
         (Give(("a", 1, 2)), "found 3 values, expected 2 (k, n)"),
         (Give("text"), "found 'text' (str), expected a dict or a tuple"),
-        (Give({"k": "a", "n": 1}, single=True), "returned one dict, expected a generator"),
-        (Give(5, single=True), "returned one int, expected a generator"),
+        (Give({"k": "a", "n": 1}, single=True), "returned dict, expected a generator"),
+        (Give(5, single=True), "returned int, expected a generator"),
     ],
 )
 @pytest.mark.parametrize("bad_records", ["fail", "dead_letter"])

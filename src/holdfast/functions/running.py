@@ -16,7 +16,7 @@ from holdfast.sources.base import BadRow
 from holdfast.state.physical import Slots
 
 RESERVED_PREFIX = "__"
-"""Columns whose names begin so are Holdfast's own: no declared one may."""
+"""The begin of names of Holdfast's own columns: no declared column may begin so."""
 
 
 class Cursor:
@@ -35,7 +35,7 @@ def named_tuples(name: str, fields: Sequence[str]) -> Callable[[Iterable[Any]], 
 
 
 def raised(operator: str, key: Mapping[str, Any] | None, where: str, error: Exception, method: str = "process") -> str:
-    """Describe on one line the failure of a call."""
+    """Describe the failure of a call on a single line."""
     of_key = "" if key is None else f", key {dict(key)!r}"
     return f"operator {operator!r}{of_key}, {where}: {method}() raised {in_user_code(error)}"
 

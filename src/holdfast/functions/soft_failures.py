@@ -1,4 +1,4 @@
-"""A limit to the refusals of one operator: past it, an answer that was soft is hard."""
+"""A limit to the refusals of an operator: past it, an answer that was soft is hard."""
 
 from holdfast.availability import SnapshotAvailability
 from holdfast.clock import Clock, SystemClock
@@ -16,7 +16,7 @@ class SoftFailureLimit:
     timeout
         Soft failures for longer than this, without another answer in between, become hard. None: no limit.
     number
-        More soft answers than this in a row become hard. There is one answer for each batch. None: no limit.
+        More soft answers than this in a row become hard. Each batch has an answer. None: no limit.
     clock
         The clock that measures `timeout`.
 

@@ -4,8 +4,8 @@
     lists      `entries.ListEntries`, sizes in the operator's own table
     maps       `entries.MapEntries`, the same
 
-Everything is written at once. What a write replaced goes to the call's journal, if there is one: a call that raises
-is undone from it.
+Everything is written at once. The values that a write replaced go to the call's journal, if there is one: a call that
+raises is undone from it.
 """
 
 from itertools import pairwise
@@ -34,7 +34,7 @@ from holdfast.state.table import StateTable
 
 
 class Arrays:
-    """Between what user code gives and Arrow arrays of one declared type."""
+    """The conversion between values of user code and Arrow arrays of a declared type."""
 
     def __init__(self, operator: str, name: str, kind: pa.DataType | None) -> None:
         self.where = (
@@ -59,7 +59,7 @@ class Arrays:
         except (pa.ArrowException, Misfit, TypeError) as error:
             raise self.misfit(str(error)) from error
         if len(array) != count:
-            raise self.misfit(f"found {len(array)} values, expected one for each of the {count} {each}")
+            raise self.misfit(f"found {len(array)} values, expected a value for each of the {count} {each}")
         return array
 
     def given(self, array: pa.Array) -> Any:
@@ -230,7 +230,7 @@ class ArrayListState(_Bound, ListState):
         self.update([[]] * len(self._slots))
 
     def _flat(self, values: Any) -> tuple[IntArray, pa.Array]:
-        """Group and element of all elements of one list for each distinct key."""
+        """Group and element of all elements of the lists, a list for each distinct key."""
         lists = values.to_pylist() if isinstance(values, pa.Array | pa.ChunkedArray) else list(values)
         if len(lists) != len(self._slots) or not all(isinstance(each, list | tuple | np.ndarray) for each in lists):
             raise self._elements.misfit(

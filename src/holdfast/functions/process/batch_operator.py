@@ -1,4 +1,4 @@
-"""A subtask of a `BatchFunction`: rows as Arrow batches, states as arrays with one entry per distinct key.
+"""A subtask of a `BatchFunction`: rows as Arrow batches, states as arrays with an entry for each distinct key.
 
 Invariants: rows are processed in the order of arrival; a key without any value is absent. With dead letters, a call
 that raises is undone and its rows are halved until single rows are to blame, so a function may see rows again
@@ -88,7 +88,7 @@ class BatchOperator(FunctionOperator):
     def _call_timers(
         self, keys: pa.RecordBatch, times: IntArray, context: BatchContext, result: OperatorResult
     ) -> None:
-        """One call; after a failure with dead letters, two calls with half the keys each."""
+        """Make a call for all keys; after a failure with dead letters, two calls with half the keys each."""
         slots = self._table.lookup(keys)
         zone = None if self._spec.input.event_time is not None and not self._spec.input.event_time.zoned else "UTC"
         stamps = pa.array(times).cast(pa.timestamp("us")).cast(pa.timestamp("us", tz=zone))
@@ -114,7 +114,7 @@ class BatchOperator(FunctionOperator):
         self._call_timers(keys.slice(half), times[half:], context, result)
 
     def _saved(self, slots: Slots) -> Journal:
-        """Save what a call that fails puts back: the rows of its keys, and the lists."""
+        """Save the state that a call that fails puts back: the rows of its keys, and the lists."""
         return [save_rows(self._table, slots), *(SavedList(each, each.save()) for each in self._lists.values())]
 
     def _save(self, table: StateTable, slots: Slots) -> None:
@@ -125,7 +125,7 @@ class BatchOperator(FunctionOperator):
     def _run(
         self, rows: pa.RecordBatch, slots: Slots, first_row: int, context: BatchContext, result: OperatorResult
     ) -> None:
-        """One call; after a failure with dead letters, two calls with half the rows each."""
+        """Make a call for all rows; after a failure with dead letters, two calls with half the rows each."""
         distinct, groups = self._group(slots)
         journal = self._saved(distinct) if self._spec.bad_records == "dead_letter" else None
         self._journal = journal

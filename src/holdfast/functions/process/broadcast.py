@@ -16,8 +16,8 @@ The key columns are an entry's key, the other columns its value; the last row of
 where `_change_type` says so, or, in a stream without that column, where all other columns are null.
 
 Invariants: all broadcast rows of a batch are in the table before the first other row of the batch is processed. Every
-subtask gets the same rows in the same order, so the tables are equal after each batch. What Python and Arrow see
-follows the table, whose count of commits tells an undone batch and a rewind.
+subtask gets the same rows in the same order, so the tables are equal after each batch. The views for Python and Arrow
+follow the table, whose count of commits tells an undone batch and a rewind.
 Does not own: which subtask stores the table (`materialize/replica.py`).
 """
 
@@ -37,7 +37,7 @@ from holdfast.state.changes import DELETED, KEY_GROUP
 from holdfast.state.table import StateTable
 
 REMOVING = ("delete", "update_preimage")
-"""Change types that remove a key: the old row of an update may have another key than the new one."""
+"""Change types that remove a key: the old row of an update may have another key than the new row."""
 PUTTING = ("insert", "update_postimage")
 ENTRY_BYTES, CELL_BYTES = 200, 60
 """Estimates of the memory that an entry takes as Python objects: for itself, and for each of its columns."""
@@ -110,7 +110,7 @@ class BroadcastEntries(BroadcastState):
 
     @property
     def memory_bytes(self) -> int:
-        """Estimated memory of what is held besides the table."""
+        """Estimated memory of the views besides the table."""
         columns = len(self.table.key_schema) + len(self.table.value_schema)
         entries = 0 if self._entries is None else len(self._entries) * (ENTRY_BYTES + columns * CELL_BYTES)
         return entries + (0 if self._rows is None else self._rows.nbytes)
@@ -118,7 +118,7 @@ class BroadcastEntries(BroadcastState):
     # A batch.
 
     def begin(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Bring what is seen to where the table is, then take the batch's rows."""
+        """Bring the views to the state of the table, then take the batch's rows."""
         self._follow_table()
         commits, rows = self.table.commits, pa.Table.from_batches(batches, self._schema).combine_chunks()
         self._seen_at = ((commits or 0) + 1,) if len(rows) else (commits, (commits or 0) + 1)
@@ -126,7 +126,7 @@ class BroadcastEntries(BroadcastState):
             self._take(rows.to_batches()[0])
 
     def _follow_table(self) -> None:
-        """Forget what was seen if a batch was undone, or if rows were put anew."""
+        """Forget the views if a batch was undone, or if rows were put anew."""
         commits = self.table.commits
         if commits is None or commits not in self._seen_at:
             self._entries = None
@@ -169,7 +169,7 @@ class BroadcastEntries(BroadcastState):
     def _forget_order(self) -> None:
         self._ordered = self._rows = None
 
-    # What a function reads.
+    # Calls of a function.
 
     def get(self, key: Any, default: Any = None) -> Any:
         return self._all().get(key, default)

@@ -1,10 +1,10 @@
-"""The states of a running `ProcessFunction`: Python dicts from slot to value for the length of one batch.
+"""The states of a running `ProcessFunction`: Python dicts from slot to value for the length of a batch.
 
     table columns ──load (new slots, in bulk)──► cells ◄── value / update / add / get of the current key
                   ◄─store (touched slots, in bulk)──┘
 
-A cell holds None for no value, otherwise the kept form of a `Codec`, which nobody can change in place; so saving and
-putting back a cell undoes whatever a call did to it. Nothing reaches the table before `store`.
+A cell holds None for no value, otherwise the kept form of a `Codec`, which nobody can change in place. So saving and
+putting back a cell undoes every change of a call. Nothing reaches the table before `store`.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from holdfast.state.table import StateTable
 
 
 class Cells:
-    """One state of one operator."""
+    """A single state of an operator."""
 
     tables: dict[str, StateTable] = {}
     """No tables of its own."""
@@ -121,7 +121,7 @@ class Cells:
 
 
 class KeyedValueState(ValueState):
-    """`value` and `update` are closures over what they need, and not methods: they are what a row costs."""
+    """`value` and `update` are closures over the objects they need, and not methods: they are the cost of a row."""
 
     def __init__(self, declared: ValueState, cells: Cells) -> None:
         super().__init__(declared.type, declared.default)

@@ -70,8 +70,8 @@ class KeyedFunction:
     def is_snapshot_available(self) -> SnapshotAvailability:
         """Say whether a checkpoint may be cut now; called on each copy after each batch was committed.
 
-        Answer `SnapshotAvailability.SOFT_FAILURE.because(reason)` where state or an external system is halfway through
-        something that a restart could not take up again, such as a transaction that is open. A checkpoint that is due
+        Answer `SnapshotAvailability.SOFT_FAILURE.because(reason)` if state or an external system is halfway through
+        something that a restart could not take up again, for example an open transaction. A checkpoint that is due
         is then cut at the first later batch at which nobody refuses. `HARD_FAILURE` also counts as a failed checkpoint
         (`CheckpointConfig.tolerable_failed_checkpoints`), as does an error in this method.
 
@@ -91,10 +91,11 @@ class KeyedFunction:
 
 
 class ProcessFunction(KeyedFunction):
-    """A function of one row and the states of its key.
+    """A function of a row and the states of its key.
 
-    One that defines `on_timer(self, timestamp, ctx)` can register timers (`ctx.timers`). It is called for each timer
-    that is due, after the batch's rows, with the states of the timer's key; it gives output rows as `process` does.
+    A function that defines `on_timer(self, timestamp, ctx)` can register timers (`ctx.timers`). It is called for each
+    timer that is due, after the batch's rows, with the states of the timer's key; it gives output rows as `process`
+    does.
     Event-time timers fire in order of their timestamps.
     """
 
@@ -185,7 +186,7 @@ def check_function(function: Any) -> None:
     if hasattr(function, "on_timer"):
         if isinstance(function, BatchFunction):
             raise SettingsError(
-                f"{name} defines on_timer(), which is for one key; a BatchFunction has on_timers(keys, timestamps, ctx)"
+                f"{name} defines on_timer(), for a single key; a BatchFunction has on_timers(keys, timestamps, ctx)"
             )
         _check_signature(name, "on_timer", function.on_timer, ("timestamp", "ctx"))
     if hasattr(function, "on_timers"):
@@ -236,7 +237,7 @@ def _check_declared_once(name: str, function: KeyedFunction, state_name: str, st
         if are_lists and isinstance(other, State) and other is not state:
             raise SettingsError(
                 f"state {state_name!r} of {name} is declared twice, as {state!r} and in {cls.__name__} as {other!r}; "
-                "give one of them another name"
+                "rename either state"
             )
 
 
@@ -261,7 +262,7 @@ class ProcessSpec(OperatorSpec):
     schema : pyarrow.Schema
         Of the output (see `schema.to_arrow_schema` for other forms).
     bad_records : {"fail", "dead_letter"}
-        What becomes of a row for which the function raises, or whose output does not fit the schema.
+        The treatment of a row for which the function raises, or whose output does not fit the schema.
     broadcast
         The inputs that make the function's broadcast states.
     """
@@ -283,7 +284,7 @@ class ProcessSpec(OperatorSpec):
         for column in self.input.key_columns:
             if self.input.schema.names.count(column) != 1:
                 raise JobRefused(
-                    f"operator {self.name!r}: key column {column!r} is not one of its input's columns "
+                    f"operator {self.name!r}: key column {column!r} is missing among its input's columns "
                     f"({', '.join(self.input.schema.names)}), or there are several of that name"
                 )
         check_broadcasts(self.name, self.function, self.broadcast)

@@ -1,12 +1,12 @@
-"""Lists and maps per key as rows of their own: one table a list, two a map. All by arrays.
+"""Lists and maps per key as rows of their own: a table for a list, two for a map. All by arrays.
 
     list    (key, position)  →  element                 positions start … start + size - 1
     map     (key, map key)   →  value, position
-            (key, position)  →  map key                 the list of the map's keys: what iteration reads
+            (key, position)  →  map key                 the list of the map's keys, for iteration
 
-How many there are (`sizes`), and where a list starts (`starts`; 0 unless elements expired), are columns of the
-operator's own table, kept by the caller. A map entry that is removed leaves its position to a new one, or else to the
-last one, so that positions stay without holes.
+The number of entries (`sizes`), and the begin of a list (`starts`; 0 unless elements expired), are columns of the
+operator's own table, kept by the caller. A map entry that is removed leaves its position to a new entry, or else to the
+last entry, so that positions stay without holes.
 
 Keys are given as distinct rows of key columns, `groups` says for each entry the index of its key among them.
 Key groups are those of the key columns alone: entries are in their key's subtask.
@@ -97,7 +97,7 @@ class EntryTable:
         return present & ~expired_rows(*self.table.column(TIME).gather(slots), self.expiry, self._clock.now_us)
 
     def write(self, slots: Slots, values: dict[str, Any]) -> None:
-        """Arrow arrays by column; the rows exist from now on. Slots may repeat: the last one stays."""
+        """Write Arrow arrays by column; the rows exist from now on. Slots may repeat: the last value stays."""
         self._note(slots)
         if self.expiry is not None and VALUE in values:
             self._renew(slots, self.expiry)
@@ -123,7 +123,7 @@ class EntryTable:
             self._renew(slots, self.expiry)
 
     def begin_time(self, slots: Slots) -> None:
-        """Rows without a time have one from now on."""
+        """Give the present time to rows without a time."""
         slots = slots[self.table.present[slots] & ~self.table.column(TIME).valid[slots]]
         self.table.column(TIME).scatter(slots, np.full(len(slots), self._clock.now_us), np.ones(len(slots), np.bool_))
 
@@ -149,7 +149,7 @@ class Making:
 class ListEntries:
     def __init__(self, schema: TableSchema, making: Making, expiry: Expiry | None = None) -> None:
         if expiry is not None and expiry.on == "create":
-            # What is put at a position is a new element, whatever was there.
+            # A value put at a position is a new element, whatever was there before.
             expiry = replace(expiry, on="write")
         self.rows = EntryTable(schema, making, expiry)
 
@@ -185,7 +185,7 @@ class ListEntries:
         return sizes + added, starts
 
     def cut(self, keys: pa.RecordBatch, starts: IntArray, stops: IntArray) -> None:
-        """Delete what is at `starts` or past it, before `stops`."""
+        """Delete the elements at `starts` or past it, before `stops`."""
         groups, positions = spans(np.maximum(stops - starts, 0), starts)
         if len(groups):
             self.rows.delete(self.rows.slots(keys, groups, pa.array(positions)))
@@ -211,7 +211,7 @@ class MapEntries:
     def put(
         self, keys: pa.RecordBatch, sizes: IntArray, groups: IntArray, map_keys: Any, values: Any, keep: BoolArray
     ) -> IntArray:
-        """Write entries, or remove them where `keep` is False; the last one of an entry counts. The sizes after it."""
+        """Write entries, or remove them if `keep` is False; the last write of an entry counts. Return the new sizes."""
         slots = self.rows.slots(keys, groups, map_keys)
         _, backwards = np.unique(slots[::-1], return_index=True)
         last = np.sort(len(slots) - 1 - backwards)

@@ -1,13 +1,13 @@
-"""`ListState` and `MapState` of a running `ProcessFunction`: what a batch did to each key's list or map so far.
+"""`ListState` and `MapState` of a running `ProcessFunction`: the changes of a batch to each key's list or map so far.
 
     table ◄── all entries of small maps and lists, for all keys of a slice at once, before its rows
-          ◄── one look-up for each other entry read for the first time       get, contains
+          ◄── a look-up for each other entry read for the first time         get, contains
           ◄── all entries of the key, by arrays                        keys, values, items, ListState.get
               and of keys after it, the more the more were read so     (of large maps and lists)
           ◄── all changed entries of all keys at once, after the last row
 
-Reads and writes of the batch are kept as Python values by slot and entry; nothing is written to a table before
-`store`. With `undoable`, what each write replaced is noted, so that a call that failed can be put back.
+Reads and writes of the batch are kept as Python values by slot and entry; nothing is written to a table before `store`.
+With `undoable`, the values that each write replaced are noted, so that a call that failed can be put back.
 """
 
 from abc import ABC, abstractmethod
@@ -30,8 +30,8 @@ ABSENT: Any = object()
 """An entry that is known not to be there. None is a value."""
 ONE = np.zeros(1, np.int64)
 SMALL_MAX = 32
-"""Entries of a map or list that is read with its key. A higher value reads more in vain where functions touch few
-entries; of a larger one each entry is looked up by itself, which takes as long as reading some hundred."""
+"""Entries of a map or list that is read with its key. A higher value reads more in vain if functions touch few entries.
+Each entry of a larger map or list is looked up by itself, which takes as long as reading some hundred entries."""
 AHEAD_MAX = 64
 """Keys whose whole maps or lists are read at once. A higher value reads more in vain where not all keys are read so."""
 AHEAD_ENTRIES_MAX = 1 << 13
@@ -39,7 +39,7 @@ AHEAD_ENTRIES_MAX = 1 << 13
 
 
 class _Map:
-    """One key's map in this batch: entries read or written, which of them were written, whether that is all."""
+    """A key's map in this batch: entries read or written, which of them were written, whether that is all."""
 
     __slots__ = ("complete", "found", "size", "written")
 
@@ -51,7 +51,7 @@ class _Map:
 
 
 class _List:
-    """One key's list in this batch: what stands in place of the stored one, if so, and what is added."""
+    """A key's list in this batch: the list in place of the stored list, if any, and the added elements."""
 
     __slots__ = ("added", "replaced", "stored")
 
@@ -116,8 +116,11 @@ class _EntryCells(ABC, Generic[OfKey]):
         self._loaded += slots.tolist()
 
     def _ahead(self) -> list[int]:
-        """Return the current slot, and slots loaded after it that are not read: a function that reads one key as a
-        whole mostly reads the next ones too. The first time there are none, then as many as were read in this way."""
+        """Return the current slot, and slots loaded after it that are not read.
+
+        A function that reads a key as a whole mostly reads the next keys too. The first time there are no further
+        slots, then as many as were read in this way.
+        """
         slot, count = self.cursor.slot, min(self._whole, AHEAD_MAX)
         slots, entries, place = [slot], self._sizes[slot], self._places[slot] + 1
         if self._reading_prolongs:

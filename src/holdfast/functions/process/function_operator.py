@@ -1,10 +1,10 @@
 """A subtask's part of a user's function, by row or by batch: its copy, its tables, its lists, the time of the batch.
 
-A function is opened when its operator is made. One with lists is opened when these hold a checkpoint's entries, and a
-new copy of it each time that the job goes back to a checkpoint: what `open` made of the entries belongs to them.
+A function is opened when its operator is made. A function with lists is opened when these hold a checkpoint's entries,
+and a new copy of it each time that the job goes back to a checkpoint: objects that `open` made of the entries belong to
+them.
 
-The states that stand in the place of the declared ones, and the calls, are those of `process_operator` and
-`batch_operator`.
+The calls, and the states in place of the declared states, are those of `process_operator` and `batch_operator`.
 """
 
 from datetime import datetime
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class FunctionOperator(Operator):
-    """`_making` is what the tables of its states are made with."""
+    """`_making` holds the means by which the tables of its states are made."""
 
     def __init__(self, spec: "ProcessSpec", context: "Context", max_parallelism: int, new_table: NewTable) -> None:
         self._spec = spec
@@ -84,7 +84,7 @@ class FunctionOperator(Operator):
         self._is_open = True
 
     def _begin(self, inputs: list[tuple[int, pa.RecordBatch]], batch: BatchContext) -> list[tuple[int, pa.RecordBatch]]:
-        """Take the broadcast rows, and return the others; the function sees what the plan says of time.
+        """Take the broadcast rows, and return the others; the function sees the times of the plan.
 
         Its lists are as they were committed last.
         """

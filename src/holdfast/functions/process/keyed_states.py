@@ -21,7 +21,7 @@ AnyCells = Cells | ListCells | MapCells
 def keyed(
     operator: str, name: str, declared: State, cursor: Cursor, undoable: bool, key_schema: pa.Schema, making: Making
 ) -> tuple[AnyCells, State]:
-    """The cells of a declared state, and what user code sees of them."""
+    """The cells of a declared state, and its view for user code."""
     if isinstance(declared, MapState):
         map_cells = MapCells(operator, name, declared, cursor, undoable, key_schema, making)
         return map_cells, KeyedMapState(declared, map_cells)

@@ -1,8 +1,8 @@
 """Truncations as deletes: a keyed function that knows the rows of a table, and deletes them when the table is emptied.
 
-Known are the rows that this state holds: those that changes told since the first start, which began with a snapshot or
-without one. Changes pass through as they are. State is a map for each part of the table (`sources.truncations`), from
-the key to the whole row.
+This state knows the rows that changes have told since the first start, which began with a snapshot or without. Changes
+pass through as they are. State is a map for each part of the table (`sources.truncations`), from the key to the whole
+row.
 """
 
 import itertools
@@ -29,7 +29,7 @@ class KnownRows(BatchFunction):
 
     known: MapState
     row: pa.DataType
-    """The table's own columns: without `_change_type` and what follows it."""
+    """The table's own columns: without `_change_type` and the columns after it."""
 
     def process(
         self, batch: pa.RecordBatch, keys: pa.RecordBatch, groups: Groups, ctx: Context

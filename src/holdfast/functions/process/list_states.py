@@ -65,13 +65,13 @@ class UnionListState(SubtaskListState):
     """A list that each subtask keeps, and whose entries all subtasks see when they open.
 
     `open(ctx)` reads the entries of all subtasks by `union()`, as of the checkpoint from which the subtask starts,
-    whatever the parallelism was then. Each entry stays with one subtask (`get()`), which alone can change it: after a
-    rescale the entries are with the owners of their key groups, about equally many with each.
+    whatever the parallelism was then. Each entry stays with a single subtask (`get()`), which alone can change it.
+    After a rescale the entries are with the owners of their key groups, about equally many with each.
 
     Parameters
     ----------
     type : pyarrow.DataType or None
-        Of the entries, which may be null. None: any msgpack-able object.
+        Type of the entries, which may be null. None: any msgpack-able object.
     """
 
     def union(self) -> list[Any]:

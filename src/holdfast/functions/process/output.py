@@ -35,7 +35,7 @@ def yielded(produced: Any) -> Iterable[Any]:
         or not isinstance(produced, Iterable)
     ):
         raise OutputMismatch(
-            f"process() returned one {type(produced).__name__}, expected a generator or list of rows; yield the row"
+            f"process() returned {type(produced).__name__}, expected a generator or list of rows; yield the row"
         )
     return produced
 
@@ -43,8 +43,8 @@ def yielded(produced: Any) -> Iterable[Any]:
 class RowFitter:
     """Yielded dicts and tuples against a schema.
 
-    `shape` gives a row's values in schema order, themselves unchecked. It is a closure over what it needs, and not a
-    method: it is what a row costs.
+    `shape` gives a row's values in schema order, themselves unchecked. It is a closure over the objects it needs, and
+    not a method: it is the cost of a row.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -90,7 +90,7 @@ class RowFitter:
         return [_fitted(name, fit, (value,))[0] for name, fit, value in checked]
 
     def batch(self, rows: list[Row]) -> pa.RecordBatch:
-        """Rows from `shape`, one or more, as a record batch; values are checked here. Errors have the row."""
+        """Rows from `shape`, at least a single row, as a record batch. Values are checked here; errors hold the row."""
         columns = zip(*rows, strict=True)
         arrays = [self._array(index, values) for index, values in enumerate(columns)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

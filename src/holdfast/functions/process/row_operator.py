@@ -5,10 +5,10 @@
                                  store the cells of all touched keys; a key without any value is absent
                                  remove some of what has expired (`sweeping`)
 
-Invariants: rows are processed in the order of arrival; the table is written only after the last row; with dead
-letters, a row whose call failed leaves no trace in cells or output. While none fails, that costs nothing: the first one
-has the batch taken again from its beginning, carefully; then and for some batches to come, cells are saved before each
-slice, and a slice with such a row is undone and taken row by row. Does not own the transaction around it.
+Invariants: rows are processed in the order of arrival. The table is written only after the last row. With dead letters,
+a row whose call failed leaves no trace in cells or output. While no row fails, that costs nothing. The first failed row
+has the batch taken again from its beginning, carefully. Then and for some batches to come, cells are saved before each
+slice, and a slice with a failed row is undone and taken row by row. Does not own the transaction around it.
 """
 
 from bisect import bisect_right
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from holdfast.functions.process.declared import Context, ProcessSpec
 
 SLICE_ROWS = 1 << 13
-"""Rows that are Python objects at one time."""
+"""Rows that are Python objects at the same time. A higher value takes more memory, and fewer look-ups."""
 CAREFUL_BATCHES = 100
 """Batches that are taken carefully, row by row, after a batch with a bad row, if there are dead letters."""
 
 
 @dataclass
 class _TimerOutput:
-    """Output rows of timers; `starts`: where those of each one begin, its slot and timestamp."""
+    """Output rows of timers; `starts`: the begin of each timer's rows, its slot and timestamp."""
 
     rows: list[Row] = field(default_factory=list)
     starts: list[tuple[int, int, datetime]] = field(default_factory=list)
@@ -106,7 +106,7 @@ class ProcessOperator(FunctionOperator):
     def _take_rows(
         self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext, result: OperatorResult
     ) -> None:
-        """All rows of the batch; from the beginning again where the first one fails that may."""
+        """Take all rows of the batch; again from its beginning when a first row fails that may fail."""
         first_row, self._careful = 0, max(0, self._careful - 1)
         try:
             for _, rows in inputs:
@@ -194,7 +194,7 @@ class ProcessOperator(FunctionOperator):
             made.rows += out
 
     def _put_out_timers(self, made: "_TimerOutput", context: BatchContext, result: OperatorResult) -> None:
-        """The rows of many timers as one batch."""
+        """Put out the rows of many timers as a single batch."""
         if not made.rows:
             return
         try:
@@ -216,7 +216,7 @@ class ProcessOperator(FunctionOperator):
         return place, reason, {**key, "timestamp": timestamp}
 
     def _key_at(self, slot: int) -> Any:
-        """The key of a touched slot; those of all slots touched so far are made together."""
+        """The key of a touched slot; the keys of all slots touched so far are made together."""
         if slot not in self._timer_keys:
             touched = self._table.touched()[self._keyed :]
             self._keyed += len(touched)
@@ -252,7 +252,7 @@ class ProcessOperator(FunctionOperator):
     def _run(
         self, part: pa.RecordBatch, slots: list[int], first_row: int, context: BatchContext, result: OperatorResult
     ) -> None:
-        """One slice. One that fails anywhere, if that is reckoned with, is undone and taken again row by row."""
+        """Take a slice. If it fails anywhere and may fail, it is undone and taken again row by row."""
         if not self._careful:
             self._take_all(part, slots, first_row, context, result)
             return
@@ -271,7 +271,7 @@ class ProcessOperator(FunctionOperator):
     def _take_all(
         self, part: pa.RecordBatch, slots: list[int], first_row: int, context: BatchContext, result: OperatorResult
     ) -> None:
-        """All rows, until one fails. This loop is what a row costs."""
+        """Take all rows, until a row fails. This loop is the cost of a row."""
         process, cursor, ctx, shape = self._process_row, self._cursor, self._context, self._fitter.shape
         out: list[Row] = []
         starts: list[int] = []
@@ -307,7 +307,7 @@ class ProcessOperator(FunctionOperator):
     def _take_each(
         self, part: pa.RecordBatch, slots: list[int], first_row: int, context: BatchContext, result: OperatorResult
     ) -> None:
-        """Row by row; one that fails is set apart, without a trace in cells or output."""
+        """Take the slice row by row; a row that fails is set apart, without a trace in cells or output."""
         cursor, ctx = self._cursor, self._context
         fitter, rows = self._fitter, list[Row]()
         for number, (slot, row, key) in enumerate(self._calls(part, slots)):

@@ -1,10 +1,10 @@
-"""Seats: numbers that lie in wanted key groups, so that rows without a key of the user's have an owner. Pure.
+"""Seats: numbers that lie in wanted key groups, so that rows without a user's key have an owner. Pure.
 
     subtask's key groups  [32 ………………………………………… 64)
-    entries, in order      1        3        2        4      each next one halves a gap: van der Corput's sequence
+    entries, in order      1        3        2        4      each entry halves a gap: van der Corput's sequence
 
-An entry's key group is that of its seat. Consecutive entries are spread evenly over the key groups of the subtask that
-adds them, so whoever owns a part of these key groups after a rescale owns about that part of the entries.
+An entry's key group is the key group of its seat. Consecutive entries are spread evenly over the key groups of the
+subtask that adds them, so the owner of a part of these key groups after a rescale owns about that part of the entries.
 """
 
 from functools import lru_cache
@@ -19,7 +19,7 @@ SEAT = "__seat"
 BITS = 16
 """Entries after so many doublings begin with the same key groups again; key groups are at most as many."""
 NUMBERS_AT_ONCE = 8
-"""Numbers that are tried at once for each key group: one number in `max_parallelism` lies in a wanted one."""
+"""Numbers that are tried at once for each key group: 1 number of `max_parallelism` lies in a wanted key group."""
 
 
 @lru_cache(maxsize=4)

@@ -4,12 +4,13 @@
         n = hf.ValueState(pa.int64(), default=0)          # a name, a type, a default
         worst = hf.ReducingState(max, pa.float64())
 
-Each state is one column of the operator's table, under its attribute's name. Fixed-width Arrow types lie in NumPy
+Each state is a column of the operator's table, under its attribute's name. Fixed-width Arrow types lie in NumPy
 columns, other Arrow types in object columns, and `type=None` (any msgpack-able object) as msgpack bytes; never pickle.
 
-Promises: what is read is a copy and what is put is copied, so that changing an object in place never changes state.
-A value that does not fit its type is refused when it is put, naming operator, state, value and type. A null value is
-the same as none. The methods here only say that no operator runs; what runs is in `cells.py` and `batch_operator.py`.
+Promises: a value that is read is a copy, and a value that is put is copied, so that changing an object in place never
+changes state. A value that does not fit its type is refused when it is put, naming operator, state, value and type. A
+null value is the same as none. The methods here only say that no operator runs; the running states are in `cells.py`
+and `batch_operator.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -75,7 +76,7 @@ class State:
         return {}
 
     def __repr__(self) -> str:
-        """Show the state as it was declared, without what was left out."""
+        """Show the state as it was declared, without the options that were left out."""
         shown = {name: vars(self).get(name) for name in _SHOWN if vars(self).get(name) is not None}
         if self.ttl is None:
             del shown["ttl_on"]
@@ -107,14 +108,14 @@ class State:
 
 
 class ValueState(State):
-    """One value a key.
+    """A value for each key.
 
     Parameters
     ----------
     type : pyarrow.DataType or None
         None: any msgpack-able object (None, bool, int, float, str, bytes, lists and dicts of these).
     default
-        What a key without a value reads.
+        The value that a key without a value reads.
     ttl, ttl_on
         See `State`.
     """
@@ -136,7 +137,7 @@ class ValueState(State):
         self._not_running()
 
     def update(self, value: Any) -> None:
-        """Put a value; None clears. In a `BatchFunction` an array, one entry per distinct key, nulls kept."""
+        """Put a value; None clears. In a `BatchFunction` an array, an entry for each distinct key, nulls kept."""
         self._not_running()
 
     def clear(self) -> None:
@@ -144,7 +145,7 @@ class ValueState(State):
         self._not_running()
 
     def values(self) -> Any:
-        """A copy of all values, one entry per distinct key. `BatchFunction` only.
+        """A copy of all values, an entry for each distinct key. `BatchFunction` only.
 
         A `pyarrow.Array` of the state's type, with the default (or null) where a key has no value; a list of objects
         where the type is None.
@@ -153,7 +154,7 @@ class ValueState(State):
 
 
 class FoldingState(State):
-    """One value a key, made of all that were added. `ProcessFunction` only."""
+    """A value for each key, made of all values that were added. `ProcessFunction` only."""
 
     def add(self, value: Any) -> None:
         """Bring a value into the key's."""
@@ -169,7 +170,7 @@ class FoldingState(State):
 
 
 class ReducingState(FoldingState):
-    """All values that were added to the key, reduced by `fn(kept, added)`; the first one is kept as it is."""
+    """All values that were added to the key, reduced by `fn(kept, added)`; the first value is kept as it is."""
 
     def __init__(
         self,
@@ -185,7 +186,7 @@ class ReducingState(FoldingState):
 
 
 class AggregatingState(FoldingState):
-    """One accumulator a key, which may differ in type from what is added and read.
+    """An accumulator for each key, which may differ in type from the values that are added and read.
 
     Parameters
     ----------
@@ -194,7 +195,7 @@ class AggregatingState(FoldingState):
     initial
         The accumulator before the first `add`.
     result : callable, optional
-        accumulator → what `get()` returns; the accumulator itself by default.
+        accumulator → the result of `get()`; the accumulator itself by default.
     type : pyarrow.DataType or None
         The accumulator's type.
     """
@@ -220,12 +221,12 @@ class AggregatingState(FoldingState):
 
 
 class ListState(State):
-    """A list a key, each element a row of its own: adding one writes one.
+    """A list for each key, each element a row of its own: adding an element writes no other.
 
     Parameters
     ----------
     type : pyarrow.DataType or None
-        Of the elements, which may be null. None: any msgpack-able object.
+        Type of the elements, which may be null. None: any msgpack-able object.
     ttl, ttl_on
         See `State`; each element has its own time.
     """
@@ -246,7 +247,7 @@ class ListState(State):
         self._not_running()
 
     def get(self) -> Any:
-        """The elements, in order: a list; in a `BatchFunction` an array of lists, one per distinct key."""
+        """The elements, in order: a list; in a `BatchFunction` an array of lists, a list for each distinct key."""
         self._not_running()
 
     def append(self, values: Any, groups: Any = None) -> None:
@@ -258,7 +259,7 @@ class ListState(State):
         self._not_running()
 
     def update(self, values: Any) -> None:
-        """Put a list in place of all elements; in a `BatchFunction` one for each distinct key."""
+        """Put a list in place of all elements; in a `BatchFunction` a list for each distinct key."""
         self._not_running()
 
     def clear(self) -> None:
@@ -267,16 +268,16 @@ class ListState(State):
 
 
 class MapState(State):
-    """A map a key, each entry a row of its own: reading or writing one touches no other.
+    """A map for each key, each entry a row of its own: reading or writing an entry touches no other.
 
     Parameters
     ----------
     key_type : pyarrow.DataType
-        Of the map's keys, which are not null: integer, string, binary, boolean, date, time, timestamp, decimal.
+        Type of the map's keys, which are not null: integer, string, binary, boolean, date, time, timestamp, decimal.
     value_type : pyarrow.DataType or None
-        Of the values, which may be null. None: any msgpack-able object.
+        Type of the values, which may be null. None: any msgpack-able object.
     default
-        What a map key without an entry reads.
+        The value that a map key without an entry reads.
     ttl, ttl_on
         See `State`; each entry has its own time.
     """
@@ -319,8 +320,8 @@ class MapState(State):
     def get(self, map_key: Any, groups: Any = None) -> Any:
         """The value of an entry, or the default.
 
-        In a `BatchFunction` an array of values for an array of map keys: one for each distinct key, or, with `groups`,
-        one for each of these indexes of distinct keys. So it is for `contains`, `put` and `remove`.
+        In a `BatchFunction` an array of values for an array of map keys: a map key for each distinct key, or, with
+        `groups`, for each of these indexes of distinct keys. So it is for `contains`, `put` and `remove`.
         """
         self._not_running()
 
@@ -329,7 +330,7 @@ class MapState(State):
         self._not_running()
 
     def put(self, map_key: Any, value: Any, groups: Any = None) -> None:
-        """Write an entry; of several for the same one in a call the last counts."""
+        """Write an entry; of several writes of the same entry in a call the last counts."""
         self._not_running()
 
     def remove(self, map_key: Any, groups: Any = None) -> None:

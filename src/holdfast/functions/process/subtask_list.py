@@ -1,10 +1,11 @@
 """The lists of a running function: a subtask's own entries in memory, in order, over the rows of a table.
 
     table ──open──► entries ◄── get, add, update, clear
-          ◄─store── what the batch changed
+          ◄─store── the changes of the batch
 
-Invariants: nothing reaches the table before `store`; what is read is a copy; an entry keeps its seat, and so its key
-group, for life. The entries of a batch that was undone go with it: the table counts its commits, and `begin` looks.
+Invariants: nothing reaches the table before `store`. A value that is read is a copy. An entry keeps its seat, and so
+its key group, for life. The entries of a batch that was undone go with it: the table counts its commits, and `begin`
+looks.
 The table is in memory whatever the state backend is: so are the entries.
 """
 
@@ -30,13 +31,13 @@ COMPARED = (int, str, bytes)
 """Types of values that are equal only if nothing has to be stored. A float may be 0.0 or -0.0."""
 
 Place = tuple[int, int]
-"""Position and seat of an entry. Positions ascend; after a rescale two entries may have the same one."""
+"""Position and seat of an entry. Positions ascend; after a rescale two entries may have the same position."""
 Entries = Mapping[Place, Any]
-"""Kept values by place, in order. Never changed once another one may have seen it."""
+"""Kept values by place, in order. Never changed once another list may share it."""
 
 
 class SubtaskList:
-    """One list of one subtask; values are as the codec keeps them."""
+    """A list of a subtask; values are as the codec keeps them."""
 
     def __init__(self, operator: str, name: str, declared: SubtaskListState, max_parallelism: int) -> None:
         keys, values = declared.schema()
@@ -86,7 +87,7 @@ class SubtaskList:
         self._touched.clear()
 
     def end(self) -> None:
-        """No rows follow in this batch; until the next one begins, nobody changes entries."""
+        """End the rows of this batch; until the next batch begins, nobody changes entries."""
         self._in_batch = False
 
     def entries(self) -> list[Any]:
@@ -119,7 +120,7 @@ class SubtaskList:
         self._now, self._shared = saved, True
 
     def store(self) -> None:
-        """Write what the batch changed to the table, which is in that batch."""
+        """Write the changes of the batch to the table, which is in that batch."""
         places = sorted(place for place in self._touched if place in self._now or place in self._stored)
         if not places:
             return
@@ -167,7 +168,7 @@ class SavedList:
 
 
 class OpenedList(SubtaskListState):
-    """The list as user code sees it, in place of the declared one."""
+    """The list as user code sees it, in place of the declared list."""
 
     def __init__(self, declared: SubtaskListState, own: SubtaskList) -> None:
         super().__init__(declared.type)
@@ -199,7 +200,7 @@ class OpenedUnionList(OpenedList):
     def _refuse_union(self) -> NoReturn:
         raise UserFunctionError(
             f"state {self._own.name!r}: union() was called outside of open(ctx); read it there, and keep in an "
-            "attribute what is needed later. Own entries are read by get() at any time"
+            "attribute the entries that are needed later. Own entries are read by get() at any time"
         )
 
 

@@ -1,11 +1,11 @@
-"""Removal of what has expired, also of keys that never come again.
+"""Removal of expired values, also of keys that never come again.
 
-    each batch, after its rows: a few rows of each table with a time to live ──► what has expired is deleted
-    a round over a table takes a quarter of the time to live (`SweepPace`); the first one is made at once
+    each batch, after its rows: a few rows of each table with a time to live ──► expired values are deleted
+    a round over a table takes a quarter of the time to live (`SweepPace`); the first round is made at once
 
-A removal is a change of the batch like any other: logged, undone with it, rewound past a checkpoint with it. What has
-expired by the batch's planned time is invisible already, so it never shows how far a round has come, and a round simply
-begins anew after a restart. Where no rows come, the planner is told when to start a batch for it (`Timers`).
+A removal is a change of the batch like any other: logged, undone with it, rewound past a checkpoint with it. A value
+that has expired by the batch's planned time is invisible already, so it never shows how far a round has come, and a
+round simply begins anew after a restart. If no rows come, the planner is told when to start a batch for it (`Timers`).
 """
 
 import math
@@ -32,7 +32,7 @@ ROUNDS = 4
 ROWS_LEAST = 1024
 """Fewer are not looked at, unless they are all: a look costs something by itself."""
 ROWS_MAX = 65_536
-"""Bound on the rows that are looked at in one batch and table."""
+"""Rows of a table that a batch looks at, at most. A higher value removes sooner, and makes batches longer."""
 IDLE_US_LEAST = 1_000_000
 """Between two batches that are started for removal alone."""
 
@@ -40,7 +40,7 @@ Cells = Mapping[str, tuple[AnyArray, BoolArray]]
 
 
 class SweepPace:
-    """How many rows of a table are looked at: as many a second as a round takes, whatever batches come."""
+    """The number of rows of a table to look at: as many a second as a round takes, whatever batches come."""
 
     def __init__(self, ttl_us: int) -> None:
         self._round_us = max(1, ttl_us // ROUNDS)
@@ -55,7 +55,7 @@ class SweepPace:
         return 0 if self._owed < min(size, ROWS_LEAST) else min(ROWS_MAX, max(ROWS_LEAST, round(self._owed)))
 
     def seen(self, rows: int, over: bool) -> None:
-        """So many were looked at; `over`: that ended a round, and the next one begins in its time."""
+        """Note the rows that were looked at; `over`: they ended a round, and the next round begins in its time."""
         assert self._owed is not None, "asked before"
         self._owed = 0.0 if over else max(0.0, self._owed - rows)
 
@@ -171,7 +171,7 @@ class _Entries(_Part):
 
 
 class _Elements(_Entries):
-    """Elements expire from the front: they were appended in order of time. Those behind one that lives wait for it."""
+    """Elements expire from the front: they were appended in order of time. Live elements hold up those behind them."""
 
     def _take_out(self, keys: pa.RecordBatch, slots: Slots, groups: IntArray, last: Any) -> int:
         size, start = size_column(self._name), start_column(self._name)
@@ -214,7 +214,7 @@ class Swept:
 
 
 class ExpirySweeper:
-    """The sweeper of an operator's subtask. `entries` are those of its lists and maps."""
+    """The sweeper of an operator's subtask. `entries` holds the entries of its lists and maps."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class ExpirySweeper:
             self._parts.append(_Values(own, values, clock))
 
     def sweep(self) -> Swept:
-        """After the rows of a batch, everything being written: remove some of what has expired."""
+        """Remove some of the expired values, after the rows of a batch, when everything is written."""
         removed = 0
         for part in self._parts:
             count, touched = part.look()
@@ -259,7 +259,7 @@ class ExpirySweeper:
 
 
 def with_sweep(timers: Timers | None, swept: Swept) -> Timers | None:
-    """Join timers and sweep to the work that a batch left to do by time; None if there is no such work."""
+    """Join timers and sweep to the work that a batch left to do by time; None if there is no work by time."""
     if timers is None and swept.next_us is None and not swept.removed:
         return None
     timers = timers or Timers(None, None, 0)

@@ -1,8 +1,8 @@
 """Check that a Python value fits an Arrow type, without the silent conversions of `pyarrow.array` (1.5 → 1, 1 → date).
 
-A *fit* is a function that returns the value as Arrow would give it back (so that what is read later equals what was
-put), a fresh copy where it is mutable, and raises `Misfit` otherwise. It is called for every value that user code
-hands over, so the usual case of each type is one comparison.
+A *fit* is a function that returns the value as Arrow would give it back (so that a value that is read later equals the
+value that was put), a fresh copy if it is mutable, and raises `Misfit` otherwise. It is called for every value that
+user code hands over, so the usual case of each type is a single comparison.
 """
 
 import datetime
@@ -21,7 +21,7 @@ Fit = Callable[[Any], Any]
 
 
 class Misfit(TypeError):
-    """A value that does not fit; the message says what was found and what was expected."""
+    """A value that does not fit; the message names the value found and the values expected."""
 
     def __init__(self, value: Any, expected: str) -> None:
         super().__init__(f"found {value!r:.200} ({type(value).__name__}), expected {expected}")
@@ -204,7 +204,7 @@ def fit_for(kind: pa.DataType, nullable: bool = True) -> Fit:
 
 
 def plain_class(kind: pa.DataType) -> type | None:
-    """The class whose values `pyarrow.array` takes for this type as `fit_for` would, or raises; None: no such class."""
+    """The class whose values `pyarrow.array` takes for this type as `fit_for` would, or raises; None: there is none."""
     types = pa.types
     tests: dict[type, tuple[Callable[[Any], bool], ...]] = {
         int: (types.is_integer,),
@@ -240,9 +240,7 @@ def _packable(value: Any) -> Any:
         return value if value.tzinfo is not None else _extension(_NAIVE, (value - _EPOCH) // _MICROSECOND)
     if kind is datetime.date:
         return _extension(_DATE, value.toordinal())
-    raise Misfit(
-        value, "what msgpack can hold: None, bool, int, float, str, bytes, datetime, date, or lists and dicts of these"
-    )
+    raise Misfit(value, "a value that msgpack can hold: None, bool, int, float, str, bytes, datetime, date, list, dict")
 
 
 def _extension(code: int, number: int) -> msgspec.msgpack.Ext:
@@ -259,17 +257,17 @@ def pack(value: Any) -> bytes:
     try:
         return msgspec.msgpack.encode(_packable(value))
     except (OverflowError, RecursionError, ValueError) as error:
-        raise Misfit(value, f"what msgpack can hold ({error})") from error
+        raise Misfit(value, f"a value that msgpack can hold ({error})") from error
 
 
 class Codec:
-    """How a value of a declared type is kept: as what `fit_for` gives, or as msgpack where there is no type."""
+    """The way in which a value of a declared type is kept: in the form of `fit_for`, or as msgpack without a type."""
 
     def __init__(self, kind: pa.DataType | None) -> None:
         self.column_type: pa.DataType = packed_field("").type if kind is None else kind
         self.put: Fit = _pack_or_none if kind is None else fit_for(kind)
         self.usual: type | None = None if kind is None else plain_class(kind)
-        """The class whose values are kept as they are, integers within the type's range; None: there is no such one."""
+        """The class whose values are kept as they are, integers within the type's range; None: there is none."""
         self.get: Fit | None = None
         """Makes a copy for the user from the kept value; None if the kept value is immutable and may be handed out
         itself."""
@@ -280,7 +278,7 @@ class Codec:
         self._is_packed = kind is None
 
     def field(self, name: str) -> pa.Field:
-        """The column that keeps such values."""
+        """The column that keeps these values."""
         return packed_field(name) if self._is_packed else pa.field(name, self.column_type)
 
 

@@ -1,6 +1,6 @@
-"""`stream.drop_duplicates("id", within="1h")`: the first row of each key, and those later by more.
+"""`stream.drop_duplicates("id", within="1h")`: the first row of each key, and rows that come later by more.
 
-    rows ──► late ones out ──► key → time of the kept row ──► rows whose key has none, or an earlier one by more
+    rows ──► late ones out ──► key → time of the kept row ──► rows whose key has none, or has it too early
     watermark ──► keys whose kept row no row on time is near to, by the index ──► forgotten
 
 A key is forgotten only once a row on time could not be a duplicate any more, so the output does not depend on when.

@@ -7,7 +7,7 @@ from holdfast.state.compiled import kernel
 
 @kernel
 def choose_first(slots: Any, times: Any, within: Any, present: Any, kept: Any, chosen: Any) -> None:
-    """Choose a row where its key has no kept row, or one that is more than `within` earlier; it is then the kept one.
+    """Choose a row if its key has no kept row, or has it more than `within` earlier; the row is then the kept row.
 
     `kept` has the time of each slot's kept row. Rows are taken in order.
     """

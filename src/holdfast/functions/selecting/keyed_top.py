@@ -1,9 +1,9 @@
-"""`key_by(…).top(n, by="price")` without a window: the `n` rows of each key with the greatest values, with their ranks.
+"""`key_by(…).top(n, by="price")` without a window: the `n` rows of each key with the greatest values, and their ranks.
 
     state: key → number of rows;   rows: (key, rank) → the other columns
 
 Output: the key columns, `rank` from 1, the other columns. A batch gives each row that took a rank in it, so later rows
-of the same key and rank replace earlier ones. Of equal rows the one that came first wins, also over later batches.
+of the same key and rank replace earlier ones. Of equal rows the first to come wins, also over later batches.
 """
 
 from dataclasses import dataclass
@@ -152,7 +152,7 @@ class KeyedTopOperator(Operator):
         return by.to_arrow(*by.gather(stored))
 
     def _of(self, chosen: Integers, stored: Slots, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The chosen rows, by their numbers among the stored ones and, after these, those of the batch."""
+        """The chosen rows, by their numbers among the stored rows and, after these, among the rows of the batch."""
         old = chosen < len(stored)
         kept = self._rows.rows_of(stored[chosen[old]]).select(self._schema.names)
         kept = pa.RecordBatch.from_arrays(kept.columns, schema=self._schema)

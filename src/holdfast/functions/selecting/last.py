@@ -1,4 +1,4 @@
-"""`key_by(…).last(by="at")`: the row of each key with the greatest value of a column; of equal ones the last that came.
+"""`key_by(…).last(by="at")`: the row of each key with the greatest value of a column; of equal rows the last to come.
 
 A row comes out in each batch that brought a key a greater one. The state has the whole row, so that a job that goes on
 knows it; senders send only the greatest row of each key.

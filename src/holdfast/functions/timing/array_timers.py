@@ -1,10 +1,10 @@
-"""Timers of a `BatchFunction`: registered, deleted and fired as arrays, one entry for each key.
+"""Timers of a `BatchFunction`: registered, deleted and fired as arrays, an entry for each key.
 
     process / on_timers ── register, delete ──► the timers' table, at once
     after the rows: due ones by the index ──► rounds: of each key the earliest ──► on_timers, until nothing is due
 
-A timer is a row without values, as those of functions by row (`timers`), in a table of the same form. What a call did
-is undone with its transaction, or by the journal of the call; the index may then propose timers that are not there.
+A timer is a row without values, as those of functions by row (`timers`), in a table of the same form. The timers of a
+call are undone with its transaction, or by the journal of the call; the index may then propose timers that are gone.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,14 +25,14 @@ from holdfast.state.table import StateTable
 from holdfast.watermarks import END_US
 
 BUCKET_US = 60_000_000
-"""Width of a bucket of timers. A wider one has less overhead, but more timers that are compared in vain."""
+"""Width of a bucket of timers in microseconds. A higher value has less overhead, but compares more timers in vain."""
 
 
 class ArrayTimerService(TimerService):
     """`ctx.timers` of a `BatchFunction`. Timestamps are an array, an Arrow array or a list of datetimes.
 
-    They have one entry for each of the call's distinct keys, or, with `groups`, one for each of these. A null registers
-    and deletes nothing.
+    They have an entry for each of the call's distinct keys, or, with `groups`, for each of these. A null registers and
+    deletes nothing.
     """
 
     def __init__(self, change: Callable[[int, Any, Any, bool], None]) -> None:
@@ -56,7 +56,7 @@ class ArrayTimerService(TimerService):
 
 
 class ArrayTimers:
-    """The timers of one subtask. `note` is told of rows of the table before they change."""
+    """The timers of a subtask. `note` is told of rows of the table before they change."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class ArrayTimers:
         self._indexes[kind].add(rows.filter(pa.array(new)))
 
     def _checked(self, timestamps: Any, groups: Any) -> tuple[IntArray, IntArray]:
-        """Times in microseconds and the index of each one's key; without nulls."""
+        """Times in microseconds and the index of each time's key; without nulls."""
         assert self._keys is not None
         try:
             array = timestamps if isinstance(timestamps, pa.Array | pa.ChunkedArray) else pa.array(timestamps)
@@ -154,7 +154,9 @@ class ArrayTimers:
             raise UserFunctionError(f"ctx.timers: {what}: {error}") from error
         owners = np.arange(self._keys.num_rows) if groups is None else np.asarray(groups, np.int64)
         if len(times) != len(owners):
-            expected = f"one for each of {self._keys.num_rows} distinct keys" if groups is None else "as many as groups"
+            expected = (
+                f"a time for each of {self._keys.num_rows} distinct keys" if groups is None else "as many as groups"
+            )
             raise UserFunctionError(f"ctx.timers: {len(times)} timestamps, expected {expected}")
         known = pc.is_valid(times).to_numpy(zero_copy_only=False)
         kept: IntArray = owners[known]

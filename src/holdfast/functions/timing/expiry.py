@@ -1,9 +1,9 @@
 """Time to live: when a value has expired, judged by the batch's planned time, never by a clock.
 
-So a batch that is processed again, or a change that is undone, sees the same. Expired is what is as old as `ttl` or
-older. A value without a time was written before its state had a time to live: it is not expired, and its time begins
-when it is next met. Who keeps the times: `cells` and `array_states` in the operator's own table, `entries` for lists
-and maps. Who removes what has expired: `sweeping`.
+So a batch that is processed again, or a change that is undone, sees the same. A value has expired if it is as old as
+`ttl` or older. A value without a time was written before its state had a time to live: it is not expired, and its time
+begins when it is next met. The times are kept by `cells` and `array_states` in the operator's own table, and by
+`entries` for lists and maps. `sweeping` removes expired values.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Expiry:
 
 @dataclass
 class BatchClock:
-    """The time of the batch in flight; one for all states of an operator."""
+    """The time of the batch in flight; all states of an operator share a clock."""
 
     now_us: int = 0
 

@@ -2,11 +2,12 @@
 
     add ──► buckets of equal width in time, each of a few pieces ──► between(start, stop) ──► drop(stop)
 
-An entry is a key of the table, in Arrow columns, one of which is the time or stands beside the key. An entry may be
-out of date, so what is found is a proposal: whoever asked looks it up in the table.
+An entry is a key of the table, in Arrow columns, of which one is the time or stands beside the key. An entry may be out
+of date. An entry that is found is therefore a proposal: the caller looks it up in the table.
 
-`FollowedIndex` follows its table over batches: what a batch added or dropped is brought into the buckets when the next
-batch begins and finds it committed; after a restore or a rewind the buckets are made anew from the table.
+`FollowedIndex` follows its table over batches. The entries that a batch added or dropped are brought into the buckets
+when the next batch begins and finds that batch committed. After a restore or a rewind the buckets are made anew from
+the table.
 """
 
 from bisect import bisect_left, insort
@@ -26,7 +27,7 @@ REBUILD_ROWS = 65_536
 
 
 class TimeBuckets:
-    """Entries of `schema`, whose int64 column `time` holds microseconds; `width_us`: of one bucket.
+    """Entries of `schema`, whose int64 column `time` holds microseconds; `width_us`: the width of a bucket.
 
     A wider bucket has less overhead, but more entries that are compared in vain at its edges.
     """
@@ -61,7 +62,7 @@ class TimeBuckets:
             self._add_to(int(numbers[start]), entries.take(pa.array(order[start:stop])))
 
     def between(self, start_us: int | None, stop_us: int) -> list[pa.RecordBatch]:
-        """Entries with `start_us <= time < stop_us`, bucket by bucket; None: from the first one on."""
+        """Entries with `start_us <= time < stop_us`, bucket by bucket; None: from the first entry on."""
         found = []
         for number in self._order:
             begin_us, end_us = number * self._width_us, (number + 1) * self._width_us
@@ -203,7 +204,7 @@ class FollowedIndex:
             self._in_batch.added.append(entries)
 
     def drop(self, stop_us: int) -> None:
-        """The batch in flight removes what has a time below that."""
+        """Note that the batch in flight removes entries with a time below that."""
         self._in_batch.dropped_us = stop_us
 
     def between(self, start_us: int | None, stop_us: int) -> list[pa.RecordBatch]:
@@ -233,7 +234,7 @@ class FollowedIndex:
 
 
 def concatenated(pieces: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """All pieces as one batch of a schema."""
+    """All pieces as a single batch of a schema."""
     if not pieces:
         return pa.RecordBatch.from_pylist([], schema=schema)
     return pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)

@@ -1,9 +1,9 @@
-"""Timers in order of time: what must be in memory to find those that are due. Rows are in the timers' table.
+"""Timers in order of time: the memory that is needed to find due timers. Rows are in the timers' table.
 
-    add ──► runs, each sorted by time, merged as they get more ──► due(until): what runs begin with ──► drop(until)
+    add ──► runs, each sorted by time, merged as they get more ──► due(until): the begins of runs ──► drop(until)
 
 An entry is a time and the key, in Arrow columns: 8 bytes and the key's own. Deleted timers stay in it until their time
-comes, so what is due is a proposal: whoever asked looks whether the table has it.
+comes, so a due entry is a proposal: the caller looks whether the table has it.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ RUNS_MAX = 8
 
 
 class TimerRuns:
-    """The timers of one kind. `schema` is that of the key columns, followed by `TIME_KEY`."""
+    """The timers of a single kind. `schema` has the key columns, followed by `TIME_KEY`."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema

@@ -6,8 +6,9 @@
 A timer is due once the watermark (event time) or the batch's planned time (processing time) has reached it. It is
 removed before its `on_timer` is called, in the same transaction: it fires once, whatever fails in between.
 
-The index (`timer_index`) is in memory and stored nowhere. It follows the table: what a batch did is brought into it
-when the next one begins and finds it committed, and it is made anew from the table where that was restored or rewound.
+The index (`timer_index`) is in memory and stored nowhere. It follows the table: the timers of a batch are brought into
+it when the next batch begins and finds that batch committed, and it is made anew from the table after a restore or a
+rewind.
 """
 
 import heapq
@@ -112,7 +113,7 @@ class _Batch:
 
 
 class TimerTable:
-    """The timers of one subtask. `own` is the operator's own table, whose slots stand for keys.
+    """The timers of a subtask. `own` is the operator's own table, whose slots stand for keys.
 
     `watermarked`: whether the operator's input has a watermark; without, event-time timers would never fire.
     """
@@ -201,7 +202,7 @@ class TimerTable:
         self._firing = None
 
     def store(self) -> Timers:
-        """Write all changes of the batch; returns what is left."""
+        """Write all changes of the batch; return the work that is left."""
         assert self._batch is not None, "begun"
         if self._changes:
             timers = np.array(list(self._changes), np.int64).reshape(-1, 3)

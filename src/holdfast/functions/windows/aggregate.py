@@ -1,7 +1,7 @@
 """`key_by(…, window(…)).aggregate(…)` as declared.
 
-The state has one row for each key and pane (`declared`): the aggregates of `AggregateSpec`, with the pane as the last
-key column. Its key groups are those of the key alone, or of the pane where the window is the only key.
+The state has a row for each key and pane (`declared`): the aggregates of `AggregateSpec`, with the pane as the last key
+column. Its key groups are the key groups of the key alone, or of the pane if the window is the only key.
 """
 
 from abc import abstractmethod

@@ -4,7 +4,7 @@
           └──────── window ─────────┘
                        └──────── window ─────────┘
 
-A row belongs to one pane, and a window is made of panes: sliding windows keep one state for each key and pane.
+A row belongs to a single pane, and a window is made of panes: sliding windows keep a state for each key and pane.
 Times are microseconds since 1970, UTC.
 """
 
@@ -69,7 +69,7 @@ class Window:
         return last_start_us + self.slide_us
 
     def ends_between(self, after_us: int | None, until_us: int) -> bool:
-        """True if some window ends after the one time, and not after the other."""
+        """True if some window ends after the first time, and not after the second."""
         last_end_us = (until_us - self.size_us - self.start_us) // self.slide_us * self.slide_us
         return after_us is None or last_end_us + self.start_us + self.size_us > after_us
 
@@ -142,7 +142,7 @@ AnyWindow = Window | SessionWindow
 def session_window(column: str, gap: Duration) -> SessionWindow:
     """Sessions of event time, as a key: `key_by("user", hf.session_window("at", gap="30min"))`.
 
-    A session begins with a row, and ends `gap` after its last one; a row up to `gap` after another one is in the same
+    A session begins with a row, and ends `gap` after its last row; a row up to `gap` after another is in the same
     session. Rows that come out of order may join two sessions.
     """
     if not isinstance(column, str) or not column:
@@ -160,7 +160,7 @@ def window(column: str, size: Duration, slide: Duration | None = None, *, start:
     size
         The length of each window: from `window_start` to before `window_end`.
     slide
-        From the start of one window to the start of the next; windows overlap where it is less than `size`. None: they
+        From the start of a window to the start of the next; windows overlap if it is less than `size`. None: they
         follow one another.
     start
         Shifts all windows; without it they begin at multiples of `slide` since 1970, UTC.

@@ -1,4 +1,4 @@
-"""States of some rows of a table, added to those of other keys: panes to windows, sessions to one another."""
+"""States of some rows of a table, added to the states of other keys: panes to windows, sessions to each other."""
 
 import numpy as np
 import pyarrow as pa

@@ -21,7 +21,7 @@ LONG_AGO_US = -(1 << 62)
 def windows_of(
     window: Window, panes: Integers, after_us: int | None, until_us: int = -LONG_AGO_US
 ) -> tuple[Integers, Integers]:
-    """The windows of panes that end after one time and not after the other: the pane's index, the start."""
+    """The windows of panes that end after the first time and not after the second: the pane's index, the start."""
     if window.tumbles:
         return np.arange(len(panes)), panes
     after_us = LONG_AGO_US if after_us is None else after_us

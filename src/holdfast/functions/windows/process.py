@@ -51,7 +51,7 @@ def process_spec(
     schema: pa.Schema,
     windowing: Windowing,
 ) -> OperatorSpec:
-    """Make the operator of a user's function: by window where the keyed input, the first one, has a window."""
+    """Make the operator of a user's function: by window if the keyed input, the first input, has a window."""
     keyed, *broadcast = inputs
     if keyed.window is None:
         return ProcessSpec(operator, keyed, function, schema, windowing.bad_records, tuple(broadcast))
@@ -171,7 +171,7 @@ class WindowProcessOperator(WindowRowsOperator):
         context: BatchContext,
         result: OperatorResult,
     ) -> None:
-        """Call the function for some windows; where that fails and may, for each half of them, down to one window."""
+        """Call the function for some windows; if that fails and may, for each half of them, down to a single window."""
         first, stop = windows
         start, end = int(bounds[first]), int(bounds[stop])
         part, own = rows.slice(start, end - start), keys.slice(first, stop - first)

@@ -59,7 +59,7 @@ class WindowRowsOperator(PaneOperator):
         context: BatchContext,
         result: OperatorResult,
     ) -> None:
-        """Put out what windows that close make of their rows.
+        """Put out the rows that closing windows make of their rows.
 
         `rows` are of the input's schema, in order of their windows; `keys` are the windows' key columns with their
         bounds, as in the output; `groups` are the rows' indexes among these.

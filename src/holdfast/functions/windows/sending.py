@@ -1,7 +1,7 @@
 """Rows on their way to a windowed operator: each gets its pane, late ones stay as they are, the others are combined.
 
 A row is late when all its windows were closed before the batch. The operator says so again by the same rule, and
-decides what becomes of it; here late rows only have to stay apart, since combined rows can't be told from one another.
+decides how to treat it; here late rows only have to stay apart, since combined rows can't be told from each other.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ PANE_FIELD = pa.field(PANE, pa.int64(), nullable=False)
 
 
 def late_panes(window: Window, panes: Integers, closed_us: int | None, lateness_us: int) -> BoolArray | None:
-    """Return a mask of the panes in closed windows only; None if there are no such panes."""
+    """Return a mask of the panes in closed windows only; None if there are no panes of that kind."""
     if closed_us is None or not len(panes):
         return None
     before_us = window.closed_before(closed_us - lateness_us)
@@ -50,7 +50,7 @@ class SessionSender(Combiner):
 
 
 class WindowSender(Combiner):
-    """Adds panes; `inner` combines the rows that are not late, None: they are sent one by one."""
+    """Adds panes; `inner` combines the rows that are not late, None: they are sent as they are."""
 
     def __init__(self, window: Window, closed_us: int | None, lateness_us: int, inner: Combiner | None) -> None:
         self._window = window

@@ -17,7 +17,7 @@ from holdfast.state.table import StateTable
 
 @dataclass(frozen=True)
 class SessionAggregates(AggregateSpec):
-    """The aggregates of each key and session, beside the session's end and the link to the one before."""
+    """The aggregates of each key and session, beside the session's end and the link to the session before."""
 
     @property
     def key_schema(self) -> pa.Schema:

@@ -7,8 +7,8 @@
     watermark ──► sessions that end by it, by the index ──► output, removed
 
 Invariants: the sessions of a key do not meet, so they close in order of their starts: a link to a session that is gone
-ends the chain. The index has an entry for each end that a session ever had, until its time has come: an entry is out of
-date where the session now ends later, or has joined another one.
+ends the chain. The index has an entry for each end that a session ever had, until its time has come. An entry is out of
+date if the session now ends later, or has joined another session.
 """
 
 from collections.abc import Iterator
@@ -125,7 +125,7 @@ class SessionOperator(Operator):
         return distinct[:count], groups
 
     def _open_sessions(self, keys: pa.RecordBatch, key_slots: Slots) -> OpenSessions:
-        """The open sessions of distinct keys: one lookup of all keys for each link of the longest chain."""
+        """The open sessions of distinct keys: a lookup of all keys for each link of the longest chain."""
         newest = self._newest.column(SESSION)
         owners = np.flatnonzero(self._newest.present[key_slots])
         starts = newest.values[key_slots[owners]]

@@ -30,7 +30,7 @@ from holdfast.state.physical import Integers, physical_dtype, validity_of, value
 from holdfast.state.table import StateTable
 
 CANDIDATES_MAX = 64
-"""So many greatest rows are looked for one by one; for more, all rows are sorted."""
+"""Greatest rows that are looked for in turn, at most; for more, all rows are sorted."""
 
 
 def check_top(n: int, by: str) -> None:
@@ -89,7 +89,7 @@ class TopSpec(WindowedSpec):
 
 
 class WindowTopSender(Combiner):
-    """Sends those of the rows given at a time that may be among a window's greatest: the greatest of each pane."""
+    """Sends those of the given rows that may be among a window's greatest: the greatest of each pane."""
 
     def __init__(self, spec: TopSpec) -> None:
         self._spec = spec

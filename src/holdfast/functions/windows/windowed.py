@@ -17,20 +17,20 @@ LatePolicy = Literal["drop", "dead_letter", "stream"]
 
 @dataclass(frozen=True)
 class Windowing:
-    """How windows are kept.
+    """The way in which windows are kept.
 
     Parameters
     ----------
     emit : {"final", "changes"}
-        One row for each key and window, when it closes; or one in each batch that changed it, while it is open.
+        A row for each key and window, when it closes; or a row in each batch that changed it, while it is open.
     bad_records : {"fail", "dead_letter"}
-        What becomes of a row that a sum can't take, or for which a function raises.
+        The treatment of a row that a sum can't take, or for which a function raises.
     combine : bool
         Whether senders may combine rows.
     lateness_us : int
-        For so much longer than its end a window stays open.
+        Microseconds for which a window stays open past its end.
     late : {"drop", "dead_letter", "stream"}
-        What becomes of a row whose windows are closed; it is counted in any case.
+        The treatment of a row whose windows are closed; it is counted in any case.
     """
 
     emit: WindowEmit = "final"
@@ -53,7 +53,7 @@ FINAL = Windowing()
 
 
 class WindowedSpec(OperatorSpec):
-    """An operator of one input whose key has a window. Raises `JobRefused` when made."""
+    """An operator of a single input whose key has a window. Raises `JobRefused` when made."""
 
     name: str
     input: OperatorInput
@@ -92,7 +92,7 @@ class WindowedSpec(OperatorSpec):
     @property
     @abstractmethod
     def result_fields(self) -> list[pa.Field]:
-        """The columns of the output after those of the key."""
+        """The columns of the output after the columns of the key."""
 
     @property
     def inputs(self) -> tuple[OperatorInput, ...]:
