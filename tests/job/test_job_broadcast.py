@@ -135,6 +135,7 @@ def test_rules_are_exactly_once_over_aborts_restarts_and_another_parallelism(fun
         limited(job, orders, rules, function).write(sink)
         run(job)
     assert sorted(tuples(sink)) == expected()
+    assert hf.read_state(storage, "limited", "rules", key={"kind": 3})["limit"].to_pylist() == [30]
     stored = hf.read_state(storage, "limited", "rules").sort_by("kind").to_pylist()
     assert [(row["kind"], row["limit"], row["note"]) for row in stored] == [
         (0, 1, "n1"), (1, 13, "n13"), (2, 22, "n22"), (3, 30, "n30"),
@@ -385,6 +386,83 @@ def test_a_broadcast_behind_a_window_or_of_another_job_is_refused() -> None:
         )
     orders.key_by("k", hf.window("at", "1s")).process(Limited(), OUT, broadcast={"rules": rules}).write(hf.NoopSink())
     with pytest.raises(JobRefused, match=r"process\(broadcast=…\) behind a window is not possible"):
+        run(job)
+
+
+class Listing(hf.ProcessFunction):
+    """Has a list of the subtask besides, so that its copy is made anew where the job goes back."""
+
+    rules = hf.BroadcastState()
+    orders = hf.SplitListState(pa.int64())
+
+    def process(self, row: Any, ctx: Any) -> Iterator[tuple[Any, ...]]:
+        self.orders.add(row.v)
+        rule = self.rules.get(1)
+        yield row.k, row.v, None if rule is None else rule.limit, len(self.orders.get())
+
+
+def test_a_copy_of_a_function_that_is_made_anew_has_the_rules() -> None:
+    orders, rules, sink, clusters = (
+        Feed(name="orders"),
+        Feed(RULES, name="rules"),
+        hf.MemorySink(),
+        list[LocalCluster](),
+    )
+    job = new_job(parallelism=2, task_managers=2)
+    limited(job, orders, rules, Listing()).write(sink)
+    query = start(job, hf.processing_time("0s"), on_cluster=clusters.append)
+    rules.put([rule(1, 10)])
+    query.processAllAvailable()
+    clusters[0].kill(0)
+    orders.put({"k": k, "v": k} for k in range(12))
+    query.processAllAvailable()
+    query.stop()
+    assert {limit for _, _, limit, _ in tuples(sink)} == {10} and len(sink.rows()) == 12
+
+
+def test_a_job_gets_a_broadcast_state_later_and_its_rules_get_a_column() -> None:
+    storage, sink = new_storage(), hf.MemorySink(name="out")
+    orders, rules = TestSource(ORDER_STEPS[:3], "k BIGINT, v BIGINT", name="orders"), [[rule(1, 10)], [], [rule(2, 20)]]
+    orders.length = 1
+    job = new_job(storage)
+    job.read(orders).key_by("k").process(Plain(), OUT, name="limited").write(sink)
+    run(job)
+    first = TestSource(rules, RULES, name="rules")
+    for length, told in ((2, first), (3, TestSource(rules, f"{RULES}, since DATE", name="rules"))):
+        orders.length = told.length = length
+        job = new_job(storage)
+        limited(job, orders, told).write(sink)
+        run(job)
+    rows = hf.read_state(storage, "limited", "rules").sort_by("kind").to_pylist()
+    assert [(row["kind"], row["limit"], row["since"]) for row in rows] == [(1, 10, None), (2, 20, None)]
+    assert [row[3] for row in sorted(tuples(sink)) if row[0] == 0] == list(range(1, 11))
+    with pytest.raises(JobRefused, match=r"operator 'limited', state 'rules.broadcast': stored with the key columns"):
+        job = new_job(storage)
+        kinds = script([], schema="note STRING, kind BIGINT, limit BIGINT", name="rules")
+        keyed = job.read(kinds).key_by("note")
+        job.read(orders).key_by("k").process(Limited(), OUT, broadcast={"rules": keyed}, name="limited").write(sink)
+        run(job)
+
+
+class Plain(hf.ProcessFunction):
+    """As `Limited` was before it had rules."""
+
+    seen = hf.ValueState(pa.int64(), default=0)
+
+    def process(self, row: Any, ctx: Any) -> Iterator[tuple[Any, ...]]:
+        self.seen.update(self.seen.value() + 1)
+        yield row.k, row.v, None, self.seen.value()
+
+
+def test_a_new_job_begins_with_rows_of_its_own_states_and_no_rules() -> None:
+    values = pa.table({"k": [1], "seen": [100]})
+    job, sink = new_job(initial_state={"limited": values}), hf.MemorySink()
+    limited(job, script([{"k": 1, "v": 1}]), script([rule(1, 10)], schema=RULES)).write(sink)
+    run(job)
+    assert tuples(sink) == [(1, 1, 10, 101)]
+    job = new_job(initial_state={"limited": {"rules": pa.table({"kind": [1]})}})
+    limited(job, script([]), script([], schema=RULES)).write(hf.NoopSink())
+    with pytest.raises(JobRefused, match="names state 'rules'; it has 'values'"):
         run(job)
 
 
