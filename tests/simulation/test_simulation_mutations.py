@@ -38,7 +38,7 @@ QUICK = {
     "late rows open closed windows again": 15,
     "replicas of broadcast state do not go back": 6,
     "the view of broadcast state does not follow its table back": 6,
-    "broadcast rows come behind the other rows of their batch": 5,
+    "broadcast rows come behind the other rows of their batch": 31,
     "lists are not opened again after a rewind": 54,
     "entries are in key groups that others own": 4,
 }
