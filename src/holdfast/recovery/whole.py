@@ -48,12 +48,14 @@ def _rows(handles: Sequence[TableHandle], fetch: ObjectCache) -> pa.RecordBatch:
     def decoded(each: Range, copy: Copy) -> list[pa.RecordBatch]:
         return _of_range(owners[each], each, copy)
 
-    found = [pa.RecordBatch.from_pylist([], pa.ipc.read_schema(pa.py_buffer(handles[-1].schema)))]
+    joined = [pa.RecordBatch.from_pylist([], pa.ipc.read_schema(pa.py_buffer(handles[-1].schema)))]
+    waiting: list[pa.RecordBatch] = []
     for batches in fetch.ahead(list(owners), decoded):
-        found += batches
-        if len(found) > BATCHES_MAX:
-            found = [_joined(found)]
-    merged = merge_changes([_joined(found)])
+        waiting += batches
+        if len(waiting) > BATCHES_MAX:
+            joined.append(_joined(waiting))
+            waiting = []
+    merged = merge_changes([_joined([*joined, *waiting])])
     return merged.filter(pc.invert(merged.column(DELETED)))
 
 

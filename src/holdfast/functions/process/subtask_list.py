@@ -195,7 +195,7 @@ class OpenedUnionList(OpenedList):
     def union(self) -> list[Any]:
         if self.all_rows is None:
             self._refuse_union()
-        return _given(self._own, [kept for _, kept in _in_order(self.all_rows)])
+        return _given(self._own, python_values(_sorted(self.all_rows).column(VALUE)))
 
     def _refuse_union(self) -> NoReturn:
         raise UserFunctionError(
@@ -215,7 +215,10 @@ def _given(own: SubtaskList, kept: list[Any]) -> list[Any]:
 
 def _in_order(rows: pa.RecordBatch) -> list[tuple[Place, Any]]:
     """Places and kept values of rows in the stored schema."""
-    columns = (rows.column(name) for name in (POSITION, SEAT, VALUE))
-    positions, seats, values = (python_values(column) for column in columns)
-    found = list(zip(zip(positions, seats, strict=True), values, strict=True))
-    return sorted(found, key=lambda entry: entry[0])
+    rows = _sorted(rows)
+    positions, seats, values = (python_values(rows.column(name)) for name in (POSITION, SEAT, VALUE))
+    return list(zip(zip(positions, seats, strict=True), values, strict=True))
+
+
+def _sorted(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows.sort_by([(POSITION, "ascending"), (SEAT, "ascending")])
