@@ -6,7 +6,7 @@
     holdfast state <storage> <operator>  shows the rows of an operator's state, or writes them to a file
     holdfast diff <storage> <a> <b>      counts the rows that changed between two checkpoints, per operator
     holdfast top <url>                   follows a running query by its page, in the terminal
-    holdfast gc <storage> [--dry-run]    deletes what epochs before the newest takeover left
+    holdfast gc <storage> [--dry-run]    deletes the remains of epochs before the newest takeover
     holdfast --version                   prints the version
 
 Exit code 0: all is well; 1: a problem was found and printed; 2: the command line was not understood. Output for scripts
@@ -75,7 +75,7 @@ def verify(storage: Storage, option: Options = None, json: Json = False) -> None
 
 @app.command()
 def checkpoints(storage: Storage, option: Options = None, json: Json = False) -> None:
-    """List the last triggers, completed or not, with what became of them. Written every 10 s while the job runs."""
+    """List the last triggers, completed or not, with their outcomes. Written every 10 s while the job runs."""
     with told():
         found = read_history(open_storage_of(storage, option))
     if json:

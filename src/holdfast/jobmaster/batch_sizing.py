@@ -3,7 +3,7 @@
 A batch's duration is modelled as `fixed + slope · rows`. After each batch the model is corrected, and the next batch
 gets the rows that the model expects to take the target duration. It is the counterpart of Flink's buffer debloating
 (FLIP-183): the amount of data under way is bounded by time instead of by size, so that a checkpoint, a stop or an undo
-waits for about one target duration, whatever the load.
+waits for about the target duration, whatever the load.
 """
 
 from collections import deque
@@ -19,8 +19,8 @@ SPREAD_MIN = 1.5
 ROWS_FIRST = 10_000
 """Rows of the first batch, of which nothing is known yet."""
 SURPRISE = 1.5
-"""Ratio of a duration to the expected one, or the reverse, from which the cost of a row has changed: earlier batches
-then say nothing any more. A lower value forgets them for mere noise."""
+"""Ratio of a duration to the expected duration, or the reverse, from which the cost of a row has changed: earlier
+batches then say nothing any more. A lower value forgets them for mere noise."""
 EASING = 0.5
 """Share of the way by which the slope follows a batch that was faster than expected; slower ones count at once."""
 

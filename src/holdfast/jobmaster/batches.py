@@ -80,7 +80,7 @@ class BatchOutcome:
     sent: SubtaskRows = field(default_factory=Counter)
     """Rows on their way to each subtask, in a job that may drop rows."""
     taken: SubtaskRows = field(default_factory=Counter)
-    """Rows that each subtask processed, in such a job."""
+    """Rows that each subtask processed, in a job that may drop rows."""
     dropped: SubtaskRows = field(default_factory=Counter)
     """Rows for subtasks that were missing."""
     broadcast: bool = False
@@ -219,7 +219,7 @@ class BatchRunner:
     def _without_the_gone(
         self, units: list[Unit], results: list[UnitResult], outcome: BatchOutcome
     ) -> list[UnitResult]:
-        """Give up TaskManagers that units could not reach, and leave out units that pulled from one that is gone.
+        """Give up TaskManagers that units could not reach, and leave out units that pulled from a lost TaskManager.
 
         The output of a subtask in a batch counts as a whole or not at all.
         """
@@ -314,7 +314,7 @@ class BatchRunner:
         return units
 
     def _pulled_together(self, outputs: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-        """Outputs that a unit may pull together: where TaskManagers may be left out, those of a single one."""
+        """Outputs that a unit may pull together: in a job that drops rows, those of a single TaskManager."""
         if not self.drop:
             return [outputs]
         by_owner: dict[int, list[tuple[int, int]]] = {}

@@ -40,7 +40,7 @@ class CallReporter:
 
 
 class CallThread:
-    """A thread that makes calls one after the other. A call that never returns keeps this thread, and nobody else."""
+    """A thread that makes calls in turn. A call that never returns keeps this thread, and nobody else."""
 
     def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()

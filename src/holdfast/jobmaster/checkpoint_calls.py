@@ -1,10 +1,10 @@
 """Calls of checkpoints to TaskManagers, and the figures of each checkpoint under way.
 
-    Cut ──► one call a TaskManager ──answered──► watched until the checkpoint completes or is given up
+    Cut ──► a call for each TaskManager ──answered──► watched until the checkpoint completes or is given up
               ├─ failed: Declined
               └─ no answer within QUICK_S: the execution machine knows, and ends the process after `cut_timeout`
 
-Calls to one incarnation go out in order, beside those of batches. News (completed, given up) may be lost: the next
+Calls to an incarnation go out in order, beside the calls of batches. News (completed, given up) may be lost: the next
 checkpoint's news repeats it. Methods are called on the control thread, but for `under_way`.
 """
 
@@ -42,7 +42,7 @@ checkpoint ends with the query anyway."""
 
 @dataclass(frozen=True)
 class _CutCall:
-    """The call of a cut to one TaskManager."""
+    """The call of a cut to a single TaskManager."""
 
     checkpoint_id: int
     process: ProcessId
@@ -51,7 +51,7 @@ class _CutCall:
 
 
 class CheckpointCalls:
-    """Tells TaskManagers of checkpoints. `post` takes what they answer, `call` runs a step on the control thread."""
+    """Tells TaskManagers of checkpoints. `post` takes their answers, `call` runs a step on the control thread."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
     any thread ──post──► queue ──► machine ──commands──► `execute`, on the loop's thread, quickly
                            ▲                               │ work: deploy, plan, run, commit, undo, finish
-                           └──────── how it ended ◄── work thread, one thing at a time
+                           └──────── how it ended ◄── work thread, a single work at a time
 
 The rules are in `execution/`. The loop's thread never waits for a process, so losses and hanging calls are noticed
 while a batch runs.

@@ -1,8 +1,8 @@
 """The control loop: a thread feeds events to the coordinator and starts the commands that it answers.
 
-    batch loop ─┐                         ┌─► records   (one thread: `recorder`)
-    TaskManagers├─► queue ─► coordinator ─┼─► deletions (one thread: `disposer`)
-    clock ──────┘     ▲                   ├─► publication (one thread a sink), gathering (one thread: `gatherer`)
+    batch loop ─┐                         ┌─► records   (a thread: `recorder`)
+    TaskManagers├─► queue ─► coordinator ─┼─► deletions (a thread: `disposer`)
+    clock ──────┘     ▲                   ├─► publication (a thread for each sink), gathering (a thread: `gatherer`)
                       └─── outcomes ◄─────┴─► calls to TaskManagers (`checkpoint_calls`)
 
 The rules are in `checkpoint/`, slow work goes to `side_threads`, those who wait are in `promises`. The loop never waits
@@ -112,7 +112,7 @@ class Control:
     # --- from other threads -------------------------------------------------------------------------------------------
 
     def open(self, base: events.BaseRecord | None, records: Mapping[JournalNumber, CheckpointRecord]) -> None:
-        """Start the loop after the storage was taken over. `records`: the base and what is retained beside it."""
+        """Start the loop after the storage was taken over. `records`: the base and the records retained beside it."""
         for number, record in records.items():
             self._recorder.found(number, record)
         self._sides.submit(Side.DELETIONS, self.history.load)
@@ -144,7 +144,7 @@ class Control:
         return self._recorder.record(number)
 
     def pause_planning(self, who: str, *, paused: bool = True) -> None:
-        """Plan no further batch until the same one calls with `paused=False`, or the query ends."""
+        """Plan no further batch until `who` calls with `paused=False`, or the query ends."""
 
         def pause() -> None:
             (self._paused.add if paused else self._paused.discard)(who)

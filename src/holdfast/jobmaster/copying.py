@@ -21,7 +21,7 @@ from holdfast.storage.copying import COPIES_MAX, CopiedObject, CopyOrder
 OBJECTS_A_PORTION = COPIES_MAX
 """Objects that a process is given at once. More of them save calls, and are copied again if the process ends."""
 LOSSES_MAX = 5
-"""Processes that may end over one portion; the next ends the copy with the last cause."""
+"""Processes that may end over a portion; the next ends the copy with the last cause. A higher value tries longer."""
 LOOK_AGAIN_S = 0.2
 """Seconds between two looks for the successor of a process that has ended."""
 
@@ -55,7 +55,7 @@ class Portions:
         return self.failure is not None or not (self._waiting or self._under_way)
 
     def take(self) -> Portion | None:
-        """Give out a portion; None if none waits, although one that is under way may come back."""
+        """Give out a portion; None if none waits, although a portion that is under way may come back."""
         if not self._waiting or self.failure is not None:
             return None
         portion = self._waiting.popleft()
@@ -67,7 +67,7 @@ class Portions:
         self.copies.update((each.name, each) for each in copies)
 
     def lost(self, portion: Portion, error: Exception) -> None:
-        """Note that the process of a portion ended, so that another one copies it."""
+        """Note that the process of a portion ended, so that another process copies it."""
         self._under_way.remove(portion)
         self._losses[portion] = self._losses.get(portion, 0) + 1
         if self._losses[portion] > LOSSES_MAX:
@@ -75,7 +75,7 @@ class Portions:
         self._waiting.append(portion)
 
     def failed(self, error: Exception) -> None:
-        """Note an error that ends the copy; the first one counts."""
+        """Note an error that ends the copy; the first error counts."""
         self.failure = self.failure or error
 
 
@@ -118,7 +118,7 @@ class SpreadCopy:
         return [self._portions.copies[name] for name in self._order.names]
 
     def _work(self, number: int) -> None:
-        """Hand portions to a process until the copy is over, whoever serves under its number meanwhile."""
+        """Hand portions to a process until the copy is over, even if another process takes its number meanwhile."""
         while (portion := self._next()) is not None:
             order = CopyOrder(self._order.target, self._order.storage_options, list(portion))
             try:

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def found_records(store: ObjectStore, taken: TakenOver) -> BaseRecord | None:
-    """Read what the base and the older retained checkpoints name. None if there is no base."""
+    """Read the objects that the base and the older retained checkpoints name. None if there is no base."""
     if taken.base is None or taken.base_number is None:
         return None
     older = tuple(_older(store, taken))
@@ -46,7 +46,7 @@ def _found(
 
 
 def objects_of(store: ObjectStore, record: CheckpointRecord) -> frozenset[str]:
-    """Names of all objects that a restart reads: manifests, those that they name, and those of sources."""
+    """Names of all objects that a restart reads: manifests, the objects that they name, and objects of sources."""
     objects = {*record.manifests, *(name for found in record.source_objects.values() for name in found)}
     for manifest in load_manifests(store, record.manifests):
         for table in manifest.tables:

@@ -51,7 +51,7 @@ def chosen(
     sinks: Collection[str],
     publish_again: bool,
 ) -> CheckpointRecord:
-    """Return the checkpoint to go back to, with the output that the newest one has still to publish; pure.
+    """Return the checkpoint to go back to, with the output that the newest checkpoint has still to publish; pure.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def agreed(
     sinks: Collection[str],
     publish_again: bool,
 ) -> CheckpointRecord:
-    """Return the record with the output that the newest one has still to publish; pure.
+    """Return the record with the output that the newest record has still to publish; pure.
 
     Raises `JobRefused` if output would be published again without the user's consent.
     """

@@ -1,10 +1,10 @@
-"""The history of a job: what became of the last triggers, and what was lost, in memory and in one object.
+"""The history of a job: the outcomes of the last triggers, and its losses, in memory and in an object.
 
     outcome ──add──► the last `ENTRIES_MAX`, in memory ──now and then, and at the end──► history/<epoch>
 
 Each epoch writes an object of its own, so that a JobMaster that was replaced overwrites nothing. It begins with the
-entries of the newest object that it finds, and deletes the older ones. History is for people: where it cannot be read
-or written, the log says so, and nothing else comes of that.
+entries of the newest object that it finds, and deletes the older ones. History is for people: if it cannot be read or
+written, the log says so, and nothing else follows.
 """
 
 import logging
@@ -28,7 +28,7 @@ SAVE_EVERY_S = 10.0
 
 
 class History:
-    """`add` and `is_due` are the control thread's; `load` and `save` do I/O, on another one. Thread-safe."""
+    """`add` and `is_due` belong to the control thread; `load` and `save` do I/O, on another thread. Thread-safe."""
 
     def __init__(self, store: ObjectStore, epoch: int, clock: Clock) -> None:
         self._store = store
@@ -42,7 +42,7 @@ class History:
         self._older: list[str] = []
 
     def load(self) -> None:
-        """Go on from what earlier epochs wrote."""
+        """Go on from the history that earlier epochs wrote."""
         try:
             self._older = [names.history(epoch) for epoch in stored_epochs(self._store) if epoch != self.epoch]
             found = read_stored(self._store)
@@ -90,7 +90,7 @@ class History:
         return True
 
     def save(self) -> None:
-        """Write what is new; where that fails, with the next entries or at the end."""
+        """Write the new entries; if that fails, with the next entries or at the end."""
         with self._lock:
             entries, losses = list(self._entries), list(self._losses)
             changed, self._is_changed = self._is_changed, False

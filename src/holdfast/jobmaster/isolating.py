@@ -90,7 +90,7 @@ class Isolator:
         return bool(failures) and not is_outage
 
     def _may_isolate(self, results: list[UnitResult]) -> bool:
-        """True if each failure is one that a split may have caused, in a source whose splits are regions."""
+        """True if a split may have caused each failure, in a source whose splits are regions."""
         for result in results:
             origin = self._program.legs[result.leg].origin
             if result.failure is not None and (

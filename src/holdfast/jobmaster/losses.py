@@ -49,7 +49,7 @@ class LossLedger:
     def joined(self, subtasks: Collection[int], base: int, begins: Position | None, loss: LostRows) -> LostRows:
         """Note that subtasks go on from the state after batch `base`, at which position `begins` stands.
 
-        Returns `loss` with what is lost by that.
+        Returns `loss` with the rows that are lost by that.
         """
         with self._lock:
             lost = [each for each in self._batches if each.batch > base]
@@ -106,7 +106,7 @@ def _sum(rows: list[SubtaskRows], subtasks: Collection[int]) -> dict[str, int]:
 
 
 def _without(batch: CommittedRows, subtasks: Collection[int]) -> CommittedRows:
-    """The rows of a batch but those of subtasks whose loss is told: they are not told twice."""
+    """The rows of a batch except rows of subtasks whose loss is told: they are not told twice."""
 
     def others(rows: SubtaskRows) -> SubtaskRows:
         return Counter({key: count for key, count in rows.items() if key[1] not in subtasks})

@@ -93,7 +93,7 @@ def log_restored(job: str, base: CheckpointRecord | None) -> None:
 
 
 def log_settings(job: str, base: CheckpointRecord | None, config: CheckpointConfig) -> None:
-    """Say which checkpoint settings differ from those that the base was written under: those of this start count."""
+    """Log the checkpoint settings that differ from the settings of the base: the settings of this start count."""
     found = [] if base is None else differences(base.settings, config)
     if found:
         log.info("%s: checkpoint settings differ from those of the last checkpoint: %s", job, ", ".join(found))

@@ -339,7 +339,7 @@ class Planner:
         return {} if self._regional is None else self._regional.behind
 
     def splits_behind(self, recorded: Behind) -> tuple[SplitView, ...]:
-        """Describe the splits that are behind, for people. `recorded`: those of the newest record. Thread-safe."""
+        """Describe the splits that are behind, for people. `recorded`: the newest record's splits. Thread-safe."""
         return () if self._regional is None else self._regional.views(recorded)
 
     def ask_for_split(self, split: str, source: str | None, skipped: int | None) -> None:

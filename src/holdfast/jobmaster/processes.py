@@ -127,7 +127,7 @@ class Processes(Generic[G]):
         self._cluster.end(process)
 
     def give_up(self, process: ProcessId, reason: str) -> None:
-        """Treat the process as lost from now on, whatever it still does, and end it in the background."""
+        """Treat the process as lost from now on, even if it still works, and end it in the background."""
         self._on_end(process, reason)
         self._cluster.end(process)
 

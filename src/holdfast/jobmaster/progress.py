@@ -191,7 +191,7 @@ class Progress:
             self._counted["numberOfAbortedCheckpoints"] += float(not stats.counted and not is_refused)
 
     def outcomes(self) -> list[CheckpointStats]:
-        """The last `RECENT_MAX` triggers of this start, oldest first, with what became of them."""
+        """The last `RECENT_MAX` triggers of this start, oldest first, with their outcomes."""
         with self._lock:
             return list(self._outcomes)
 

@@ -74,7 +74,7 @@ class Publisher:
     def drop(self, committables: list[bytes]) -> None:
         """Delete the staged files of these committables, and then the objects of gathered committables.
 
-        If such an object is gone, its staged files are gone too.
+        If an object of gathered committables is gone, its staged files are gone too.
         """
         gathered = gathered_names(committables, self._context.sink)
         with suppress(ObjectNotFound):

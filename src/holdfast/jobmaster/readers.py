@@ -1,11 +1,11 @@
 """Threads that read the answers of senders: few while answers come soon, more while they do not.
 
-    Give ──begin──► the call is under way ──► queue of answers ──► a reader takes one, and reads it to its end
+    Give ──begin──► the call is under way ──► queue of answers ──► a reader takes an answer, and reads it to its end
                                                                     └─ nothing was taken for a look: more readers
 
 A thread for each sender would cost the driver more than the orders: with hundreds of senders most of its time would be
 switches between threads. A call that is under way is received by Flight whether somebody reads it or not, so a few
-readers find answers that are there already. Where units take long, each answer that comes soon has its own reader.
+find answers that are there already. If units take long, each answer that comes soon has its own reader.
 """
 
 import queue

@@ -80,7 +80,7 @@ class RegionalPlanning:
         raise HoldfastError(f"split {split!r} does not fail; failing are: {', '.join(failing[:20]) or 'none'}")
 
     def views(self, recorded: Behind) -> tuple[SplitView, ...]:
-        """Splits that are behind, for people. `recorded`: those of the newest record."""
+        """Splits that are behind, for people. `recorded`: the newest record's splits."""
         behind, offsets = self.behind, self._offsets
         return tuple(
             SplitView(

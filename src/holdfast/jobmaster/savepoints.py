@@ -167,7 +167,7 @@ class SavepointWriter:
 
 
 class CopyProgress:
-    """How far a copy has come: lines in the log now and then, and words for whoever looks at the query."""
+    """The progress of a copy: lines in the log now and then, and words for people who look at the query."""
 
     def __init__(self, url: str, total: int) -> None:
         self._url = url

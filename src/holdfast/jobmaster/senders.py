@@ -170,7 +170,7 @@ class Senders(Processes[SenderGateway]):
     # -----------------------------------------------------------------------------------------------
 
     def _answer(self, sender: ProcessId, order: Order, answer: Iterator[UnitResult]) -> None:
-        """Take the reports of an order, each as it comes. With the last one the order is over."""
+        """Take the reports of an order, each as it comes. With the last report the order is over."""
         missing = {unit.unit for unit in order.units}
         try:
             for result in answer:

@@ -14,7 +14,7 @@ class Side(Enum):
 
 
 class SideThreads:
-    """One thread for each side. `guarded` runs a step so that its errors end the query, not the thread."""
+    """A thread for each side. `guarded` runs a step so that its errors end the query, not the thread."""
 
     def __init__(self, guarded: Callable[[Callable[[], None]], None]) -> None:
         self._guarded = guarded

@@ -214,7 +214,7 @@ def _take_over_and_start(
 
 
 def _gone_back(start: Start, taken: TakenOver, base: CheckpointRecord) -> TakenOver:
-    """Put the chosen checkpoint again above the takeover, unless the job goes on from the newest one."""
+    """Put the chosen checkpoint again above the takeover, unless the job goes on from the newest checkpoint."""
     savepoint, newest = start.savepoint, taken.base
     if savepoint is None:
         wanted = start.settings.start_from
@@ -270,7 +270,7 @@ def _serve_http(settings: MasterSettings, gateway: Gateway, host: str | None, cl
 
 
 def _chosen(start: Start, number: JournalNumber | None, newest: CheckpointRecord | None) -> CheckpointRecord | None:
-    """The checkpoint that the job goes on from: the newest one, or the retained one or savepoint that is named."""
+    """The checkpoint that the job goes on from: the newest, unless a retained checkpoint or savepoint is named."""
     settings, savepoint = start.settings, start.savepoint
     if savepoint is not None:
         if number is None or newest is None:

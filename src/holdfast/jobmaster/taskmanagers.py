@@ -34,7 +34,7 @@ Call = Callable[[int, TaskManagerGateway], T]
 
 
 class Lane(Enum):
-    """Calls of a lane to one incarnation go out one after the other; the lanes do not wait for each other."""
+    """Calls of a lane to an incarnation go out in turn; the lanes do not wait for each other."""
 
     BATCHES = "batches"
     CHECKPOINTS = "checkpoints"
@@ -151,7 +151,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
     def on_all(self, step: Step, about: str, call: Call[T]) -> list[T]:
         """Call all that hold places side by side, wait for every answer, raise the first error.
 
-        The end of a TaskManager counts as its answer, whatever the outcome of the call.
+        The end of a TaskManager counts as its answer, even if the call succeeded.
         """
         serving = [self._serves(index) for index in sorted(self._deployed)]
         answers = self._ask(serving, step, about, call)
@@ -220,7 +220,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
         return self._begin(serving, lambda _, gateway: call(gateway), Lane.CHECKPOINTS)
 
     def copy(self, number: int, order: CopyOrder) -> list[CopiedObject]:
-        """Have a TaskManager copy objects, beside whatever else it does. Raises `TaskManagerLost` once it has ended."""
+        """Have a TaskManager copy objects, beside its other work. Raises `TaskManagerLost` once it has ended."""
         serving, began_s = self._serves(number), time.monotonic()
         answer = self._begin(serving, lambda _, gateway: gateway.copy(order), Lane.COPIES)
         self.calls.pending(answer, Step.COPY, f"the savepoint {order.target}", began_s, serving.process)

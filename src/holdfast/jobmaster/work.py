@@ -118,7 +118,7 @@ class WorkQueue:
         return ev.Deployed(command.run)
 
     def _joined(self, command: ev.Deploy, base: RestartCheckpoint) -> None:
-        """Say what is lost because replacements begin from the base while the others went on."""
+        """Report the rows that are lost because replacements begin from the base while the others went on."""
         assert command.joining is not None, f"{command} deploys everybody"
         number = -1 if base.number is None else base.number
         loss = LostRows(self._clock.now(), self._control.history.epoch, number, command.cause)

@@ -1,8 +1,8 @@
 """The last events and commands of a running job, for people who look for the cause of something.
 
-Both loops of the JobMaster, the one around the execution machine and the one around the coordinator, note here each
-fact that they are told and each command that follows from it. The log is bounded, and keeps no reference to what it
-was told: only names and plain values.
+Both loops of the JobMaster, around the execution machine and around the coordinator, note here each fact that they are
+told and each command that follows from it. The log is bounded, and keeps no reference to an event: only names and plain
+values.
 """
 
 import threading

@@ -64,7 +64,7 @@ class _Reported:
     now: Mapping[str, float] = field(default_factory=dict)
 
     def end(self) -> None:
-        """Keep what the deployment counted, since it has ended. The maps are replaced: marks hold the former ones."""
+        """Keep the counts of the deployment, since it has ended. The maps are replaced: marks hold the former maps."""
         before = dict(self.before)
         _add(before, {name: each for name, each in self.now.items() if _grows(name)})
         self.before, self.now = before, {}
@@ -115,7 +115,7 @@ class TaskManagerMetrics:
             self._marks = {number: mark for number, mark in self._marks.items() if number >= batch}
 
     def go_back(self, batch: int) -> None:
-        """Count the rows of the batches up to this one; none are counted if it was before this start."""
+        """Count the rows of the batches up to this batch; none are counted if it was before this start."""
         with self._lock:
             mark = self._marks.get(batch, {})
             for number, reported in self._reported.items():

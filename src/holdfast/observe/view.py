@@ -1,8 +1,8 @@
-"""A running job at one moment, as one immutable value.
+"""A running job at a moment, as a single immutable value.
 
     loops, batches, checkpoints, processes ──JobMaster──► JobView ──► Query, Prometheus, the page, `holdfast top`
 
-Whoever shows a job reads a `JobView`, so that two displays of the same moment never disagree. A view costs the job
+Every display of a job reads a `JobView`, so that two displays of the same moment never disagree. A view costs the job
 nothing until somebody asks for it.
 """
 
@@ -52,7 +52,7 @@ class ProcessView:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Last reported metrics of a TaskManager; senders and standbys report none."""
     is_standby: bool = False
-    """True for a TaskManager that holds no state, and takes the place of a lost one."""
+    """True for a TaskManager that holds no state, and takes the place of a lost TaskManager."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class JobView:
     source_watermarks: Mapping[str, int]
     operator_watermarks: Mapping[str, int]
     checkpoints: tuple[CheckpointStats, ...]
-    """The last triggers and what became of each, oldest first, also of earlier starts."""
+    """The last triggers and their outcomes, oldest first, also of earlier starts."""
     restored: int | None
     """Number of the record from which the job went on last; None: from empty state."""
     restarts: tuple[Restart, ...]

@@ -1,4 +1,4 @@
-"""Spark as a job's cluster: TaskManagers run as Spark jobs of one task, levels of a batch as single-stage jobs.
+"""Spark as a job's cluster: TaskManagers run as Spark jobs of a single task, levels of a batch as single-stage jobs.
 
 The number of concurrent tasks is at most the number of slots that TaskManagers leave: a replacement TaskManager must
 not wait behind senders. Every Spark job carries a group (for cancelling) and a description (for the Spark UI).

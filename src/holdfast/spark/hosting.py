@@ -2,7 +2,7 @@
 
     start ──► Spark job ──► the process registers ──► watch: a call to it that lasts as long as it does
                  │                                       │ the connection breaks
-                 └── the job ends ──► `ended` ◄──────────┘ then what is left of the job is cancelled
+                 └── the job ends ──► `ended` ◄──────────┘ then the rest of the job is cancelled
 
 Spark alone does not report an end in time: after an executor's death it tries the task again once there is a slot, and
 the job goes on meanwhile. The connection to a process breaks at once when it dies. The cause of death comes from Spark.
@@ -118,7 +118,7 @@ class Hosting:
             cancel_group(self._spark, self._group_of(process))
 
     def _await_verdict(self, process: ProcessId, seconds: float) -> bool:
-        """Wait for Spark's report on a process that has just died; True once there is one."""
+        """Wait for Spark's report on a process that has just died; True once the report is there."""
         deadline_s = time.monotonic() + seconds
         thread = self._threads.get(process)
         while thread is not None and thread.is_alive() and not has_ended(self._spark):

@@ -4,7 +4,7 @@
 
 Options: `storage`, `operator`, `state` (a map or list state, or "timers"; by default the value-like states),
 `checkpoint` (a record's number, or "latest"), and `storage.<name>` for each storage option. The driver chooses the
-checkpoint; tasks read one range of key groups each, by the handles.
+checkpoint; tasks read a range of key groups each, by the handles.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ STORAGE_OPTION = "storage."
 
 
 class HoldfastStateSource(DataSource):  # type: ignore[misc]
-    """The data source; Spark makes one for each `load()`."""
+    """The data source; Spark makes it anew for each `load()`."""
 
     @classmethod
     def name(cls) -> str:
@@ -59,7 +59,7 @@ class RangePartition(InputPartition):  # type: ignore[misc]
 
 
 class HoldfastStateReader(DataSourceReader):  # type: ignore[misc]
-    """Reads one state of one checkpoint, in as many tasks as subtasks wrote it."""
+    """Reads a state of a checkpoint, in as many tasks as subtasks wrote it."""
 
     def __init__(self, found: StateScan) -> None:
         self._scan = found

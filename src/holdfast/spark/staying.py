@@ -1,7 +1,7 @@
 """Spark task of a long-running process, a TaskManager or a sender, until its end.
 
 Spark tries a task again whose process died, while the JobMaster starts another process: the second attempt ends before
-it imports what would take a core from the replacement for a second.
+it imports modules that would take a core from the replacement for a second.
 """
 
 import socket

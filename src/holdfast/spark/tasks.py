@@ -1,6 +1,6 @@
 """Code that runs in Spark's Python workers: units of work, and the TaskManager. Everything arrives as plain bytes.
 
-Singletons (program, store, links) live as long as the worker process and are made anew in a forked one.
+Singletons (program, store, links) live as long as the worker process and are made anew in a forked process.
 """
 
 import gc
@@ -159,8 +159,10 @@ class StepBatches:
 
 
 class DeliverUnit:
-    """Second half of a leg with Spark steps: takes the resulting rows to the leg's target; each partition gives one
-    result row."""
+    """Second half of a leg with Spark steps: takes the resulting rows to the leg's target.
+
+    Each partition gives a single result row.
+    """
 
     def __init__(self, shipment: "Broadcast[bytes]", run: bytes, units: bytes, read_by_spark: bool) -> None:
         self._shipment = shipment

@@ -1,1 +1,1 @@
-"""State as it lies in a job's storage, read from outside: which checkpoints there are, what they hold, its rows."""
+"""State as it lies in a job's storage, read from outside: its checkpoints, their content, its rows."""

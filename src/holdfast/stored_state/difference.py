@@ -21,8 +21,9 @@ class Difference:
 
 
 def difference(old: pa.Table, new: pa.Table, keys: list[str]) -> Difference:
-    """Compare two tables of the same state by the columns `keys`, which identify a row. Columns that only one of the
-    tables has are compared as nulls.
+    """Compare two tables of the same state by the columns `keys`, which identify a row.
+
+    If only one of the tables has a column, it is compared as nulls in the other.
 
     A row that changed is shown twice: as it was (`before`) and as it is (`after`).
     """

@@ -40,7 +40,7 @@ Schemas = Mapping[str, tuple[pa.Schema, pa.Schema]]
 
 @dataclass(frozen=True)
 class InitialRows:
-    """The rows of one of an operator's tables, in its stored schema and in order of key groups."""
+    """The rows of a table of an operator, in its stored schema and in order of key groups."""
 
     operator: str
     table: str
@@ -55,8 +55,8 @@ def initial_tables(
     Raises
     ------
     JobRefused
-        The operator keeps more than values, maps and lists, or has no such state; a key column is missing or null, a
-        key comes twice, or a column is none of the state's, or has another type.
+        The operator keeps more than values, maps and lists, or has no state of that name; a key column is missing or
+        null, a key comes twice, or a column is none of the state's, or has another type.
     """
     states = {each.name: each for each in readable_states(tables)}
     _refuse_other_states(operator, given, states, tables)

@@ -67,7 +67,7 @@ def retained(store: ObjectStore) -> dict[int, CheckpointRecord]:
 
 
 def open_checkpoint(store: ObjectStore, checkpoint: int | str = LATEST) -> OpenedCheckpoint:
-    """Open a checkpoint by its number, or the newest one.
+    """Open a checkpoint by its number, or the newest checkpoint.
 
     Raises
     ------

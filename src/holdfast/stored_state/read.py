@@ -42,7 +42,7 @@ def read_state(
     Raises
     ------
     HoldfastError
-        There is no such checkpoint, operator or state, or the running job let go of the checkpoint meanwhile.
+        There is no checkpoint, operator or state of that name, or the running job let go of the checkpoint meanwhile.
     StorageError, CorruptObject
         An object cannot be read.
     """

@@ -1,8 +1,8 @@
-"""Rows of a stored table: the handles of a checkpoint become Arrow rows, one range of key groups after the other.
+"""Rows of a stored table: the handles of a checkpoint become Arrow rows, key group range by key group range.
 
 Reading is recovery without a job: `recovery.restore` replays materialized parts and log into a table in memory, whose
-rows are then shown. A range is one subtask's share of the state, so it fits wherever the subtask did. All of this can
-be sent to another process: a `StateScan` names objects and ranges, and holds no connection.
+rows are then shown. A range is a single subtask's share of the state, so it fits wherever the subtask did. All of this
+can be sent to another process: a `StateScan` names objects and ranges, and holds no connection.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class KeyGroupRange:
 
 @dataclass(frozen=True)
 class StateScan:
-    """Everything needed to read one state of one operator from a checkpoint, in pieces."""
+    """Everything needed to read a state of an operator from a checkpoint, in pieces."""
 
     storage: str
     storage_options: Mapping[str, str] = field(repr=False)
@@ -53,7 +53,7 @@ class StateScan:
         return shown(_no_rows(self.stored), self.state).schema
 
     def ranges(self) -> list[KeyGroupRange]:
-        """Ranges of key groups that together are the whole state: one for each subtask that wrote the checkpoint."""
+        """Ranges of key groups that together are the whole state: a range for each subtask that wrote it."""
         return [KeyGroupRange(each.key_group_start, each.key_group_stop) for each in self.handles]
 
     def range_of(self, key: Mapping[str, Any]) -> KeyGroupRange:

@@ -1,7 +1,7 @@
 """The states of an operator, and how the rows of their tables look to a person. Pure.
 
     table of the operator    columns as users know them
-    state                    key columns, one column for each value-like state or accumulator
+    state                    key columns, a column for each value-like state or accumulator
     <state>.entries          key columns, map_key, value                    (a map)
     <state>.elements         key columns, position, value                   (a list)
     <state>.list             position, value                                (a list of the subtask)

@@ -1,4 +1,4 @@
-"""A cluster inside this process: TaskManagers as objects, units of work one after the other. No Spark, no network."""
+"""A cluster inside this process: TaskManagers as objects, units of work in turn. No Spark, no network."""
 
 import threading
 from collections.abc import Callable
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass
 class _Hosted:
-    """One TaskManager with everything through which it reaches the world, so that all of it can be cut at once."""
+    """A TaskManager with everything through which it reaches the world, so that all of it can be cut at once."""
 
     start: ProcessStarter
     store: CutOffStore
@@ -57,8 +57,8 @@ class _Hosted:
 class LocalCluster:
     """Implements `jobmaster.cluster.Cluster`.
 
-    `kill` ends a TaskManager as SIGKILL would: from any thread, in the middle of whatever it does. From then on it
-    reaches neither store nor JobMaster, and nobody reaches it; what was held in it is let go of in the background.
+    `kill` ends a TaskManager as SIGKILL would: from any thread, in the middle of its work. From then on it reaches
+    neither store nor JobMaster, and nobody reaches it; its state is let go of in the background.
     """
 
     senders = 1
@@ -105,7 +105,7 @@ class LocalCluster:
             self.kill(process.number)
 
     def kill(self, task_manager: int) -> None:
-        """End whatever runs under that index; nothing if nobody does."""
+        """End the TaskManager under that index; do nothing if there is none."""
         with self._lock:
             found = self._hosted.pop(task_manager, None)
         if found is None:

@@ -46,7 +46,8 @@ def start(
 ) -> Query:
     """Start a job in this process.
 
-    `store` stands in for what the job's URL names, without retries of its own; `clock` for the machine's.
+    `store` stands in for the store that the job's URL names, without retries of its own; `clock` for the machine's
+    clock.
     `on_cluster` is given the cluster before anything runs on it: its `kill(n)` ends TaskManager n at any moment.
     """
     used = clock or SystemClock()

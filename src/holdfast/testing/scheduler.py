@@ -1,4 +1,4 @@
-"""A scheduler for the changelog on one thread, in time that moves only when it is told to: same calls, same order."""
+"""A scheduler for the changelog on a single thread, with time that is moved by hand: same calls, same order."""
 
 import heapq
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class ManualScheduler:
     Parameters
     ----------
     duration_s
-        How long a call takes in a lane; what it does is done at the end of that.
+        Seconds that a call takes in a lane; its effects come at the end of that time.
     """
 
     def __init__(self, duration_s: Callable[[str], float] = lambda lane: 0.0) -> None:
@@ -53,12 +53,12 @@ class ManualScheduler:
         return cancel
 
     def result(self, future: Future[T]) -> T:
-        """Runs what is due until the future is done."""
+        """Run due calls until the future is done."""
         self.run_until(future.done)
         return future.result()
 
     def close(self) -> None:
-        """Nothing: what waits still runs when time comes to it."""
+        """Do nothing: calls that wait still run when time comes to them."""
 
     def run_until(self, condition: Callable[[], bool]) -> None:
         """Let time pass, from one event to the next, until the condition holds.
@@ -66,14 +66,14 @@ class ManualScheduler:
         Raises
         ------
         RuntimeError
-            Nothing is left that could make it true.
+            Nothing is left that could make the condition true.
         """
         while not condition():
             if not self._step(float("inf")):
                 raise RuntimeError("nothing is left to run, and the condition does not hold")
 
     def advance(self, seconds: float) -> None:
-        """Let so much time pass; what falls due meanwhile runs."""
+        """Let that many seconds pass; calls that fall due meanwhile run."""
         until_s = self._now_s + seconds
         while self._step(until_s):
             pass

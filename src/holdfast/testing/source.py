@@ -20,7 +20,7 @@ class Abort:
 
 @dataclass(frozen=True)
 class Eof:
-    """The end; a script without one ends as well.
+    """The end; a script without `Eof` ends as well.
 
     `drain`: the input is complete, as with `available_now(drain=True)`.
     """

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Fault(Enum):
-    """How one request goes wrong."""
+    """The way in which a request goes wrong."""
 
     FAIL = auto()
     """Nothing is done; an I/O error is reported."""
@@ -45,7 +45,7 @@ def seeded_faults(seed: int, ratio: float) -> Decide:
 
 
 class FaultyStore:
-    """Does what `decide` says with every request; see `Fault`."""
+    """Treats every request as `decide` says; see `Fault`."""
 
     def __init__(self, inner: ObjectStore, decide: Decide) -> None:
         self.url = inner.url
@@ -161,9 +161,9 @@ class SlowStore:
 
 
 class ThrottledStore:
-    """Every request takes `latency_s`, and all of them share `bytes_per_s` for what they read and write.
+    """Every request takes `latency_s`, and all of them share `bytes_per_s` for the bytes that they read and write.
 
-    What is read is under way from when it was asked for: the time that the inner store takes is not added.
+    Bytes are under way from the moment they were asked for: the time that the inner store takes is not added.
     `monotonic` and `wait` can be replaced by a clock turned by hand.
     """
 
@@ -221,7 +221,7 @@ class ThrottledStore:
 
 
 class CutOffStore:
-    """Lets everything through until `cut`, and nothing afterwards: what a process that was killed can still do."""
+    """Lets everything through until `cut`, and nothing afterwards: so a store looks to a process that was killed."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.url = inner.url

@@ -1,1 +1,1 @@
-"""The page that shows a running job, its JSON, and the metrics for Prometheus, from one HTTP server of the driver."""
+"""The page that shows a running job, its JSON, and the metrics for Prometheus, from an HTTP server of the driver."""

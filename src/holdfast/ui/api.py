@@ -160,7 +160,7 @@ ENDPOINTS: Mapping[str, Callable[[JobView], Json]] = {
 
 
 def summary(values: list[float]) -> Json | None:
-    """Least, mean, highest value and percentiles; None without values. A percentile is one of the values."""
+    """Least, mean, highest value and percentiles; None without values. A percentile is among the values."""
     if not values:
         return None
     found = sorted(values)

@@ -1,6 +1,6 @@
 """A running job in a terminal: the figures of the page as text, drawn anew until the job ends.
 
-`query.show()` draws a query of this process; `holdfast top <url>` draws the page of another one.
+`query.show()` draws a query of this process; `holdfast top <url>` draws the page of another process.
 """
 
 import json
