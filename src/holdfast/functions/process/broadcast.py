@@ -32,6 +32,7 @@ from holdfast.errors import BadRecord, HoldfastError, JobRefused
 from holdfast.functions.columns import BoolArray, python_values
 from holdfast.functions.operator import OperatorInput, TableSchema
 from holdfast.functions.running import RESERVED_PREFIX, named_tuples
+from holdfast.functions.timing.time_index import concatenated
 from holdfast.schema import CHANGE_TYPE
 from holdfast.state.changes import DELETED, KEY_GROUP
 from holdfast.state.table import StateTable
@@ -120,10 +121,10 @@ class BroadcastEntries(BroadcastState):
     def begin(self, batches: Sequence[pa.RecordBatch]) -> None:
         """Bring the views to the state of the table, then take the batch's rows."""
         self._follow_table()
-        commits, rows = self.table.commits, pa.Table.from_batches(batches, self._schema).combine_chunks()
-        self._seen_at = ((commits or 0) + 1,) if len(rows) else (commits, (commits or 0) + 1)
-        if len(rows):
-            self._take(rows.to_batches()[0])
+        commits, rows = self.table.commits, concatenated(batches, self._schema)
+        self._seen_at = ((commits or 0) + 1,) if rows.num_rows else (commits, (commits or 0) + 1)
+        if rows.num_rows:
+            self._take(rows)
 
     def _follow_table(self) -> None:
         """Forget the views if a batch was undone, or if rows were put anew."""
