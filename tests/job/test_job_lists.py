@@ -232,3 +232,39 @@ def test_a_list_whose_object_is_damaged_is_refused_by_name(jobs):
     with pytest.raises((QueryFailed, CorruptObject), match="lists"):
         again = jobs(job.storage, job.feed, store=damaged)
         again.query.processAllAvailable()
+
+
+def test_lists_are_refused_where_there_can_be_none():
+    job = new_job()
+    rows = job.read(Feed("k BIGINT, at TIMESTAMP, v BIGINT", name="feed")).with_watermark("at", "1s")
+    windows = rows.key_by("k", hf.window("at", "1min"))
+    windows.process(Listing(), "v BIGINT, at_open BIGINT", name="lists").write(hf.NoopSink(name="out"))
+    with pytest.raises(hf.JobRefused, match="Listing has states or timers, but behind a window"):
+        start(job, hf.processing_time("0s"))
+
+
+def test_initial_state_for_a_list_is_refused_by_name():
+    job = new_job(initial_state={"lists": pa.table({"k": [1]})})
+    rows = job.read(Feed(name="feed")).key_by("k")
+    rows.process(Listing(), "v BIGINT, at_open BIGINT", name="lists").write(hf.NoopSink(name="out"))
+    with pytest.raises(hf.JobRefused, match=r"also keeps seen\.list, share\.list, which rows cannot fill"):
+        start(job, hf.processing_time("0s"))
+
+
+def test_a_state_that_becomes_a_list_is_refused_by_name(jobs):
+    job = jobs()
+    job.commit()
+    job.checkpoint()
+    job.query.processAllAvailable()
+    job.query.stop()
+
+    class Counted(hf.ProcessFunction):
+        seen = hf.ValueState(pa.int64())
+
+        def process(self, row: Any, ctx: Any) -> None:
+            self.seen.update(row.v)
+
+    other = new_job(job.storage, parallelism=4, max_parallelism=128)
+    other.read(job.feed).key_by("k").process(Counted(), "v BIGINT", name="lists").write(hf.NoopSink(name="out"))
+    with pytest.raises(hf.JobRefused, match="state 'seen': stored as a list of the subtask, declared as a value"):
+        start(other, hf.processing_time("0s"))
