@@ -92,9 +92,16 @@ def jobs():
         each.query.stop()
 
 
-@pytest.mark.parametrize("changelog", [True, False])
-@pytest.mark.parametrize("backend", [hf.HashMapState(), hf.RocksDBState(cache_max_entries=5)])
-def test_entries_are_restored_at_any_parallelism(jobs, changelog, backend):
+@pytest.mark.parametrize(
+    ("backend", "changelog"),
+    [
+        (hf.HashMapState(), True),
+        (hf.RocksDBState(cache_max_entries=5), False),
+        pytest.param(hf.HashMapState(), False, marks=pytest.mark.long),
+        pytest.param(hf.RocksDBState(cache_max_entries=5), True, marks=pytest.mark.long),
+    ],
+)
+def test_entries_are_restored_at_any_parallelism(jobs, backend, changelog):
     job, total = jobs(checkpoint=hf.CheckpointConfig(trigger=hf.manual(), changelog=changelog), state=backend), 0
     assert job.seen() == 0
     for parallelism in (1, 7, 2):

@@ -40,7 +40,6 @@ QUICK = {
     "the view of broadcast state does not follow its table back": 6,
     "broadcast rows come behind the other rows of their batch": 31,
     "lists are not opened again after a rewind": 54,
-    "entries are in key groups that others own": 4,
 }
 """Mutations that show within a few seeds, each with a seed in which it did: the search begins there."""
 
