@@ -84,14 +84,14 @@ class EnumeratorContext:
     available_now: bool = False
     """True if the query ends with the data that is there now: the first `latest()` then waits until it has seen all."""
     goes_back: bool = False
-    """True if older checkpoints are retained, from which a later start may begin: `objects` then names what was needed
-    since the last `completed`, too, so that the retained records name everything from the oldest of them on."""
+    """True if older checkpoints are retained, from which a later start may begin: `objects` then also names the objects
+    needed since the last `completed`, so that the retained records name everything from the oldest of them on."""
     job_id: str = ""
     """The job's id, for names outside of its storage."""
 
 
 class Enumerator(ABC):
-    """The JobMaster's side of a source. Called by one thread at a time."""
+    """The JobMaster's side of a source. Called by a single thread at a time."""
 
     @abstractmethod
     def initial(self) -> Offsets:
@@ -200,7 +200,7 @@ class Source(ABC):
         return False
 
     def outputs(self) -> dict[str, pa.Schema]:
-        """Return the schemas of further streams that the source has beside its main one, by name (a table, say).
+        """Return the schemas of further streams that the source has beside its main stream, by name (a table, say).
 
         All outputs are read from the same plans, and so move together.
         """
@@ -225,7 +225,7 @@ class Source(ABC):
     def read_output(
         self, output: str, read: SplitRead, store: ObjectStore, columns: Sequence[str] | None
     ) -> Iterator[SourceBatch]:
-        """Yield the rows of a read for one of the `outputs` ("": the main stream), with these columns alone if given.
+        """Yield the rows of a read for any of the `outputs` ("": the main stream), with these columns alone if given.
 
         `store` is the job's storage.
         """
@@ -234,7 +234,7 @@ class Source(ABC):
 
 @dataclass(frozen=True)
 class SourceOutput:
-    """One of a source's further streams, as `Job.read` takes it."""
+    """A further stream of a source, as `Job.read` takes it."""
 
     source: Source
     output: str

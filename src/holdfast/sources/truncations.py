@@ -1,6 +1,6 @@
 """Truncations in a stream of changes: a row that says that a table was emptied, sent to all who know rows of it.
 
-    source    one row of kind `truncate` ──► a row for each of `PARTS` parts, between the changes before and after it
+    source    a row of kind `truncate` ──► a row for each of `PARTS` parts, between the changes before and after it
     operator  keyed by the part ──► deletes of all rows that it knows of that part (`functions.process.known_rows`)
 
 A part is a share of the table's keys, by a checksum of the key that is the same on every machine and in every version.
@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from holdfast.schema import CHANGE_TYPE
 
 TRUNCATE = "truncate"
-"""The kind of such a row; its columns but for `_change_type` and the facts of its transaction are null."""
+"""The kind of a truncation's row; its columns but for `_change_type` and the facts of its transaction are null."""
 KIND = "__holdfast_change_type"
-"""Name of `_change_type` on the way to the operator, since only that operator may take such a stream by key."""
+"""Name of `_change_type` on the way to the operator, since only that operator may take this stream by key."""
 PART, KEY = "__holdfast_part", "__holdfast_key"
-"""Columns that such a stream has beside its own: the row's part, and its key as bytes (null in a truncation)."""
+"""Columns that this stream has beside its own: the row's part, and its key as bytes (null in a truncation)."""
 PARTS = 256
 """Number of parts. It never changes, since stored state is divided by it."""
 _FURTHER = [pa.field(PART, pa.int32(), nullable=False), pa.field(KEY, pa.binary())]

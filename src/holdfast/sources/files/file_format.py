@@ -17,7 +17,7 @@ from holdfast.sources.schema_fit import EvolutionPolicy
 
 @dataclass(frozen=True)
 class FileShape:
-    """The size of a file, for planning. A unit is whatever the file's positions count: a row or a byte.
+    """The size of a file, for planning. The file's positions count units: rows or bytes.
 
     `group_ends` are the positions after each stored group of rows. A file with `whole=True` cannot be divided.
     """

@@ -95,7 +95,7 @@ class FileSource(Source):
         self._check_settings()
 
     def schema(self) -> pa.Schema:
-        """Return the declared schema, or that of the first file with a row.
+        """Return the declared schema, or the schema of the first file with a row.
 
         The first call looks at the folder; its result is kept, so that tasks use the same.
         """

@@ -48,7 +48,7 @@ class LocalTree(FileTree):
             raise self._unlisted(error) from error
 
     def _walk(self, folder: str, way: tuple[str, ...]) -> Iterator[FileInfo]:
-        """Yield the files below a folder; `way` holds the real names of the folders from the root to this one."""
+        """Yield the files below a folder; `way` holds the real names of the folders from the root to this folder."""
         with os.scandir(folder) as entries:
             for entry in entries:
                 if hidden(entry.name):

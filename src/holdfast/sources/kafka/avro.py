@@ -121,7 +121,7 @@ class AvroSchema:
 
 
 def kind_of(declared: Any) -> Any:
-    """Return the logical type if it has one that Arrow knows or that must be refused, else the type."""
+    """Return the logical type if Arrow knows it or it must be refused, else the type."""
     if not isinstance(declared, Mapping):
         return declared
     logical = declared.get("logicalType")
@@ -207,7 +207,7 @@ def encode(rows: pa.RecordBatch, schema: AvroSchema) -> list[bytes]:
     if schema.by_row:
         return [encode_row(row, schema.parsed()) for row in rows.to_pylist(maps_as_pydicts="strict")]
     fast, _ = libraries()
-    # Times lose what is finer than the schema says.
+    # Times are cut to the precision of the schema.
     (encoded,) = fast.serialize_record_batch(
         rows.cast(fast.avro_to_arrow_schema(schema.text), safe=False), schema.text, 1
     )

@@ -27,7 +27,7 @@ def client_package() -> Any:
 
 
 def client_options(whose: str, servers: str, options: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Join the user's options for the client with Holdfast's own. Raises `SettingsError` naming one set by both."""
+    """Join the user's options for the client with Holdfast's own. Raises `SettingsError` if both set an option."""
     if not servers or not isinstance(servers, str):
         raise SettingsError(f"{whose}: bootstrap_servers={servers!r}: expected 'host:port', or several with commas")
     for name in options:

@@ -16,7 +16,7 @@ MESSAGES_MAX = 10_000
 
 
 class ClientReader(PartitionReader):
-    """A consumer that is assigned one partition at a time, and goes on where its last read ended."""
+    """A consumer that is assigned a single partition at a time, and goes on where its last read ended."""
 
     def __init__(self, whose: str, settings: Mapping[str, Any]) -> None:
         self._whose = whose
@@ -60,7 +60,7 @@ class ClientReader(PartitionReader):
                 self._taken_to = max(self._taken_to, self._end_or_raise(message, topic, partition))
 
     def _polled(self) -> list[Any]:
-        """Take what is there, or wait for a message: `consume` would wait for as many as it may take."""
+        """Take the messages that are there, or wait for a message: `consume` would wait for as many as it may take."""
         found: list[Any] = self._consumer.consume(MESSAGES_MAX, timeout=0)
         return found or self._consumer.consume(1, timeout=0.2)
 
@@ -68,7 +68,7 @@ class ClientReader(PartitionReader):
         self._consumer.close()
 
     def _end_or_raise(self, message: Any, topic: str, partition: int) -> int:
-        """Return the offset up to which the partition was read, if that is what the message says."""
+        """Return the offset up to which the partition was read, if the message says that."""
         codes, error = self._package.KafkaError, message.error()
         if error.code() == codes._PARTITION_EOF:
             return int(message.offset())

@@ -1,4 +1,4 @@
-"""Questions of the driver to a Kafka cluster: topics with their ids, and offsets. Each is one batched request."""
+"""Questions of the driver to a Kafka cluster: topics with their ids, and offsets. Each is a single batched request."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping

@@ -30,7 +30,7 @@ class BackgroundGroupCommits:
             self._news.notify()
 
     def close(self) -> None:
-        """Commit what was noted last, and end."""
+        """Commit the offsets that were noted last, and end."""
         with self._news:
             self._closed = True
             self._news.notify()

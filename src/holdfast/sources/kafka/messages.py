@@ -33,7 +33,7 @@ class Messages(NamedTuple):
 
 
 class PartitionReader(Protocol):
-    """Reader of a process, kept between reads. Used by one thread at a time."""
+    """Reader of a process, kept between reads. Used by a single thread at a time."""
 
     def read(self, topic: str, partition: int, start: int, stop: int, wanted: Wanted) -> Iterator[Messages]:
         """Yield the messages with offsets in `[start, stop)`, which must all be there.

@@ -208,7 +208,7 @@ class QueueReader(PartitionReader):
         self._begin(opened, topic)
 
     def _polled(self, opened: OpenPartition) -> Addresses:
-        """Take what is there, or wait for one message: a batch consume would wait until the batch is full."""
+        """Take the messages that are there, or wait for a message: a batch consume waits until the batch is full."""
         self._lib.rd_kafka_poll(self._client, 0)
         found = np.empty(MESSAGES_MAX, np.uint64)
         for wait_ms, most in ((0, MESSAGES_MAX), (WAIT_MS, 1)):

@@ -37,7 +37,7 @@ def reader(whose: str, settings: Mapping[str, Any]) -> Iterator[PartitionReader]
 
 
 def new_reader(whose: str, settings: Mapping[str, Any]) -> PartitionReader:
-    """Make a reader: the fast one where the client's library can be called, and the options are plain values."""
+    """Make a reader: the fast reader if the client's library can be called, and the options are plain values."""
     found = library()
     if found is not None and all(isinstance(value, str | int | float) for value in settings.values()):
         return QueueReader(whose, settings, found)

@@ -116,8 +116,8 @@ class JsonValues(ValueFormat):
     def _fast(self, values: pa.Array) -> pa.RecordBatch | None:
         """Parse all messages at once; None if that is not possible.
 
-        Each message begins with `{` and ends with `}`, so that it gives a row at least, or an error. As many rows as
-        messages are therefore one row from each.
+        Each message begins with `{` and ends with `}`, so that it gives a row at least, or an error. If there are as
+        many rows as messages, each message has therefore given a single row.
         """
         joined = content(values)
         options = pj.ParseOptions(explicit_schema=self.schema, unexpected_field_behavior="ignore")

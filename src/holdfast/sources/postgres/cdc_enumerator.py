@@ -24,7 +24,7 @@ CATCH_UP_LOOK_S = 0.1
 
 
 class PostgresEnumerator(Enumerator):
-    """Plans what the reader stored. The first call of `initial` or `restore` starts the reader."""
+    """Plans the segments that the reader stored. The first call of `initial` or `restore` starts the reader."""
 
     def __init__(
         self, server: Server, settings: Settings, split_transactions: bool, context: EnumeratorContext
@@ -42,7 +42,7 @@ class PostgresEnumerator(Enumerator):
 
     def initial(self) -> Offsets:
         self._reader.claim.take()
-        slot = self._server.slot(self._settings.slot)  # before the listing: what it has confirmed is stored by now
+        slot = self._server.slot(self._settings.slot)  # before the listing: changes it has confirmed are stored by now
         listed = stored_segments(self._context.store, self._context.source)
         if not self._taken_up(listed, slot):
             self._begin_chain(listed)
@@ -88,7 +88,7 @@ class PostgresEnumerator(Enumerator):
             )
 
     def _taken_up(self, listed: list[ObjectInfo], slot: SlotState | None) -> bool:
-        """Go on with what an earlier driver stored before its first checkpoint, if the slot is still the same."""
+        """Go on with the segments of an earlier driver before its first checkpoint, if the slot is still the same."""
         for root in self._roots(listed):
             chain = self._chain(listed, root)
             if self._fits(chain[-1], slot):

@@ -1,11 +1,11 @@
-"""The chunked snapshot: tables are read in ranges of their key, each put into the stream at one point, exactly.
+"""The chunked snapshot: tables are read in ranges of their key, each put into the stream at an exact point.
 
     choose a range ─► from here on keep its changes ─► read it at a snapshot S of the server ─► write a mark
                                                                                                   │
     rows of the chunk, with the changes of transactions that S did not see ◄── the mark comes in the stream
 
 Changes of keys that no chunk has brought yet are dropped: their chunk will bring the rows as they are. A transaction
-that S saw is told before the mark, since its commit lies before it in the WAL. So each key begins with one insert, at
+that S saw is told before the mark, since its commit lies before it in the WAL. So each key begins with an insert, at
 the mark of its chunk, and from there on the stream tells every change.
 """
 
@@ -28,7 +28,7 @@ from holdfast.sources.postgres.snapshot import column_name, copied_batch, copy_t
 from holdfast.sources.postgres.writer import SegmentContent
 
 RECENT_MAX = 100_000
-"""Transactions that are remembered, to notice one that is told and not yet seen by a snapshot."""
+"""Transactions that are remembered, to notice a transaction that is told and not yet seen by a snapshot."""
 ATTEMPTS_MAX = 100
 _INTEGERS = (20, 21, 23)
 
@@ -91,7 +91,7 @@ class Chunks:
         return bool(self.frontiers) and self._chunk is None
 
     def admit(self, table: TableColumns, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows whose keys a chunk has brought; keep those of the chunk under way."""
+        """Return the rows whose keys a chunk has brought; keep the rows of the chunk under way."""
         if not self.frontiers:
             return rows
         self._recent.extend(np.unique(rows.column(XID).to_numpy()).tolist())

@@ -5,7 +5,7 @@
     slot is held by a newer driver's reader ──► Fenced           by another program or job ──► refused
 
 The application name of a connection says whose reader it is (`ReaderName`). The journal alone decides which driver is
-the newer one: its epoch is the reader's.
+newer: its epoch is the reader's.
 """
 
 import logging
@@ -24,7 +24,7 @@ AGAIN_S = 0.2
 
 
 class SlotClaim:
-    """The claim of one epoch's reader. `wait(seconds)` pauses and returns whether the reader shall end."""
+    """The claim of an epoch's reader. `wait(seconds)` pauses and returns whether the reader shall end."""
 
     def __init__(self, server: Server, slot: str, name: ReaderName, wait: Callable[[float], bool]) -> None:
         self._server = server

@@ -95,7 +95,7 @@ def text_array(data: Bytes, starts: Ints, lengths: Ints) -> pa.Array:
 
 
 def typed(table: str, column: PublishedColumn, text: pa.Array) -> pa.Array:
-    """Convert values from text. Raises `JobRefused`, naming the column, if one has no place in the Arrow type."""
+    """Convert values from text. Raises `JobRefused`, naming the column, if a value has no place in the Arrow type."""
     made = column.arrow
     try:
         return _CASTS.get(made.id, _cast)(text, made)

@@ -41,7 +41,7 @@ class Resumption:
 
 @dataclass
 class Decoder:
-    """Decodes one connection's messages, in their order."""
+    """Decodes a connection's messages, in their order."""
 
     server: Server
     settings: Settings

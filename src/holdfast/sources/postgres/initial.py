@@ -1,4 +1,4 @@
-"""The initial snapshot: all tables as of one moment, from which the slot then tells the changes.
+"""The initial snapshot: all tables as of the same moment, from which the slot then tells the changes.
 
 Checkpoints are refused while it runs, so that a death in it means that it begins anew: the rows that were read of a
 snapshot that is gone would not fit together with those of another.
@@ -31,7 +31,7 @@ class Stopped(Exception):
 
 
 class InitialSnapshot:
-    """The snapshot of one slot; it is due until its last segment is in the spool."""
+    """The snapshot of a slot; it is due until its last segment is in the spool."""
 
     def __init__(
         self,

@@ -4,7 +4,7 @@
                       │
                       └─ Begin, Commit: which change belongs to which transaction; where transactions end
 
-A row's `SEQUENCE` is the number of its message among all: changes of several tables can be divided at one point.
+A row's `SEQUENCE` is the number of its message among all: changes of several tables can be divided at the same point.
 An update gives its row before (where the table's replica identity tells it) and after. An update that changes the key
 is a delete and an insert.
 """
@@ -89,7 +89,7 @@ class PartialTransaction:
 
 
 class Scan:
-    """The messages of one piece of the stream. `open` is the transaction that it begins in, and after it ends in."""
+    """The messages of a piece of the stream. `open` is the transaction that it begins in, and after it ends in."""
 
     def __init__(self, payloads: Sequence[bytes], open: PartialTransaction | None) -> None:
         count = len(payloads)
@@ -161,8 +161,11 @@ class Scan:
 
 @dataclass(frozen=True)
 class ChangedRows:
-    """Rows of one table, in order. `tuples` are places in the scan's bytes, `sequence` numbers of messages; `before`
-    is for each row the place of the old tuple that fills in values which an update left as they were (-1: none)."""
+    """Rows of a single table, in order.
+
+    `tuples` are places in the scan's bytes, `sequence` numbers of messages. `before` is for each row the place of the
+    old tuple that fills in values which an update left as they were (-1: none).
+    """
 
     kinds: npt.NDArray[np.int8]
     tuples: Ints
@@ -178,7 +181,7 @@ def rows_of(scan: Scan, relation: Relation, keys: Sequence[int]) -> ChangedRows:
     moved = _moved(scan, relation, old, new, old_kinds, keys)
     inserts, deletes, updates = (kinds == ord(kind) for kind in "IDU")
     first = deletes | (updates & ((old_kinds == ord("O")) | moved))
-    # Each message gives at most two rows: that of the old tuple, then that of the new.
+    # Each message gives at most two rows: the row of the old tuple, then the row of the new.
     present = np.stack([first, ~deletes], axis=1).ravel()
     old_kind = np.where(deletes | moved, DELETE, PREIMAGE)
     new_kind = np.where(inserts | moved, INSERT, POSTIMAGE)

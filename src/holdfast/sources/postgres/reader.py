@@ -1,4 +1,4 @@
-"""The reader of a slot: a thread of the driver that turns what the server sends into segments.
+"""The reader of a slot: a thread of the driver that turns the server's messages into segments.
 
     connect ─► find own segments, check the slot ─► snapshot, if one is due ─► stream ─► pieces ─► segment stored
        ▲                                                                                             │
@@ -7,9 +7,9 @@
 Invariants
 - An LSN is confirmed only when everything before it is in stored segments, an empty segment included. So the slot is
   never ahead of the chain; a slot that is, is another slot of the same name.
-- The confirmed LSN is one byte less than the end of the last commit: psycopg2 would otherwise confirm by itself what
-  keepalives tell. The server still skips that commit.
-- Whoever holds the slot looks once more for segments before it reads, since an older driver may have stored some until
+- The confirmed LSN is 1 byte less than the end of the last commit: psycopg2 would otherwise confirm by itself the LSN
+  of keepalives. The server still skips that commit.
+- The holder of the slot looks once more for segments before it reads, since an older driver may have stored some until
   its connection was ended (`claim`).
 - A transaction whose beginning is stored and whose end is not is told anew after a reconnection, and its known changes
   are dropped by their number.
@@ -51,7 +51,7 @@ LOOK_S = 15.0
 
 
 class Reader:
-    """Reads one slot. `start` begins the thread; `problem` is what the query must be told."""
+    """Reads a slot. `start` begins the thread; `problem` holds the error that the query must be told."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Reader:
     def _adopt(self) -> None:
         """Take in segments that an earlier driver stored, and compare the slot with them.
 
-        The slot is looked at first: what it has confirmed by then is stored, so that the listing shows it.
+        The slot is looked at first: changes that it has confirmed by then are stored, so that the listing shows them.
         """
         slot = self._server.slot(self._settings.slot)
         self._take_in()
@@ -219,7 +219,7 @@ class Reader:
         options = {"proto_version": "1", "publication_names": self._settings.publication, "messages": "true"}
         if not self.claim.start(cursor, last.head.end_lsn, options):
             return False
-        if self._take_in():  # an older driver stored them before its connection was ended: the place is another one
+        if self._take_in():  # an older driver stored them before its connection was ended: the place has changed
             return False
         self._decoder.reset(last.head.open_xid, last.head.open_changes, last.head.chunks)
         self._mark = f"{self._source} {time.time_ns()}"
@@ -338,4 +338,4 @@ class Reader:
 
 
 _APART = frozenset(b"RMT")
-"""Kinds of messages that are looked at one by one."""
+"""Kinds of messages that are looked at each by itself."""

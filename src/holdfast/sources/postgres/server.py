@@ -38,7 +38,7 @@ class ReaderName:
 
     @staticmethod
     def parse(application: str) -> "ReaderName | None":
-        """Return the name that a connection tells; None if it is not one of a reader."""
+        """Return the name that a connection tells; None if it is not the name of a reader."""
         parts = application.split(" ")
         if len(parts) != 3 or parts[0] != APPLICATION or not parts[2].isdecimal():
             return None
@@ -111,7 +111,7 @@ class Server:
         return made
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement in a connection of its own and return its rows."""
+        """Run a statement in a connection of its own and return its rows."""
         import psycopg2
 
         with closing(self.connect()) as connection, connection.cursor() as cursor:

@@ -5,7 +5,7 @@ from typing import Any
 from holdfast.sources.spooled.segments import Segment, SegmentHead
 
 SPLIT = "changes"
-"""The only split: all tables of a slot share one position, so that a transaction over several tables stays whole."""
+"""The only split: all tables of a slot share a position, so that a transaction over several tables stays whole."""
 SYSTEM, SLOT, LSN_READ = "system", "slot", "lsn"
 """Names of the entries in the offsets, besides the place in the spool."""
 

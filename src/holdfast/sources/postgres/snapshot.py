@@ -1,4 +1,4 @@
-"""Reading whole tables by COPY: the initial snapshot, or a chunk of one. Rows come piece by piece.
+"""Reading whole tables by COPY: the initial snapshot, or a chunk of a table. Rows come piece by piece.
 
 COPY gives each value as text in its binary frame: as `pgoutput` does, so that both ways make the same Arrow values.
 """
@@ -17,9 +17,9 @@ PIECE_ROWS_MAX = 100_000
 PIECE_BYTES_MAX = 16 << 20
 """Bounds of a piece of a copied table. Higher values: fewer, larger segments."""
 _HEADER_BYTES = 19
-"""Length of what COPY writes before the first row."""
+"""Length in bytes of COPY's header before the first row."""
 _AS_TEXT = (1043, 20, 21, 23, 16, 1700, 700, 701, 1082, 1114, 1184, 17, 26)
-"""Types whose cast to text gives what their output function writes; `char(n)`, for one, loses blanks."""
+"""Types whose cast to text equals the text of their output function; `char(n)`, for example, loses blanks."""
 
 
 def quoted(name: str) -> str:

@@ -21,7 +21,7 @@ RETRY_S = 1.0
 
 @dataclass(frozen=True)
 class SegmentContent:
-    """Content of a segment to be written; fields as in `SlotHead`. `end_lsn` None: that of the segment before."""
+    """Content of a segment to be written; fields as in `SlotHead`. `end_lsn` None: the end of the segment before."""
 
     sequences: int
     ends: list[int]
@@ -34,7 +34,7 @@ class SegmentContent:
 
 
 class SegmentWriter:
-    """Writer of one source's segments in one epoch.
+    """Writer of a source's segments in an epoch.
 
     `wait(seconds)` pauses and returns whether the reader shall end; `trouble` is told of every failure of the store,
     and of its end (None).

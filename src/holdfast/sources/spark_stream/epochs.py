@@ -75,7 +75,7 @@ class EpochWriter:
         self._ready.set()
 
     def stop(self) -> None:
-        """Let no epoch in any more, and end the wait of one."""
+        """Let no further epoch in, and end the wait of an epoch."""
         self._stopping.set()
         self._ready.set()
 
@@ -145,7 +145,7 @@ class EpochWriter:
     def drop_strays(self) -> None:
         """Delete objects of epochs before the end of the spool that are not in it.
 
-        Those of the next epoch stay: an older driver that goes on for a moment may be about to make them count.
+        Objects of the next epoch stay: an older driver that goes on for a moment may be about to make them count.
         """
         listed = stored_segments(self._context.store, self._context.source)
         kept = set(self._spool.names(SpoolPosition(0, 0)))
@@ -157,7 +157,7 @@ class EpochWriter:
         return info.name not in kept and number is not None and number < end
 
     def _adopt(self) -> None:
-        """Take in epochs that an older driver stored after this one began."""
+        """Take in epochs that an older driver stored after this driver began."""
         context, last = self._context, self._spool.last
         listed = stored_segments(context.store, context.source)
         for segment in follow(context.store, context.source, listed, self._spool.end.segment, last, EpochHead):

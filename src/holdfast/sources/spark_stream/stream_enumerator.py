@@ -26,7 +26,7 @@ class StreamEnumerator(Enumerator):
         self._query = ""
 
     def initial(self) -> Offsets:
-        """Begin before epoch 0, with what an earlier driver stored before its first checkpoint."""
+        """Begin before epoch 0, with the epochs that an earlier driver stored before its first checkpoint."""
         self._query = self._reader.begin()
         chain = self._writer.take_up(0, [])
         if chain and chain[0].head.query != self._query:

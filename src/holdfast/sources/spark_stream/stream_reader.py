@@ -20,7 +20,7 @@ RESTART_S_MAX = 10.0
 
 
 class StreamReader:
-    """Runs the query of one DataFrame. `begin` starts it; `problem` is what the job's query must be told.
+    """Runs the query of a DataFrame. `begin` starts it; `problem` holds the error that the job's query must be told.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ def follow(
 ) -> list[Segment[H]]:
     """Return the segments from `number` on, in their order. `before`: the segment before them, if there is one.
 
-    Of two segments of a number that fit, a `preferred` one counts, and then that of the newer epoch.
+    Of two segments of a number that fit, a `preferred` segment counts, and then that of the newer epoch.
     """
     by_number: dict[int, list[ObjectInfo]] = {}
     for info in listed:

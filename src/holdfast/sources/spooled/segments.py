@@ -28,8 +28,10 @@ CACHED_PARTS_MAX = 4
 
 
 class SegmentPart(msgspec.Struct, frozen=True, array_like=True):
-    """Rows of one table, or of one partition: where they lie, and their checksum. `object` is the name of the object
-    that holds the part; empty for the segment itself."""
+    """Rows of a table, or of a partition: their place, and their checksum.
+
+    `object` is the name of the object that holds the part; empty for the segment itself.
+    """
 
     offset: int
     length: int
@@ -105,7 +107,7 @@ class Segment(Generic[H]):
 
 
 def encode_segment(head: SegmentHead, tables: Mapping[str, pa.Table]) -> bytes:
-    """Build a segment's bytes; `head` has only those of its parts that lie in objects of their own."""
+    """Build a segment's bytes; `head` has only the parts that lie in objects of their own."""
     body, parts, offset = [], dict(head.parts), 0
     for table, rows in tables.items():
         sink = pa.BufferOutputStream()

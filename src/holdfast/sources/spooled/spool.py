@@ -39,7 +39,7 @@ class SpoolPosition:
 
     @classmethod
     def from_offsets(cls, offsets: Offsets, source: str, kind: str) -> "SpoolPosition":
-        """Return the position that a checkpoint holds for a source; `kind` names the sources that have one.
+        """Return the position that a checkpoint holds for a source; `kind` names the sources that have a position.
 
         Raises `JobRefused` if the offsets hold none.
         """
@@ -53,7 +53,7 @@ class SpoolPosition:
 
 
 class Spool(Generic[H]):
-    """The chain, whose rows are all of one split; `split_transactions`: a batch may end anywhere."""
+    """The chain, whose rows are all of a single split; `split_transactions`: a batch may end anywhere."""
 
     def __init__(self, split: str, split_transactions: bool) -> None:
         self._split = split
@@ -112,7 +112,7 @@ class Spool(Generic[H]):
             return cuts[-1] if cuts else SpoolPosition(self._first, 0)
 
     def has_cut_after(self, place: SpoolPosition) -> bool:
-        """Return whether a checkpoint further on is possible with what is stored, and from where batches are now."""
+        """Return whether a cut after `place` is possible with stored changes, not before the last planned batch."""
         cut, planned = self.last_cut, self._planned
         return (cut.segment, cut.sequence) > (place.segment, place.sequence) and (cut.segment, cut.sequence) >= (
             planned.segment,
@@ -126,7 +126,7 @@ class Spool(Generic[H]):
             return sum(each.head.sequences for each in after) - (place.sequence if after else 0)
 
     def before(self, place: SpoolPosition) -> Segment[H] | None:
-        """Return the segment before the one of a place."""
+        """Return the segment before the segment of a place."""
         with self._lock:
             index = place.segment - self._first - 1
             return self._segments[index] if 0 <= index < len(self._segments) else None
