@@ -48,4 +48,4 @@ class EpochJanitor:
         try:
             target.sweep(lambda name: name.epoch < self._epoch, named)
         except (HoldfastError, OSError) as error:
-            log.warning("sink %r: what older epochs staged is left to the next time: %s", sink, error)
+            log.warning("sink %r: the staged files of older epochs are left to the next time: %s", sink, error)

@@ -97,7 +97,7 @@ def _observe(store: ObjectStore, listed: Listed, epoch: int | None, sinks: Colle
 def _kept(
     store: ObjectStore, numbers: Sequence[int], living: int, retained: Collection[int]
 ) -> Iterator[CheckpointRecord]:
-    """Older checkpoints that the newest one retains, and those of the living epoch that are not deleted yet."""
+    """Older checkpoints that the newest checkpoint retains, and those of the living epoch that are not deleted yet."""
     for number in numbers:
         with suppress(ObjectNotFound, CorruptObject):
             record = read_record(store, number)

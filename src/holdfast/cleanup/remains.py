@@ -1,8 +1,8 @@
 """Objects left by dead processes of the living epoch, and by late puts: found by listing, while the job runs.
 
-    dstl/, shared/    folders of dead incarnations    ─┐ told to the coordinator, which knows what of it
+    dstl/, shared/    folders of dead incarnations    ─┐ told to the coordinator, which knows the objects that
     manifests/        of checkpoints that are resolved  │ a record, a group or a live log still names
-    sources/          what no source uses              ─┘
+    sources/          objects that no source uses     ─┘
     staging/          of runs that are over, and of batches that were committed: deleted here, unless a
                       committable names it that may still be published
 
@@ -99,7 +99,7 @@ class Remains:
         try:
             target.sweep(gone, named)
         except (StorageError, CorruptObject, OSError) as error:
-            log.warning("sink %r: what was staged for nothing is left to the next sweep: %s", sink, error)
+            log.warning("sink %r: files staged for nothing are left to the next sweep: %s", sink, error)
 
     def _folders(self, dead: Collection[int]) -> list[str]:
         if len(dead) > FOLDERS_MAX:

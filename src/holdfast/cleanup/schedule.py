@@ -96,4 +96,4 @@ class CleanupSchedule:
             if not self._stopped():
                 self._remains.drop_staged(outstanding)
         except (StorageError, CorruptObject, OSError) as error:
-            log.warning("what the dead left is left to the next sweep: %s", error)
+            log.warning("the remains of the dead are left to the next sweep: %s", error)

@@ -6,7 +6,7 @@ from holdfast.sinks.base import Gone
 
 
 class Target(Protocol):
-    """One sink's staged files, in the job's storage and at the sink's own target."""
+    """The staged files of a sink, in the job's storage and at the sink's own target."""
 
     def discard(self, name: str) -> None:
         """Delete the staged files of the group that is stored under this name."""

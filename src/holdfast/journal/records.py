@@ -57,8 +57,8 @@ class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", tag_field=
     settings: dict[str, str] = {}
     """Checkpoint settings that may change while a query runs, as text; values at the time of the record."""
     retains: list[int] = []
-    """Numbers of the older checkpoint records that are kept beside this one. A number whose record is gone has expired
-    since."""
+    """Numbers of the older checkpoint records that are kept beside this record. If a number's record is gone, it has
+    expired since."""
     started_from: int | str = 0
     """Number of the record, or id of the savepoint, that a start last went back to (`start_from`); 0 if no start ever
     did."""

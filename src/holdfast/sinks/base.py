@@ -107,7 +107,7 @@ class Sink(ABC):
         return SnapshotAvailability.AVAILABLE
 
     def layout(self, context: PublishContext) -> bytes:
-        """Settings by which groups of this start are published, whatever later starts declare."""
+        """Settings by which groups of this start are published, even if later starts declare others."""
         return b""
 
     @abstractmethod

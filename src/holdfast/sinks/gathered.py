@@ -1,6 +1,6 @@
 """Storage of committables between two checkpoints, so that the driver need not keep them in memory.
 
-    many committables ──gather──► one object in the job's storage, and one committable that names it
+    many committables ──gather──► an object in the job's storage, and a committable that names it
     a group of both   ──expanded──► the committables again, in their order, an object at a time
 
 No sink sees a committable that stands for others: callers expand committables before they pass them to a sink.
@@ -87,8 +87,7 @@ class Named:
         self._store = store
 
     def add(self, sink: str, committables: Sequence[bytes]) -> list[str]:
-        """Note the names in these committables; return those of objects in the job's storage. Raises as `Expanded`
-        does."""
+        """Note the names in these committables; return those of objects in the job's storage. Raises like `Expanded`."""
         found = gathered_names(committables, sink)
         self.stored.update(found)
         for each in Expanded(committables, self._store, sink):

@@ -1,6 +1,6 @@
 """Copies of objects from one store to another, under the same names, by a few threads.
 
-A thread holds one object at a time, so at most `COPIES_MAX` objects are in memory.
+A thread holds a single object at a time, so at most `COPIES_MAX` objects are in memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,8 @@ def copy_objects(
 ) -> list[CopiedObject]:
     """Copy objects; return their sizes and checksums, in the order of `names`.
 
-    `progress` is called with the number of objects and of bytes copied so far; `expected` has what each must be.
+    `progress` is called with the number of objects and of bytes copied so far; `expected` tells each object's size and
+    sum.
 
     Raises
     ------

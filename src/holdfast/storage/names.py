@@ -3,16 +3,16 @@
     job                                              created once
     journal/<n>                                      takeover | checkpoint records
     journal/begun                                    created once, after the first checkpoint record
-    manifests/<epoch>/<checkpoint>/tm-<tm>           one TaskManager's part of a checkpoint
-    manifests/<epoch>/<checkpoint>/sink-<sink>       a checkpoint's committables of one sink
+    manifests/<epoch>/<checkpoint>/tm-<tm>           a TaskManager's part of a checkpoint
+    manifests/<epoch>/<checkpoint>/sink-<sink>       a checkpoint's committables of a sink
     dstl/<epoch>/<incarnation>/<uuid>                changelog objects
     shared/<epoch>/<incarnation>/<uuid>              materialized files
     sources/<epoch>/<uuid>                           discovery chunks
     segments/<epoch>/<source>/<n>-<uuid>             changes that a source stored; clean-up leaves them to the source
-    segments/<epoch>/<source>/<n>-<uuid>.<uuid>      a part of such a segment that lies in an object of its own
+    segments/<epoch>/<source>/<n>-<uuid>.<uuid>      a part of a segment that lies in an object of its own
     staging/<job id>/<epoch>/<run>/…                 staged output; the rest of the name is the sink's
     probes/<epoch>/<uuid>                            written and read back at start()
-    history/<epoch>                                  what became of the last checkpoints, for people
+    history/<epoch>                                  outcomes of the last checkpoints, for people
     sinks/<sink>/begun                               created once, by a sink whose target may forget its numbers
     savepoints/…                                     never touched by clean-up
     spark/<source>/…                                 Spark's own checkpoint of a streaming DataFrame; the same

@@ -1,6 +1,6 @@
 """Delta commits of a group of committables: a single commit for an append, and for an upsert that fits into memory.
 
-    append   small pieces become files, a portion at a time; one commit names all files
+    append   small pieces become files, a portion at a time; a single commit names all files
     upsert   portions are folded to the last row per key; past a bound, folded rows are merged as a step of their own
 
 Invariants: the commit that completes a group carries the app transaction of the group's number, even if it changes no
@@ -57,7 +57,7 @@ class NumberedOutput(Protocol):
     """Output to be published under a number."""
 
     def commit(self, table: DeltaTable, applications: Applications) -> CommitFailedError | None:
-        """Make the next commit; return the conflict if there was one."""
+        """Make the next commit; return the conflict if there was any."""
 
 
 @dataclass

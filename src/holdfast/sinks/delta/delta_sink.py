@@ -1,15 +1,15 @@
 """Sink into a Delta table, exactly once: the Delta commit that completes a group carries an app transaction.
 
-    append   tasks write Parquet into the table's folder ──► publish names the files in one commit,
+    append   tasks write Parquet into the table's folder ──► publish names the files in a single commit,
              or stage small pieces as Arrow              ──► publish gathers them into a file first
-    upsert   tasks stage Arrow in the job's storage ──► publish merges the last row per key in one commit, or in
+    upsert   tasks stage Arrow in the job's storage ──► publish merges the last row per key in a single commit, or in
                                                         several where they do not fit into memory together
 
 Invariants: the app transaction's id is job id + sink, its version the group's number. The check (is the number already
-there?) and the commit use one table handle, because delta-rs refuses a repeated transaction only to a handle that has
-not seen it. On a conflict the table is loaded and checked again. A group is published with the mode, keys and partition
-columns that were declared when it was staged. The sink deletes nothing in the table's folder: appended files that are
-never committed are left to VACUUM.
+there?) and the commit use the same table handle, because delta-rs refuses a repeated transaction only to a handle that
+has not seen it. On a conflict the table is loaded and checked again. A group is published with the mode, keys and
+partition columns that were declared when it was staged. The sink deletes nothing in the table's folder: appended files
+that are never committed are left to VACUUM.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

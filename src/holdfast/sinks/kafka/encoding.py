@@ -13,7 +13,7 @@ VALUES = ("json", "avro", "bytes")
 
 
 class MessageLayout(msgspec.Struct, frozen=True):
-    """Settings by which rows become messages; stored with each group, whatever later starts declare."""
+    """Settings by which rows become messages; stored with each group, even if later starts declare others."""
 
     key: str | None
     value: str

@@ -187,7 +187,7 @@ class KafkaSink(Sink):
         return self._avro
 
     def _begin(self, context: PublishContext) -> None:
-        """Open the transactions of this publisher, behind what is published."""
+        """Open the transactions of this publisher, behind the published groups."""
         whose = f"sink {context.sink!r}"
         transactions = NumberedTransactions(whose, self.topic, self._settings, identity(context.job_id, context.sink))
         try:

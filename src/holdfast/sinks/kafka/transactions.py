@@ -4,7 +4,8 @@
     k              the number of committables of group n that are published; "all" with the last portion
 
 Broker and transaction decide together: either the messages and the progress are there, or neither. `init_transactions`
-ends what an older producer of the same sink left open and fences it, so the progress that is read afterwards is final.
+ends transactions that an older producer of the same sink left open and fences it, so the progress read afterwards is
+final.
 
 librdkafka's calls may outlast the time that they are given: after a broker was shut down and started again,
 `send_offsets_to_transaction` was seen to wait for minutes. So each step runs on a thread, which is left to itself
@@ -30,7 +31,7 @@ LATE_S_MAX = 5.0
 """Seconds by which the client may be late with the answer to a step. A higher value gives up fewer producers that would
 have answered, and lets a publication wait longer for others."""
 DELIVERED_S_MAX = 30.0
-"""Seconds within which the broker must take the messages of a transaction; a higher value allows for a busier one."""
+"""Seconds within which the broker must take a transaction's messages; a higher value allows for a busier broker."""
 COORDINATOR_PAUSE_S = 0.1
 ALL = "all"
 
@@ -48,7 +49,7 @@ class PublishedUpTo(NamedTuple):
 
 
 class NumberedTransactions:
-    """A producer with a transactional id, and a consumer for the offsets of its group. Used by one thread."""
+    """A producer with a transactional id, and a consumer for the offsets of its group. Used by a single thread."""
 
     def __init__(self, whose: str, topic: str, settings: Mapping[str, Any], identity: str) -> None:
         package = client_package()
@@ -69,7 +70,7 @@ class NumberedTransactions:
             raise self._translated(error) from error
 
     def publish(self, messages: Iterable[Message], progress: PublishedUpTo) -> None:
-        """Send messages and progress in one transaction. After an error, this object is of no use any more."""
+        """Send messages and progress in the same transaction. After an error, this object is of no use any more."""
         producer = self._producer
         try:
             producer.begin_transaction()
