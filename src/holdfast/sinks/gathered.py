@@ -87,7 +87,7 @@ class Named:
         self._store = store
 
     def add(self, sink: str, committables: Sequence[bytes]) -> list[str]:
-        """Note the names in these committables; return those of objects in the job's storage. Raises like `Expanded`."""
+        """Note the names in committables; return those of objects in the job's storage. Raises like `Expanded`."""
         found = gathered_names(committables, sink)
         self.stored.update(found)
         for each in Expanded(committables, self._store, sink):
