@@ -32,6 +32,7 @@ from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
 from holdfast.jobmaster.identity import identities
 from holdfast.jobmaster.start import ClusterContext, Gateway
 from holdfast.observe.known_metrics import OF_TASK_MANAGERS
+from holdfast.protocol.named import AnsweredNames
 from holdfast.protocol.streams import Sent
 from holdfast.protocol.taskmanager import (
     Acknowledgement,
@@ -176,6 +177,7 @@ class StandInTaskManager:
         self._epoch = cluster.place.epoch
         self._subtasks: list[SubtaskDeployment] = []
         self._tables: list[_Table] = []
+        self._names = AnsweredNames()
         self._sequence = itertools.count(1)
         self._next_sqn = LOG_PIECES_MAX
 
@@ -278,10 +280,14 @@ class StandInTaskManager:
             ahead = self._grow()
             name = self._store_manifest(checkpoint_id, batch)
             objects = list(dict.fromkeys([name, *(o for table in self._tables for o in table.handle().objects())]))
-            body = _encode(self._acknowledgement(checkpoint_id, batch, name, objects, [ahead]))
+            acknowledgement = self._acknowledgement(checkpoint_id, batch, name, objects, [ahead])
+            body = _encode(self._names.shortened(acknowledgement))
             wire.note("acknowledge", len(body))
-        if not self.dead:
-            assert self._cluster.job_master.acknowledge(_decode(body, type=Acknowledgement))
+        if not self.dead and not self._cluster.job_master.acknowledge(_decode(body, type=Acknowledgement)):
+            assert self._cluster.job_master.acknowledge(acknowledgement), "a whole acknowledgement is always taken"
+        with wire.elsewhere():
+            self._names.answered(acknowledgement)
+            del acknowledgement, objects
 
     def _acknowledgement(
         self, checkpoint_id: int, batch: int, manifest: str, objects: list[str], held: list[str]

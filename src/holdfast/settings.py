@@ -259,8 +259,8 @@ class FailoverConfig:
         Time after which a TaskManager that has not registered ends the query.
     deploy_timeout, process_timeout, commit_timeout, cut_timeout
         Longest time of a call to a process whose heartbeats go on: a deployment (which restores state), a batch at one
-        level of operators, a commit, the cut of a checkpoint. After it the process is ended, and the job restarts.
-        The log names the process before that. None: no limit.
+        level of operators, a commit, the cut or the news of a checkpoint. After it the process is ended, and the job
+        restarts. The log names the process before that. None: no limit.
     """
 
     batch_attempts: int = 3

@@ -11,6 +11,7 @@ from job_kit import new_job, newest, pairs, script
 import holdfast as hf
 from holdfast import failpoints
 from holdfast.testing.run import run, start
+from waiting import until
 
 END_S_MAX = 20.0
 """Less than the machine waits for work that never ends."""
@@ -48,6 +49,30 @@ def test_a_cut_that_hangs_ends_its_process_and_the_checkpoint_is_taken_by_the_ne
     assert {key: row["n"] for key, row in newest(sink.rows(), "k").items()} == {1: 2, 2: 1}
     assert "TaskManager 0 has been cutting checkpoint 1 for 1 s; after cut_timeout='2s' it is ended" in caplog.text
     assert len(query.restarts) == 1
+
+
+def test_the_news_of_a_checkpoint_that_hangs_does_not_hold_up_the_next_cut_for_ever(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hangs, go_on = threading.Lock(), threading.Event()
+
+    def hang_once() -> None:
+        if hangs.acquire(blocking=False):
+            go_on.wait(60)
+
+    failpoints.arm("taskmanager.complete", hang_once)
+    sink = hf.MemorySink()
+    query = start(counting(sink, failover=hf.FailoverConfig(cut_timeout="2s")), hf.processing_time("0s"))
+    try:
+        until(lambda: query.lastProgress)
+        query.trigger_checkpoint(30)
+        until(lambda: len(query.restarts) == 1)
+        query.processAllAvailable()
+    finally:
+        go_on.set()
+        query.stop()
+    assert {key: row["n"] for key, row in newest(sink.rows(), "k").items()} == {1: 2, 2: 1}
+    assert "TaskManager 0 has been taking the news of checkpoint" in caplog.text
 
 
 def test_work_that_ends_by_an_unexpected_error_ends_the_query_at_once() -> None:

@@ -40,6 +40,20 @@ def test_a_cut_is_acknowledged_with_a_manifest_that_restores_the_state_at_anothe
     other.task_manager.close()
 
 
+def test_the_repetition_of_an_acknowledgement_that_was_sent_as_a_difference_is_whole(world):
+    for checkpoint_id in (1, 2, 3):
+        world.batch(checkpoint_id, checkpoint_id)
+        world.task_manager.cut(1, checkpoint_id, checkpoint_id)
+        whole = world.acknowledged(checkpoint_id)
+    world.batch(4, 4)
+    world.job_master.silent = [False]
+    world.task_manager.cut(1, 4, 4)
+    repeated = world.acknowledged(4)
+    assert whole.since == 2, "the names of the checkpoint before are known"
+    assert repeated.since is None and repeated.manifest in repeated.objects
+    assert len(repeated.objects) > len(whole.objects)
+
+
 def test_materializations_hear_of_a_checkpoint_from_its_cut_to_its_acknowledgement(world, monkeypatch):
     preceding = []
     monkeypatch.setattr(world.task_manager._hosted.uploader, "precede", preceding.append)

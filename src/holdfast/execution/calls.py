@@ -19,7 +19,8 @@ AGAIN_S = 30.0
 class Step(StrEnum):
     """The steps whose calls are watched; most have a limit.
 
-    `LEVEL` is the tasks of a level of a batch, `UNIT` a unit in a sender, `COPY` a portion of a savepoint.
+    `LEVEL` is the tasks of a level of a batch, `UNIT` a unit in a sender, `NEWS` the end of a checkpoint, `COPY` a portion
+    of a savepoint.
     """
 
     DEPLOY = "deploying"
@@ -29,6 +30,7 @@ class Step(StrEnum):
     COMMIT = "committing"
     UNDO = "undoing"
     CUT = "cutting"
+    NEWS = "taking the news of"
     COPY = "copying objects of"
 
 
@@ -40,6 +42,7 @@ LIMITED_BY: dict[Step, str | None] = {
     Step.COMMIT: "commit_timeout",
     Step.UNDO: "commit_timeout",
     Step.CUT: "cut_timeout",
+    Step.NEWS: "cut_timeout",
     Step.COPY: None,
 }
 """The field of `FailoverConfig` that limits each step. None: a slow store of a savepoint ends no process."""

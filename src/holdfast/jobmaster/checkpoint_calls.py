@@ -5,7 +5,8 @@
               └─ no answer within QUICK_S: the execution machine knows, and ends the process after `cut_timeout`
 
 Calls to an incarnation go out in order, beside the calls of batches. News (completed, given up) may be lost: the next
-checkpoint's news repeats it. Methods are called on the control thread, but for `under_way`.
+checkpoint's news repeats it. News that hangs would hold up the next cut, so it has the cut's limit. Methods are called
+on the control thread, but for `under_way`.
 """
 
 import logging
@@ -41,9 +42,10 @@ checkpoint ends with the query anyway."""
 
 
 @dataclass(frozen=True)
-class _CutCall:
-    """The call of a cut to a single TaskManager."""
+class _Call:
+    """A call to a single TaskManager about a checkpoint."""
 
+    step: Step
     checkpoint_id: int
     process: ProcessId
     began_s: float
@@ -68,7 +70,7 @@ class CheckpointCalls:
         self._call_in_loop = call
         self._watched: dict[int, Watch] = {}
         self._cuts: list[Future[None]] = []
-        self._quick: deque[_CutCall] = deque()
+        self._quick: deque[_Call] = deque()
         """Calls that were made a moment ago, oldest first."""
         self._news: list[Future[Any]] = []
         self.run = 0
@@ -96,7 +98,7 @@ class CheckpointCalls:
         checkpoint_id, run, batch = command.checkpoint_id, self.run, command.batch
         answer = self._task_managers.order(process, lambda gateway: gateway.cut(run, checkpoint_id, batch))
         self._cuts.append(answer)
-        self._quick.append(_CutCall(checkpoint_id, process, time.monotonic(), answer))
+        self._quick.append(_Call(Step.CUT, checkpoint_id, process, time.monotonic(), answer))
         answer.add_done_callback(partial(self._cut_answered, command, process))
 
     def _cut_answered(self, command: events.Cut, process: ProcessId, answer: "Future[Any]") -> None:
@@ -121,13 +123,13 @@ class CheckpointCalls:
         when_done(self._cuts, promise)
 
     def report_slow(self) -> None:
-        """Report cuts that have no answer yet to the execution machine, each once."""
+        """Report cuts and news that have no answer yet to the execution machine, each once."""
         now_s = time.monotonic()
         while self._quick and now_s - self._quick[0].began_s >= QUICK_S:
             call = self._quick.popleft()
             if not call.answer.done():
                 about = f"checkpoint {call.checkpoint_id}"
-                self._task_managers.calls.pending(call.answer, Step.CUT, about, call.began_s, call.process)
+                self._task_managers.calls.pending(call.answer, call.step, about, call.began_s, call.process)
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
@@ -143,14 +145,14 @@ class CheckpointCalls:
         outcome, behind = Outcome.COMPLETED, command.position.behind
         stats = watch.ended(command.checkpoint_id, self._epoch, now_s, outcome, command.number, behind=behind)
         run = self.run
-        self._tell_all(lambda gateway: gateway.complete(run, command.checkpoint_id))
+        self._tell_all(command.checkpoint_id, lambda gateway: gateway.complete(run, command.checkpoint_id))
         return stats
 
     def aborted(self, command: events.NotifyAborted) -> CheckpointStats:
         """Tell TaskManagers that a checkpoint was given up; returns its figures."""
         watch = self._watched.pop(command.checkpoint_id, None) or Watch(self._clock.monotonic())
         run = self.run
-        self._tell_all(lambda gateway: gateway.abort_checkpoint(run, command.checkpoint_id))
+        self._tell_all(command.checkpoint_id, lambda gateway: gateway.abort_checkpoint(run, command.checkpoint_id))
         return self._not_completed(watch, command, command.outcome)
 
     def refused(self, command: NotifyRefused) -> CheckpointStats:
@@ -164,10 +166,12 @@ class CheckpointCalls:
         now_s, (counted, reason) = self._clock.monotonic(), (command.counted, command.reason)
         return watch.ended(command.checkpoint_id, self._epoch, now_s, outcome, counted=counted, reason=reason)
 
-    def _tell_all(self, call: Callable[[TaskManagerGateway], None]) -> None:
+    def _tell_all(self, checkpoint_id: int, call: Callable[[TaskManagerGateway], None]) -> None:
         self._news = [each for each in self._news if not each.done()]
+        began_s = time.monotonic()
         for process in self._task_managers.holders():
             told = self._task_managers.order(process, call)
+            self._quick.append(_Call(Step.NEWS, checkpoint_id, process, began_s, told))
             told.add_done_callback(partial(_log_untold, process))
             self._news.append(told)
 

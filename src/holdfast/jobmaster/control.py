@@ -46,6 +46,7 @@ from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
 from holdfast.observe.event_log import EventLog
+from holdfast.protocol.named import KnownNames
 from holdfast.protocol.taskmanager import Acknowledgement, Decline
 from holdfast.storage.store import ObjectStore
 
@@ -93,6 +94,7 @@ class Control:
         self._listeners = listeners
         self._outages = outages
         self._events: queue.SimpleQueue[Event | Callable[[], None] | None] = queue.SimpleQueue()
+        self._names = KnownNames()
         self._promises = Promises()
         self._calls = CheckpointCalls(task_managers, clock, facts.epoch, self.post, self._events.put)
         self._paused: set[str] = set()
@@ -237,11 +239,13 @@ class Control:
         return self._calls.under_way
 
     def acknowledge(self, ack: Acknowledgement) -> bool:
-        """Take an acknowledgement from a TaskManager; returns once the fact is queued."""
+        """Take an acknowledgement from a TaskManager; returns once the fact is queued. False: it is wanted whole."""
+        objects = self._names.of(ack)
+        if objects is None:
+            return False
 
         def note() -> None:
             self._calls.acknowledged(ack)
-            objects = frozenset(ack.objects)
             self._handle(
                 events.Acknowledged(
                     checkpoint_id=CheckpointId(ack.checkpoint_id),

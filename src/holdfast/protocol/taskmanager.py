@@ -168,7 +168,8 @@ class CommitAnswer(msgspec.Struct, frozen=True):
 class Acknowledgement(msgspec.Struct, frozen=True):
     """A TaskManager's part of a checkpoint is stored. Repeated until answered.
 
-    `objects`: names that the manifest refers to (the manifest itself included);
+    `objects`: names that the manifest refers to (the manifest itself included); with `since` those that the
+    acknowledgement of that checkpoint did not have, and `gone` those that only it had (`protocol.named`);
     `held`: further names that its live logs and materializations hold.
     """
 
@@ -191,6 +192,9 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     hedges: int = 0
     subtasks: dict[str, SubtaskPart] = {}
     """Parts of the subtasks, by "operator, key groups"."""
+    gone: list[str] = []
+    since: int | None = None
+    """The checkpoint from whose acknowledgement `objects` differ; None: they are whole."""
 
 
 class Decline(msgspec.Struct, frozen=True):

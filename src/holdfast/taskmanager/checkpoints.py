@@ -22,6 +22,7 @@ from holdfast.failpoints import hit
 from holdfast.formats.handles import Manifest, TableHandle
 from holdfast.formats.history import SubtaskPart
 from holdfast.formats.manifests import encode_manifest
+from holdfast.protocol.named import AnsweredNames
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, Deployment, JobMasterGateway
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
@@ -53,6 +54,7 @@ class Answers:
 
     def __init__(self) -> None:
         self.ended = threading.Event()
+        self.names = AnsweredNames()
         self._numbers = itertools.count(1)
 
     def next_sequence(self) -> int:
@@ -124,8 +126,14 @@ class CheckpointWork:
             self._decline(cut.checkpoint_id, error)
             return
         hit("taskmanager.acknowledge.before")
-        self._until_answered(lambda: self._job_master.acknowledge(acknowledgement))
+        self._acknowledge(acknowledgement)
         hit("taskmanager.acknowledge.after")
+
+    def _acknowledge(self, acknowledgement: Acknowledgement) -> None:
+        """Send it as a difference; a repetition is whole, since the JobMaster may not know what it differs from."""
+        attempts = itertools.chain([self._answers.names.shortened(acknowledgement)], itertools.repeat(acknowledgement))
+        self._until_answered(lambda: self._job_master.acknowledge(next(attempts)))
+        self._answers.names.answered(acknowledgement)
 
     def _persist(self, cut: LocalCheckpoint) -> Acknowledgement:
         tables = [handle.result() for handle in cut.handles]
