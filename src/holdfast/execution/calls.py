@@ -19,8 +19,8 @@ AGAIN_S = 30.0
 class Step(StrEnum):
     """The steps whose calls are watched; most have a limit.
 
-    `LEVEL` is the tasks of a level of a batch, `UNIT` a unit in a sender, `NEWS` the end of a checkpoint, `COPY` a portion
-    of a savepoint.
+    `LEVEL` is the tasks of a level of a batch, `UNIT` a unit in a sender, `NEWS` the end of a checkpoint, `COPY` a
+    portion of a savepoint.
     """
 
     DEPLOY = "deploying"
