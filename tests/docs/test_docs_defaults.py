@@ -21,7 +21,7 @@ STATED = re.compile(r"`(\w+)=([^`]+)`[^`|]{0,3}\(default\)")
 """`name=value` (default): as pages write it in a sentence or a table."""
 SIGNATURE = re.compile(r"^\| `(\w+\([^`…]*\))`", re.MULTILINE)
 """The first column of a table that lists what can be called."""
-PAGES_OF_SIGNATURES = ["docs/functions.md", "docs/testing.md"]
+PAGES_OF_SIGNATURES = ["docs/guide/functions.md", "docs/guide/testing.md"]
 
 
 def parameters(call: Callable[..., Any]) -> dict[str, inspect.Parameter]:

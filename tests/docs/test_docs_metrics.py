@@ -1,4 +1,4 @@
-"""docs/metrics.md against the code: every metric with its names, and nothing that does not exist."""
+"""docs/reference/metrics.md against the code: every metric with its names, and nothing that does not exist."""
 
 import re
 
@@ -10,7 +10,7 @@ ROW = re.compile(r"^\| `(\w+)` \| `(\w+)`(, by subtask)? \| (\w+) \| (.+) \|$", 
 
 
 def test_the_page_lists_every_metric_with_its_names_kind_and_meaning() -> None:
-    found = ROW.findall((ROOT / "docs" / "metrics.md").read_text())
+    found = ROW.findall((ROOT / "docs" / "reference" / "metrics.md").read_text())
     assert found == [
         (each.name, each.prometheus, ", by subtask" if each.by_subtask else "", each.kind, each.help)
         for each in KNOWN.values()
@@ -27,6 +27,6 @@ def test_names_for_prometheus_follow_its_rules() -> None:
 
 
 def test_the_page_on_operations_names_metrics_that_exist() -> None:
-    named = set(re.findall(r"`(holdfast_\w+)`", (ROOT / "docs" / "operations.md").read_text()))
+    named = set(re.findall(r"`(holdfast_\w+)`", (ROOT / "docs" / "guide" / "operations.md").read_text()))
     assert named
     assert named <= {each.prometheus for each in KNOWN.values()} | {"holdfast_source_lag"}

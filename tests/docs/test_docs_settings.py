@@ -1,4 +1,4 @@
-"""docs/settings.md against the code: every setting with its default, and nothing that does not exist."""
+"""docs/reference/settings.md against the code: every setting with its default, and nothing that does not exist."""
 
 import inspect
 import re
@@ -11,14 +11,14 @@ from docs_pages import ROOT
 import holdfast as hf
 from holdfast.settings import AvailableNow, ProcessingTime
 
-TEXT = (ROOT / "docs" / "settings.md").read_text()
+TEXT = (ROOT / "docs" / "reference" / "settings.md").read_text()
 ROW = re.compile(r"^\| `(\w+)` \| `([^`]*)` \|", re.MULTILINE)
 
 
 def _section(title: str) -> dict[str, str]:
     """Setting → default as written, of the table under a heading."""
     _, _, rest = TEXT.partition(f"## {title}\n")
-    assert rest, f"docs/settings.md has no section {title!r}"
+    assert rest, f"docs/reference/settings.md has no section {title!r}"
     return dict(ROW.findall(rest.partition("\n## ")[0]))
 
 
@@ -57,6 +57,6 @@ def test_the_page_names_the_defaults_of_both_query_triggers() -> None:
 
 
 def test_every_public_name_is_explained_somewhere_in_the_documentation() -> None:
-    text = "".join(page.read_text() for page in [ROOT / "README.md", *ROOT.glob("docs/*.md")])
+    text = "".join(page.read_text() for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
     missing = [name for name in hf.__all__ if not re.search(rf"\b{name}\b", text)]
     assert not missing

@@ -76,7 +76,7 @@ def test_each_query_takes_at_most_15_lines_but_for_the_query_of_which_the_page_s
         if lines > 15:
             longer[name] = lines
     assert longer == {"q6": 18}
-    page = (Path(__file__).resolve().parents[2] / "docs" / "nexmark.md").read_text()
+    page = (Path(__file__).resolve().parents[2] / "docs" / "measurements" / "nexmark.md").read_text()
     assert "except for q6. That one takes 18" in page
 
 

@@ -1,4 +1,4 @@
-"""The changelog object, which the DSTL stores. Drawn in docs/format/changelog.md.
+"""The changelog object, which the DSTL stores. Drawn in docs/reference/format/changelog.md.
 
     object := frame("HFDS", version, empty), piece, piece, …
     piece  := frame("HFLP", version, directory), block, block, …          a single log; self-contained

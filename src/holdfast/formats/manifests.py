@@ -1,4 +1,4 @@
-"""Manifests: a TaskManager's part of a checkpoint. Drawn in docs/format/manifest.md.
+"""Manifests: a TaskManager's part of a checkpoint. Drawn in docs/reference/format/manifest.md.
 
     object := frame("HFMF", version, zlib of msgpack of `formats.handles.Manifest`)
 

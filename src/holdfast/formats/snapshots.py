@@ -1,4 +1,4 @@
-"""Materialized parts: a table's rows as of a batch boundary. Drawn in docs/format/materialized.md.
+"""Materialized parts: a table's rows as of a batch boundary. Drawn in docs/reference/format/materialized.md.
 
     object := frame("HFMP", version, directory), block, block, …          a single part of a table
     directory := msgpack: table, key groups, boundary, blocks             lengths, checksums, key groups

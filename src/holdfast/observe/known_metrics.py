@@ -1,7 +1,7 @@
 """Table of metrics: known name, meaning, Prometheus name, and the way to combine the values of several TaskManagers.
 
 The known names and their units are mostly Flink's. Prometheus has base units: seconds and bytes. A test compares the
-table with docs/operations.md. Data only.
+table with docs/guide/operations.md. Data only.
 """
 
 from dataclasses import dataclass

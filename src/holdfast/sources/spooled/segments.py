@@ -4,7 +4,7 @@
 
 Segments have numbers, and form a chain. The head says where a checkpoint may be cut. A part may also lie in an object
 of its own, which has a head of its own; it counts once the segment's head, stored after it, names it.
-Format: `docs/format/segments.md`.
+Format: `docs/reference/format/segments.md`.
 """
 
 from collections import OrderedDict
