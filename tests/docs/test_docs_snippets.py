@@ -23,5 +23,6 @@ def test_all_snippets_of_a_page_with_spark_run_in_order(page: Path, tmp_path: Pa
 
 
 def test_a_page_without_snippets_is_no_page_of_instructions() -> None:
-    expected = {"README.md", "docs/guide/getting-started.md", "docs/guide/functions.md", "docs/guide/testing.md", "docs/guide/sources.md"}
+    guide = {f"docs/guide/{page}.md" for page in ("getting-started", "functions", "testing", "sources")}
+    expected = {"README.md", *guide}
     assert expected <= {name_of(page) for page in [*PURE, *ON_SPARK]}

@@ -3,7 +3,6 @@
 import random
 
 import pytest
-from journal_kit import Steered, checkpoint, fresh_store, no_wait, numbers, start
 
 from holdfast.errors import Fenced, StorageError
 from holdfast.ids import Epoch, JournalNumber
@@ -13,6 +12,7 @@ from holdfast.journal.records import CheckpointRecord
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 from holdfast.testing.stores import Fault, FaultyStore, seeded_faults
+from journal_kit import Steered, checkpoint, fresh_store, no_wait, numbers, start
 
 
 def steered_journal(

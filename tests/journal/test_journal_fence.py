@@ -1,7 +1,6 @@
 """Taking over: what counts, what starts over, and what an older JobMaster finds afterwards."""
 
 import pytest
-from journal_kit import Steered, advance, checkpoint, fresh_store, no_wait, numbers, start
 
 from holdfast.errors import CorruptObject, Fenced, StorageError
 from holdfast.journal.fence import read_record, take_over
@@ -11,6 +10,7 @@ from holdfast.storage import names
 from holdfast.storage.framing import frame
 from holdfast.storage.store import ObjectStore
 from holdfast.testing.stores import Fault
+from journal_kit import Steered, advance, checkpoint, fresh_store, no_wait, numbers, start
 
 
 def test_the_first_takeover_of_a_fresh_storage_is_epoch_one_without_a_base() -> None:

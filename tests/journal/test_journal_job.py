@@ -3,12 +3,12 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from journal_kit import Steered, fresh_store, no_wait, start
 
 from holdfast.errors import JobRefused, ObjectNotFound, StorageError
 from holdfast.journal.codec import StoredJob, encode_job
 from holdfast.journal.job import LAYOUT_VERSION, open_job, read_job
 from holdfast.testing.stores import Fault
+from journal_kit import Steered, fresh_store, no_wait, start
 
 
 def test_a_job_keeps_its_id_and_max_parallelism() -> None:

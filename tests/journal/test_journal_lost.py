@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from journal_kit import Steered, advance, checkpoint, fresh_store, no_wait, start
 
 from holdfast.errors import CorruptObject, StorageError
 from holdfast.journal import rules
@@ -13,6 +12,7 @@ from holdfast.journal.journal import Journal
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 from holdfast.testing.stores import Fault
+from journal_kit import Steered, advance, checkpoint, fresh_store, no_wait, start
 
 
 def refused(store: ObjectStore, match: str) -> None:

@@ -3,13 +3,13 @@
 import random
 
 import pytest
-from journal_kit import checkpoint, fresh_store, no_wait, numbers
 
 from holdfast.errors import Fenced, StorageError
 from holdfast.journal.fence import TakenOver, read_record, take_over
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord, Takeover
 from holdfast.testing.stores import FaultyStore, seeded_faults
+from journal_kit import checkpoint, fresh_store, no_wait, numbers
 
 
 class Contest:

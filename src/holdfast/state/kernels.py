@@ -14,7 +14,8 @@ from holdfast.state.physical import Bools, Slots
 Array = npt.NDArray[Any]
 
 STORED_HEAD = np.dtype([("group", ">u2"), ("tag", ">i8")])
-"""The head of a key in a base store (`docs/reference/format/materialized.md`): its key group, and the key itself or its hash."""
+"""The head of a key in a base store: its key group, and the key itself or its hash. Format:
+`docs/reference/format/materialized.md`."""
 
 _HEAD_BYTES = np.uint64(STORED_HEAD.itemsize)
 _DIGIT_BITS_MAX = 11
