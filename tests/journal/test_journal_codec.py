@@ -58,7 +58,7 @@ STORED = {
         codec.encode_committables("delta-1", [b"", b"\x80", b"one"], b"how"),
         codec.decode_committables,
     ),
-    "savepoint-1.bin": (codec.encode_savepoint(SAVEPOINT), codec.decode_savepoint),
+    "savepoint-2.bin": (codec.encode_savepoint(SAVEPOINT), codec.decode_savepoint),
 }
 ENCODED = {
     "job-1.bin": codec.StoredJob("0123456789abcdef" * 2, 1, 128),
@@ -66,7 +66,7 @@ ENCODED = {
     "takeover-7.bin": TAKEOVER,
     "checkpoint-7.bin": CHECKPOINT,
     "committables-2.bin": codec.StoredCommittables("delta-1", [b"", b"\x80", b"one"], b"how"),
-    "savepoint-1.bin": SAVEPOINT,
+    "savepoint-2.bin": SAVEPOINT,
 }
 
 

@@ -389,10 +389,12 @@ class Units:
         level = self._level
         if sender is None or level is None or sender.left_s is not None or not sender.units:
             return
+        if not blames_unit:
+            level.waiting.extend(sender.units)
+            return
         suspect = sender.units[0]
         if suspect in level.isolated:
-            if blames_unit:
-                yield from self._fail(process, sender.units.popleft(), reason)
+            yield from self._fail(process, sender.units.popleft(), reason)
             level.waiting.extend(sender.units)
             return
         losses = level.losses[suspect] = level.losses.get(suspect, 0) + 1

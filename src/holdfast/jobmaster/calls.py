@@ -2,6 +2,7 @@
 may take."""
 
 import itertools
+import logging
 import queue
 import threading
 import time
@@ -13,6 +14,8 @@ from typing import Any
 from holdfast.execution import events
 from holdfast.execution.calls import Step
 from holdfast.ids import ProcessId
+
+log = logging.getLogger(__name__)
 
 
 class CallReporter:
@@ -56,4 +59,7 @@ class CallThread:
 
     def _make_all(self) -> None:
         while (call := self._calls.get()) is not None:
-            call()
+            try:
+                call()
+            except Exception:
+                log.exception("a call raised an error that it should have told; later calls are made all the same")

@@ -334,7 +334,7 @@ class JobMaster:
 
     def _base_chosen(self, promise: "Future[RestartCheckpoint]") -> None:
         self._base = promise.result()
-        self._tell(ev.BaseChosen(self._base.number, -1 if self._base.record is None else self._base.record.batch))
+        self._tell(ev.BaseChosen(self._base.number, self._base.batch_in(self.job.epoch)))
 
     def _tell(self, event: ev.Event) -> None:
         """Tell the execution machine a fact. Any thread may call this. If the Spark session was stopped, that is told

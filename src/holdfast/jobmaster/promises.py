@@ -19,6 +19,13 @@ class RestartCheckpoint(NamedTuple):
     number: JournalNumber | None
     record: CheckpointRecord | None
 
+    def batch_in(self, epoch: int) -> int:
+        """Return its last batch as the JobMaster of that epoch counts; -1 if it was recorded before that epoch.
+
+        Each epoch numbers its batches anew, so that numbers of two epochs do not compare.
+        """
+        return self.record.batch if self.record is not None and self.record.epoch == epoch else -1
+
 
 class Promises:
     """Open promises, by request."""

@@ -107,7 +107,7 @@ class WorkQueue:
                     log.warning("%s: processed again, so that it is not lost: %s", self._settings.name, repaired)
                 self._planner.restore(position_of(base.record))
                 log_restored(self._settings.name, base.record)
-                batch = -1 if base.record is None else base.record.batch
+                batch = base.batch_in(self._control.history.epoch)
                 self._progress.restarted(command.restart, command.live, batch)
         except Exception as error:
             cause = self._cause(error)
@@ -122,7 +122,7 @@ class WorkQueue:
         assert command.joining is not None, f"{command} deploys everybody"
         number = -1 if base.number is None else base.number
         loss = LostRows(self._clock.now(), self._control.history.epoch, number, command.cause)
-        batch = -1 if base.record is None else base.record.batch
+        batch = base.batch_in(loss.epoch)
         subtasks = self._deployer.subtasks_of(command.joining)
         loss = self._losses.joined(subtasks, batch, position_of(base.record), loss)
         self._progress.joined(command.live)

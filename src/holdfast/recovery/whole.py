@@ -63,7 +63,10 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """All rows in a single batch. A piece from before the widening of a column has the narrower type."""
     tables = [pa.Table.from_batches([each]) for each in batches]
     rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
-    return next(iter(rows.to_batches()), batches[0])
+    found = rows.to_batches()
+    if len(found) > 1:
+        raise CorruptObject("a list state holds more than 2 GB of text or bytes in a column: keep less in it")
+    return found[0] if found else batches[0]
 
 
 def _of_range(handle: TableHandle, each: Range, copy: Copy) -> list[pa.RecordBatch]:

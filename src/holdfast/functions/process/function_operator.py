@@ -7,6 +7,7 @@ them.
 The calls, and the states in place of the declared states, are those of `process_operator` and `batch_operator`.
 """
 
+import logging
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ from holdfast.functions.timing.timers import to_datetime
 
 if TYPE_CHECKING:
     from holdfast.functions.process.declared import Context, ProcessSpec
+
+log = logging.getLogger(__name__)
 
 
 class FunctionOperator(Operator):
@@ -52,7 +55,7 @@ class FunctionOperator(Operator):
     def open(self, opening: Opening) -> None:
         if not self._lists:
             return
-        self.close()
+        self._close_replaced()
         self._function = self._spec.copy_function()
         unions = []
         for name, own in self._lists.items():
@@ -112,6 +115,15 @@ class FunctionOperator(Operator):
     def is_snapshot_available(self) -> SnapshotAvailability:
         answer: SnapshotAvailability = self._function.is_snapshot_available()
         return answer
+
+    def _close_replaced(self) -> None:
+        """Close the copy of the function that another one replaces; an error of its `close` must not end the query."""
+        try:
+            self.close()
+        except Exception:
+            log.exception(
+                "operator %r: the function's close() raised an error; a new copy takes its place", self._spec.name
+            )
 
     def close(self) -> None:
         if self._is_open:
