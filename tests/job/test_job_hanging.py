@@ -4,6 +4,7 @@ ends soon."""
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from job_kit import new_job, newest, pairs, script
@@ -23,6 +24,22 @@ def _disarmed() -> Iterator[None]:
     failpoints.disarm()
 
 
+@contextmanager
+def hanging_once(point: str) -> Iterator[None]:
+    """The first thread that meets the failpoint hangs until the end of the block."""
+    hangs, go_on = threading.Lock(), threading.Event()
+
+    def hang() -> None:
+        if hangs.acquire(blocking=False):
+            go_on.wait(60)
+
+    failpoints.arm(point, hang)
+    try:
+        yield
+    finally:
+        go_on.set()
+
+
 def counting(sink: hf.MemorySink, **settings: object) -> hf.Job:
     job = new_job(**settings)
     job.read(script(pairs((1, 1), (2, 2)), pairs((1, 3)))).key_by("k").aggregate(n=hf.count()).write(sink)
@@ -32,19 +49,10 @@ def counting(sink: hf.MemorySink, **settings: object) -> hf.Job:
 def test_a_cut_that_hangs_ends_its_process_and_the_checkpoint_is_taken_by_the_next(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    hangs, go_on = threading.Lock(), threading.Event()
-
-    def hang_once() -> None:
-        if hangs.acquire(blocking=False):
-            go_on.wait(60)
-
-    failpoints.arm("taskmanager.cut.before", hang_once)
     sink = hf.MemorySink()
-    query = start(counting(sink, failover=hf.FailoverConfig(cut_timeout="2s")), hf.available_now())
-    try:
+    with hanging_once("taskmanager.cut.before"):
+        query = start(counting(sink, failover=hf.FailoverConfig(cut_timeout="2s")), hf.available_now())
         query.awaitTermination(60)
-    finally:
-        go_on.set()
     assert not query.isActive
     assert {key: row["n"] for key, row in newest(sink.rows(), "k").items()} == {1: 2, 2: 1}
     assert "TaskManager 0 has been cutting checkpoint 1 for 1 s; after cut_timeout='2s' it is ended" in caplog.text
@@ -54,22 +62,15 @@ def test_a_cut_that_hangs_ends_its_process_and_the_checkpoint_is_taken_by_the_ne
 def test_the_news_of_a_checkpoint_that_hangs_does_not_hold_up_the_next_cut_for_ever(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    hangs, go_on = threading.Lock(), threading.Event()
-
-    def hang_once() -> None:
-        if hangs.acquire(blocking=False):
-            go_on.wait(60)
-
-    failpoints.arm("taskmanager.complete", hang_once)
     sink = hf.MemorySink()
     query = start(counting(sink, failover=hf.FailoverConfig(cut_timeout="2s")), hf.processing_time("0s"))
     try:
-        until(lambda: query.lastProgress)
-        query.trigger_checkpoint(30)
-        until(lambda: len(query.restarts) == 1)
-        query.processAllAvailable()
+        with hanging_once("taskmanager.complete"):
+            until(lambda: query.lastProgress)
+            query.trigger_checkpoint(30)
+            until(lambda: len(query.restarts) == 1)
+            query.processAllAvailable()
     finally:
-        go_on.set()
         query.stop()
     assert {key: row["n"] for key, row in newest(sink.rows(), "k").items()} == {1: 2, 2: 1}
     assert "TaskManager 0 has been taking the news of checkpoint" in caplog.text

@@ -343,8 +343,7 @@ class JobMaster:
             self._look_at_cluster()
         self._conductor.post(event)
 
-    # --- requests of others
-    # -----------------------------------------------------------------------------------------------
+    # --- requests of others -------------------------------------------------------------------------------------------
 
     def register(self, registration: Registration) -> bool:
         accepted = self._processes(registration.process).register(registration)
@@ -427,8 +426,7 @@ class JobMaster:
         changed = ", ".join(differences(in_words(before), self._checkpoint)) or "nothing"
         log.info("%s: checkpoint settings changed: %s", self._settings.name, changed)
 
-    # --- reports of the control loop
-    # --------------------------------------------------------------------------------------
+    # --- reports of the control loop ----------------------------------------------------------------------------------
 
     def _on_completed(self, stats: CheckpointStats, position: Position) -> None:
         self.progress.checkpoint(stats)

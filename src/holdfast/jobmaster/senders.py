@@ -166,8 +166,7 @@ class Senders(Processes[SenderGateway]):
         level.failure = level.failure or error
         self._reported.notify_all()
 
-    # --- reports of senders
-    # -----------------------------------------------------------------------------------------------
+    # --- reports of senders -------------------------------------------------------------------------------------------
 
     def _answer(self, sender: ProcessId, order: Order, answer: Iterator[UnitResult]) -> None:
         """Take the reports of an order, each as it comes. With the last report the order is over."""
@@ -217,8 +216,7 @@ class Senders(Processes[SenderGateway]):
             log.warning("Spark has slots for %d senders beside all TaskManagers; %d were to stay", fit, self.count)
             self._tell(rules.SendersWanted(fit))
 
-    # --- commands of the rules
-    # --------------------------------------------------------------------------------------------
+    # --- commands of the rules ----------------------------------------------------------------------------------------
 
     def _handle(self, event: rules.Event, result: UnitResult | None = None) -> None:
         """Handle an event; the lock is held. Calls to other processes are made on threads of their own."""

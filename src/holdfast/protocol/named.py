@@ -6,8 +6,9 @@
                         ◄───False: those are not known────── the repetition is whole again
 
 A checkpoint changes a few of the hundreds of names that a TaskManager's manifest refers to. Each side remembers the
-names of one acknowledgement: the TaskManager those of the last that was answered, the JobMaster those of the last that
-came. Where the two differ (answers got lost, several checkpoints at once, a new incarnation), the whole is sent.
+names of an acknowledgement: the TaskManager remembers the last acknowledgement that was answered, and the JobMaster
+the last acknowledgement that came. Where the two differ (answers got lost, several checkpoints at once, a new
+incarnation), the whole is sent.
 """
 
 import threading

@@ -4,7 +4,7 @@ A function is opened when its operator is made. A function with lists is opened 
 and a new copy of it each time that the job goes back to a checkpoint: objects that `open` made of the entries belong to
 them.
 
-The calls, and the states in place of the declared states, are those of `process_operator` and `batch_operator`.
+The calls, and the states in place of the declared states, are those of `row_operator` and `batch_operator`.
 """
 
 import logging
