@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from quick_jvm import use_quick_jvms
+
+use_quick_jvms()
+
 
 @pytest.fixture(scope="session")
 def spark():
@@ -24,7 +28,6 @@ def spark():
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.python.daemon.module", "holdfast.spark.daemon")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")

@@ -5,6 +5,10 @@ from collections.abc import Callable
 
 PATIENCE_S = 60.0
 LOOK_S = 0.002
+REST_S_MAX = 0.5
+REST = 3.0
+"""How many times as long as the condition took the pause before the next look is, so that a costly condition does not
+take the processor from the processes that it waits for."""
 
 
 def until(
@@ -12,6 +16,10 @@ def until(
 ) -> None:
     """Wait for a condition; `what` says what it is, or what is there instead, where it does not come to hold."""
     deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"waited in vain for {what() if callable(what) else what}"
-        time.sleep(LOOK_S)
+    while True:
+        looked_s = time.monotonic()
+        if condition():
+            return
+        took_s = time.monotonic() - looked_s
+        assert looked_s < deadline_s, f"waited in vain for {what() if callable(what) else what}"
+        time.sleep(min(max(LOOK_S, REST * took_s), REST_S_MAX))

@@ -16,7 +16,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -73,19 +73,20 @@ def measured(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     return found
 
 
-def add(figures: dict[str, Any], engine: str, rows: int, run: Callable[[], dict[str, float]]) -> None:
-    """Run an engine's query and add its rates, and how many times faster Holdfast was; or that it failed."""
+def add(figures: dict[str, Any], engine: str, rows: int, run: Callable[[], Iterable[tuple[str, float]]]) -> None:
+    """Run an engine's query and add the rate of each variant, and how many times faster Holdfast was than the first.
+
+    A variant that fails is reported on stderr and marked in the figures; the variants before it keep their rates.
+    """
     try:
-        seconds = run()
+        for variant, spent_s in run():
+            figures[f"{engine}{variant}_rows_per_s"] = round(rows / spent_s)
+            ratio = "ratio" if engine == "flink" else "ratio_to_spark"
+            if "rows_per_s" in figures:
+                figures.setdefault(ratio, round(figures["rows_per_s"] * spent_s / rows, 2))
     except PeerFailed as error:
         print(error, file=sys.stderr, flush=True)
         figures[f"{engine}_failed"] = True
-        return
-    for variant, spent_s in seconds.items():
-        figures[f"{engine}{variant}_rows_per_s"] = round(rows / spent_s)
-    first = next(iter(seconds.values()), None)
-    if first is not None and "rows_per_s" in figures:
-        figures["ratio" if engine == "flink" else "ratio_to_spark"] = round(figures["rows_per_s"] * first / rows, 2)
 
 
 def summary(found: dict[str, dict[str, Any]]) -> dict[str, Any]:

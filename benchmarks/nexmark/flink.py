@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.nexmark.flink_sql import QUERIES, script
@@ -61,11 +62,15 @@ def settings(backend: str, changelog: bool, parallelism: int, folder: Path) -> d
     }
 
 
-def run(query: str, folder: Path, parallelism: int) -> dict[str, float]:
-    """Return the seconds of a query by variant; nothing for a query that Flink's SQL can't say."""
-    if query not in QUERIES:
-        return {}
-    return {name: _run(query, folder, parallelism, *variant) for name, variant in VARIANTS.items()}
+def run(query: str, folder: Path, parallelism: int) -> Iterator[tuple[str, float]]:
+    """Yield each variant's name with the seconds of a query; nothing for a query that Flink's SQL can't say.
+
+    Raises:
+        PeerFailed: Flink ended with an error; the variants yielded before the error stay valid.
+    """
+    if query in QUERIES:
+        for name, variant in VARIANTS.items():
+            yield name, _run(query, folder, parallelism, *variant)
 
 
 def _run(query: str, folder: Path, parallelism: int, backend: str, changelog: bool) -> float:

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +114,15 @@ QUERIES: dict[str, tuple[tuple[str, ...], str, Callable[..., Any]]] = {
 }
 
 
-def run(query: str, folder: Path, parallelism: int) -> dict[str, float]:
-    """Return the seconds of a query; nothing for a query that Structured Streaming can't say."""
-    if query not in QUERIES:
-        return {}
-    command = [sys.executable, "-m", "benchmarks.nexmark.spark", query, str(folder), str(parallelism)]
-    return {"": float(run_peer(f"Spark's {query}", command))}
+def run(query: str, folder: Path, parallelism: int) -> Iterator[tuple[str, float]]:
+    """Yield the one variant, whose name is empty, with its seconds; nothing if Structured Streaming lacks the query.
+
+    Raises:
+        PeerFailed: Spark ended with an error.
+    """
+    if query in QUERIES:
+        command = [sys.executable, "-m", "benchmarks.nexmark.spark", query, str(folder), str(parallelism)]
+        yield "", float(run_peer(f"Spark's {query}", command))
 
 
 def run_here(query: str, folder: Path, parallelism: int) -> float:

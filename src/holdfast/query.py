@@ -9,16 +9,17 @@ import msgspec
 from rich.console import Console
 
 from holdfast.availability import listed
-from holdfast.errors import HoldfastError, QueryFailed
+from holdfast.errors import HoldfastError, QueryFailed, SettingsError
 from holdfast.jobmaster.master import JobMaster
 from holdfast.jobmaster.progress import Totals
 from holdfast.jobmaster.savepoints import Savepoint
-from holdfast.observe.view import JobView, LostRows
+from holdfast.observe.view import JobView, LostRows, SavepointStats
 from holdfast.settings import CheckpointConfig
 from holdfast.ui import api
 from holdfast.ui.checkpoint_list import CheckpointList
 from holdfast.ui.notebook import html_table
 from holdfast.ui.screen import documents, follow
+from holdfast.units import Duration, duration_s
 
 
 class Query:
@@ -174,10 +175,14 @@ class Query:
             reason = f"; it waits: {listed(refused_by)}" if refused_by else ""
             raise TimeoutError(f"the checkpoint did not complete within {timeout} s{reason}") from error
 
-    def savepoint(self, url: str, *, storage_options: Mapping[str, str] | None = None) -> Savepoint:
+    def savepoint(
+        self, url: str, *, timeout: Duration | None = None, storage_options: Mapping[str, str] | None = None
+    ) -> Savepoint:
         """Take a checkpoint and copy it, with all that a restart reads, into a folder; the query goes on meanwhile.
 
         `Job(start_from=url)` begins a job from it. Without `storage_options` those of the job's storage are used.
+        `timeout`: time for the whole call, for example `"30min"`; without it, the call takes as long as the stores do.
+        Whatever was copied before an error or the end of that time is deleted.
 
         Raises
         ------
@@ -187,8 +192,15 @@ class Query:
             The folder holds a savepoint already, or nothing has been processed yet.
         StorageError
             An object could not be copied. The folder is not a savepoint then, and the query goes on.
+        TimeoutError
+            It took longer than `timeout`; names how far it was.
         """
-        return self._master.savepoint(url, self._options(storage_options))
+        return self._master.savepoint(url, self._options(storage_options), _limit_s(timeout))
+
+    @property
+    def savepoints(self) -> list[SavepointStats]:
+        """The last 20 savepoints of the job, oldest first, also of earlier starts and those that failed."""
+        return list(self._master.savepoints)
 
     def _options(self, given: Mapping[str, str] | None) -> Mapping[str, str]:
         return self._master.job.storage_options if given is None else given
@@ -229,19 +241,26 @@ class Query:
         return None if self._master.error is None else self._failed()
 
     def stop(
-        self, *, with_savepoint: str | None = None, storage_options: Mapping[str, str] | None = None
+        self,
+        *,
+        with_savepoint: str | None = None,
+        timeout: Duration | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> Savepoint | None:
         """Undo the batch in flight and end; work since the last checkpoint is repeated at the next start.
 
         `with_savepoint`: URL of a folder. What was committed is first recorded and published; then its last checkpoint
         is copied there, and the query ends. A job that begins from this savepoint repeats no output and leaves none
-        out.
+        out. `timeout`: time for the whole call, as of `savepoint`, publication included.
 
         With a savepoint the errors of `savepoint` are raised; the query goes on then.
         """
+        if timeout is not None and with_savepoint is None:
+            raise SettingsError("stop(timeout=…) limits a savepoint; name its folder, too: with_savepoint=<url>")
         try:
             if with_savepoint is not None:
-                return self._master.stop_with_savepoint(with_savepoint, self._options(storage_options))
+                options, limit_s = self._options(storage_options), _limit_s(timeout)
+                return self._master.stop_with_savepoint(with_savepoint, options, limit_s)
             self._master.stop()
             return None
         finally:
@@ -256,3 +275,8 @@ class Query:
         failed = QueryFailed(f"query {self.name!r} ended: {type(error).__name__}: {error}" if error else "stopped")
         failed.__cause__ = error
         return failed
+
+
+def _limit_s(timeout: Duration | None) -> float | None:
+    """Seconds of a savepoint's time-out. Raises `SettingsError`."""
+    return None if timeout is None else duration_s(timeout, "timeout")

@@ -19,6 +19,10 @@ from holdfast.errors import SettingsError
 
 CHANGE_TYPE = "_change_type"
 """The reserved column with the kind of a row of change data: insert, update_preimage, update_postimage or delete."""
+REMOVING_CHANGES = ("delete", "update_preimage")
+"""Change types that remove a key: the old row of an update may have another key than the new row."""
+PUTTING_CHANGES = ("insert", "update_postimage")
+"""Change types that put a row; a null in the column means the same."""
 
 _PLAIN: dict[str, pa.DataType] = {
     "tinyint": pa.int8(),

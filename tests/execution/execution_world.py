@@ -41,21 +41,10 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.rare = random.Random(f"rare events of {seed}")
+        """Draws of events that came later: they leave the other draws of a seed as they are."""
         draw = self.random.choice
-        self.config = FailoverConfig(
-            batch_attempts=draw([2, 5]),
-            restarts_max=draw([2, 10, 1000]),
-            losses_max=draw([2, 10, 1000]),
-            losses_window=draw([20, 600]),
-            backoff_first=draw([0.5, 1]),
-            backoff_max=draw([2, 30]),
-            start_timeout=20,
-            deploy_timeout=draw([5, 50, None]),
-            process_timeout=draw([5, 50]),
-            commit_timeout=draw([5, 50]),
-            drop_ratio_max=draw([0.5, 1.0]),
-            drop_timeout=draw([2, 60]),
-        )
+        self.config = self.drawn_config()
         self.on_loss = draw([OnLoss.REWIND, OnLoss.DROP])
         self.machine = Machine(self.config, self.on_loss)
         self.incomplete = False
@@ -67,6 +56,7 @@ class World:
         self.fault_rate = draw([0.0, 0.02, 0.1])
         self.loss_rate = draw([0.0, 0.01, 0.1])
         self.hang_rate = draw([0.0, 0.02])
+        self.cut_rate = self.rare.choice([0.0, 0.002])
         self.checkpoints_fail = draw([True, False, False])
         self.is_stormy = True
         self.now_s = 100.0
@@ -91,6 +81,8 @@ class World:
         self.ended: ev.End | None = None
         self.stopped = False
         self.calm_s = float("inf")
+        self.broke: Exception | None = None
+        """The error that nobody expected, which ended a work."""
         self.torn = False
         """A commit was not answered: some may hold the batch, others not."""
         self.broadcast = self.checkpointed = -1
@@ -100,6 +92,24 @@ class World:
         self.losses: dict[Place, list[float]] = {each: [] for each in self.places}
         self.streaks: Counter[Place] = Counter()
         self.registered: set[Place] = set()
+
+    def drawn_config(self) -> FailoverConfig:
+        draw = self.random.choice
+        return FailoverConfig(
+            batch_attempts=draw([2, 5]),
+            restarts_max=draw([2, 10, 1000]),
+            losses_max=draw([2, 10, 1000]),
+            losses_window=draw([20, 600]),
+            backoff_first=draw([0.5, 1]),
+            backoff_max=draw([2, 30]),
+            start_timeout=20,
+            deploy_timeout=draw([5, 50, None]),
+            process_timeout=draw([5, 50]),
+            commit_timeout=draw([5, 50]),
+            cut_timeout=self.rare.choice([5, 50]),
+            drop_ratio_max=draw([0.5, 1.0]),
+            drop_timeout=draw([2, 60]),
+        )
 
     def run(self) -> None:
         """A storm, then calm weather in which the job goes on, unless it has ended."""
@@ -157,6 +167,8 @@ class World:
             return
         if self.random.random() < self.loss_rate / 2:
             self.lose(self.random.choice(self.places or [(Role.SENDER, 0)]), "killed")
+        if self.rare.random() < self.cut_rate:
+            self.cut()
         if self.random.random() < 0.002:
             self.tell(ev.FailoverAsked("asked for"))
         if self.random.random() < 0.0001:
@@ -281,6 +293,7 @@ class World:
         )
 
     def check_end(self, command: ev.End) -> None:
+        assert not self.broke or command.error is self.broke or self.stopped, f"{command} hides {self.broke}"
         if isinstance(command.error, errors.RestartsExhausted):
             assert self.restarts or self.config.losses_max < 1000, "nothing was restarted"
         assert self.stopped or self.now_s < self.calm_s + SETTLED_S, f"ended with {command.error} in calm weather"
@@ -311,6 +324,24 @@ class World:
         if step is Step.DEPLOY and self.config.deploy_timeout is None:
             self.later(100.0, lambda: self.lose(place(process), "killed by hand"))
 
+    def cut(self) -> None:
+        """A call of a checkpoint, which goes beside the work: it is answered, or hangs until its process is ended."""
+        serving = [each for at, each in self.alive.items() if at in self.registered and at[0] is Role.TASK_MANAGER]
+        if not serving:
+            return
+        process = self.rare.choice(serving)
+        self.calls += 1
+        number = self.calls
+        self.tell(ev.CallBegan(number, Step.CUT, "checkpoint 1", self.now_s, process))
+        if self.rare.random() < 0.5:
+            self.later(self.rare.uniform(0.0, 1.0), lambda: self.tell(ev.CallEnded(number)))
+        else:
+            self.later(self.config.limit_s("cut_timeout") + 2 * TICK_S, lambda: self.check_cut(process))
+
+    def check_cut(self, process: ProcessId) -> None:
+        """Work in flight does not keep a process alive that hangs in a cut."""
+        assert self.alive.get(place(process)) != process, f"{process} lives, though it hangs in a cut"
+
     def interrupt(self, working: ev.Command | None) -> None:
         if working is not self.working or self.hung:
             return
@@ -323,7 +354,7 @@ class World:
             return
         self.working = None
         if self.is_stormy and self.random.random() < 0.0001:
-            self.tell(ev.WorkFailed(errors.StorageError("no source")))
+            self.breaks()
             return
         batch = len(self.planned) + 1
         self.planned[batch] = self.position
@@ -333,6 +364,9 @@ class World:
         if self.working is not command or self.hung:
             return
         self.working = None
+        if self.is_stormy and self.rare.random() < 0.0005:
+            self.breaks()
+            return
         match command:
             case ev.Deploy():
                 self.deployed(command, error)
@@ -343,6 +377,12 @@ class World:
                 self.tell(ev.BatchFailed(command.run, command.batch, error) if error else done)
             case ev.Commit():
                 self.committed(command, error)
+
+    def breaks(self) -> None:
+        """The work ends by an error that nobody expected, of whatever kind of work: so does the query, at once."""
+        self.broke = errors.StorageError("nobody expected this")
+        self.tell(ev.WorkFailed(self.broke))
+        assert self.ended, f"the query goes on in phase {self.machine.phase} after {self.broke}"
 
     def deployed(self, command: ev.Deploy, error: Exception | None) -> None:
         if error:

@@ -2,18 +2,21 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import pytest
 from execution_world import World
 
+from holdfast import errors
 from holdfast.execution import course, deployments, dropping, processes
 from holdfast.execution import events as ev
-from holdfast.execution.calls import Calls
+from holdfast.execution.calls import Calls, Overdue, Step
 from holdfast.execution.machine import Machine
 from holdfast.execution.places import Places, choose
 from holdfast.execution.processes import Process, ProcessTable
+from holdfast.execution.supervision import Supervision
 from holdfast.ids import RunNumber
 from holdfast.settings import OnLoss
 
@@ -64,6 +67,43 @@ def _forgets_the_base() -> AbstractContextManager[Any]:
 
 def _lets_calls_hang() -> AbstractContextManager[Any]:
     return mock.patch.object(Calls, "overdue", lambda self, now_s: [])
+
+
+def _lets_cuts_hang() -> AbstractContextManager[Any]:
+    before = Calls.overdue
+
+    def overdue(self: Calls, now_s: float) -> list[Overdue]:
+        return [each for each in before(self, now_s) if each.call.step is not Step.CUT]
+
+    return mock.patch.object(Calls, "overdue", overdue)
+
+
+def _ends_work_for_a_cut() -> AbstractContextManager[Any]:
+    """A cut is taken for a part of the work in flight, which is cancelled in place of the process."""
+    before = Supervision.call_began
+
+    def began(self: Supervision, event: ev.CallBegan) -> None:
+        before(self, replace(event, process=None) if event.step is Step.CUT else event)
+
+    return mock.patch.object(Supervision, "call_began", began)
+
+
+def _goes_on_after_broken_work() -> AbstractContextManager[Any]:
+    def failed(self: Machine, event: ev.WorkFailed) -> None:
+        if self._work is not None:
+            self._work = None
+            self._restart()
+
+    return mock.patch.object(Machine, "_on_work_failed", failed)
+
+
+def _hides_why_work_broke() -> AbstractContextManager[Any]:
+    before = Machine._on_work_failed
+
+    def failed(self: Machine, event: ev.WorkFailed) -> None:
+        before(self, ev.WorkFailed(errors.QueryFailed("it broke")))
+
+    return mock.patch.object(Machine, "_on_work_failed", failed)
 
 
 def _tries_for_ever() -> AbstractContextManager[Any]:
@@ -138,6 +178,10 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "a run number is used again": _uses_a_run_again,
     "the chosen base is forgotten": _forgets_the_base,
     "calls may hang": _lets_calls_hang,
+    "a cut may hang": _lets_cuts_hang,
+    "a cut that hangs ends the work beside it": _ends_work_for_a_cut,
+    "the job goes on after work that broke": _goes_on_after_broken_work,
+    "nobody learns why work broke": _hides_why_work_broke,
     "a batch is tried for ever": _tries_for_ever,
     "a commit that was not answered counts": _goes_on_after_a_failed_commit,
     "answers of other runs count": _takes_answers_of_other_runs,

@@ -10,8 +10,8 @@ from execution_units_history import run_history, sender
 from holdfast.execution import units as rules
 from holdfast.execution.units import (
     CANCEL_S_MAX,
-    LOSSES_MAX,
     STARTS_MAX,
+    UNIT_LOSSES_MAX,
     AcceptOutcome,
     AnswerBroke,
     AnswerEnded,
@@ -139,13 +139,13 @@ def test_an_answer_that_ends_with_units_unreported_counts_as_broken():
 def test_a_unit_that_ends_one_sender_after_the_other_fails_the_level_and_spares_those_behind_it():
     units = Units(1)
     units.handle(LevelBegun((0, 1)))
-    for attempt in range(1, LOSSES_MAX + 1):
+    for attempt in range(1, UNIT_LOSSES_MAX + 1):
         process = sender(0, attempt)
         assert given(units.handle(SenderServes(process))) == [Give(process, attempt, (0, 1))]
         commands = units.handle(SenderEnded(process, "killed"))
         failed = [command.reason for command in commands if isinstance(command, LevelFailed)]
-        assert bool(failed) == (attempt == LOSSES_MAX)
-    assert failed == [f"unit 0 was being worked on by {LOSSES_MAX} senders that ended; last: killed"]
+        assert bool(failed) == (attempt == UNIT_LOSSES_MAX)
+    assert failed == [f"unit 0 was being worked on by {UNIT_LOSSES_MAX} senders that ended; last: killed"]
 
 
 def isolating(count: int, units: tuple[int, ...], unit_s_max: float = 10.0) -> Units:

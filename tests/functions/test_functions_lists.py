@@ -14,10 +14,10 @@ from holdfast.errors import HoldfastError, JobRefused, SettingsError, UserFuncti
 from holdfast.functions.operator import BatchContext, Opening, Operator, OperatorInput, OperatorResult
 from holdfast.functions.process.declared import ProcessSpec
 from holdfast.functions.process.list_states import SubtaskListState
-from holdfast.functions.process.seats import key_group_of, seats_of
 from holdfast.functions.process.subtask_list import SubtaskList
 from holdfast.graph.keygroups import key_group_range
 from holdfast.state.keys import encode_keys, key_groups
+from holdfast.state.seats import key_group_of, seats_of
 
 INPUT = pa.schema([("k", pa.string())])
 OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64())])

@@ -50,9 +50,34 @@ def check_first_day(environment: Environment, folder: Path) -> None:
     assert "all is well" in environment.run(["holdfast", "verify", "delays-example/state"], folder)
 
 
+IMPORTS = """
+import importlib, pkgutil, holdfast
+names = [each.name for each in pkgutil.walk_packages(holdfast.__path__, "holdfast.") if "__main__" not in each.name]
+for name in names:
+    importlib.import_module(name)
+print(len(names))
+"""
+
+
 @pytest.mark.kill
-@pytest.mark.timeout(600)
-def test_the_readme_example_runs_where_nothing_but_the_wheel_was_installed(wheel: Path, tmp_path: Path) -> None:
+def test_every_module_and_file_is_there_where_nothing_but_the_wheel_was_installed(wheel: Path, tmp_path: Path) -> None:
+    environment = Environment(tmp_path / "venv", wheel)
+    assert environment.run(["holdfast", "--version"], tmp_path) == f"holdfast {holdfast.__version__}\n"
+    assert int(environment.run(["python", "-c", IMPORTS], tmp_path)) > 200
+    (installed,) = tmp_path.glob("venv/lib/python*/site-packages/holdfast")
+    assert files(installed) == files(ROOT / "src" / "holdfast")
+
+
+def files(folder: Path) -> set[Path]:
+    """The files of a package, without those that Python compiles."""
+    return {
+        path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_the_readme_example_runs_where_pip_installed_the_wheel(wheel: Path, tmp_path: Path) -> None:
     environment = Environment(tmp_path / "venv", wheel, constraints=ROOT / "constraints.txt")
     check_first_day(environment, tmp_path / "work")
 

@@ -5,11 +5,13 @@ however often batches are repeated: a direct computation says what comes out.
 """
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from job_kit import Feed, new_job, new_storage, script, tuples
 
@@ -24,6 +26,7 @@ from holdfast.testing.source import Abort, Eof, TestSource
 from waiting import until
 
 RULES = "kind BIGINT, limit BIGINT, note STRING"
+RULES_OF_CHANGE_DATA = "kind BIGINT, limit BIGINT, _change_type STRING"
 OUT = "k BIGINT, v BIGINT, limit BIGINT, seen BIGINT"
 
 
@@ -205,7 +208,6 @@ def test_an_undone_batch_leaves_no_rules_behind() -> None:
 
 
 def test_change_data_says_which_rules_are_removed() -> None:
-    schema = "kind BIGINT, limit BIGINT, _change_type STRING"
     changes = [
         [(1, 10, "insert"), (2, None, "insert"), (3, 30, "insert")],
         [(1, 10, "update_preimage"), (4, 40, "update_postimage"), (3, 30, "delete")],
@@ -223,7 +225,7 @@ def test_change_data_says_which_rules_are_removed() -> None:
             yield row.v, str([(key, value.limit) for key, value in entries])
 
     orders = script([{"k": 1, "v": 0}], [{"k": 1, "v": 1}])
-    keyed = job.read(script(*steps, schema=schema)).key_by("kind")
+    keyed = job.read(script(*steps, schema=RULES_OF_CHANGE_DATA)).key_by("kind")
     job.read(orders).key_by("k").process(All(), "v BIGINT, rules STRING", broadcast={"rules": keyed}).write(sink)
     run(job)
     assert tuples(sink) == [(0, "[(1, 10), (2, None), (3, 30)]"), (1, "[(2, None), (4, 40)]")]
@@ -296,6 +298,27 @@ def test_a_rule_without_a_key_is_a_bad_record() -> None:
     limited(job, script(ORDER_STEPS[0]), rules).write(sink)
     run(job)
     assert len(sink.rows()) == len(ORDER_STEPS[0])
+
+
+def test_a_rule_with_an_unknown_change_type_is_a_bad_record_once(tmp_path: Path) -> None:
+    changes = [(1, 10, "insert"), (2, 20, "upsert"), (3, 30, None), (None, 40, "insert")]
+    names = ("kind", "limit", "_change_type")
+    rules = script([dict(zip(names, each, strict=True)) for each in changes], schema=RULES_OF_CHANGE_DATA)
+    unknown = r"_change_type is 'upsert' in the broadcast stream 'rules' of operator 'limited'; expected one of insert"
+    job = new_job()
+    limited(job, script(ORDER_STEPS[0]), rules).write(hf.MemorySink())
+    with pytest.raises(QueryFailed, match=unknown):
+        run(job)
+    job = new_job(parallelism=3, bad_records="dead_letter", dead_letters=tmp_path.as_uri())
+    sink = hf.MemorySink()
+    limited(job, script(ORDER_STEPS[0]), rules).write(sink)
+    run(job)
+    assert {(row["v"] % 5, row["limit"]) for row in sink.rows()} == {(0, None), (1, 10), (2, None), (3, 30), (4, None)}
+    letters = [row for file in tmp_path.rglob("*.parquet") for row in pq.read_table(file).to_pylist()]
+    assert sorted((row["position"], row["payload"]) for row in letters) == [
+        ("1", '{"kind":2,"limit":20,"_change_type":"upsert"}'),
+        ("3", '{"kind":null,"limit":40,"_change_type":"insert"}'),
+    ]
 
 
 class NothingDeclared(hf.ProcessFunction):

@@ -1,6 +1,7 @@
 """Copies by several processes: each object once, also where a process ends, and errors that end the copy."""
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -33,11 +34,38 @@ class Workers:
         return [CopiedObject(name, 10, 0) for name in order.names]
 
 
-def copy(workers: Workers, ended: bool = False) -> tuple[list[CopiedObject], list[tuple[int, int]]]:
+class Busy(Workers):
+    """Two processes: the first copies until it is `free`; the second begins after it, and copies or raises."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__(2)
+        self.free = threading.Event()
+        self.begun = threading.Event()
+        self.refused = threading.Event()
+        self._refusal = error
+
+    def copy(self, number: int, order: CopyOrder) -> list[CopiedObject]:
+        if number == 0:
+            self.begun.set()
+            self.free.wait()
+        else:
+            self.begun.wait()
+        if number == 1 and self._refusal is not None:
+            self.refused.set()
+            raise self._refusal
+        return super().copy(number, order)
+
+
+def copy(
+    workers: Workers,
+    ended: bool = False,
+    discard: Callable[[], None] = lambda: None,
+    timeout_s: float | None = None,
+) -> tuple[list[CopiedObject], list[tuple[int, int]]]:
     said: list[tuple[int, int]] = []
     order = CopyOrder("memory://copies", {}, NAMES)
-    found = SpreadCopy(workers, order, lambda: ended, lambda objects, size: said.append((objects, size))).run()
-    return found, said
+    spread = SpreadCopy(workers, order, lambda: ended, lambda objects, size: said.append((objects, size)), discard)
+    return spread.run(timeout_s), said
 
 
 def test_every_object_is_copied_once_and_progress_is_told() -> None:
@@ -71,6 +99,36 @@ def test_the_end_of_the_query_ends_the_copy(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(copying, "LOOK_AGAIN_S", 0.001)
     with pytest.raises(HoldfastError, match="the query ended before everything was copied"):
         copy(Workers(1, TaskManagerLost("the query ends"), errors_of_0=1000), ended=True)
+
+
+def test_a_copy_that_takes_too_long_is_discarded_by_the_last_process_at_work() -> None:
+    workers, discarded = Busy(), threading.Event()
+    with pytest.raises(TimeoutError):
+        copy(workers, discard=discarded.set, timeout_s=0.02)
+    assert not discarded.is_set(), "a process still writes"
+    workers.free.set()
+    assert discarded.wait(30)
+
+
+def test_a_copy_that_failed_is_discarded_once_no_process_writes_any_more() -> None:
+    workers, discarded, written_before = Busy(StorageError("the disk is full")), list[bool](), list[bool]()
+
+    def discard() -> None:
+        discarded.append(workers.free.is_set())
+
+    def let_go() -> None:
+        workers.refused.wait()
+        written_before.append(bool(discarded))
+        workers.free.set()
+
+    threading.Thread(target=let_go).start()
+    with pytest.raises(StorageError, match="the disk is full"):
+        copy(workers, discard=discard)
+    assert (written_before, discarded) == ([False], [True])
+
+
+def test_a_copy_that_succeeds_is_not_discarded() -> None:
+    copy(Workers(2), discard=lambda: pytest.fail("discarded"), timeout_s=30)
 
 
 def test_portions_that_are_under_way_keep_a_copy_from_being_over() -> None:

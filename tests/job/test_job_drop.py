@@ -13,6 +13,7 @@ from holdfast.jobmaster.cluster import ProcessStarter
 from holdfast.query import Query
 from holdfast.testing import start
 from holdfast.testing.local import LocalCluster
+from holdfast.ui import api
 from waiting import until
 
 KEYS = 40
@@ -100,6 +101,9 @@ def test_survivors_go_on_and_every_row_is_counted_or_said_to_be_lost(job):
     assert 0 < lost_keys < KEYS and sum(loss.rows_dropped.values()) == 2 * lost_keys
     assert {name.partition("/")[0] for name in loss.rows_dropped} == {"counts"}
     assert loss.positions == {"feed": {"0": (KEYS, 4 * KEYS)}}
+    [shown] = api.restarts(job.query.view())["lost_rows"]
+    assert shown["ranges"] == [{"source": "feed", "split": "0", "start": KEYS, "stop": 4 * KEYS}]
+    assert (shown["rows_dropped"], shown["rows_forgotten"], shown["acknowledged"]) == (2 * lost_keys, lost_keys, False)
     assert job.query.restarts == []
 
 

@@ -250,12 +250,32 @@ def test_lists_are_refused_where_there_can_be_none():
         start(job, hf.processing_time("0s"))
 
 
-def test_initial_state_for_a_list_is_refused_by_name():
-    job = new_job(initial_state={"lists": pa.table({"k": [1]})})
-    rows = job.read(Feed(name="feed")).key_by("k")
-    rows.process(Listing(), "v BIGINT, at_open BIGINT", name="lists").write(hf.NoopSink(name="out"))
-    with pytest.raises(hf.JobRefused, match=r"also keeps seen\.list, share\.list, which rows cannot fill"):
-        start(job, hf.processing_time("0s"))
+def test_lists_begin_with_the_rows_that_a_user_gives(jobs):
+    given = pa.table({"position": [3, 1, 2, 1], "value": [103, 100, 102, 101]})
+    job = jobs(initial_state={"lists": {"seen": given, "share": given}})
+    entries = [100, 101, 102, 103]
+    assert [union for _, union, _ in OPENED] == [entries] * 4
+    assert sorted(entry for _, _, own in OPENED for entry in own) == entries
+    assert max(len(own) for _, _, own in OPENED) == 1
+    job.commit()
+    job.checkpoint()
+    job.query.processAllAvailable()
+    job.query.stop()
+    shown = hf.read_state(job.storage, "lists", "share").select(["position", "value"]).to_pylist()
+    assert {row["value"] for row in shown} > set(entries)
+    again = jobs(job.storage, job.feed, parallelism=7)
+    assert [sorted(union) for _, union, _ in OPENED] == [sorted(row["value"] for row in shown)] * 7
+    assert again.query.isActive
+
+
+def test_initial_state_that_does_not_fit_a_list_is_refused_by_name(jobs):
+    for given, message in [
+        ({"k": [1], "value": [1]}, "state 'seen': its columns are k, value; expected position, value"),
+        ({"position": pa.array([None], pa.int64()), "value": [1]}, "state 'seen': column 'position' has nulls"),
+        ({"position": [0], "value": ["a"]}, "column 'value' is string, expected int64"),
+    ]:
+        with pytest.raises(hf.JobRefused, match=message):
+            jobs(initial_state={"lists": {"seen": pa.table(given)}})
 
 
 def test_a_state_that_becomes_a_list_is_refused_by_name(jobs):

@@ -1,21 +1,26 @@
 """Savepoints: copied while the query runs or at its end, moved, read, and started from in both modes."""
 
+import json
 import shutil
+import threading
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 from job_kit import Feed, new_job, newest, pairs, store_of
+from typer.testing import CliRunner
 
 import holdfast as hf
+from holdfast import cli
 from holdfast.jobmaster import copying, savepoints
 from holdfast.journal.codec import SAVEPOINT_MAGIC, SAVEPOINT_VERSION
 from holdfast.journal.job import read_job
 from holdfast.maintenance.verify import verify
 from holdfast.storage.copying import CopyOrder
 from holdfast.storage.framing import frame
-from holdfast.storage.store import open_store
+from holdfast.storage.store import ObjectInfo, open_store
 from holdfast.taskmanager.taskmanager import TaskManager
 from holdfast.testing import start
 from waiting import until
@@ -146,6 +151,94 @@ def test_after_a_savepoint_that_could_not_be_written_the_query_goes_on(url: Fold
     assert sums(sink) == 7 and not query.view().savepoints
     query.stop(with_savepoint=url("save"))
     assert hf.read_state(url("save"), "sums").column("total.sum").to_pylist() == [7]
+
+
+def files_of(url: Folders, name: str) -> list[ObjectInfo]:
+    return list(open_store(url(name)).list(""))
+
+
+def test_a_savepoint_that_takes_too_long_leaves_no_files_and_the_query_goes_on(url: Folders) -> None:
+    feed, sink, goes_on = Feed(name="feed"), hf.MemorySink(name="out"), threading.Event()
+    query = start(made(url("one"), feed, sink), LIVE)
+    put(query, feed, 1, 2)
+    before = TaskManager.copy
+
+    def copy(self: TaskManager, order: CopyOrder) -> Any:
+        copied = before(self, order)
+        goes_on.wait()
+        return copied
+
+    for take in (query.savepoint, lambda url, timeout: query.stop(with_savepoint=url, timeout=timeout)):
+        goes_on.clear()
+        with mock.patch.object(TaskManager, "copy", copy):
+            with pytest.raises(TimeoutError, match=r"not written within 0\.1 s: 0 of"):
+                take(url("save"), timeout="100ms")
+            assert files_of(url, "save"), "a process still copies"
+            goes_on.set()
+            until(lambda: not files_of(url, "save"))
+    put(query, feed, 4)
+    query.savepoint(url("save"), timeout=60)
+    query.stop()
+    assert [each.outcome for each in query.savepoints] == ["failed", "failed", "completed"]
+    assert hf.read_state(url("save"), "sums").column("total.sum").to_pylist() == [7]
+
+
+def test_a_savepoint_whose_sinks_never_publish_ends_with_its_time(url: Folders) -> None:
+    feed, answers = Feed(name="feed"), threading.Event()
+
+    def publish(table: Any, number: int) -> None:
+        if not answers.is_set():
+            raise ConnectionError("nobody answers")
+
+    query = start(made(url("one"), feed, hf.CallbackSink(publish, name="out")), LIVE)
+    feed.put(pairs((1, 1)))
+    until(lambda: query.totals.batches == 1)
+    with pytest.raises(TimeoutError, match="nothing is copied yet"):
+        query.stop(with_savepoint=url("save"), timeout=0.1)
+    answers.set()
+    with pytest.raises(hf.SettingsError, match="with_savepoint"):
+        query.stop(timeout=1)
+    assert query.stop(with_savepoint=url("save"), timeout=60) is not None
+    assert not query.isActive
+
+
+def test_the_copies_of_a_savepoint_that_failed_are_deleted(url: Folders) -> None:
+    feed = Feed(name="feed")
+    query = start(made(url("one"), feed, hf.MemorySink(name="out")), LIVE)
+    put(query, feed, 1, 2)
+    before = TaskManager.copy
+
+    def copy(self: TaskManager, order: CopyOrder) -> Any:
+        before(self, order)
+        assert files_of(url, "save")
+        raise hf.StorageError("the disk is full")
+
+    with mock.patch.object(TaskManager, "copy", copy), pytest.raises(hf.StorageError, match="the disk is full"):
+        query.savepoint(url("save"))
+    assert not files_of(url, "save")
+    query.stop()
+
+
+def test_the_history_has_the_size_and_the_duration_of_savepoints(url: Folders) -> None:
+    feed = Feed(name="feed")
+    query = start(made(url("one"), feed, hf.MemorySink(name="out")), LIVE)
+    put(query, feed, 1, 2)
+    saved = query.savepoint(url("save"))
+    query.stop()
+    (stats,) = query.savepoints
+    assert (stats.url, stats.checkpoint, stats.outcome) == (saved.url, saved.checkpoint, "completed")
+    assert (stats.objects, stats.size_bytes) == (saved.objects, saved.size_bytes)
+    assert stats.size_bytes == sum(each.size for each in files_of(url, "save") if each.name != "savepoint")
+    assert stats.duration_s >= saved.duration_s > 0
+
+    again = start(made(url("one"), feed, hf.MemorySink(name="out")), LIVE)
+    put(again, feed, 4)
+    again.stop()
+    assert again.savepoints == [stats], "a restart goes on with the history"
+    shown = CliRunner().invoke(cli.app, ["checkpoints", url("one")])
+    assert f"{stats.size_bytes:,}" in shown.output and stats.url in shown.output
+    told = json.loads(CliRunner().invoke(cli.app, ["checkpoints", url("one"), "--json"]).output)
+    assert told["savepoints"] == [asdict(stats)]
 
 
 def test_the_history_names_the_checkpoint_of_a_savepoint(url: Folders) -> None:

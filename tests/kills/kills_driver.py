@@ -21,9 +21,8 @@ from holdfast.errors import Fenced, QueryFailed
 
 
 def session(master: str) -> SparkSession:
-    """Made for a quick start: nothing but what a driver of these tests needs."""
+    """A session with nothing but the settings that a driver of these tests needs."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
     spark = (
         SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
@@ -31,7 +30,6 @@ def session(master: str) -> SparkSession:
         .config("spark.driver.memory", "512m")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", quick)
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
-from kills_processes import serves, session_of
+from kills_processes import in_session, serves
 
 from holdfast.errors import ObjectNotFound
 from holdfast.journal.fence import journal_numbers, read_record
@@ -52,7 +51,7 @@ class CopyDriver:
 
     def kill_worker(self, draw: random.Random) -> bool:
         """SIGKILL to a sender (or a TaskManager, in a job that has some); False where none serves."""
-        found = sorted(pid for pid in self._session() if pid != self.process.pid and serves(pid))
+        found = sorted(pid for pid in in_session(self.process.pid) if pid != self.process.pid and serves(pid))
         if not found:
             return False
         os.kill(draw.choice(found), signal.SIGKILL)
@@ -60,15 +59,12 @@ class CopyDriver:
 
     def clear(self) -> None:
         """End whatever of this driver still runs."""
-        for pid in {self.process.pid, *self._session()}:
+        for pid in {self.process.pid, *in_session(self.process.pid)}:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
         self.process.wait()
-
-    def _session(self) -> list[int]:
-        return [pid for pid in psutil.pids() if session_of(pid) == self.process.pid]
 
     @property
     def said(self) -> str:

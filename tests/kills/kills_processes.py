@@ -19,6 +19,9 @@ from waiting import until
 
 HERE = Path(__file__).parent
 WAIT_S = 240.0
+DAEMON = "pyspark.worker"
+"""The last argument of the processes that Spark forks its Python workers from, whichever module they run, and of the
+workers."""
 
 
 class DriverProcess:
@@ -129,23 +132,28 @@ class DriverProcess:
         until(lambda: not self._session(), lambda: f"processes {self._session()} do not end")
 
     def _session(self) -> list[int]:
-        return [pid for pid in psutil.pids() if session_of(pid) == self.pid]
+        return in_session(self.pid)
 
 
-def session_of(pid: int) -> int | None:
+def in_session(session: int) -> list[int]:
+    """The processes of a session that still run."""
+    return [pid for pid in psutil.pids() if _is_in(session, pid)]
+
+
+def _is_in(session: int, pid: int) -> bool:
     try:
-        return os.getsid(pid) if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE else None
+        return os.getsid(pid) == session and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except (ProcessLookupError, psutil.NoSuchProcess):
-        return None
+        return False
 
 
 def serves(pid: int) -> bool:
     try:
         process = psutil.Process(pid)
-        if "pyspark.daemon" not in " ".join(process.cmdline()):
+        if DAEMON not in process.cmdline():
             return False
         # The daemon itself listens too, for the JVM: it is the parent of the workers.
-        worker = "pyspark.daemon" in " ".join(psutil.Process(process.ppid()).cmdline())
+        worker = DAEMON in psutil.Process(process.ppid()).cmdline()
         return worker and any(each.status == psutil.CONN_LISTEN for each in process.net_connections("tcp"))
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return False

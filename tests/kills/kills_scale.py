@@ -69,7 +69,7 @@ def listening():
 def is_worker(process):
     """Whether an executor's daemon of Python workers started it, and it is not that daemon."""
     parent = process.parent()
-    return parent is not None and "pyspark.daemon" in " ".join(parent.cmdline())
+    return parent is not None and "pyspark.worker" in parent.cmdline()
 
 
 def victim(query, kind, number):

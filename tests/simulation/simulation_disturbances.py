@@ -94,6 +94,8 @@ def _act(world: World, event: Event, name: str, started: Started, process: Proce
             runtime.spawn(partial(world.carrying.take_savepoint, started), "savepoint", started.process)
         case "update" if started.query is not None:
             runtime.spawn(partial(world.carrying.update, started), "update", started.process)
+        case "clean":
+            runtime.spawn(world.carrying.clean, "clean", runtime.process("gc"))
         case "failover" if started.query is not None:
             started.query._master.restart("asked for")
         case "stop" if started.query is not None:

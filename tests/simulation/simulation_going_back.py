@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import simulation_oracle as oracle
+from simulation_ends import Recorder
 from simulation_invariants import Broken, require, require_equal
 from simulation_runtime import Runtime
 from simulation_settings import Life
@@ -17,9 +18,13 @@ from simulation_store import FrozenStore
 import holdfast as hf
 from holdfast import errors
 from holdfast.checkpoint.updates import in_words
+from holdfast.cleanup.observation import observe, plan
+from holdfast.cleanup.plan import carry_out
 from holdfast.jobmaster.from_savepoint import begin_from, open_savepoint
 from holdfast.journal.fence import read_retained
 from holdfast.journal.records import CheckpointRecord
+from holdfast.storage import names
+from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore, open_store
 
 if TYPE_CHECKING:
@@ -47,6 +52,13 @@ class SlowTarget:
         self._inner.put(name, data)
 
 
+def collect_garbage(store: ObjectStore) -> None:
+    """Clean up as `holdfast gc` does, beside a JobMaster that may live."""
+    observed = observe(store)
+    if observed is not None:
+        carry_out(store, plan(store, observed))
+
+
 class Carrying:
     """What one seed takes savepoints of, goes back to, and changes while its queries run."""
 
@@ -58,6 +70,9 @@ class Carrying:
         self.checked = 0
         self._taken: Counter[Started] = Counter()
         """Savepoints of each start, whose records may be held beside those that are retained."""
+        self._newest: tuple[int, CheckpointRecord] | None = None
+        self._before: tuple[int, CheckpointRecord] | None = None
+        """The record that was the newest before."""
         self.went_back = False
         """Whether some start went back: output after the older checkpoint is published again, as was agreed to."""
 
@@ -93,6 +108,8 @@ class Carrying:
         try:
             saved = started.query.savepoint(url)
         except errors.ObjectNotFound as error:
+            if world.replaced(started):
+                return  # a later JobMaster holds nothing for it
             raise Broken(f"a savepoint found no object that its checkpoint names: {error}") from error
         except errors.HoldfastError as error:
             world.runtime.note("no savepoint", type(error).__name__)
@@ -112,11 +129,32 @@ class Carrying:
         require_equal(oracle.unreferenced(store), set(), "what a savepoint holds in vain")
         self.checked += 1
 
+    def clean(self) -> None:
+        try:
+            collect_garbage(RetryingStore(self._world.store))
+        except errors.HoldfastError as error:
+            self._world.runtime.note("no clean-up", str(error))
+
+    # --- records ------------------------------------------------------------------------------------------------------
+
+    def followed(self, number: int, record: CheckpointRecord) -> None:
+        """Check a record of any start against the record before it: output leaves the records once it is published."""
+        before = self._before = self._newest
+        self._newest = (number, record)
+        if before is None:
+            return
+        for name, sink in self._world.sinks.items():
+            if isinstance(sink, hf.CallbackSink) and isinstance(sink.fn, Recorder):
+                carried = {group.number for group in record.groups.get(sink.name or "", ())}
+                gone = {group.number for group in before[1].groups.get(sink.name or "", ())} - carried
+                require(gone <= sink.fn.seen.keys(), f"record {number} drops unpublished groups {gone} of {name}")
+
     # --- settings -----------------------------------------------------------------------------------------------------
 
     def update(self, started: Started) -> None:
         """Change some settings of the running query."""
         assert started.query is not None
+        started.updated, started.records_since_update = True, 0
         started.query.update(
             trigger=hf.every(self._rng.choice([0.2, 0.5, 1.0])),
             max_concurrent=self._rng.choice([1, 2, 3]),
@@ -131,9 +169,22 @@ class Carrying:
         """
         started.records_since_update += 1
         query = started.query
+        if not started.updated:
+            self._check_kept(number, record, started.life.retained)
         if query is None or started.records_since_update < RECORDS_UNTIL_NEW:
             return
         config = query._master._checkpoint
         require_equal(record.settings, in_words(config), f"settings in record {number}")
         retained = config.retained + self._taken[started]
         require(len(record.retains) < retained, f"record {number} retains {record.retains}, retained={config.retained}")
+
+    def _check_kept(self, number: int, record: CheckpointRecord, retained: int) -> None:
+        """Require that a record keeps the newest of those that the record before it kept, of whichever start."""
+        if self._before is None:
+            return
+        before, repeated = self._before[0], self._before[1].offsets == record.offsets
+        there = [each for each in self._before[1].retains if names.journal(each) in self._world.store.objects]
+        wanted = {*there[max(0, len(there) - (retained - 2)) :], before} if retained > 1 else set[int]()
+        if repeated:
+            wanted.discard(before)
+        require(wanted <= set(record.retains), f"record {number} retains {record.retains}, not all of {wanted}")

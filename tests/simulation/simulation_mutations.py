@@ -24,8 +24,8 @@ from holdfast.functions.joins import asof_operator
 from holdfast.functions.joins.bounds import Within
 from holdfast.functions.joins.kept_rows import KeptRows
 from holdfast.functions.process import subtask_list
-from holdfast.functions.process.broadcast import BroadcastEntries
 from holdfast.functions.process.function_operator import FunctionOperator
+from holdfast.functions.process.subtask_broadcast import BroadcastEntries
 from holdfast.functions.process.subtask_list import SubtaskList
 from holdfast.functions.timing.time_index import FollowedIndex
 from holdfast.functions.windows.panes import PaneOperator

@@ -82,4 +82,4 @@ KEEPING: dict[str, Mutation] = {
     "changed settings are ignored": _ignores_changed_settings,
     "a start that goes back drops what is unpublished": _drops_what_is_unpublished_when_it_goes_back,
 }
-"""Each shows only in jobs that keep checkpoints beside the newest one (`simulation_settings.keeping`)."""
+"""Each shows only in jobs that keep checkpoints beside the newest one (`simulation_settings_calm`)."""

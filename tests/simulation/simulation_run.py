@@ -18,6 +18,7 @@ from simulation_invariants import Broken, require_equal
 from simulation_joins import check_joined
 from simulation_runtime import Stalled
 from simulation_settings import Settings, draw, dropping, keeping
+from simulation_settings_calm import calm
 from simulation_windows import LATE, check_late, check_windows
 from simulation_world import Started, World, simulating
 
@@ -27,6 +28,8 @@ from holdfast.storage import names
 LIVES_MAX = 12
 STORMY_MAX = 4
 TRACE_SHOWN = 50
+DRAWINGS = {"": draw, "keeping": keeping, "calm": calm}
+"""By the name that stands before a seed's number."""
 SWEEP_S = 100.0
 LOOK_S = 1.0
 ROWS_A_LOOK = 2
@@ -35,7 +38,7 @@ ROWS_A_LOOK = 2
 def simulate(seed: int, drawing: Callable[[int], Settings] = draw) -> World:
     """One seed from its first life to the last sweep. Raises what was found wrong, after it was printed.
 
-    `drawing`: `draw`, or `keeping` for jobs that keep checkpoints beside the newest one.
+    `drawing`: `draw`, or `keeping` and `calm` for jobs that keep checkpoints beside the newest one.
     """
     settings = drawing(seed)
     with simulating(settings) as world:
@@ -205,4 +208,4 @@ if __name__ == "__main__":
     TRACE_SHOWN = 0
     for each in sys.argv[1:]:
         kind, _, number = each.rpartition(":")
-        print("\n".join(simulate(int(number), keeping if kind else draw).runtime.trace))
+        print("\n".join(simulate(int(number), DRAWINGS[kind]).runtime.trace))

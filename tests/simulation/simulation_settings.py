@@ -57,7 +57,8 @@ class Event:
     one takes over, and it goes on; still: the process that is there stands still for a while; stop: orderly;
     hang: the next call to a TaskManager that can, until its process is ended; storm: TaskManagers die again and again,
     soon after they start; fail: the next step of a batch or checkpoint that can; checkpoint: one is asked for;
-    failover: the job goes back to its newest checkpoint; savepoint: one is taken; update: settings change."""
+    failover: the job goes back to its newest checkpoint; savepoint: one is taken; update: settings change;
+    clean: somebody runs `holdfast gc`."""
     task_manager: int = 0
     at: str | None = None
 
@@ -112,6 +113,8 @@ class Life:
     retained: int = 1
     goes_back: str | None = None
     """Back to a retained checkpoint ("retained") or to a savepoint of the same storage ("claim"), if there is one."""
+    saves_at_start: bool = False
+    """Whether a savepoint is asked for at once, before the start has a checkpoint of its own."""
 
     @property
     def outlasted(self) -> bool:
@@ -169,6 +172,8 @@ class Settings:
     """With an operator whose subtasks keep lists."""
     refusals: int = 0
     """So often the source and an operator refuse a cut at one place; some places are never refused."""
+    copies_max: int = 4
+    """Objects of a savepoint that a process copies side by side."""
 
 
 def draw(seed: int) -> Settings:

@@ -17,7 +17,7 @@ from simulation_broadcast import check_rules, write_ruled
 from simulation_cluster import Network, SimulatedCluster
 from simulation_disturbances import hit
 from simulation_ends import FedSource, Feed, Marks, Recorder, SimulatedClock, declared, write_marks
-from simulation_going_back import Carrying
+from simulation_going_back import Carrying, collect_garbage
 from simulation_invariants import Broken, require, require_equal
 from simulation_joins import check_kept, write_joined
 from simulation_kit import KEYED, LEVELLED, MAX_PARALLELISM, by_level, keyed
@@ -33,8 +33,6 @@ from simulation_windows import TimedSource, check_panes, write_windows
 import holdfast as hf
 from holdfast import errors, failpoints
 from holdfast.changelog_config import RetryPolicy
-from holdfast.cleanup.observation import observe, plan
-from holdfast.cleanup.plan import carry_out
 from holdfast.graph.build import build_program
 from holdfast.graph.program import Program
 from holdfast.journal.codec import decode_record
@@ -93,6 +91,7 @@ class Started:
         self.disturbed = bool(life.events)
         self.goes_back = False
         self.records_since_update = 0
+        self.updated = False
 
     def due(self, name: str) -> list[Event]:
         self.hits += 1
@@ -263,6 +262,8 @@ class World:
             started.query = start_on(job, trigger, self.store, clock, cluster)
             if started.unwanted:
                 started.query.stop()
+            if started.life.saves_at_start:
+                self.runtime.spawn(partial(self.carrying.take_savepoint, started), "savepoint", started.process)
             if not started.life.to_end:
                 self.runtime.sleep(self.settings.rows_over_s - self.runtime.now_s)
                 started.query.processAllAvailable()
@@ -310,7 +311,7 @@ class World:
         late = set(self.store.under_way)
         self.run_until(lambda: not any(each.process.alive for each in others), "the end of earlier JobMasters")
         self.run_until(lambda: not late & self.store.under_way, "late requests")
-        return not started.over and not self._replaced(started)
+        return not started.over and not self.replaced(started)
 
     def _dismiss(self, started: Started) -> None:
         """It ends in an orderly way, as soon as it can."""
@@ -341,9 +342,7 @@ class World:
         def clean() -> None:
             store = RetryingStore(self.store)
             take_over(store)
-            observed = observe(store)
-            assert observed is not None
-            carry_out(store, plan(store, observed))
+            collect_garbage(store)
 
         self.complete(clean, self.runtime.process("cleaner"))
 
@@ -369,13 +368,13 @@ class World:
             passing = (*passing, errors.StorageError)  # one attempt in a few seconds, and each may fail by chance
         if started.goes_back:
             passing = (*passing, errors.JobRefused)  # an earlier JobMaster that still lives may let go of it meanwhile
-        if self._replaced(started):
+        if self.replaced(started):
             passing = (*passing, errors.StorageError, errors.Fenced, errors.PublishFailed, errors.TaskManagerLost)
         text = f"{type(error).__name__}: {error}"
         unexpected = not isinstance(error, passing) and "TaskManagers keep ending" not in text
         require(not unexpected, f"{started.process.name} ended with {text}")
 
-    def _replaced(self, started: Started) -> bool:
+    def replaced(self, started: Started) -> bool:
         """Whether a later takeover is in the journal."""
         epoch = 0 if started.cluster is None else started.cluster.place.epoch
         return any(other > epoch for other in self._takeovers)
@@ -399,6 +398,7 @@ class World:
     def _recorded(self, number: int, record: CheckpointRecord) -> None:
         frozen = self.store.frozen()
         self._newest, self._retained = number, frozenset(record.retains)
+        self.carrying.followed(number, record)
         self.lists.recorded(record.offsets["numbers"])
         for started in self.starts:
             if started.cluster is not None and started.cluster.place.epoch == record.epoch:
@@ -474,6 +474,7 @@ def simulating(settings: Settings, kind: type[World] = World) -> Iterator[World]
         stack.enter_context(mock.patch("holdfast.sinks.staging.INLINE_BYTES_MAX", settings.inline_bytes_max))
         stack.enter_context(mock.patch("holdfast.checkpoint.ledger.GATHER_BYTES_MAX", settings.gather_bytes_max))
         stack.enter_context(mock.patch("holdfast.sinks.staging.PORTION_BYTES_MAX", settings.portion_bytes_max))
+        stack.enter_context(mock.patch("holdfast.storage.copying.COPIES_MAX", settings.copies_max))
         stack.enter_context(logged_errors(runtime))
         folder = stack.enter_context(TemporaryDirectory(prefix="holdfast-simulated-"))
         # Databases of processes that still live are closed with the runtime, before their folder goes.

@@ -9,11 +9,21 @@ from simulation_mutations_kept import KEEPING
 from simulation_run import simulate
 from simulation_runtime import Stalled
 from simulation_settings import SAVEPOINTS, keeping
+from simulation_settings_calm import calm
 
 SEEDS = 6
 SEEDS_LONG = 1_000
-QUICK = {"a failover forgets changed settings": 0}
-"""Broken rules that show within a few seeds, and the seed that showed each last."""
+SEEDS_CALM = 30
+FOUND_IN = {
+    "a savepoint holds nothing": 2,
+    "records do not say what is held": 3,
+    "a start forgets what earlier ones retained": 1,
+    "clean-up takes what is retained": 3,
+    "a failover forgets changed settings": 5,
+    "changed settings are ignored": 5,
+    "a start that goes back drops what is unpublished": 2,
+}
+"""The calm seed that showed each broken rule last."""
 
 
 def test_savepoints_are_whole_and_jobs_that_go_back_balance() -> None:
@@ -31,28 +41,28 @@ def test_a_thousand_jobs_keep_checkpoints_and_processes_crash_while_they_write_s
     assert struck.issuperset(SAVEPOINTS)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_a_thousand_small_jobs_keep_checkpoints_in_calm_weather() -> None:
+    for seed in range(SEEDS_LONG):
+        simulate(seed, calm)
+
+
 def found_by(name: str) -> int | None:
     """Return the first seed in which an invariant does not hold; in which it does, with the rule as it is."""
-    for seed in [QUICK.get(name, 0), *range(SEEDS_LONG)]:
+    for seed in [FOUND_IN[name], *range(SEEDS_CALM)]:
         try:
             with KEEPING[name](), contextlib.redirect_stdout(io.StringIO()):
-                simulate(seed, keeping)
+                simulate(seed, calm)
         except Broken as broken:
             print(f"{name}: seed {seed}: {broken}")
-            simulate(seed, keeping)
+            simulate(seed, calm)
             return seed
         except Stalled:
             continue
     return None
 
 
-@pytest.mark.parametrize("name", sorted(QUICK))
+@pytest.mark.parametrize("name", sorted(KEEPING))
 def test_a_broken_rule_about_kept_checkpoints_is_found(name: str) -> None:
-    assert found_by(name) is not None
-
-
-@pytest.mark.long
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize("name", sorted(KEEPING.keys() - QUICK.keys()))
-def test_a_broken_rule_about_kept_checkpoints_that_seldom_matters_is_found(name: str) -> None:
     assert found_by(name) is not None

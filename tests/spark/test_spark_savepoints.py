@@ -3,16 +3,24 @@
 from pathlib import Path
 from typing import Any
 from unittest import mock
+from uuid import uuid4
 
+import msgspec
 import pytest
 from spark_kit import new_job, newest, write_rows
 
 import holdfast as hf
 from holdfast.jobmaster import savepoints
+from holdfast.journal.savepoints import find_savepoint
 from holdfast.maintenance.verify import verify
+from holdfast.spark import savepoint_copies
+from holdfast.storage.copying import CopiedObject
+from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.storage.store import open_store
 
 pytestmark = pytest.mark.spark
+STATE = ("dstl/", "shared/")
+"""Folders of objects that grow with the state."""
 MANUAL = hf.CheckpointConfig(trigger=hf.manual())
 
 
@@ -45,6 +53,42 @@ def carried_on(job: hf.Job, folder: Path, number: int) -> hf.Query:
     return query
 
 
+def noting(names: list[str]) -> Any:
+    """Return `ObstoreStore.get` that notes the names it is asked for in this process."""
+    before = ObstoreStore.get
+
+    def get(self: ObstoreStore, name: str) -> bytes:
+        names.append(name)
+        return before(self, name)
+
+    return get
+
+
+def found_in(url: str) -> list[CopiedObject]:
+    """Return the objects of a savepoint."""
+    stored = find_savepoint(open_store(url))
+    assert stored is not None
+    return stored.objects
+
+
+def test_a_task_copies_no_more_than_its_portion() -> None:
+    sizes = [100, 300, *[savepoint_copies.PORTION_BYTES_MAX] * 2, *[0] * savepoint_copies.PORTION_OBJECTS_MAX, 1]
+    objects = [CopiedObject(str(number), size, 0) for number, size in enumerate(sizes)]
+    portions = list(savepoint_copies.portions_of(objects))
+    assert [each for portion in portions for each in portion] == objects
+    assert [len(portion) for portion in portions] == [2, 1, savepoint_copies.PORTION_OBJECTS_MAX, 2]
+
+
+def test_a_task_answers_the_error_of_a_damaged_object_and_writes_nothing() -> None:
+    source, target = (open_store(f"memory://{uuid4().hex}") for _ in range(2))
+    source.put("dstl/a", b"damaged")
+    portion = [CopiedObject("dstl/a", 7, 1)]
+    (answer,) = savepoint_copies.CopyPortions(source.url, target.url, {}, [portion])(0, iter(()))
+    failure = msgspec.msgpack.decode(answer, type=savepoint_copies.CopyFailure)
+    assert failure.error == "CorruptObject" and "dstl/a" in failure.message
+    assert not target.list("")
+
+
 @pytest.mark.timeout(300)
 def test_other_layouts_begin_from_a_savepoint_and_its_own_job_goes_back_to_it(spark: Any, tmp_path: Path) -> None:
     sink, url = hf.MemorySink(name="out"), (tmp_path / "save").as_uri()
@@ -57,11 +101,16 @@ def test_other_layouts_begin_from_a_savepoint_and_its_own_job_goes_back_to_it(sp
     assert newest(sink) == dict.fromkeys(range(8), 11)
     assert verify(open_store(url)).ok
 
-    after = hf.MemorySink(name="out")
+    after, read_here = hf.MemorySink(name="out"), list[str]()
     other = {"parallelism": 3, "state": hf.RocksDBState(), "checkpoint": hf.CheckpointConfig(changelog=False)}
     dropped = {"drop_state": ["counts"], "start_from": url}
-    new = carried_on(summed(spark, tmp_path, "two", after, "many", **other, **dropped), tmp_path, 2)
+    with mock.patch.object(ObstoreStore, "get", noting(read_here)):
+        new = carried_on(summed(spark, tmp_path, "two", after, "many", **other, **dropped), tmp_path, 2)
     new.stop()
+    assert "savepoint" in read_here
+    assert not [name for name in read_here if name.startswith(STATE)], "the driver reads state"
+    assert any(each.name.startswith(STATE) for each in found_in(url)), "the savepoint has state to copy"
+    assert verify(open_store((tmp_path / "two").as_uri())).ok
     assert newest(after) == dict.fromkeys(range(8), 111)
     assert new.id != query.id
 

@@ -14,11 +14,21 @@ import holdfast as hf
 from waiting import until
 
 
-@pytest.fixture(autouse=True, params=[0, None], ids=["short jobs", "senders that stay"])
+@pytest.fixture
 def how(request, monkeypatch):
-    """Every pipeline gives the same, wherever its units are worked off."""
+    """How many senders of a job stay: every pipeline gives the same, wherever its units are worked off."""
     monkeypatch.setattr(spark_kit, "SENDERS", request.param)
     return request.param
+
+
+def ways(*short_marks: pytest.MarkDecorator) -> pytest.MarkDecorator:
+    """Run a test with units as short Spark jobs and in senders that stay; the first with further marks."""
+    short = pytest.param(0, marks=short_marks, id="short jobs")
+    return pytest.mark.parametrize("how", [short, pytest.param(None, id="senders that stay")], indirect=True)
+
+
+in_both_ways, in_both_ways_at_length = ways(), ways(pytest.mark.long)
+"""Each way of sending, receiving, transforming and failing is there as short jobs in the first; the rest at length."""
 
 
 def by_key(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -46,7 +56,8 @@ class Total(hf.ProcessFunction):
         yield {"k": row.k, "total": self.total.value()}
 
 
-def test_aggregates_and_functions_on_two_task_managers(spark, tmp_path):
+@in_both_ways
+def test_aggregates_and_functions_on_two_task_managers(spark, tmp_path, how):
     job = new_job(spark, tmp_path, parallelism=3, task_managers=2, max_rows_per_batch=400)
     stream, every, changes, total = numbers(job, 1000), hf.MemorySink(), hf.MemorySink(), hf.MemorySink()
     keyed = stream.key_by("k")
@@ -67,7 +78,8 @@ def half_now_and_then(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch([pc.bit_wise_and(value, 7), pc.if_else(rare, 2**62, 1)], names=["k", "v"])
 
 
-def test_tasks_combine_the_rows_of_a_key_until_a_sum_overflows(spark, tmp_path):
+@in_both_ways_at_length
+def test_tasks_combine_the_rows_of_a_key_until_a_sum_overflows(spark, tmp_path, how):
     bad = tmp_path / "bad"
     job = new_job(spark, tmp_path, max_rows_per_batch=20_000, bad_records="dead_letter", dead_letters=f"file://{bad}")
     sink = hf.MemorySink()
@@ -83,7 +95,8 @@ def test_tasks_combine_the_rows_of_a_key_until_a_sum_overflows(spark, tmp_path):
     assert query.restarts == []
 
 
-def test_operators_one_behind_another_with_steps_of_both_kinds_between(spark, tmp_path):
+@in_both_ways
+def test_operators_one_behind_another_with_steps_of_both_kinds_between(spark, tmp_path, how):
     job, sink = new_job(spark, tmp_path), hf.MemorySink()
     stream = numbers(job, 800).transform(lambda df: df.where("v % 2 = 0"))
     stream = stream.map_batches(lambda batch: batch, "k BIGINT, v BIGINT").transform(lambda df: df.select("k", "v"))
@@ -95,7 +108,8 @@ def test_operators_one_behind_another_with_steps_of_both_kinds_between(spark, tm
     assert newest(sink) == dict.fromkeys(range(5), 40)
 
 
-def test_a_transform_may_use_functions_views_and_static_tables_of_the_users_session(spark, tmp_path):
+@in_both_ways_at_length
+def test_a_transform_may_use_functions_views_and_static_tables_of_the_users_session(spark, tmp_path, how):
     names = spark.createDataFrame([(k, f"key {k}") for k in range(8)], "k BIGINT, name STRING")
     spark.range(4).selectExpr("id AS k").createOrReplaceTempView("holdfast_low_keys")
     twice = F.udf(lambda value: value * 2, "bigint")
@@ -114,7 +128,8 @@ def test_a_transform_may_use_functions_views_and_static_tables_of_the_users_sess
     assert len(raw.rows()) == 400
 
 
-def test_a_static_table_larger_than_the_batch_is_still_the_side_that_is_broadcast(spark, tmp_path):
+@in_both_ways_at_length
+def test_a_static_table_larger_than_the_batch_is_still_the_side_that_is_broadcast(spark, tmp_path, how):
     names = spark.range(0, 5000, 1, 3).selectExpr("id AS v", "id * 10 AS w")
     job, sink = new_job(spark, tmp_path), hf.MemorySink()
     numbers(job, 30).transform(lambda df: df.join(names, "v").select("k", "w")).write(sink)
@@ -122,7 +137,8 @@ def test_a_static_table_larger_than_the_batch_is_still_the_side_that_is_broadcas
     assert tuples(sink) == sorted((v % 8, v * 10) for v in range(30))
 
 
-def test_a_job_without_key_by_has_no_task_manager_and_uses_all_slots(spark, tmp_path):
+@in_both_ways
+def test_a_job_without_key_by_has_no_task_manager_and_uses_all_slots(spark, tmp_path, how):
     job, sink = new_job(spark, tmp_path, task_managers=2), hf.MemorySink()
     numbers(job, 100, splits=4).transform(lambda df: df.where("v < 10")).write(sink)
     query = job.start(hf.available_now())
@@ -131,7 +147,8 @@ def test_a_job_without_key_by_has_no_task_manager_and_uses_all_slots(spark, tmp_
     assert [v for _, v in sorted(tuples(sink), key=lambda row: row[1])] == list(range(10))
 
 
-def test_a_transform_that_keeps_no_row_gives_an_empty_result(spark, tmp_path):
+@in_both_ways_at_length
+def test_a_transform_that_keeps_no_row_gives_an_empty_result(spark, tmp_path, how):
     job, sink = new_job(spark, tmp_path), hf.MemorySink()
     numbers(job, 100).transform(lambda df: df.where("false")).key_by("k").aggregate(n=hf.count()).write(sink)
     query = run(job)
@@ -139,7 +156,8 @@ def test_a_transform_that_keeps_no_row_gives_an_empty_result(spark, tmp_path):
     assert query.lastProgress["sources"][0]["endOffset"] == {"0": 34, "1": 33, "2": 33}
 
 
-def test_files_that_arrive_while_the_job_runs_are_read(spark, tmp_path):
+@in_both_ways_at_length
+def test_files_that_arrive_while_the_job_runs_are_read(spark, tmp_path, how):
     folder = tmp_path / "in"
     write_rows(folder / "a.parquet", [{"k": k, "v": 1} for k in range(4)])
     job, sink = new_job(spark, tmp_path), hf.MemorySink()
@@ -160,7 +178,8 @@ def test_files_that_arrive_while_the_job_runs_are_read(spark, tmp_path):
     assert newest(sink) == {0: 2, 1: 2, 2: 2}
 
 
-def test_a_dataframe_source_reads_with_sparks_own_readers(spark, tmp_path):
+@in_both_ways
+def test_a_dataframe_source_reads_with_sparks_own_readers(spark, tmp_path, how):
     def read(session, start, end):
         return session.range(start["id"], end["id"], 1, 5).selectExpr("id AS v", "id % 8 AS k")
 
@@ -203,7 +222,8 @@ class NumbersReader(DataSourceStreamReader):
             yield (value, value % 8)
 
 
-def test_a_pyspark_data_source_is_read_partition_by_partition(spark, tmp_path):
+@in_both_ways_at_length
+def test_a_pyspark_data_source_is_read_partition_by_partition(spark, tmp_path, how):
     job, sink = new_job(spark, tmp_path), hf.MemorySink()
     job.read(hf.DataSourceReaderSource(Numbers)).key_by("k").aggregate(total=hf.sum("v")).write(sink)
     query = run(job)
@@ -212,7 +232,8 @@ def test_a_pyspark_data_source_is_read_partition_by_partition(spark, tmp_path):
 
 
 @pytest.mark.parametrize("through_spark", [False, True])
-def test_malformed_rows_and_null_keys_become_dead_letters_with_their_place(spark, tmp_path, through_spark):
+@in_both_ways
+def test_malformed_rows_and_null_keys_become_dead_letters_with_their_place(spark, tmp_path, through_spark, how):
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "a.csv").write_text("k,v\n1,10\nbroken\n,30\n2,40\n")
@@ -240,6 +261,7 @@ def test_malformed_rows_and_null_keys_become_dead_letters_with_their_place(spark
 LETTER = ("source", "split", "position", "operator", "reason", "payload")
 
 
+@in_both_ways
 def test_the_users_session_stays_as_it_was_and_spark_jobs_say_what_they_are(spark, tmp_path, how):
     spark.conf.set("spark.sql.adaptive.enabled", "true")
     before = dict(spark.sparkContext.getConf().getAll()), spark.sql("SET").collect()

@@ -145,6 +145,7 @@ def test_the_page_follows_a_job_through_checkpoints_that_complete_are_refused_an
     until(lambda: bool(query.restarts))
     watched.open_tab("restarts")
     watched.sees(query.restarts[0].split(":")[0])
+    _a_loss_is_told_whole(watched)
     for tab in TABS:
         watched.open_tab(tab)
         watched.sees(
@@ -153,6 +154,18 @@ def test_the_page_follows_a_job_through_checkpoints_that_complete_are_refused_an
             )
         )
         watched.picture(f"page-{tab}" if tab != "checkpoints" else "page-checkpoints-after")
+
+
+def _a_loss_is_told_whole(watched: Watched) -> None:
+    """The page draws a loss of a job that drops: this job has none, so the answer of the JSON is made here."""
+    loss = {"at_s": 1.0, "epoch": 1, "checkpoint": 7, "cause": "TaskManager 1 ended", "rows_dropped": 1200}
+    ranges = [{"source": "feed", "split": str(split), "start": 40, "stop": 160} for split in range(9)]
+    loss |= {"rows_forgotten": 34, "ranges": ranges, "acknowledged": False}
+    found = {"error": None, "restarts": [], "events": [], "dropping": 0, "lost_rows": [loss]}
+    drawn = "return drawRestarts(arguments[0]).map((each) => each.textContent).join(' ')"
+    text = watched.browser.execute_script(drawn, found)
+    for part in ("71,20034feed/0: 40 to 160, feed/1", "and 1 more splits", "noTaskManager 1 ended"):
+        assert part in text, text
 
 
 def _figures_equal_those_of_the_query(watched: Watched) -> None:

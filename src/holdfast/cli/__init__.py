@@ -30,7 +30,7 @@ from holdfast.cleanup.plan import CleanupPlan, carry_out
 from holdfast.cli import state as state_commands
 from holdfast.cli.common import Json, Options, Storage, open_storage_of, print_json, progress, told
 from holdfast.errors import HoldfastError
-from holdfast.formats.history import CheckpointStats, read_history
+from holdfast.formats.history import CheckpointStats, SavepointStats, read_stored
 from holdfast.maintenance.report import Report
 from holdfast.maintenance.verify import verify as verify_storage
 from holdfast.ui.screen import fetched, follow
@@ -75,13 +75,16 @@ def verify(storage: Storage, option: Options = None, json: Json = False) -> None
 
 @app.command()
 def checkpoints(storage: Storage, option: Options = None, json: Json = False) -> None:
-    """List the last triggers, completed or not, with their outcomes. Written every 10 s while the job runs."""
+    """List the last triggers and savepoints, completed or not. Written every 10 s while the job runs."""
     with told():
-        found = read_history(open_storage_of(storage, option))
+        found = read_stored(open_storage_of(storage, option))
     if json:
-        print_json({"checkpoints": [asdict(each) for each in found]})
+        savepoints = [asdict(each) for each in found.savepoints]
+        print_json({"checkpoints": [asdict(each) for each in found.checkpoints], "savepoints": savepoints})
     else:
-        _print_history(found)
+        _print_history(found.checkpoints)
+        if found.savepoints:
+            _print_savepoints(found.savepoints)
 
 
 @app.command()
@@ -148,7 +151,7 @@ def _print_report(report: Report) -> None:
 
 
 def _print_history(entries: list[CheckpointStats]) -> None:
-    console = Console(width=max(HISTORY_WIDTH, Console().width), soft_wrap=True, highlight=False)
+    console = _wide_console()
     columns = (
         "epoch",
         "id",
@@ -168,18 +171,40 @@ def _print_history(entries: list[CheckpointStats]) -> None:
     for column in table.columns[6:]:
         column.justify = "right"
     for each in entries:
-        at = f"{datetime.fromtimestamp(each.at_s, UTC):%Y-%m-%d %H:%M:%S}"
         number = str(each.number) if each.number >= 0 else "-"
         times = [f"{1000 * s:,.0f} ms" for s in (each.duration_s, each.start_delay_s, each.sync_s, each.async_s)]
         sizes = [f"{each.incremental_bytes:,}", f"{each.full_bytes:,}"]
         ids = [str(each.epoch), str(each.checkpoint_id)]
         repeats = f"{each.retries}+{each.hedges}" if each.hedges else str(each.retries or "-")
-        table.add_row(*ids, number, at, each.trigger, each.outcome, *times, *sizes, repeats)
+        table.add_row(*ids, number, _utc(each.at_s), each.trigger, each.outcome, *times, *sizes, repeats)
     console.print(table)
     for each in entries:
         if each.reason:
             counted = ", counted as failed" if each.counted else ""
             console.print(f"{each.epoch}/{each.checkpoint_id} {each.outcome}{counted}: {each.reason}", markup=False)
+
+
+def _print_savepoints(savepoints: list[SavepointStats]) -> None:
+    console = _wide_console()
+    table = Table("savepoint", "epoch", "record", "at (UTC)", "outcome", "took", "objects", "bytes")
+    for column in table.columns[5:]:
+        column.justify = "right"
+    for row, each in enumerate(savepoints, 1):
+        record = str(each.checkpoint) if each.checkpoint >= 0 else "-"
+        figures = (f"{each.duration_s:,.2f} s", f"{each.objects:,}", f"{each.size_bytes:,}")
+        table.add_row(str(row), str(each.epoch), record, _utc(each.at_s), each.outcome, *figures)
+    console.print(table)
+    for row, each in enumerate(savepoints, 1):
+        reason = f", {each.outcome}: {each.reason}" if each.reason else ""
+        console.print(f"savepoint {row}: {each.url}{reason}", markup=False)
+
+
+def _wide_console() -> Console:
+    return Console(width=max(HISTORY_WIDTH, Console().width), soft_wrap=True, highlight=False)
+
+
+def _utc(at_s: float) -> str:
+    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def _plan_as_json(plan: CleanupPlan, epoch: int, dry_run: bool, deleted: int) -> dict[str, object]:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast import errors
+from holdfast.exchange.changes import unknown_changes
 from holdfast.exchange.combining import CombiningSender
 from holdfast.exchange.dropping import DroppedRows
 from holdfast.exchange.partition import without
@@ -380,15 +381,27 @@ def _send(
     combining = CombiningSender(sender, target, combiner)
     try:
         for batch in rows:
-            nulls = combining.send(batch)
-            if len(nulls):
-                bad += _null_keys(batch, nulls, work, target, origin)
+            refused = unknown_changes(target, batch)
+            nulls = _send_others(combining, batch, refused)
+            if refused or len(nulls):
+                bad += _bad_rows(batch, {**refused, **_null_keys(nulls, target)}, work, origin, target.operator)
         sent = combining.finish()
         hit("task.sent")
         return sender, sent
     except BaseException:
         sender.abort()
         raise
+
+
+def _send_others(
+    combining: CombiningSender, batch: pa.RecordBatch, refused: Mapping[int, str]
+) -> npt.NDArray[np.int64]:
+    """Send the rows that are not refused; return the numbers of those whose key is null."""
+    if not refused:
+        return combining.send(batch)
+    numbers = np.array(list(refused), np.int64)
+    places = np.delete(np.arange(batch.num_rows), numbers)
+    return places[combining.send(without(batch, numbers))]
 
 
 def _accepted(
@@ -405,16 +418,10 @@ def _accepted(
         yield without(batch, np.array(list(reasons), np.int64))
 
 
-def _null_keys(
-    batch: pa.RecordBatch,
-    nulls: npt.NDArray[np.int64],
-    work: UnitWork,
-    target: OperatorTarget,
-    origin: UnitRows | None,
-) -> list[BadRow]:
-    """Convert rows whose key is null to bad rows."""
+def _null_keys(nulls: npt.NDArray[np.int64], target: OperatorTarget) -> dict[int, str]:
+    """Give the numbers of rows whose key is null with the reason why they are bad."""
     reason = f"null in a key column ({', '.join(target.not_null)}) of operator {target.operator!r}"
-    return _bad_rows(batch, dict.fromkeys(nulls.tolist(), reason), work, origin, target.operator)
+    return dict.fromkeys(nulls.tolist(), reason)
 
 
 def _bad_rows(

@@ -10,7 +10,7 @@ bound. Losses within a window of time have a budget of their own.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from holdfast.ids import Incarnation, ProcessId, Role
@@ -71,9 +71,10 @@ class ProcessTable:
     def _is_wanted(self, each: Process) -> bool:
         return each.number < self._wanted[each.role]
 
-    def start_due(self, now_s: float) -> list[Process]:
-        """Return the processes whose wait is over: they start now, under a new incarnation."""
-        due = [each for each in self if each.incarnation is None and self._is_wanted(each) and each.start_s <= now_s]
+    def start_due(self, now_s: float, roles: Collection[Role]) -> list[Process]:
+        """Return the processes of these roles whose wait is over: they start now, under a new incarnation."""
+        waiting = [each for each in self if each.incarnation is None and each.role in roles and self._is_wanted(each)]
+        due = [each for each in waiting if each.start_s <= now_s]
         for each in due:
             self._last_incarnation += 1
             each.incarnation = self._last_incarnation
@@ -109,6 +110,10 @@ class ProcessTable:
             for each in self
             if each.serving and each.incarnation is not None and each.role is Role.TASK_MANAGER
         }
+
+    def serves(self, role: Role) -> bool:
+        """True if a process of that role serves."""
+        return any(each.serving and each.role is role for each in self)
 
     def missing(self) -> list[Process]:
         """TaskManagers that do not serve."""

@@ -1,6 +1,10 @@
 """Supervision of processes: starts those that are missing, ends those that hang, counts those that were lost.
 
 It notices and reports losses; the machine decides their meaning for the job.
+
+An executor takes all of its processes with it, and Spark has fewer slots then. So lost senders wait until each place
+has a TaskManager again: they would take its slot, and the processor's time while it starts. Where no sender serves they
+do not wait, because no batch could run.
 """
 
 from dataclasses import dataclass
@@ -11,6 +15,10 @@ from holdfast.execution.calls import Call, Calls
 from holdfast.execution.processes import Process, ProcessTable
 from holdfast.ids import Incarnation, ProcessId, Role, RunNumber
 from holdfast.settings import FailoverConfig
+
+SENDER_PAUSE_S = 0.3
+"""Seconds that a lost sender waits at least while another sender serves. A higher value leaves more time for the news
+that its executor's TaskManagers were lost as well."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +71,10 @@ class Supervision:
     # --- starts and losses --------------------------------------------------------------------------------------------
 
     def start_due(self, now_s: float) -> list[ev.Command]:
-        """Start those whose wait is over."""
-        return [ev.StartProcess(each.process) for each in self._processes.start_due(now_s)]
+        """Start those whose wait is over. Senders wait for TaskManagers as long as another sender serves."""
+        senders_wait = not self.is_complete and self._processes.serves(Role.SENDER)
+        roles = (Role.TASK_MANAGER,) if senders_wait else tuple(Role)
+        return [ev.StartProcess(each.process) for each in self._processes.start_due(now_s, roles)]
 
     def registered(self, event: ev.Registered) -> None:
         found = self._processes.of(event.process)
@@ -83,6 +93,8 @@ class Supervision:
             self._processes.ended_by_a_unit(found, now_s)
             return Loss(event.process, cause, None, [])
         wait_s = self._processes.lost(found, now_s)
+        if found.role is Role.SENDER and self._processes.serves(Role.SENDER):
+            found.start_s = max(found.start_s, now_s + SENDER_PAUSE_S)
         count, window = len(found.lost_s), self._config.losses_window
         if count > self._config.losses_max:
             over = f"{event.process.name} was lost {count} times within {window!r}"

@@ -14,7 +14,7 @@ Invariants
 - A unit of a level counts once: by the report of the sender that it is given to, under the attempt that it is given
   under. A report of a sender that was given up, of an earlier attempt or of a level that was left changes nothing.
 - A sender has a single order at a time, and works off its units in their order. If the sender is lost, its first
-  unreported unit is suspected; a unit that was suspected `LOSSES_MAX` times fails the level.
+  unreported unit is suspected; a unit that was suspected `UNIT_LOSSES_MAX` times fails the level.
 - Units wait for a sender while any is expected. Otherwise they go as a short Spark job (`RunInSpark`).
 - An isolated unit fails at once when it is suspected (`UnitFailed`), and never fails the level.
 - A sender that does not report a unit in time is asked for its split, then ended: the unit is suspected.
@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 
 from holdfast.ids import ProcessId
 
-LOSSES_MAX = 3
+UNIT_LOSSES_MAX = 3
 """Senders that may be lost while they work on the same unit, before the level fails."""
 
 STARTS_MAX = 3
@@ -399,7 +399,7 @@ class Units:
             return
         losses = level.losses[suspect] = level.losses.get(suspect, 0) + 1
         level.waiting.extend(sender.units)
-        if losses >= LOSSES_MAX:
+        if losses >= UNIT_LOSSES_MAX:
             yield LevelFailed(f"unit {suspect} was being worked on by {losses} senders that ended; last: {reason}")
 
     # --- levels -------------------------------------------------------------------------------------------------------

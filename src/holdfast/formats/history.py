@@ -1,4 +1,4 @@
-"""The stored history of a job, for people: outcomes of the last triggers, and lost TaskManagers.
+"""The stored history of a job, for people: outcomes of the last triggers, lost TaskManagers, and savepoints.
 
 HFCH | version | … | payload: msgpack, a `StoredHistory`
 """
@@ -128,15 +128,38 @@ class LostRows:
 
 
 @dataclass(frozen=True)
+class SavepointStats:
+    """The outcome of a savepoint: "completed" or "failed", and the reason of a failure.
+
+    `checkpoint`: number of the record that was copied; -1 if the savepoint failed before. `duration_s`: from the call
+    to its end; it includes the checkpoint. `objects`, `size_bytes`: copied until then.
+    """
+
+    url: str
+    checkpoint: int
+    at_s: float
+    duration_s: float
+    objects: int
+    size_bytes: int
+    outcome: str = "completed"
+    reason: str = ""
+    epoch: int = 0
+
+
+@dataclass(frozen=True)
 class StoredHistory:
     """The payload."""
 
     checkpoints: list[CheckpointStats]
     losses: list[LostRows]
+    savepoints: list[SavepointStats] = field(default_factory=list)
 
 
-def encode_history(entries: Sequence[CheckpointStats], losses: Sequence[LostRows] = ()) -> bytes:
-    return frame(HISTORY_MAGIC, HISTORY_VERSION, msgspec.msgpack.encode(StoredHistory(list(entries), list(losses))))
+def encode_history(
+    entries: Sequence[CheckpointStats], losses: Sequence[LostRows] = (), savepoints: Sequence[SavepointStats] = ()
+) -> bytes:
+    stored = StoredHistory(list(entries), list(losses), list(savepoints))
+    return frame(HISTORY_MAGIC, HISTORY_VERSION, msgspec.msgpack.encode(stored))
 
 
 def decode_history(name: str, data: bytes) -> StoredHistory:

@@ -224,6 +224,14 @@ class Control:
         """Delete staged files of a batch that was not committed."""
         self._sides.submit(Side.DELETIONS, self._disposer.drop_staged, sink, committables)
 
+    def await_publication(self) -> "Future[None]":
+        """Return a promise that every recorded group is published; it fails with `CheckpointFailed`."""
+        promise = self._promises.publication()
+        self._events.put(self._note_published)
+        if self._closing.is_set():
+            self._promises.fail_all()
+        return promise
+
     def published(self) -> bool:
         """True if every recorded group is published."""
         return self._events.empty() and not any(self._coordinator.backlog.values())
@@ -329,6 +337,12 @@ class Control:
             self._event_log.command("checkpoints", command)
             self._execute(command)
         self.refused_by = self._coordinator.refused_by
+        self._note_published()
+
+    def _note_published(self) -> None:
+        """Keep promises of publication, once no sink has anything left to publish."""
+        if self._promises.publication_is_awaited and not any(self._coordinator.backlog.values()):
+            self._promises.published()
 
     def _note_outage(self, fact: Event | Command) -> None:
         """Note outages of steps that the coordinator tries again by its own rules; other steps note theirs

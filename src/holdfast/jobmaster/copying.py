@@ -20,7 +20,7 @@ from holdfast.storage.copying import COPIES_MAX, CopiedObject, CopyOrder
 
 OBJECTS_A_PORTION = COPIES_MAX
 """Objects that a process is given at once. More of them save calls, and are copied again if the process ends."""
-LOSSES_MAX = 5
+COPIER_LOSSES_MAX = 5
 """Processes that may end over a portion; the next ends the copy with the last cause. A higher value tries longer."""
 LOOK_AGAIN_S = 0.2
 """Seconds between two looks for the successor of a process that has ended."""
@@ -70,7 +70,7 @@ class Portions:
         """Note that the process of a portion ended, so that another process copies it."""
         self._under_way.remove(portion)
         self._losses[portion] = self._losses.get(portion, 0) + 1
-        if self._losses[portion] > LOSSES_MAX:
+        if self._losses[portion] > COPIER_LOSSES_MAX:
             self.failed(error)
         self._waiting.append(portion)
 
@@ -80,7 +80,11 @@ class Portions:
 
 
 class SpreadCopy:
-    """A copy under way. `ended` says that the query has ended, and with it the processes."""
+    """A copy under way.
+
+    `ended` says that the query has ended, and with it the processes. `discard` is called after a copy that failed, once
+    no process writes any more.
+    """
 
     def __init__(
         self,
@@ -88,16 +92,21 @@ class SpreadCopy:
         order: CopyOrder,
         ended: Callable[[], bool],
         progress: Callable[[int, int], None],
+        discard: Callable[[], None],
     ) -> None:
         self._copiers = copiers
         self._order = order
         self._ended = ended
         self._progress = progress
+        self._discard = discard
+        self._working = copiers.count
         self._changed = threading.Condition()
         self._portions = Portions(order.names)
 
-    def run(self) -> list[CopiedObject]:
+    def run(self, timeout_s: float | None = None) -> list[CopiedObject]:
         """Copy everything; return sizes and checksums in the order of the names.
+
+        After a time-out, processes end the portions that they are copying, and nobody waits for that.
 
         Raises
         ------
@@ -107,10 +116,14 @@ class SpreadCopy:
             Processes kept ending over the same objects.
         HoldfastError
             The query has ended.
+        TimeoutError
+            The copy takes longer than `timeout_s`.
         """
         threads = ThreadPoolExecutor(self._copiers.count, thread_name_prefix="holdfast-copies")
         try:
-            wait_for([threads.submit(self._work, number) for number in range(self._copiers.count)])
+            working = [threads.submit(self._work, number) for number in range(self._copiers.count)]
+            if wait_for(working, timeout_s).not_done:
+                self._end_late()
         finally:
             threads.shutdown(wait=False)
         if self._portions.failure is not None:
@@ -118,6 +131,25 @@ class SpreadCopy:
         return [self._portions.copies[name] for name in self._order.names]
 
     def _work(self, number: int) -> None:
+        try:
+            self._hand_portions_to(number)
+        finally:
+            with self._changed:
+                self._working -= 1
+                discards = self._working == 0 and self._portions.failure is not None
+            if discards:
+                self._discard()
+
+    def _end_late(self) -> None:
+        """End the copy by a time-out; the last process at work discards it."""
+        with self._changed:
+            self._portions.failed(TimeoutError("not everything was copied in time"))
+            discards = self._working == 0
+            self._changed.notify_all()
+        if discards:
+            self._discard()
+
+    def _hand_portions_to(self, number: int) -> None:
         """Hand portions to a process until the copy is over, even if another process takes its number meanwhile."""
         while (portion := self._next()) is not None:
             order = CopyOrder(self._order.target, self._order.storage_options, list(portion))

@@ -4,6 +4,9 @@
                the job then starts as from any storage, under a job id of its own
     claim      the storage from which the savepoint was taken: it goes back to the savepoint's record
 
+The caller says how objects are copied: Spark tasks copy them (`spark.savepoint_copies`), and the driver reads none. A
+job without Spark has a single process, which copies.
+
 Invariants
 - The savepoint is only read. Every object is checked against its checksum while it is copied.
 - A storage begins from a savepoint once. Later starts with the same savepoint go on from their newest checkpoint.
@@ -11,7 +14,7 @@ Invariants
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -53,6 +56,13 @@ class OpenedSavepoint:
         own = self.stored.record
         is_same = (newest.batch, newest.offsets, newest.manifests) == (own.batch, own.offsets, own.manifests)
         return newest.started_from == self.stored.id or (self.mode == CLAIM and is_same)
+
+
+CopyBack = Callable[[OpenedSavepoint, ObjectStore], None]
+"""Copies the savepoint's objects into a storage; those that are still there are as they were. May be repeated.
+
+Raises `StorageError` or `CorruptObject` if an object cannot be copied, or is not as it was in the savepoint.
+"""
 
 
 def savepoint_of(start_from: int | str | None, mode: str, storage_options: Mapping[str, str]) -> OpenedSavepoint | None:
@@ -113,7 +123,13 @@ def check_storage(
         )
 
 
-def begin_from(store: ObjectStore, savepoint: OpenedSavepoint) -> None:
+def copy_here(savepoint: OpenedSavepoint, store: ObjectStore) -> None:
+    """Copy in this process; for jobs that have no other process. A `CopyBack`."""
+    expected = {each.name: each for each in savepoint.stored.objects}
+    copy_objects(savepoint.store, store, list(expected), expected=expected)
+
+
+def begin_from(store: ObjectStore, savepoint: OpenedSavepoint, copy_back: CopyBack = copy_here) -> None:
     """Fill a new storage with the savepoint: objects first, its record last. May be repeated after an error.
 
     Raises
@@ -121,7 +137,7 @@ def begin_from(store: ObjectStore, savepoint: OpenedSavepoint) -> None:
     StorageError, CorruptObject
         An object cannot be copied, or is not as it was when the savepoint was written.
     """
-    copy_back(store, savepoint)
+    copy_back(savepoint, store)
     record, number = savepoint.record, savepoint.stored.number
     patience = Patience(ATTEMPTS_MAX, back_off)
     takeover = Takeover(record.epoch, savepoint.stored.id)
@@ -129,12 +145,6 @@ def begin_from(store: ObjectStore, savepoint: OpenedSavepoint) -> None:
         if settle(store, place, each, patience) is rules.PutOutcome.TAKEN:
             raise HoldfastError(f"{store.url}: the journal has a record {place} already; name a new, empty storage")
     log.info("%s: begins from savepoint %s, as record %d", store.url, savepoint.store.url, number)
-
-
-def copy_back(store: ObjectStore, savepoint: OpenedSavepoint) -> None:
-    """Copy the savepoint's objects into a storage; those that are still there are as they were."""
-    expected = {each.name: each for each in savepoint.stored.objects}
-    copy_objects(savepoint.store, store, list(expected), expected=expected)
 
 
 def number_of(savepoint: OpenedSavepoint) -> JournalNumber:

@@ -1,4 +1,4 @@
-"""The history of a job: the outcomes of the last triggers, and its losses, in memory and in an object.
+"""The history of a job: the outcomes of the last triggers, its losses and savepoints, in memory and in an object.
 
     outcome ──add──► the last `ENTRIES_MAX`, in memory ──now and then, and at the end──► history/<epoch>
 
@@ -15,14 +15,24 @@ from dataclasses import replace
 
 from holdfast.clock import Clock
 from holdfast.errors import CorruptObject, StorageError
-from holdfast.formats.history import CheckpointStats, LostRows, encode_history, read_stored, stored_epochs
+from holdfast.formats.history import (
+    CheckpointStats,
+    LostRows,
+    SavepointStats,
+    encode_history,
+    read_stored,
+    stored_epochs,
+)
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
 ENTRIES_MAX = 100
-LOSSES_MAX = 100
+LOSSES_SHOWN_MAX = 100
+"""Newest losses of rows that the history keeps. A higher value makes its object larger."""
+SAVEPOINTS_SHOWN_MAX = 20
+"""Newest savepoints that the history keeps. A higher value makes its object larger."""
 SAVE_EVERY_S = 10.0
 """A history that has new entries is written at most so often."""
 
@@ -36,7 +46,8 @@ class History:
         self._clock = clock
         self._lock = threading.Lock()
         self._entries: deque[CheckpointStats] = deque(maxlen=ENTRIES_MAX)
-        self._losses: deque[LostRows] = deque(maxlen=LOSSES_MAX)
+        self._losses: deque[LostRows] = deque(maxlen=LOSSES_SHOWN_MAX)
+        self._savepoints: deque[SavepointStats] = deque(maxlen=SAVEPOINTS_SHOWN_MAX)
         self._is_changed = False
         self._next_s = float("-inf")
         self._older: list[str] = []
@@ -51,7 +62,8 @@ class History:
             return
         with self._lock:
             self._entries = deque([*found.checkpoints, *self._entries], maxlen=ENTRIES_MAX)
-            self._losses = deque([*found.losses, *self._losses], maxlen=LOSSES_MAX)
+            self._losses = deque([*found.losses, *self._losses], maxlen=LOSSES_SHOWN_MAX)
+            self._savepoints = deque([*found.savepoints, *self._savepoints], maxlen=SAVEPOINTS_SHOWN_MAX)
 
     def entries(self) -> tuple[CheckpointStats, ...]:
         """The entries kept, oldest first, also of earlier epochs."""
@@ -62,6 +74,17 @@ class History:
         with self._lock:
             self._entries.append(entry)
             self._is_changed = True
+
+    def savepoints(self) -> tuple[SavepointStats, ...]:
+        """The last savepoints, oldest first, also those that failed, and those of earlier epochs."""
+        with self._lock:
+            return tuple(self._savepoints)
+
+    def add_savepoint(self, savepoint: SavepointStats) -> None:
+        """Add a savepoint. It is written with the next save, which is due at once."""
+        with self._lock:
+            self._savepoints.append(savepoint)
+            self._is_changed, self._next_s = True, float("-inf")
 
     def losses(self) -> tuple[LostRows, ...]:
         """The losses, oldest first, also of earlier epochs."""
@@ -78,7 +101,7 @@ class History:
         """Mark all losses as noted by a user."""
         with self._lock:
             noted = [replace(each, acknowledged=True) for each in self._losses]
-            self._losses = deque(noted, maxlen=LOSSES_MAX)
+            self._losses = deque(noted, maxlen=LOSSES_SHOWN_MAX)
             self._is_changed, self._next_s = True, float("-inf")
 
     def is_due(self) -> bool:
@@ -92,12 +115,12 @@ class History:
     def save(self) -> None:
         """Write the new entries; if that fails, with the next entries or at the end."""
         with self._lock:
-            entries, losses = list(self._entries), list(self._losses)
+            entries, losses, savepoints = list(self._entries), list(self._losses), list(self._savepoints)
             changed, self._is_changed = self._is_changed, False
         if not changed:
             return
         try:
-            self._store.put(names.history(self.epoch), encode_history(entries, losses))
+            self._store.put(names.history(self.epoch), encode_history(entries, losses, savepoints))
             if self._older:
                 self._store.delete(self._older)
                 self._older = []

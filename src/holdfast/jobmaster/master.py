@@ -26,7 +26,7 @@ from holdfast.checkpoint.updates import differences, in_words, updated
 from holdfast.clock import Clock
 from holdfast.execution import events as ev
 from holdfast.execution.machine import Machine
-from holdfast.formats.history import CheckpointStats
+from holdfast.formats.history import CheckpointStats, SavepointStats
 from holdfast.ids import JournalNumber, ProcessId, Role
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.conductor import Conductor
@@ -71,6 +71,8 @@ PARKED_SHOWN_MAX = 20
 """Parked splits that the last line of the log names."""
 LOOK_AT_CLUSTER_S = 1.0
 """Seconds between checks of the Spark session; they bound how late its end is noticed while nothing runs."""
+LOOK_FOR_SLOTS_S = 0.1
+"""Seconds between two looks at the slots while a TaskManager is missing; a higher value delays failover."""
 
 
 class JobMaster:
@@ -125,7 +127,7 @@ class JobMaster:
         self._waiters = Waiters(self._planner.reached, self.trigger_checkpoint, self._control.published)
         self._work = self._make_work()
         copiers: list[Copiers] = [self._task_managers, self._senders]
-        self._savepoints = SavepointWriter(job, self._control, copiers, self._ended.is_set)
+        self._savepoints = SavepointWriter(job, self._control, copiers, clock, self._ended.is_set)
         self._sweeper = sweeper_of(
             job, self._publishers, self._source_objects, self._control.post, clock, self._closing.is_set
         )
@@ -397,13 +399,18 @@ class JobMaster:
     def trigger_checkpoint(self) -> "Future[JournalNumber | None]":
         return self._control.request_checkpoint()
 
-    def savepoint(self, url: str, storage_options: Mapping[str, str]) -> Savepoint:
+    def savepoint(self, url: str, storage_options: Mapping[str, str], timeout_s: float | None) -> Savepoint:
         """Take a checkpoint, and copy it while it is held."""
-        return self._savepoints.write(url, storage_options)
+        return self._savepoints.write(url, storage_options, timeout_s)
 
-    def stop_with_savepoint(self, url: str, storage_options: Mapping[str, str]) -> Savepoint:
+    def stop_with_savepoint(self, url: str, storage_options: Mapping[str, str], timeout_s: float | None) -> Savepoint:
         """Publish everything, copy the last checkpoint, and stop."""
-        return self._savepoints.write_at_end(url, storage_options, self.stop)
+        return self._savepoints.write_at_end(url, storage_options, self.stop, timeout_s)
+
+    @property
+    def savepoints(self) -> tuple[SavepointStats, ...]:
+        """Outcomes of the last savepoints, oldest first."""
+        return self._control.history.savepoints()
 
     def retry(self, split: str, source: str | None, skipped: int | None = None) -> None:
         """Try a split that failed at once, and put its row at `skipped` aside. Raises `HoldfastError`."""
@@ -439,10 +446,11 @@ class JobMaster:
     def _on_tick(self, now_s: float, outstanding: Callable[[], Outstanding]) -> None:
         self._sweeper.tick(now_s, outstanding)
         self._senders.check_heartbeats()
-        if now_s - self._looked_at_cluster_s >= LOOK_AT_CLUSTER_S:
+        missing = self._task_managers.missing
+        if now_s - self._looked_at_cluster_s >= (LOOK_FOR_SLOTS_S if missing else LOOK_AT_CLUSTER_S):
             self._looked_at_cluster_s = now_s
             if self._look_at_cluster():
-                self._senders.make_room(self._task_managers.missing)
+                self._senders.make_room(missing)
 
     def _on_failed(self, error: Exception) -> None:
         self._is_fenced = self._is_fenced or isinstance(error, errors.Fenced)

@@ -1,9 +1,11 @@
-"""Promises of the control loop: to those who asked for checkpoints, and to a failover that waits for its base.
+"""Promises of the control loop: to those who asked for checkpoints or wait for
+publication, and to a failover that waits for its base.
 
 Any thread makes a promise; the control thread keeps it. Promises that are open when the query ends fail.
 """
 
 import contextlib
+from collections import deque
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -33,6 +35,7 @@ class Promises:
     def __init__(self) -> None:
         self._checkpoints: dict[str, Future[JournalNumber | None]] = {}
         self._base: Future[RestartCheckpoint] | None = None
+        self._publication: deque[Future[None]] = deque()
 
     def checkpoint(self, request_id: str) -> "Future[JournalNumber | None]":
         """Promise the outcome of a request; it fails with `CheckpointFailed`."""
@@ -49,6 +52,22 @@ class Promises:
         else:
             promise.set_exception(CheckpointFailed(command.failure, soft=command.soft))
 
+    def publication(self) -> "Future[None]":
+        """Promise that every recorded group is published; it fails with `CheckpointFailed`."""
+        promise: Future[None] = Future()
+        self._publication.append(promise)
+        return promise
+
+    @property
+    def publication_is_awaited(self) -> bool:
+        return bool(self._publication)
+
+    def published(self) -> None:
+        """Keep the promises of publication."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self._publication.popleft().set_result(None)
+
     def await_base(self, promise: "Future[RestartCheckpoint]") -> None:
         self._base = promise
 
@@ -63,3 +82,7 @@ class Promises:
             with contextlib.suppress(KeyError):
                 promise = self._checkpoints.popitem()[1]
                 promise.set_exception(CheckpointFailed("the query ended before the checkpoint completed"))
+        with contextlib.suppress(IndexError):
+            while True:
+                ended = CheckpointFailed("the query ended before everything was published")
+                self._publication.popleft().set_exception(ended)

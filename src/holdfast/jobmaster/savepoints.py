@@ -5,28 +5,32 @@
          /dstl/… /shared/… /sources/…
 
     a checkpoint ──► its record is held ──► TaskManagers copy, from store to store ──► `savepoint` is put ──► let go
+                                                         └── an error, a time-out ──► what was copied is deleted
 
 All names are relative to the folder, so it can be moved and copied as a whole. A folder without the object `savepoint`
 is no savepoint: its writing did not end. The driver reads manifests, to find the names, and writes `savepoint`.
 """
 
 import logging
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from uuid import uuid4
 
 import msgspec
 
 from holdfast import failpoints
 from holdfast.checkpoint.holding import LetGo
-from holdfast.errors import HoldfastError
+from holdfast.clock import Clock
+from holdfast.errors import HoldfastError, StorageError
 from holdfast.ids import JournalNumber
 from holdfast.jobmaster.control import Control
 from holdfast.jobmaster.copying import Copiers, SpreadCopy
 from holdfast.jobmaster.deployer import StartedJob
 from holdfast.jobmaster.found import objects_of
+from holdfast.jobmaster.savepoint_progress import SavepointProgress
 from holdfast.journal.codec import StoredSavepoint, encode_savepoint
 from holdfast.journal.records import CheckpointRecord
 from holdfast.journal.savepoints import find_savepoint
@@ -37,21 +41,20 @@ from holdfast.storage.store import ObjectStore, open_store
 
 log = logging.getLogger(__name__)
 
-PROGRESS_S = 5.0
-"""Seconds between two lines about a copy's progress. Lower values write more lines."""
 BEFORE_SAVEPOINT = "the savepoint at the end"
-PUBLISHED_POLL_S = 0.02
 
 
 @dataclass(frozen=True)
 class Savepoint:
-    """A savepoint that was written: its folder, the checkpoint in it, and its size."""
+    """A savepoint that was written: its folder, the checkpoint in it, its size, and how long it took."""
 
     url: str
     checkpoint: int
     """Number of the checkpoint's record in the job's storage."""
     objects: int
     size_bytes: int
+    duration_s: float
+    """Seconds from the call to the end; they include the checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,16 @@ class SavepointTarget:
     store: ObjectStore
     url: str
     storage_options: Mapping[str, str]
+
+    def discard(self, copied: Sequence[str]) -> None:
+        """Delete the copies of a savepoint whose writing failed, so that nobody mistakes them for a savepoint."""
+        try:
+            self.store.delete([names.savepoint()])
+            self.store.delete(copied)
+        except StorageError as error:
+            log.warning("savepoint %s: its copies could not be deleted, delete the folder: %s", self.store.url, error)
+        else:
+            log.info("savepoint %s: its copies are deleted, since it was not finished", self.store.url)
 
 
 def open_target(url: str, storage_options: Mapping[str, str]) -> SavepointTarget:
@@ -82,104 +95,126 @@ class SavepointWriter:
     has no state, and the driver copies the few objects of sources.
     """
 
-    def __init__(self, job: StartedJob, control: Control, copiers: list[Copiers], ended: Callable[[], bool]) -> None:
+    def __init__(
+        self, job: StartedJob, control: Control, copiers: list[Copiers], clock: Clock, ended: Callable[[], bool]
+    ) -> None:
         self._job = job
         self._control = control
         self._copiers = next((each for each in copiers if each.count), None)
+        self._clock = clock
         self._ended = ended
-        self._under_way: dict[str, CopyProgress] = {}
+        self._under_way: dict[str, SavepointProgress] = {}
 
     @property
     def under_way(self) -> tuple[str, ...]:
         """Progress of the savepoints that are being written, in words."""
         return tuple(str(each) for each in list(self._under_way.values()))
 
-    def write(self, url: str, storage_options: Mapping[str, str]) -> Savepoint:
+    def write(self, url: str, storage_options: Mapping[str, str], timeout_s: float | None = None) -> Savepoint:
         """Take a checkpoint, and copy it while it is held. Raises as `Query.savepoint` does."""
         target = open_target(url, storage_options)
-        self._control.request_savepoint().result()
-        return self._write_newest(target)
+        with self._noted(target, timeout_s) as progress:
+            progress.await_(self._control.request_savepoint())
+            return self._write_newest(target, progress)
 
-    def write_at_end(self, url: str, storage_options: Mapping[str, str], stop: Callable[[], None]) -> Savepoint:
+    def write_at_end(
+        self, url: str, storage_options: Mapping[str, str], stop: Callable[[], None], timeout_s: float | None = None
+    ) -> Savepoint:
         """Plan no further batch, publish everything, copy the last checkpoint, and stop.
 
         After an error the query plans batches again, as if nobody had asked.
         """
         target = open_target(url, storage_options)
-        self._control.pause_planning(BEFORE_SAVEPOINT)
-        try:
-            self._settle()
-            written = self._write_newest(target)
-        except BaseException:
-            self._control.pause_planning(BEFORE_SAVEPOINT, paused=False)
-            raise
+        with self._noted(target, timeout_s) as progress:
+            self._control.pause_planning(BEFORE_SAVEPOINT)
+            try:
+                self._settle(progress)
+                written = self._write_newest(target, progress)
+            except BaseException:
+                self._control.pause_planning(BEFORE_SAVEPOINT, paused=False)
+                raise
         stop()
         return written
 
-    def _settle(self) -> None:
+    def _settle(self, progress: SavepointProgress) -> None:
         """Wait until the newest checkpoint covers everything committed, and everything is published."""
-        before, number = None, self._control.request_savepoint().result()
+        before, number = None, progress.await_(self._control.request_savepoint())
         while number != before:
-            while not self._ended() and not self._control.published():
-                time.sleep(PUBLISHED_POLL_S)
-            before, number = number, self._control.request_savepoint().result()
+            progress.await_(self._control.await_publication())
+            before, number = number, progress.await_(self._control.request_savepoint())
 
-    def _write_newest(self, target: SavepointTarget) -> Savepoint:
-        number = self._control.hold_newest().result()
-        if number is None:
-            raise HoldfastError(f"savepoint {target.url}: nothing has been processed yet, so there is nothing to copy")
+    def _write_newest(self, target: SavepointTarget, progress: SavepointProgress) -> Savepoint:
+        hold = self._control.hold_newest()
         try:
+            number = progress.await_(hold)
+            if number is None:
+                raise HoldfastError(
+                    f"savepoint {target.url}: nothing has been processed yet, so there is nothing to copy"
+                )
             record = self._control.record(number)
             assert record is not None, "a record that is held is in the journal"
-            return self._write(target, number, record)
+            return self._write(target, number, record, progress)
         finally:
+            hold.add_done_callback(self._let_go)
+
+    def _let_go(self, hold: "Future[JournalNumber | None]") -> None:
+        if hold.exception() is None and (number := hold.result()) is not None:
             self._control.post(LetGo(number))
 
-    def _write(self, target: SavepointTarget, number: JournalNumber, record: CheckpointRecord) -> Savepoint:
+    def _write(
+        self, target: SavepointTarget, number: JournalNumber, record: CheckpointRecord, progress: SavepointProgress
+    ) -> Savepoint:
         """Copy a checkpoint that nobody deletes meanwhile. Without the last put the folder is not a savepoint."""
         wanted = sorted(objects_of(self._job.store, record))
-        with self._shown(target, len(wanted)) as progress:
-            objects = self._copy(target, wanted, progress)
+        progress.begin_copies(number, len(wanted))
+        objects = self._copy(target, wanted, progress)
         plain = msgspec.structs.replace(record, groups={}, retains=[])
         stored = StoredSavepoint(uuid4().hex, self._job.stored, self._job.store.url, number, plain, objects)
         failpoints.hit("jobmaster.savepoint.before")
-        target.store.put(names.savepoint(), encode_savepoint(stored))
-        written = Savepoint(target.store.url, number, len(objects), sum(each.size for each in objects))
+        with _discarded_after_an_error(target, wanted):
+            target.store.put(names.savepoint(), encode_savepoint(stored))
+        size_bytes = sum(each.size for each in objects)
+        written = Savepoint(target.store.url, number, len(objects), size_bytes, progress.duration_s)
         log.info(
-            "savepoint %s: checkpoint %d, %d objects, %d bytes",
-            written.url, number, written.objects, written.size_bytes,
+            "savepoint %s: checkpoint %d, %d objects, %d bytes, in %.1f s",
+            written.url, number, written.objects, written.size_bytes, written.duration_s,
         )  # fmt: skip
         return written
 
-    def _copy(self, target: SavepointTarget, wanted: list[str], progress: "CopyProgress") -> list[CopiedObject]:
+    def _copy(self, target: SavepointTarget, wanted: list[str], progress: SavepointProgress) -> list[CopiedObject]:
         if self._copiers is None:
-            return copy_objects(self._job.store, target.store, wanted, progress)
+            with _discarded_after_an_error(target, wanted):
+                return copy_objects(self._job.store, target.store, wanted, progress.copied_in_time)
         order = CopyOrder(target.url, dict(target.storage_options), wanted)
-        return SpreadCopy(self._copiers, order, self._ended, progress).run()
+        discard = partial(target.discard, wanted)
+        copy = SpreadCopy(self._copiers, order, self._ended, progress.copied, discard)
+        try:
+            return copy.run(progress.left_s)
+        except TimeoutError:
+            raise progress.late() from None
 
     @contextmanager
-    def _shown(self, target: SavepointTarget, total: int) -> Iterator["CopyProgress"]:
-        progress = self._under_way[target.url] = CopyProgress(target.store.url, total)
+    def _noted(self, target: SavepointTarget, timeout_s: float | None) -> Iterator[SavepointProgress]:
+        """Show the savepoint while it is being written, and note its outcome in the history."""
+        url = target.store.url
+        progress = SavepointProgress(url, self._job.epoch, self._clock, timeout_s)
+        if self._under_way.setdefault(url, progress) is not progress:
+            raise HoldfastError(f"savepoint {url}: another call is writing a savepoint there; name another folder")
         try:
             yield progress
+        except (HoldfastError, TimeoutError) as error:
+            self._control.history.add_savepoint(progress.failed(error))
+            raise
+        else:
+            self._control.history.add_savepoint(progress.completed())
         finally:
-            del self._under_way[target.url]
+            del self._under_way[url]
 
 
-class CopyProgress:
-    """The progress of a copy: lines in the log now and then, and words for people who look at the query."""
-
-    def __init__(self, url: str, total: int) -> None:
-        self._url = url
-        self._total = total
-        self._objects = self._size_bytes = 0
-        self._said_s = time.monotonic()
-
-    def __call__(self, objects: int, size_bytes: int) -> None:
-        self._objects, self._size_bytes = objects, size_bytes
-        if time.monotonic() - self._said_s >= PROGRESS_S:
-            self._said_s = time.monotonic()
-            log.info("%s", self)
-
-    def __str__(self) -> str:
-        return f"savepoint {self._url}: {self._objects} of {self._total} objects, {self._size_bytes} bytes are copied"
+@contextmanager
+def _discarded_after_an_error(target: SavepointTarget, copied: Sequence[str]) -> Iterator[None]:
+    try:
+        yield
+    except (HoldfastError, TimeoutError):
+        target.discard(copied)
+        raise

@@ -208,11 +208,11 @@ class Senders(Processes[SenderGateway]):
         self._readers.look()
 
     def make_room(self, task_managers_missing: bool) -> None:
-        """Give slots up for a TaskManager that has none while executors are missing; take them again afterwards."""
+        """Give slots up for a TaskManager that has none while executors are missing; take them again once each has."""
         if not self._cluster.residents or not (task_managers_missing or self._units.count < self._cluster.residents):
             return
         fit = self._cluster.residents_that_fit()
-        if fit > self._units.count or (task_managers_missing and fit < self._units.count):
+        if fit != self._units.count and (fit < self._units.count) == task_managers_missing:
             log.warning("Spark has slots for %d senders beside all TaskManagers; %d were to stay", fit, self.count)
             self._tell(rules.SendersWanted(fit))
 

@@ -21,7 +21,14 @@ from holdfast.graph.regions import regions_of
 from holdfast.ids import JournalNumber, ProcessId, Role
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.deployer import MasterSettings, StartedJob
-from holdfast.jobmaster.from_savepoint import OpenedSavepoint, begin_from, check_storage, copy_back, number_of
+from holdfast.jobmaster.from_savepoint import (
+    CopyBack,
+    OpenedSavepoint,
+    begin_from,
+    check_storage,
+    copy_here,
+    number_of,
+)
 from holdfast.jobmaster.going_back import agreed, chosen, go_back, goes_back, with_older
 from holdfast.jobmaster.identity import check_identity, check_keys, publishing, without_dropped_output
 from holdfast.jobmaster.master import JobMaster
@@ -116,6 +123,8 @@ class Start:
     """Rows from which operators begin on a new storage, by operator and state."""
     savepoint: OpenedSavepoint | None = None
     """Savepoint from which the job is to start."""
+    copy_back: CopyBack = copy_here
+    """Function that copies the savepoint's objects into the job's storage."""
 
 
 def open_stored_job(
@@ -152,7 +161,7 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     initial = _initial_rows(start, job, base)
     _prepare_sinks(start, job)
     if start.savepoint is not None and newest is None:
-        begin_from(start.store, start.savepoint)
+        begin_from(start.store, start.savepoint, start.copy_back)
     for name, spec in start.program.operators.items():
         if spec.grows:
             log.warning("%s: operator %r: %s", settings.name, name, spec.grows)
@@ -222,7 +231,7 @@ def _gone_back(start: Start, taken: TakenOver, base: CheckpointRecord) -> TakenO
         return go_back(start.store, taken, base, wanted) if back and wanted is not None else taken
     if newest is None or savepoint.is_in(newest):
         return taken
-    copy_back(start.store, savepoint)
+    start.copy_back(savepoint, start.store)
     return go_back(start.store, taken, base, savepoint.stored.id)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.availability import Refusal, listed
 from holdfast.formats.history import CheckpointStats
 from holdfast.formats.history import LostRows as LostRows
+from holdfast.formats.history import SavepointStats as SavepointStats
 from holdfast.graph.program import Leg, OperatorTarget, Program, SourceOrigin
 from holdfast.observe.event_log import LoggedEvent
 from holdfast.observe.metrics import Picture

@@ -102,7 +102,13 @@ class Hosting:
             log.warning("%s is not watched: %s", process, error)
 
     def end(self, process: ProcessId) -> None:
-        """Cancel the Spark job of a process that does not answer; `ended` gets Spark's report about it."""
+        """Cancel the Spark job of a process that does not answer; `ended` gets Spark's report about it.
+
+        A sender is also asked to end: Spark takes up to 4 s to kill the Python worker of a cancelled task, and a
+        TaskManager may wait for the slot.
+        """
+        if process.role is Role.SENDER:
+            threading.Thread(target=self._ask_to_end, args=(process,), daemon=True).start()
         self._ended(process, "it did not answer, and was ended")
         self._cancel(process)
 

@@ -3,6 +3,7 @@
 import logging
 import uuid
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import cloudpickle
@@ -26,6 +27,7 @@ from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
 from holdfast.spark.cluster import SparkCluster
 from holdfast.spark.memory import check_memory
 from holdfast.spark.probe import probe_executors
+from holdfast.spark.savepoint_copies import copy_on_executors
 from holdfast.spark.session import clone_session, driver_host, end_progress_bar, has_ended, use_drivers_python
 from holdfast.spark.shipping import shipped_by_value
 from holdfast.spark.slots import await_slots, resident_senders, slots
@@ -109,6 +111,7 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
         job.storage_options,
         job.initial_state,
         savepoint,
+        partial(copy_on_executors, session, str(job.start_from), job.storage, job.storage_options),
     )
     master = start_job(start, stored)
     end_with_program(master)

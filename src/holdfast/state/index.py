@@ -46,7 +46,8 @@ from holdfast.state.keys import (
 from holdfast.state.physical import Bytes, Integers, Slots
 
 ENTRIES_LEAST = 128
-ENTRY_BYTES = 16
+INDEX_ENTRY_BYTES = 16
+"""Bytes of an entry of the index."""
 LOADS_MAX = ((1 << 14, 0.125), (1 << 18, 0.375))
 """Up to so many entries: the load from which on the index grows. Small ones are kept sparse, which costs no memory
 worth counting and saves mispredicted branches."""
@@ -263,7 +264,7 @@ class KeyIndex(ABC):
 
     def _give_back_swept(self) -> None:
         """Give back swept pages. Pages at the begin of the sweep may hold entries from the table's end: they stay."""
-        begin, swept = (self._control[[SWEEP_START, SWEPT]] * ENTRY_BYTES).tolist()
+        begin, swept = (self._control[[SWEEP_START, SWEPT]] * INDEX_ENTRY_BYTES).tolist()
         stop = min(begin + swept, self._old.nbytes)
         first, last = whole_pages(self._old, max(begin, self._swept_pages_end), stop)
         if first < last:  # multiples of an entry: NumPy's arrays begin at such addresses

@@ -22,10 +22,11 @@ from holdfast.state.keys import encode_keys, group_columns, key_groups
 from holdfast.state.widening import is_packed
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
-from holdfast.stored_state.initial_entries import TIME, lay_out, with_sizes
+from holdfast.stored_state.initial_entries import SUBTASK_LIST, TIME, lay_out, lay_out_shares, with_sizes
 from holdfast.stored_state.states import OWN_TABLE, VALUES, ReadableState, readable_states
 
 CONTAINERS = ("map", "list")
+"""The kinds of state whose rows belong to keys, and whose sizes lie in the operator's own table."""
 EMPTY = "broadcast"
 """The kind of a state that begins without rows: its stream brings them."""
 BY_NOBODY = 0
@@ -64,23 +65,30 @@ def initial_tables(
     hidden = states[VALUES].hidden
     own = given.get(VALUES, keys.empty_table())
     _check_columns(operator, own, keys, pa.schema([field for field in values if field.name not in hidden]))
+    who = {name: f"initial_state of operator {operator!r}, state {name!r}" for name in given}
     laid = {
-        name: lay_out(f"initial_state of operator {operator!r}, state {name!r}", states[name], rows, keys.names)
+        name: lay_out(who[name], states[name], rows, keys.names)
         for name, rows in given.items()
-        if name != VALUES
+        if states[name].kind in CONTAINERS
+    }
+    shares = {
+        states[name].table: lay_out_shares(who[name], states[name], rows, max_parallelism)
+        for name, rows in given.items()
+        if states[name].kind == SUBTASK_LIST
     }
     own = with_sizes(own, laid, [name for name, each in states.items() if each.kind in CONTAINERS], keys.names)
     starts = [name for name in values.names if name in hidden and name.endswith(".start")]
     for name in starts:
         own = own.append_column(name, pa.array(np.zeros(len(own), np.int64)))
-    named = {OWN_TABLE: own} | {table: rows for each in laid.values() for table, rows in each.tables.items()}
+    named = {OWN_TABLE: own, **shares}
+    named |= {table: rows for each in laid.values() for table, rows in each.tables.items()}
     return [_stored_rows(operator, table, rows, *tables[table], max_parallelism) for table, rows in named.items()]
 
 
 def _refuse_other_states(
     operator: str, given: Mapping[str, pa.Table], states: Mapping[str, ReadableState], tables: Schemas
 ) -> None:
-    more = sorted(each.table for each in states.values() if each.kind not in (*CONTAINERS, VALUES, EMPTY))
+    more = sorted(each.table for each in states.values() if each.kind not in (*CONTAINERS, SUBTASK_LIST, VALUES, EMPTY))
     if more:
         raise JobRefused(
             f"initial_state of operator {operator!r}: this operator also keeps {', '.join(more)}, which rows cannot "
@@ -104,6 +112,7 @@ def _stored_rows(
 ) -> InitialRows:
     """Return rows with the columns of a table in its stored schema."""
     schema = stored_schema(keys, values)
+    _refuse_untyped(operator, given, values)
     columns = [_column(operator, given, field) for field in [*keys, *values]]
     typed = pa.RecordBatch.from_arrays(columns, schema=pa.schema([*keys, *values]))
     key_names = list(keys.names)
@@ -148,10 +157,14 @@ def _check_columns(operator: str, given: pa.Table, keys: pa.Schema, values: pa.S
         raise JobRefused(
             f"initial_state of operator {operator!r}: column {unknown[0]!r} is none of its own; {expected}"
         )
+    _refuse_untyped(operator, given, values)
+
+
+def _refuse_untyped(operator: str, given: pa.Table, values: pa.Schema) -> None:
     for field in values:
         if field.name in given.column_names and (is_packed(field) or is_object(field)):
             raise JobRefused(
-                f"initial_state of operator {operator!r}: {field.name!r} has no Arrow type, so its values cannot be "
+                f"initial_state of operator {operator!r}: {_shown(field)!r} has no Arrow type, so its values cannot be "
                 "given; declare the state with a type"
             )
 
@@ -163,10 +176,16 @@ def _column(operator: str, given: pa.Table, field: pa.Field) -> pa.Array:
     try:
         return given.column(field.name).cast(field.type).combine_chunks()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        found = given.schema.field(field.name).type
         raise JobRefused(
-            f"initial_state of operator {operator!r}: column {field.name!r} is {given.schema.field(field.name).type}, "
-            f"expected {field.type}: {error}"
+            f"initial_state of operator {operator!r}: column {_shown(field)!r} is {found}, expected {field.type}: "
+            f"{error}"
         ) from error
+
+
+def _shown(field: pa.Field) -> str:
+    """Name of a column as a user gives it."""
+    return str(field.name).removeprefix("__")
 
 
 def _refuse_doubles(operator: str, keys: pa.RecordBatch) -> None:

@@ -3,6 +3,7 @@
     map:   keys, map_key, value   ──►  <state>.entries: (keys, map_key) → value, position
                                        <state>.order:   (keys, position) → map_key
     list:  keys, position, value  ──►  <state>.elements: (keys, position) → value
+    list of the subtask: position, value  ──►  <state>.list: (seat, position) → value, shared among all key groups
 
 The number of entries of each key is a column of the operator's own table. Layout: `functions/process/entries.py`.
 """
@@ -15,11 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import JobRefused
+from holdfast.state.seats import SEAT, key_group_of, seats_of
 from holdfast.stored_state.states import ReadableState
 
 POSITION, MAP_KEY, VALUE, TIME = "__position", "__map_key", "__value", "__time"
 ROW = "__row"
-SHOWN = {"map": ("map_key", "value"), "list": ("position", "value")}
+SUBTASK_LIST = "subtask list"
+SHOWN = {"map": ("map_key", "value"), "list": ("position", "value"), SUBTASK_LIST: ("position", "value")}
 """Columns of a state's rows besides the key columns, by kind."""
 
 
@@ -55,6 +58,21 @@ def lay_out(who: str, state: ReadableState, given: pa.Table, keys: list[str]) ->
     entries = pa.table({**own, MAP_KEY: ordered["map_key"], VALUE: ordered["value"], POSITION: positions})
     order = pa.table({**own, POSITION: positions, VALUE: ordered["map_key"]})
     return LaidOut({f"{state.name}.entries": entries, f"{state.name}.order": order}, sizes)
+
+
+def lay_out_shares(who: str, state: ReadableState, given: pa.Table, max_parallelism: int) -> pa.Table:
+    """Lay out the rows of a list of the subtask, in the order of positions, for any parallelism.
+
+    Entries of two subtasks may have the same position in rows that were read, so the positions are made anew.
+    """
+    _check_columns(who, given, [], SHOWN[state.kind])
+    if given.column("position").null_count:
+        raise JobRefused(f"{who}: column 'position' has nulls; give each entry its place in the list")
+    ascending: list[tuple[str, str]] = [("position", "ascending")]
+    values = given.sort_by(ascending).column("value")
+    places, seats = range(len(values)), seats_of(max_parallelism)
+    owned = [seats[key_group_of(place, range(max_parallelism))] for place in places]
+    return pa.table({SEAT: pa.array(owned, pa.int64()), POSITION: pa.array(places, pa.int64()), VALUE: values})
 
 
 def with_sizes(values: pa.Table, laid: Mapping[str, LaidOut], containers: list[str], keys: list[str]) -> pa.Table:

@@ -258,7 +258,16 @@ def _subtask(view: JobView, operator: str, subtask: int) -> Json:
 
 def _lost(lost: LostRows) -> Json:
     shown = ("at_s", "epoch", "checkpoint", "cause", "rows", "acknowledged")
-    return {name: getattr(lost, name) for name in shown}
+    return {
+        **{name: getattr(lost, name) for name in shown},
+        "rows_dropped": sum(lost.rows_dropped.values()),
+        "rows_forgotten": sum(lost.rows_forgotten.values()),
+        "ranges": [
+            {"source": source, "split": split, "start": start, "stop": stop}
+            for source, splits in lost.positions.items()
+            for split, (start, stop) in splits.items()
+        ],
+    }
 
 
 def _of_operator(view: JobView, metric: str, operator: str) -> float:

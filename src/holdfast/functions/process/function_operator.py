@@ -16,9 +16,9 @@ import pyarrow as pa
 from holdfast.availability import SnapshotAvailability
 from holdfast.errors import UserFunctionError
 from holdfast.functions.operator import BatchContext, NewTable, Opening, Operator
-from holdfast.functions.process.broadcast import Broadcasts
 from holdfast.functions.process.entries import Making
 from holdfast.functions.process.list_states import list_table
+from holdfast.functions.process.subtask_broadcast import Broadcasts
 from holdfast.functions.process.subtask_list import OpenedUnionList, SubtaskList, opened_list
 from holdfast.functions.timing.expiry import BatchClock
 from holdfast.functions.timing.timers import to_datetime

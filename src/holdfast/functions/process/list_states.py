@@ -16,9 +16,9 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError
 from holdfast.functions.operator import TableSchema
 from holdfast.functions.process.entries import POSITION, VALUE
-from holdfast.functions.process.seats import SEAT
 from holdfast.functions.process.states import State
 from holdfast.state.keys import grouped_by
+from holdfast.state.seats import SEAT
 
 LIST_KEYS = grouped_by(pa.schema([(SEAT, pa.int64()), (POSITION, pa.int64())]), 1)
 

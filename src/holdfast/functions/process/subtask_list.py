@@ -21,12 +21,12 @@ from holdfast.errors import UserFunctionError
 from holdfast.functions.columns import python_values
 from holdfast.functions.process.entries import POSITION, VALUE
 from holdfast.functions.process.list_states import SubtaskListState, UnionListState
-from holdfast.functions.process.seats import SEAT, key_group_of, seats_of
 from holdfast.functions.process.values import Misfit
+from holdfast.state.seats import SEAT, key_group_of, seats_of
 from holdfast.state.table import StateTable
 
-ENTRY_BYTES = 200
-"""An estimate of the memory of an entry beside its row: two numbers, a value, and its place in a dict."""
+LIST_ENTRY_BYTES = 200
+"""An estimate in bytes of the memory of an entry beside its row: two numbers, a value, and its place in a dict."""
 COMPARED = (int, str, bytes)
 """Types of values that are equal only if nothing has to be stored. A float may be 0.0 or -0.0."""
 
@@ -58,7 +58,7 @@ class SubtaskList:
 
     @property
     def memory_bytes(self) -> int:
-        return ENTRY_BYTES * len(self._now)
+        return LIST_ENTRY_BYTES * len(self._now)
 
     @property
     def no_rows(self) -> pa.RecordBatch:

@@ -10,9 +10,9 @@ subtask that adds them, so the owner of a part of these key groups after a resca
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.functions.columns import IntArray
 from holdfast.state.keys import encode_keys, key_groups
 
 SEAT = "__seat"
@@ -25,7 +25,7 @@ NUMBERS_AT_ONCE = 8
 @lru_cache(maxsize=4)
 def seats_of(max_parallelism: int) -> tuple[int, ...]:
     """The smallest number that lies in each key group. It never changes: seats are stored."""
-    found: IntArray = np.full(max_parallelism, -1, np.int64)
+    found: npt.NDArray[np.int64] = np.full(max_parallelism, -1, np.int64)
     begin = 0
     while (found < 0).any():
         numbers = np.arange(begin, begin + NUMBERS_AT_ONCE * max_parallelism, dtype=np.int64)
