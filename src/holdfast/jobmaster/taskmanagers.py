@@ -60,7 +60,8 @@ class TaskManagers(Processes[TaskManagerGateway]):
         self.calls = CallReporter(tell)
         self._tell = tell
         self._threads: dict[tuple[ProcessId, Lane], CallThread] = {}
-        self._open: dict[ProcessId, set[Answer]] = {}
+        self._open: dict[ProcessId, dict[Answer, None]] = {}
+        """Unanswered calls of each process, in the order in which they began."""
         self._deployed: Mapping[int, int] = {}
         self._needed = needed
 
@@ -75,7 +76,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
     def _ended(self, process: ProcessId, reason: str) -> None:
         """Fail the unanswered calls of a TaskManager that has ended."""
         with self._changed:
-            unanswered = self._open.pop(process, set())
+            unanswered = self._open.pop(process, {})
             threads = [self._threads.pop((process, lane), None) for lane in Lane]
         for answer in unanswered:
             _settle(answer, error=TaskManagerLost(f"{process.name} ended: {reason}"))
@@ -235,7 +236,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
             lives = self._serving.get(process.number) is serving and not self._stopping
             lives = lives and (lane is not Lane.BATCHES or self._deployed.get(process.number) == process.incarnation)
             if lives:
-                self._open.setdefault(process, set()).add(answer)
+                self._open.setdefault(process, {})[answer] = None
                 thread = self._threads.get((process, lane))
                 if thread is None:
                     thread = self._threads[process, lane] = CallThread(f"holdfast-{lane.value}-{process.number}")
@@ -256,7 +257,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
         else:
             _settle(answer, result)
         with self._changed:
-            self._open.get(serving.process, set()).discard(answer)
+            self._open.get(serving.process, {}).pop(answer, None)
 
     def stop(self) -> None:
         super().stop()

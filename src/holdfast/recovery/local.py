@@ -188,7 +188,7 @@ class LocalCopies:
 
         They can no longer be found at once; their files are deleted later.
         """
-        unneeded = set(known).difference(needed)
+        unneeded = sorted(set(known).difference(needed))
         with self._lock:
             gone = [(name, entry) for name in unneeded if (entry := self._entries.get(name)) is not None]
         for name, entry in gone:
