@@ -30,7 +30,7 @@ from holdfast.graph.program import OperatorTarget, Program, SourceOrigin
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
 from holdfast.jobmaster.identity import identities
-from holdfast.jobmaster.start import ClusterContext, Gateway
+from holdfast.jobmaster.start import ClusterContext
 from holdfast.observe.known_metrics import OF_TASK_MANAGERS
 from holdfast.protocol.named import AnsweredNames
 from holdfast.protocol.streams import Sent
@@ -39,6 +39,7 @@ from holdfast.protocol.taskmanager import (
     CommitAnswer,
     Deployment,
     ExchangeRoute,
+    JobMasterGateway,
     ProcessRequest,
     ProcessResult,
     Registration,
@@ -375,7 +376,7 @@ class StandInCluster:
     program: Program
     store: DictStore
     place: ClusterContext
-    job_master: Gateway
+    job_master: JobMasterGateway
     wire: Wire = field(default_factory=Wire)
     heartbeats: bool = False
     _processes: dict[ProcessId, tuple[ProcessStarter, Any]] = field(default_factory=dict)

@@ -23,8 +23,8 @@ from holdfast.graph.plan import Unit
 from holdfast.graph.program import Program
 from holdfast.ids import ProcessId, Role
 from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
-from holdfast.jobmaster.start import ClusterContext, Gateway, task_manager_settings
-from holdfast.protocol.taskmanager import ExchangeRoute, ExchangeRoutes
+from holdfast.jobmaster.start import ClusterContext, task_manager_settings
+from holdfast.protocol.taskmanager import ExchangeRoute, ExchangeRoutes, JobMasterGateway
 from holdfast.settings import TaskManagerConfig
 from holdfast.storage.retrying import RetryingStore
 from holdfast.storage.store import ObjectStore
@@ -209,7 +209,7 @@ class RemoteJobMaster:
 
     REPEATED = ("acknowledge", "decline")
 
-    def __init__(self, network: Network, process: Process, gateway: Gateway) -> None:
+    def __init__(self, network: Network, process: Process, gateway: JobMasterGateway) -> None:
         self._network = network
         self._process = process
         self._gateway = gateway
@@ -245,7 +245,7 @@ class SimulatedCluster:
     program: Program
     store: ObjectStore
     place: ClusterContext
-    job_master: Gateway
+    job_master: JobMasterGateway
     clock: Clock
     config: TaskManagerConfig
     master: Process

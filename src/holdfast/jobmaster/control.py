@@ -246,11 +246,13 @@ class Control:
         """True while a cut checkpoint has not ended."""
         return self._calls.under_way
 
-    def acknowledge(self, ack: Acknowledgement) -> bool:
+    def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         """Take an acknowledgement from a TaskManager; returns once the fact is queued. False: it is wanted whole."""
-        objects = self._names.of(ack)
+        failpoints.hit("jobmaster.acknowledged")
+        objects = self._names.of(acknowledgement)
         if objects is None:
             return False
+        ack = acknowledgement
 
         def note() -> None:
             self._calls.acknowledged(ack)

@@ -46,6 +46,7 @@ from holdfast.jobmaster.parts import (
     publishers_of,
     sweeper_of,
 )
+from holdfast.jobmaster.planner import Planner
 from holdfast.jobmaster.processes import Processes
 from holdfast.jobmaster.progress import Progress
 from holdfast.jobmaster.promises import RestartCheckpoint
@@ -58,7 +59,7 @@ from holdfast.jobmaster.work import WorkQueue
 from holdfast.journal.fence import TakenOver
 from holdfast.observe.event_log import EventLog
 from holdfast.observe.view import JobView, graph_of
-from holdfast.protocol.taskmanager import Acknowledgement, Decline, ExchangeRoute, Registration
+from holdfast.protocol.taskmanager import ExchangeRoute, JobMasterGateway, Registration
 from holdfast.settings import CheckpointConfig
 from holdfast.sources.objects import SourceObjects
 
@@ -79,7 +80,9 @@ class JobMaster:
     """A job's running start. `start` raises errors that are known at once; later `error` holds the error that ended the
     query."""
 
-    def __init__(self, job: StartedJob, cluster: Cluster, clock: Clock, taken: TakenOver) -> None:
+    def __init__(
+        self, job: StartedJob, make_cluster: Callable[[JobMasterGateway], Cluster], clock: Clock, taken: TakenOver
+    ) -> None:
         self.job = job
         self.error: Exception | None = None
         self.run_id = str(uuid.uuid4())
@@ -97,7 +100,8 @@ class JobMaster:
         self.outages = Outages(job.settings.name, job.store.url, clock, lambda: self._checkpoint.outage_limit)
         self.progress = Progress(job.settings.name, job.program, clock, self._gauges, lambda: self._planner.behind)
         self._taken = taken
-        self._cluster = cluster
+        # No process calls before the first is started, by which time every part is there.
+        cluster = self._cluster = make_cluster(self)
         self._clock = clock
         self._closing = threading.Event()
         self._runs: Future[None] = Future()
@@ -119,10 +123,11 @@ class JobMaster:
         self._source_objects = SourceObjects(
             job.store, job.epoch, lambda gone: self._control.post(events.ObjectsFound(gone))
         )
-        self._planner = planner_of(job, self._source_objects, cluster.senders, clock)
+        self._planner: Planner = planner_of(job, self._source_objects, cluster.senders, clock)
         self._losses = LossLedger()
         self._weak_point: str | None = None
-        self._control = self._make_control(taken)
+        self._control: Control = self._make_control(taken)
+        self.acknowledge, self.decline = self._control.acknowledge, self._control.decline
         self._news = SourceNews(job.settings.name, self._planner, self._control.request_checkpoint)
         self._waiters = Waiters(self._planner.reached, self.trigger_checkpoint, self._control.published)
         self._work = self._make_work()
@@ -367,13 +372,6 @@ class JobMaster:
 
     def _processes(self, process: ProcessId) -> Processes[Any]:
         return self._senders if process.role is Role.SENDER else self._task_managers
-
-    def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
-        failpoints.hit("jobmaster.acknowledged")
-        return self._control.acknowledge(acknowledgement)
-
-    def decline(self, decline: Decline) -> bool:
-        return self._control.decline(decline)
 
     def process_all_available(self) -> "Future[None]":
         """Return a promise that is kept once everything available at the call is processed and published."""

@@ -38,7 +38,7 @@ from holdfast.journal.fence import TakenOver, find_base, list_journal, read_reco
 from holdfast.journal.job import open_job
 from holdfast.journal.records import CheckpointRecord, Record
 from holdfast.observe.view import JobView
-from holdfast.protocol.taskmanager import Acknowledgement, Decline, Registration
+from holdfast.protocol.taskmanager import JobMasterGateway
 from holdfast.settings import TaskManagerConfig
 from holdfast.sinks.base import SinkContext
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
@@ -86,25 +86,6 @@ def task_manager_settings(
     )
 
 
-class Gateway:
-    """Receiver of TaskManagers' calls, which exists before the JobMaster does."""
-
-    def __init__(self) -> None:
-        self.master: JobMaster | None = None
-
-    def register(self, registration: Registration) -> bool:
-        return self.master is not None and self.master.register(registration)
-
-    def heartbeat(self, process: ProcessId) -> bool:
-        return self.master is not None and self.master.heartbeat(process)
-
-    def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
-        return self.master is not None and self.master.acknowledge(acknowledgement)
-
-    def decline(self, decline: Decline) -> bool:
-        return self.master is not None and self.master.decline(decline)
-
-
 @dataclass(frozen=True)
 class Start:
     """Parts of a job's start."""
@@ -114,7 +95,8 @@ class Start:
     program: Program
     shipped: bytes
     clock: Clock
-    cluster: Callable[[ClusterContext, Gateway], Cluster]
+    cluster: Callable[[ClusterContext, JobMasterGateway], Cluster]
+    """Function that makes the cluster; its processes call the JobMaster that it is given."""
     host: str | None
     """Host on which the JobMaster listens; None if TaskManagers are in this process."""
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -165,11 +147,13 @@ def start_job(start: Start, job: StoredJob) -> JobMaster:
     for name, spec in start.program.operators.items():
         if spec.grows:
             log.warning("%s: operator %r: %s", settings.name, name, spec.grows)
-    gateway = Gateway()
+    master: JobMaster | None = None
     closing = ExitStack()
-    urls = _serve_http(settings, gateway, start.host, closing)
+    urls = _serve_http(settings, lambda: None if master is None else master.view(), start.host, closing)
     try:
-        return _take_over_and_start(start, job, settings, gateway, urls, closing, initial)
+        master = _take_over(start, job, urls, closing, initial)
+        master.start()
+        return master
     except BaseException:
         closing.close()
         raise
@@ -184,27 +168,17 @@ def _check_regions(start: Start) -> None:
         )
 
 
-def _take_over_and_start(
-    start: Start,
-    job: StoredJob,
-    settings: MasterSettings,
-    gateway: Gateway,
-    urls: "_HttpUrls",
-    closing: ExitStack,
-    initial: list[InitialRows],
+def _take_over(
+    start: Start, job: StoredJob, urls: "_HttpUrls", closing: ExitStack, initial: list[InitialRows]
 ) -> JobMaster:
+    """Take over the storage, and make the JobMaster."""
+    settings = start.settings
     taken = with_older(start.store, take_over(start.store))
     base = _chosen(start, taken.base_number, taken.base)
     if base is not None:
         check_identity(base, start.program, settings.drop_state)
         taken = _gone_back(start, taken, base)
         taken = _without_dropped_output(taken, start.program)
-    secret = new_secret()
-    server = JobMasterServer(gateway, secret, start.host) if start.host is not None else None
-    if server is not None:
-        closing.callback(server.close)
-    place = ClusterContext(job, int(taken.epoch), secret, server.address if server else "")
-    cluster = start.cluster(place, gateway)
     epoch = int(taken.epoch)
     begun = (
         []
@@ -214,12 +188,20 @@ def _take_over_and_start(
     started = StartedJob(
         settings, job, epoch, start.program, start.shipped, start.store, tuple(begun), start.storage_options
     )
-    master = JobMaster(started, cluster, start.clock, taken)
+    master = JobMaster(started, lambda made: _make_cluster(start, job, epoch, made, closing), start.clock, taken)
     master.metrics_url, master.ui_url = urls.metrics, urls.page
-    gateway.master = master
     master.on_close(closing.close)
-    master.start()
     return master
+
+
+def _make_cluster(start: Start, job: StoredJob, epoch: int, master: JobMasterGateway, closing: ExitStack) -> Cluster:
+    """Make the cluster, and before it the server through which the processes of other machines reach the JobMaster."""
+    secret, address = new_secret(), ""
+    if start.host is not None:
+        server = JobMasterServer(master, secret, start.host)
+        closing.callback(server.close)
+        address = server.address
+    return start.cluster(ClusterContext(job, epoch, secret, address), master)
 
 
 def _gone_back(start: Start, taken: TakenOver, base: CheckpointRecord) -> TakenOver:
@@ -258,12 +240,10 @@ class _HttpUrls(NamedTuple):
     page: str | None
 
 
-def _serve_http(settings: MasterSettings, gateway: Gateway, host: str | None, closing: ExitStack) -> _HttpUrls:
+def _serve_http(
+    settings: MasterSettings, view: Callable[[], JobView | None], host: str | None, closing: ExitStack
+) -> _HttpUrls:
     """Serve metrics and page before the takeover, so that a taken port does not disturb an older JobMaster."""
-
-    def view() -> JobView | None:
-        return None if gateway.master is None else gateway.master.view()
-
     metrics_url = page_url = None
     metrics = metrics_application(view)
     if settings.metrics_port is not None:

@@ -19,7 +19,8 @@ from holdfast.jobmaster.deployment import Layout
 from holdfast.jobmaster.from_savepoint import savepoint_of
 from holdfast.jobmaster.planner import BatchLimits
 from holdfast.jobmaster.program_end import end_with_program
-from holdfast.jobmaster.start import ClusterContext, Gateway, Start, open_stored_job, start_job, task_manager_settings
+from holdfast.jobmaster.start import ClusterContext, Start, open_stored_job, start_job, task_manager_settings
+from holdfast.protocol.taskmanager import JobMasterGateway
 from holdfast.query import Query
 from holdfast.settings import QueryTrigger
 from holdfast.sources.dataframe import DataFrameSource
@@ -97,7 +98,7 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
         regions=job.regions,
     )
 
-    def cluster(place: ClusterContext, _: Gateway) -> SparkCluster:
+    def cluster(place: ClusterContext, _: JobMasterGateway) -> SparkCluster:
         return _cluster(job, session, program, shipped, place, layout.processes)
 
     start = Start(

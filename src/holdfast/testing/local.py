@@ -16,13 +16,14 @@ from holdfast.exchange.task import UnitResult, run_unit
 from holdfast.graph.program import Program
 from holdfast.ids import ProcessId
 from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
-from holdfast.jobmaster.start import ClusterContext, Gateway, task_manager_settings
+from holdfast.jobmaster.start import ClusterContext, task_manager_settings
 from holdfast.protocol.taskmanager import (
     Acknowledgement,
     CommitAnswer,
     Decline,
     Deployment,
     ExchangeRoute,
+    JobMasterGateway,
     ProcessRequest,
     ProcessResult,
     Registration,
@@ -70,7 +71,7 @@ class LocalCluster:
         program: Program,
         store: ObjectStore,
         place: ClusterContext,
-        gateway: Gateway,
+        gateway: JobMasterGateway,
         clock: Clock,
         task_manager: TaskManagerConfig,
     ) -> None:
@@ -150,7 +151,7 @@ class LocalCluster:
 class _Reachable:
     """The JobMaster as a TaskManager reaches it, until it is cut off: then nothing is answered."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: JobMasterGateway) -> None:
         self._gateway = gateway
         self.cut = threading.Event()
 

@@ -13,7 +13,8 @@ from holdfast.jobmaster.deployer import MasterSettings
 from holdfast.jobmaster.deployment import Layout
 from holdfast.jobmaster.from_savepoint import savepoint_of
 from holdfast.jobmaster.planner import BatchLimits
-from holdfast.jobmaster.start import ClusterContext, Gateway, Start, open_stored_job, start_job
+from holdfast.jobmaster.start import ClusterContext, Start, open_stored_job, start_job
+from holdfast.protocol.taskmanager import JobMasterGateway
 from holdfast.query import Query
 from holdfast.settings import QueryTrigger, available_now
 from holdfast.storage.reach import check_reachable
@@ -22,7 +23,7 @@ from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing.local import LocalCluster
 from holdfast.testing.source import TestSource
 
-MakeCluster = Callable[[Program, ObjectStore, ClusterContext, Gateway], Cluster]
+MakeCluster = Callable[[Program, ObjectStore, ClusterContext, JobMasterGateway], Cluster]
 
 
 def run(job: Job, *, store: ObjectStore | None = None, clock: Clock | None = None) -> Query:
@@ -54,7 +55,7 @@ def start(
     if store is None:
         check_reachable(job.storage, job.storage_options)
 
-    def local(program: Program, plain: ObjectStore, place: ClusterContext, gateway: Gateway) -> LocalCluster:
+    def local(program: Program, plain: ObjectStore, place: ClusterContext, gateway: JobMasterGateway) -> LocalCluster:
         made = LocalCluster(program, plain, place, gateway, used, job.task_manager)
         if on_cluster is not None:
             on_cluster(made)
@@ -97,7 +98,7 @@ def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, 
         regions=job.regions,
     )
 
-    def made(place: ClusterContext, gateway: Gateway) -> Cluster:
+    def made(place: ClusterContext, gateway: JobMasterGateway) -> Cluster:
         return cluster(program, plain, place, gateway)
 
     shipped = cloudpickle.dumps(program)
