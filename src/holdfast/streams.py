@@ -2,32 +2,21 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import JobRefused, SettingsError
-from holdfast.functions.aggregates.declared import (
-    Aggregate,
-    AggregateSpec,
-    BadRecords,
-    check_aggregates,
-    without_conditions,
-)
+from holdfast.functions.aggregates.declared import Aggregate, check_aggregates, without_conditions
 from holdfast.functions.joins.declared import How
 from holdfast.functions.joins.declaring import JoinSettings
-from holdfast.functions.operator import OperatorInput, OperatorSpec
+from holdfast.functions.operator import OperatorSpec
 from holdfast.functions.process.declared import BatchFunction, ProcessFunction
-from holdfast.functions.selecting.duplicates import DuplicatesSpec
-from holdfast.functions.selecting.keyed_top import KeyedTopSpec
-from holdfast.functions.selecting.last import LastSpec
-from holdfast.functions.windows.aggregate import WindowSpec
-from holdfast.functions.windows.declared import WINDOW_START, AnyWindow, SessionWindow
-from holdfast.functions.windows.process import process_spec
-from holdfast.functions.windows.session import SessionSpec
-from holdfast.functions.windows.top import TopSpec, check_top
-from holdfast.functions.windows.windowed import LatePolicy, WindowEmit, Windowing
+from holdfast.functions.selecting.declaring import DuplicatesSettings, LastSettings, TopSettings
+from holdfast.functions.windows.declared import AnyWindow
+from holdfast.functions.windows.declaring import AggregateSettings, FunctionSettings, RowHandling, WindowSettings
+from holdfast.functions.windows.windowed import LatePolicy
 from holdfast.graph.build import (
     InputDeclaration,
     OperatorDeclaration,
@@ -183,9 +172,11 @@ class Stream:
         late
             With `within`: treatment of rows that come after the watermark, as in `aggregate`.
         """
-        within_us = None if within is None else duration_us(within, "within")
         keyed = self.key_by(*columns)
-        return keyed._drop_duplicates(within_us, late, name)
+        settings = DuplicatesSettings(within, late, keyed._rows)
+        settings.check(keyed._declared.window)
+        declared = replace(keyed._declared, timed=settings.within_us is not None, plain=True)
+        return keyed._declare(name, "drop_duplicates", settings.spec, declared)
 
     def union(self, other: "Stream") -> "Stream":
         """Unite the rows of two streams with the same schema, in no particular order."""
@@ -273,33 +264,12 @@ class KeyedStream:
         """
         check_aggregates(aggregates, "changes")
         plain, computed = without_conditions(aggregates)
-        lateness_us = duration_us(allowed_lateness, "allowed_lateness")
-        if emit not in (None, "final", "changes", "every"):
-            raise SettingsError(f"emit is {emit!r}; allowed are 'changes' and 'every', behind a window 'final' as well")
-        if self._declared.window is not None:
-            self._windowing(emit, lateness_us, late)
-        elif WINDOW_START not in self._declared.key_columns:
-            self._refuse_windowing(emit, lateness_us, late)
-
-        def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> OperatorSpec:
-            found = inputs[0]
-            if found.window is not None:
-                kind = SessionSpec if isinstance(found.window, SessionWindow) else WindowSpec
-                return kind(operator, found, plain, self._windowing(emit, lateness_us, late))
-            self._refuse_windowing(emit, lateness_us, late)
-            return AggregateSpec(
-                operator,
-                found,
-                plain,
-                cast(Literal["changes", "every"], emit or "changes"),
-                self._bad_records,
-                self._job.combine,
-            )
-
+        windows = WindowSettings(self._rows, emit, allowed_lateness, late)
+        windows.check(self._declared.window, self._declared.key_columns)
         read = {each for one in plain.values() for each in (one.column, one.other) if each} - set(computed)
         whole = late != "drop" or self._job.dead_letters is not None
         narrowed = replace(self._declared, reads=None if whole else tuple(read), computed=computed)
-        return self._declare(name, "aggregate", specify, (narrowed,))
+        return self._declare(name, "aggregate", AggregateSettings(plain, windows).spec, narrowed)
 
     def process(
         self,
@@ -319,22 +289,15 @@ class KeyedStream:
         states nor timers. `process(rows, ctx)` of a `ProcessFunction` gets them as a list, with the window's bounds in
         `ctx.key`; a `BatchFunction` gets batches, with the bounds in `keys`. `allowed_lateness`, `late`: `aggregate`.
         """
-        output = to_arrow_schema(schema)
-        lateness_us = duration_us(allowed_lateness, "allowed_lateness")
-        if self._declared.window is None and WINDOW_START not in self._declared.key_columns:
-            self._refuse_windowing(None, lateness_us, late)
-
-        def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> OperatorSpec:
-            if inputs[0].window is None:
-                self._refuse_windowing(None, lateness_us, late)
-            return process_spec(operator, inputs, function, output, self._windowing(None, lateness_us, late))
-
+        windows = WindowSettings(self._rows, None, allowed_lateness, late)
+        windows.check(self._declared.window, self._declared.key_columns)
+        settings = FunctionSettings(function, to_arrow_schema(schema), windows)
         inputs = [self._declared]
         for state, each in (broadcast or {}).items():
             if not isinstance(each, KeyedStream) or each._job is not self._job:
                 raise SettingsError(f"broadcast={{{state!r}: {each!r}}}: expected a stream.key_by(…) of this job")
             inputs.append(each._declared.as_broadcast(state))
-        return self._declare(name, "process", specify, tuple(inputs))
+        return self._declare(name, "process", settings.spec, *inputs)
 
     def join(
         self,
@@ -384,10 +347,10 @@ class KeyedStream:
             raise SettingsError(f"join({other!r}): expected a keyed stream; add .key_by(…) to it")
         if other._job is not self._job:
             raise JobRefused("join of streams of different jobs: read both sources in one job")
-        settings = JoinSettings(within, between, ttl, tolerance, how, suffix, late, self._bad_records)
-        self._refuse_dead_letters(late)
-        inputs = tuple(replace(side._declared, timed=settings.timed) for side in (self, other))
-        return self._declare(name, "join", settings.spec, inputs)
+        settings = JoinSettings(within, between, ttl, tolerance, how, suffix, late, self._rows.bad_records)
+        self._rows.check_late(late)
+        inputs = (replace(side._declared, timed=settings.timed) for side in (self, other))
+        return self._declare(name, "join", settings.spec, *inputs)
 
     def last(self, *, by: str, name: str | None = None) -> Stream:
         """Give the row of each key with the greatest value of a column, in each batch that brought a greater value.
@@ -395,29 +358,9 @@ class KeyedStream:
         Of equal ones the last that came wins; null is below every value, NaN above every number. The columns stay as
         they are. Behind windows take `top(1, by=…)`.
         """
-        check_top(1, by)
-        if self._declared.window is not None:
-            raise SettingsError("last() is not for windows, which end: take .top(1, by=…), which gives one row of each")
-
-        def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> LastSpec:
-            return LastSpec(operator, inputs[0], by)
-
-        return self._declare(name, "last", specify, (replace(self._declared, plain=True),))
-
-    def _drop_duplicates(self, within_us: int | None, late: LatePolicy, name: str | None) -> Stream:
-        if self._declared.window is not None:
-            raise SettingsError("drop_duplicates() is not for windows: name columns, and give within= for the time")
-        if late not in get_args(LatePolicy) or (within_us is None and late != "drop"):
-            raise SettingsError(
-                f"drop_duplicates(late={late!r}): allowed are 'drop', 'dead_letter' and 'stream', with within="
-            )
-        self._refuse_dead_letters(late)
-
-        def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> DuplicatesSpec:
-            return DuplicatesSpec(operator, inputs[0], within_us, late)
-
-        declared = replace(self._declared, timed=within_us is not None, plain=True)
-        return self._declare(name, "drop_duplicates", specify, (declared,))
+        settings = LastSettings(by)
+        settings.check(self._declared.window)
+        return self._declare(name, "last", settings.spec, replace(self._declared, plain=True))
 
     def top(
         self,
@@ -448,53 +391,19 @@ class KeyedStream:
         allowed_lateness, late
             As in `aggregate`.
         """
-        check_top(n, by)
-        lateness_us = duration_us(allowed_lateness, "allowed_lateness")
-        if self._declared.window is None and WINDOW_START not in self._declared.key_columns:
-            self._refuse_windowing(None, lateness_us, late)
-
-        def specify(operator: str, inputs: tuple[OperatorInput, ...]) -> OperatorSpec:
-            if inputs[0].window is None:
-                self._refuse_windowing(None, lateness_us, late)
-                if ties:
-                    raise JobRefused(
-                        f"operator {operator!r}: top(ties=True) belongs to windows, since without an end equal rows "
-                        "have no bound: add hf.window(…) to key_by, or leave ties out"
-                    )
-                return KeyedTopSpec(operator, inputs[0], n, by, least, self._job.combine)
-            return TopSpec(operator, inputs[0], n, by, ties, least, self._windowing(None, lateness_us, late))
-
-        return self._declare(name, "top", specify)
+        windows = WindowSettings(self._rows, None, allowed_lateness, late)
+        settings = TopSettings(n, by, ties, least, windows)
+        windows.check(self._declared.window, self._declared.key_columns)
+        return self._declare(name, "top", settings.spec, self._declared)
 
     @property
-    def _bad_records(self) -> BadRecords:
-        return "fail" if self._job.dead_letters is None else "dead_letter"
-
-    def _refuse_windowing(self, emit: str | None, lateness_us: int, late: LatePolicy) -> None:
-        if lateness_us or late != "drop" or emit == "final":
-            raise SettingsError(
-                "allowed_lateness, late and emit='final' belong to windows: add hf.window(…) to key_by, or key by the "
-                "window_start of windows with emit='final'"
-            )
-
-    def _windowing(self, emit: str | None, lateness_us: int, late: LatePolicy) -> Windowing:
-        self._refuse_dead_letters(late)
-        return Windowing(cast(WindowEmit, emit or "final"), self._bad_records, self._job.combine, lateness_us, late)
-
-    def _refuse_dead_letters(self, late: LatePolicy) -> None:
-        if late == "dead_letter" and self._job.dead_letters is None:
-            raise SettingsError(
-                "late='dead_letter' needs Job(bad_records='dead_letter', dead_letters=<url of a folder>)"
-            )
+    def _rows(self) -> RowHandling:
+        return RowHandling("fail" if self._job.dead_letters is None else "dead_letter", self._job.combine)
 
     def _declare(
-        self,
-        name: str | None,
-        kind: str,
-        specify: Callable[..., OperatorSpec],
-        inputs: tuple[InputDeclaration, ...] | None = None,
+        self, name: str | None, kind: str, specify: Callable[..., OperatorSpec], *inputs: InputDeclaration
     ) -> Stream:
         declared = self._job.declared
         operator = declared.name_for(name, kind)
-        declared.operators[operator] = OperatorDeclaration(operator, inputs or (self._declared,), specify)
+        declared.operators[operator] = OperatorDeclaration(operator, inputs, specify)
         return Stream(self._job, (Path(OperatorOrigin(operator)),))
