@@ -38,7 +38,7 @@ class ProcessId(NamedTuple):
 
     role: Role
     number: int
-    incarnation: int
+    incarnation: Incarnation
 
     @property
     def name(self) -> str:

@@ -12,6 +12,7 @@ from holdfast.cleanup.observation import observe, plan
 from holdfast.cleanup.plan import carry_out
 from holdfast.cleanup.targets import Target
 from holdfast.errors import HoldfastError
+from holdfast.ids import Epoch
 from holdfast.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 class EpochJanitor:
     """Deletes objects of epochs before `epoch`. It may run at any time after the takeover, and repeatedly."""
 
-    def __init__(self, store: ObjectStore, epoch: int, targets: Mapping[str, Target]) -> None:
+    def __init__(self, store: ObjectStore, epoch: Epoch, targets: Mapping[str, Target]) -> None:
         self._store = store
         self._epoch = epoch
         self._targets = targets

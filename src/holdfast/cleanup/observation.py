@@ -37,7 +37,7 @@ class Observed(NamedTuple):
     committables: dict[str, list[bytes]]
 
 
-def observe(store: ObjectStore, epoch: int | None = None, sinks: Collection[str] | None = None) -> Observed | None:
+def observe(store: ObjectStore, epoch: Epoch | None = None, sinks: Collection[str] | None = None) -> Observed | None:
     """Find the objects that must be kept; None if the journal is empty.
 
     Parameters
@@ -74,7 +74,7 @@ def manifest_objects(name: str, data: bytes) -> list[str]:
     return [obj for table in decode_manifest(name, data).tables for obj in table.objects()]
 
 
-def _observe(store: ObjectStore, listed: Listed, epoch: int | None, sinks: Collection[str] | None) -> Observed:
+def _observe(store: ObjectStore, listed: Listed, epoch: Epoch | None, sinks: Collection[str] | None) -> Observed:
     numbers = listed.numbers
     # A takeover below other records never counted: only the highest number says which epoch lives.
     living = read_record(store, max(numbers)).epoch if epoch is None else epoch

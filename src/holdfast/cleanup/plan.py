@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from holdfast.errors import CorruptObject, ObjectNotFound
-from holdfast.ids import JournalNumber
+from holdfast.ids import Epoch, JournalNumber
 from holdfast.journal.codec import decode_committables
 from holdfast.journal.fence import TakenOver, journal_numbers, read_record
 from holdfast.journal.records import CheckpointRecord, Record
@@ -43,7 +43,7 @@ class StorageSurvey:
     """Observed facts that a plan is made from. `older_records` lie below the base (below the epoch if there is no
     base); the value None is a record that cannot be read."""
 
-    epoch: int
+    epoch: Epoch
     needed: frozenset[str]
     older_records: Mapping[int, Record | None]
     listing: Sequence[ObjectInfo]

@@ -17,6 +17,7 @@ from contextlib import suppress
 from holdfast.checkpoint.outstanding import Outstanding
 from holdfast.cleanup.targets import Target
 from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
+from holdfast.ids import Epoch, Incarnation
 from holdfast.journal.codec import decode_committables
 from holdfast.sinks.base import Gone
 from holdfast.sinks.gathered import Named, gathering_of
@@ -39,7 +40,7 @@ class Remains:
         self,
         store: ObjectStore,
         job_id: str,
-        epoch: int,
+        epoch: Epoch,
         targets: Mapping[str, Target],
         source_objects: SourceObjects,
     ) -> None:
@@ -49,7 +50,7 @@ class Remains:
         self._epoch = epoch
         self._targets = targets
 
-    def stored(self, dead: Collection[int], resolved: int) -> frozenset[str]:
+    def stored(self, dead: Collection[Incarnation], resolved: int) -> frozenset[str]:
         """Names of objects stored by `dead` incarnations, of objects stored for checkpoints up to `resolved`, and of
         strays of sources. Some may still be in use. Acknowledgements may have died with their senders, and none
         completes these checkpoints any more.
@@ -101,7 +102,7 @@ class Remains:
         except (StorageError, CorruptObject, OSError) as error:
             log.warning("sink %r: files staged for nothing are left to the next sweep: %s", sink, error)
 
-    def _folders(self, dead: Collection[int]) -> list[str]:
+    def _folders(self, dead: Collection[Incarnation]) -> list[str]:
         if len(dead) > FOLDERS_MAX:
             return names.epoch_folders(self._epoch)
         return [

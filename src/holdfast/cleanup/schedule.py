@@ -17,6 +17,7 @@ from holdfast.cleanup.janitor import EpochJanitor
 from holdfast.cleanup.remains import Remains
 from holdfast.clock import Clock
 from holdfast.errors import CorruptObject, StorageError
+from holdfast.ids import Incarnation
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class CleanupSchedule:
     def _older(self) -> None:
         self._janitor.run(self._stopped)
 
-    def _living(self, dead: Collection[int], outstanding: Outstanding) -> None:
+    def _living(self, dead: Collection[Incarnation], outstanding: Outstanding) -> None:
         try:
             self._found(ObjectsFound(self._remains.stored(dead, outstanding.resolved)))
             if not self._stopped():

@@ -31,6 +31,7 @@ from holdfast.cli import state as state_commands
 from holdfast.cli.common import Json, Options, Storage, open_storage_of, print_json, progress, told
 from holdfast.errors import HoldfastError
 from holdfast.formats.history import CheckpointStats, SavepointStats, read_stored
+from holdfast.ids import Epoch
 from holdfast.maintenance.report import Report
 from holdfast.maintenance.verify import verify as verify_storage
 from holdfast.ui.screen import fetched, follow
@@ -120,7 +121,7 @@ def gc(
                     store, plan, progress=lambda done, total: bar.update(task, completed=done, total=total)
                 )
         if json:
-            print_json(_plan_as_json(plan, int(observed.taken.epoch), dry_run, deleted))
+            print_json(_plan_as_json(plan, observed.taken.epoch, dry_run, deleted))
         else:
             print("\n".join(plan.lines()))
             print(
@@ -207,7 +208,7 @@ def _utc(at_s: float) -> str:
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def _plan_as_json(plan: CleanupPlan, epoch: int, dry_run: bool, deleted: int) -> dict[str, object]:
+def _plan_as_json(plan: CleanupPlan, epoch: Epoch, dry_run: bool, deleted: int) -> dict[str, object]:
     return {
         "epoch": epoch,
         "dry_run": dry_run,

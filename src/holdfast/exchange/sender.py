@@ -24,6 +24,7 @@ from holdfast.exchange.connections import Connections
 from holdfast.exchange.dropping import DroppedRows
 from holdfast.exchange.link import Link
 from holdfast.graph.program import OperatorTarget
+from holdfast.ids import RunNumber
 from holdfast.protocol.streams import Sent
 from holdfast.protocol.taskmanager import (
     ExchangeRoutes,
@@ -43,7 +44,7 @@ ROWS_PER_MESSAGE_MAX = 256 * 1024
 class UnitAttempt(NamedTuple):
     """Identity of work being sent: the fields of an `ExchangeTag` that do not depend on the TaskManager."""
 
-    run: int
+    run: RunNumber
     batch: int
     level: int
     unit: int

@@ -38,6 +38,7 @@ from holdfast.graph.program import (
     SinkTarget,
     SourceOrigin,
 )
+from holdfast.ids import Epoch, RunNumber
 from holdfast.protocol.streams import Sent
 from holdfast.sinks.base import StageContext
 from holdfast.sinks.dead_letters import bad_rows_to_batch
@@ -57,15 +58,15 @@ class Links(Protocol):
 
     def open_sender(self, unit: UnitAttempt) -> Sender: ...
 
-    def output(self, run: int, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]: ...
+    def output(self, run: RunNumber, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]: ...
 
 
 class LevelRequest(msgspec.Struct, frozen=True):
     """Facts common to all units of a level of a batch's run."""
 
     job_id: str
-    epoch: int
-    run: int
+    epoch: Epoch
+    run: RunNumber
     batch: int
     level: int
     combine: bool = True

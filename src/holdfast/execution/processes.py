@@ -23,7 +23,7 @@ class Process:
 
     role: Role
     number: int
-    incarnation: int | None = None
+    incarnation: Incarnation | None = None
     serving: bool = False
     start_s: float = 0.0
     started_s: float = 0.0
@@ -49,7 +49,7 @@ class ProcessTable:
         self._config = config
         self._processes: dict[tuple[Role, int], Process] = {}
         self._wanted: dict[Role, int] = {}
-        self._last_incarnation = 0
+        self._last_incarnation = Incarnation(0)
 
     def __iter__(self) -> Iterator[Process]:
         return iter(self._processes.values())
@@ -76,7 +76,7 @@ class ProcessTable:
         waiting = [each for each in self if each.incarnation is None and each.role in roles and self._is_wanted(each)]
         due = [each for each in waiting if each.start_s <= now_s]
         for each in due:
-            self._last_incarnation += 1
+            self._last_incarnation = Incarnation(self._last_incarnation + 1)
             each.incarnation = self._last_incarnation
             each.started_s, each.is_late, each.ending = now_s, False, None
         return due
@@ -106,7 +106,7 @@ class ProcessTable:
     def live(self) -> dict[int, Incarnation]:
         """The TaskManagers that serve, by number."""
         return {
-            each.number: Incarnation(each.incarnation)
+            each.number: each.incarnation
             for each in self
             if each.serving and each.incarnation is not None and each.role is Role.TASK_MANAGER
         }

@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import msgspec
 
+from holdfast.ids import CheckpointId, Epoch, Incarnation
+
 ROWS, HEADING, FILE = "rows", "heading", "file"
 
 
@@ -90,10 +92,10 @@ class TableHandle(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True):
     """The part of a checkpoint that belongs to a single TaskManager."""
 
-    epoch: int
-    checkpoint_id: int
+    epoch: Epoch
+    checkpoint_id: CheckpointId
     task_manager: int
-    incarnation: int
+    incarnation: Incarnation
     batch: int
     tables: list[TableHandle]
 

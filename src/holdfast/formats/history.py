@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from holdfast.errors import CorruptObject
+from holdfast.ids import CheckpointId, Epoch
 from holdfast.storage.framing import frame, unframe
 from holdfast.storage.names import HistoryName, history, parse
 from holdfast.storage.store import ObjectStore
@@ -16,6 +17,9 @@ from holdfast.storage.store import ObjectStore
 HISTORY_MAGIC, HISTORY_VERSION = b"HFCH", 2
 
 Scalar = int | float | str | bool | None
+
+NO_EPOCH = Epoch(0)
+"""The epoch of entries that were written before histories named it."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class CheckpointStats:
     attempts beside a slow attempt. `number` (the record's) and `batch` are -1 if there is none.
     """
 
-    checkpoint_id: int
+    checkpoint_id: CheckpointId
     number: int
     batch: int
     duration_s: float
@@ -82,7 +86,7 @@ class CheckpointStats:
     trigger: str = ""
     at_s: float = 0.0
     """When it was triggered, in seconds since the Unix epoch."""
-    epoch: int = 0
+    epoch: Epoch = NO_EPOCH
     failing_splits: int = 0
     """Splits that stood where they were, since they had failed; parked splits are not counted."""
     parked_splits: tuple[str, ...] = ()
@@ -102,7 +106,7 @@ class LostRows:
     """
 
     at_s: float
-    epoch: int
+    epoch: Epoch
     checkpoint: int
     cause: str
     batches: tuple[int, int] = (-1, -1)
@@ -143,7 +147,7 @@ class SavepointStats:
     size_bytes: int
     outcome: str = "completed"
     reason: str = ""
-    epoch: int = 0
+    epoch: Epoch = NO_EPOCH
 
 
 @dataclass(frozen=True)
@@ -170,7 +174,7 @@ def decode_history(name: str, data: bytes) -> StoredHistory:
         raise CorruptObject(f"{name}: the payload does not have the form of its format version: {error}") from error
 
 
-def stored_epochs(store: ObjectStore) -> list[int]:
+def stored_epochs(store: ObjectStore) -> list[Epoch]:
     """The epochs that have stored a history, oldest first."""
     found = [parse(info.name) for info in store.list("history/")]
     return sorted(each.epoch for each in found if isinstance(each, HistoryName))

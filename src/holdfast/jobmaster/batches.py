@@ -35,6 +35,7 @@ from holdfast.graph.program import (
     SinkTarget,
     SourceOrigin,
 )
+from holdfast.ids import Epoch, RunNumber
 from holdfast.jobmaster.cluster import LevelRun
 from holdfast.jobmaster.isolating import Isolated, Isolator
 from holdfast.jobmaster.losses import SubtaskRows
@@ -118,8 +119,8 @@ class BatchRunner:
     """Runs batches under a run number and a set of TaskManagers; made anew after every change of either."""
 
     job_id: str
-    epoch: int
-    run: int
+    epoch: Epoch
+    run: RunNumber
     program: Program
     senders: Senders
     task_managers: TaskManagers

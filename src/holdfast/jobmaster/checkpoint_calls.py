@@ -28,7 +28,7 @@ from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, TaskManagerLost
 from holdfast.execution.calls import Step
 from holdfast.formats.history import CheckpointStats
-from holdfast.ids import Incarnation, ProcessId, Role
+from holdfast.ids import CheckpointId, Epoch, ProcessId, Role, RunNumber
 from holdfast.jobmaster.checkpoint_stats import Watch
 from holdfast.jobmaster.taskmanagers import QUICK_S, TaskManagers
 from holdfast.jobmaster.waiters import when_done
@@ -46,7 +46,7 @@ class _Call:
     """A call to a single TaskManager about a checkpoint."""
 
     step: Step
-    checkpoint_id: int
+    checkpoint_id: CheckpointId
     process: ProcessId
     began_s: float
     answer: "Future[Any]"
@@ -59,7 +59,7 @@ class CheckpointCalls:
         self,
         task_managers: TaskManagers,
         clock: Clock,
-        epoch: int,
+        epoch: Epoch,
         post: Callable[[Event], None],
         call: Callable[[Callable[[], None]], None],
     ) -> None:
@@ -73,7 +73,7 @@ class CheckpointCalls:
         self._quick: deque[_Call] = deque()
         """Calls that were made a moment ago, oldest first."""
         self._news: list[Future[Any]] = []
-        self.run = 0
+        self.run = RunNumber(0)
         """The run whose calls TaskManagers take."""
 
     @property
@@ -105,7 +105,7 @@ class CheckpointCalls:
         """Called on the thread of the call."""
         error = answer.exception()
         if error is not None:
-            incarnation = Incarnation(process.incarnation)
+            incarnation = process.incarnation
             # The end of a TaskManager is a loss, which has a budget of its own, and no failure of checkpoints.
             soft = isinstance(error, TaskManagerLost)
             self._post(events.Declined(command.checkpoint_id, process.number, incarnation, str(error), soft))
@@ -113,7 +113,7 @@ class CheckpointCalls:
         now_s = self._clock.monotonic()
         self._call_in_loop(lambda: self._note_answered(command.checkpoint_id, process.number, now_s))
 
-    def _note_answered(self, checkpoint_id: int, task_manager: int, now_s: float) -> None:
+    def _note_answered(self, checkpoint_id: CheckpointId, task_manager: int, now_s: float) -> None:
         watch = self._watched.get(checkpoint_id)
         if watch is not None:
             watch.answered(task_manager, now_s)
@@ -166,7 +166,7 @@ class CheckpointCalls:
         now_s, (counted, reason) = self._clock.monotonic(), (command.counted, command.reason)
         return watch.ended(command.checkpoint_id, self._epoch, now_s, outcome, counted=counted, reason=reason)
 
-    def _tell_all(self, checkpoint_id: int, call: Callable[[TaskManagerGateway], None]) -> None:
+    def _tell_all(self, checkpoint_id: CheckpointId, call: Callable[[TaskManagerGateway], None]) -> None:
         self._news = [each for each in self._news if not each.done()]
         began_s = time.monotonic()
         for process in self._task_managers.holders():

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from holdfast.behind import Behind
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.formats.history import CheckpointStats, TaskManagerPart
+from holdfast.ids import CheckpointId, Epoch
 from holdfast.protocol.taskmanager import Acknowledgement
 
 NONE_BEHIND: Behind = {}
@@ -41,8 +42,8 @@ class Watch:
 
     def ended(
         self,
-        checkpoint_id: int,
-        epoch: int,
+        checkpoint_id: CheckpointId,
+        epoch: Epoch,
         now_s: float,
         outcome: Outcome,
         number: int = -1,

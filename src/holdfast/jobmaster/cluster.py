@@ -12,7 +12,7 @@ import msgspec
 from holdfast.exchange.resident import SenderGateway
 from holdfast.exchange.task import LevelRequest, UnitResult
 from holdfast.graph.plan import Unit
-from holdfast.ids import ProcessId
+from holdfast.ids import ProcessId, RunNumber
 from holdfast.protocol.taskmanager import ExchangeRoute, ExchangeRoutes, TaskManagerGateway
 
 
@@ -81,7 +81,7 @@ class Cluster(Protocol):
         """
         ...
 
-    def cancel(self, run: int) -> None:
+    def cancel(self, run: RunNumber) -> None:
         """End the Spark jobs of a run; return when they are over or after a time limit. Raises nothing."""
         ...
 

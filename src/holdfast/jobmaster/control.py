@@ -32,7 +32,7 @@ from holdfast.cleanup.disposer import Disposer
 from holdfast.clock import Clock
 from holdfast.errors import PublishFailed, StorageError
 from holdfast.formats.history import CheckpointStats
-from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
+from holdfast.ids import BatchNumber, Incarnation, JournalNumber, RunNumber
 from holdfast.jobmaster.checkpoint_calls import CheckpointCalls
 from holdfast.jobmaster.gatherer import Gatherer
 from holdfast.jobmaster.history import History
@@ -199,24 +199,20 @@ class Control:
         `Fenced`."""
         self._sides.ask(Side.RECORDS, self._recorder.check_not_fenced).result()
 
-    def deployed(self, run: int, live: Mapping[int, int]) -> None:
+    def deployed(self, run: RunNumber, live: Mapping[int, Incarnation]) -> None:
         """Note that everything is deployed under `run`. Objects of dead incarnations are looked for, in case nobody
         owns them."""
         self._calls.run = run
 
         def note() -> None:
-            self._handle(
-                events.TaskManagersChanged(
-                    RunNumber(run), {index: Incarnation(number) for index, number in live.items()}
-                )
-            )
+            self._handle(events.TaskManagersChanged(run, dict(live)))
             dead = self._task_managers.take_dead(set(live.values()))
             if dead:
                 self._listeners.died(dead, self._coordinator.outstanding())
 
         self._events.put(note)
 
-    def run_changed(self, run: int) -> None:
+    def run_changed(self, run: RunNumber) -> None:
         """Note that TaskManagers take calls of that run from now on; checkpoints are not affected."""
         self._calls.run = run
 
@@ -258,9 +254,9 @@ class Control:
             self._calls.acknowledged(ack)
             self._handle(
                 events.Acknowledged(
-                    checkpoint_id=CheckpointId(ack.checkpoint_id),
+                    checkpoint_id=ack.checkpoint_id,
                     task_manager=ack.task_manager,
-                    incarnation=Incarnation(ack.incarnation),
+                    incarnation=ack.incarnation,
                     batch=BatchNumber(ack.batch),
                     manifest=ack.manifest,
                     objects=objects,
@@ -275,9 +271,9 @@ class Control:
     def decline(self, decline: Decline) -> bool:
         self.post(
             events.Declined(
-                CheckpointId(decline.checkpoint_id),
+                decline.checkpoint_id,
                 decline.task_manager,
-                Incarnation(decline.incarnation),
+                decline.incarnation,
                 decline.reason,
                 decline.soft,
             )

@@ -14,6 +14,7 @@ from holdfast.execution.events import Deploy
 from holdfast.formats.handles import TableHandle
 from holdfast.formats.manifests import load_manifests
 from holdfast.graph.program import Program
+from holdfast.ids import Epoch, RunNumber
 from holdfast.jobmaster.batches import BatchRunner
 from holdfast.jobmaster.control import Control
 from holdfast.jobmaster.deployment import Layout, subtasks_of, whole_tables
@@ -60,7 +61,7 @@ class StartedJob:
 
     settings: MasterSettings
     stored: StoredJob
-    epoch: int
+    epoch: Epoch
     program: Program
     shipped: bytes
     store: ObjectStore
@@ -142,9 +143,9 @@ class Deployer:
         drop = self._job.settings.drop_state
         return [table for manifest in manifests for table in manifest.tables if table.operator not in drop]
 
-    def undo(self, run: int) -> None:
+    def undo(self, run: RunNumber) -> None:
         """Undo the batch in flight; calls of its run change nothing any more. Raises `TaskManagerLost`."""
-        self.cancel(run - 1)
+        self.cancel(RunNumber(run - 1))
         self._control.run_changed(run)
         call = self._task_managers.on_present if self._drops else self._task_managers.on_all
         call(Step.UNDO, f"run {run - 1}", lambda _, gateway: gateway.abort(run))
@@ -153,11 +154,11 @@ class Deployer:
     def _drops(self) -> bool:
         return self._job.settings.on_loss is OnLoss.DROP
 
-    def cancel(self, run: int) -> None:
+    def cancel(self, run: RunNumber) -> None:
         """End the work on a run. Any thread may call this."""
         self._senders.cancel(run)
 
-    def runner(self, run: int, combine: bool) -> BatchRunner:
+    def runner(self, run: RunNumber, combine: bool) -> BatchRunner:
         """Make the runner of a batch under that run number."""
         job, layout = self._job, self._job.settings.layout
         owners = [self._holders[place] for place in layout.owners]

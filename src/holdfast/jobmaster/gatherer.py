@@ -10,6 +10,7 @@ from holdfast import failpoints
 from holdfast.checkpoint.events import Event
 from holdfast.checkpoint.gathering import Gather, Gathered, GatherFailed
 from holdfast.errors import StorageError
+from holdfast.ids import Epoch
 from holdfast.sinks.gathered import gather, gathered_name
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 class Gatherer:
     """Stores committables; `post` takes the outcome of each command."""
 
-    def __init__(self, store: ObjectStore, job_id: str, epoch: int, post: Callable[[Event], None]) -> None:
+    def __init__(self, store: ObjectStore, job_id: str, epoch: Epoch, post: Callable[[Event], None]) -> None:
         self._store = store
         self._job_id = job_id
         self._epoch = epoch

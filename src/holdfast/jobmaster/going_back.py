@@ -105,7 +105,7 @@ def go_back(store: ObjectStore, taken: TakenOver, record: CheckpointRecord, want
     number = JournalNumber(int(taken.epoch) + 1)
     again = msgspec.structs.replace(
         record,
-        epoch=int(taken.epoch),
+        epoch=taken.epoch,
         checkpoint_id=0,
         nonce=uuid4().hex,
         retains=[int(each) for each, _ in older],

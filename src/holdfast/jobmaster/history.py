@@ -23,6 +23,7 @@ from holdfast.formats.history import (
     read_stored,
     stored_epochs,
 )
+from holdfast.ids import Epoch
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
 
@@ -40,7 +41,7 @@ SAVE_EVERY_S = 10.0
 class History:
     """`add` and `is_due` belong to the control thread; `load` and `save` do I/O, on another thread. Thread-safe."""
 
-    def __init__(self, store: ObjectStore, epoch: int, clock: Clock) -> None:
+    def __init__(self, store: ObjectStore, epoch: Epoch, clock: Clock) -> None:
         self._store = store
         self.epoch = epoch
         self._clock = clock

@@ -9,7 +9,7 @@ from holdfast.behind import Behind, recorded
 from holdfast.checkpoint.events import Position, RecordAgain, StoreAndRecord
 from holdfast.checkpoint.updates import in_words
 from holdfast.graph.program import SinkWatermark
-from holdfast.ids import JournalNumber
+from holdfast.ids import Epoch, JournalNumber
 from holdfast.journal.records import CheckpointRecord, GroupRef, OperatorIdentity
 from holdfast.watermarks import END_US
 
@@ -19,7 +19,7 @@ class JobFacts:
     """Facts fixed for a job's start."""
 
     job_id: str
-    epoch: int
+    epoch: Epoch
     operators: dict[str, OperatorIdentity]
     parallelism: int
     max_parallelism: int

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from holdfast.checkpoint import events
 from holdfast.errors import CheckpointFailed
-from holdfast.ids import JournalNumber
+from holdfast.ids import Epoch, JournalNumber
 from holdfast.journal.records import CheckpointRecord
 
 
@@ -21,7 +21,7 @@ class RestartCheckpoint(NamedTuple):
     number: JournalNumber | None
     record: CheckpointRecord | None
 
-    def batch_in(self, epoch: int) -> int:
+    def batch_in(self, epoch: Epoch) -> int:
         """Return its last batch as the JobMaster of that epoch counts; -1 if it was recorded before that epoch.
 
         Each epoch numbers its batches anew, so that numbers of two epochs do not compare.

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from holdfast.clock import Clock
 from holdfast.formats.history import SavepointStats
+from holdfast.ids import Epoch
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +20,7 @@ Answer = TypeVar("Answer")
 class SavepointProgress:
     """A savepoint under way. `timeout_s`: seconds from now until it has to be written; None: there is no limit."""
 
-    def __init__(self, url: str, epoch: int, clock: Clock, timeout_s: float | None) -> None:
+    def __init__(self, url: str, epoch: Epoch, clock: Clock, timeout_s: float | None) -> None:
         self._url = url
         self._epoch = epoch
         self._clock = clock

@@ -27,7 +27,7 @@ from holdfast.execution import units as rules
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import Program, SourceOrigin
 from holdfast.graph.regions import regions_of
-from holdfast.ids import ProcessId, Role
+from holdfast.ids import ProcessId, Role, RunNumber
 from holdfast.jobmaster.cluster import Cluster, LevelRun
 from holdfast.jobmaster.processes import Processes, Serving
 from holdfast.jobmaster.readers import Readers
@@ -120,7 +120,7 @@ class Senders(Processes[SenderGateway]):
             raise SenderLost(f"sender {number} does not serve")
         return serving.gateway.copy(order)
 
-    def cancel(self, run: int) -> None:
+    def cancel(self, run: RunNumber) -> None:
         """End a run: nobody waits for its units any more. Any thread may call this."""
         with self._lock:
             self._cancelled_run = max(self._cancelled_run, run)

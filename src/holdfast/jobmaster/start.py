@@ -18,7 +18,7 @@ from holdfast.errors import JobRefused, ObjectNotFound, StorageError
 from holdfast.graph.keygroups import default_max_parallelism
 from holdfast.graph.program import DEAD_LETTERS, Program
 from holdfast.graph.regions import regions_of
-from holdfast.ids import JournalNumber, ProcessId, Role
+from holdfast.ids import Epoch, Incarnation, JournalNumber, ProcessId, Role
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.deployer import MasterSettings, StartedJob
 from holdfast.jobmaster.from_savepoint import (
@@ -59,7 +59,7 @@ class ClusterContext:
     """Facts for making a cluster: a job's start, and the JobMaster's address."""
 
     job: StoredJob
-    epoch: int
+    epoch: Epoch
     secret: str
     job_master: str
     """Flight address of the JobMaster; empty if TaskManagers are in this process."""
@@ -72,7 +72,7 @@ def task_manager_settings(
     return TaskManagerSettings(
         job_id=place.job.job_id,
         epoch=place.epoch,
-        process=ProcessId(Role.TASK_MANAGER, -1, -1),
+        process=ProcessId(Role.TASK_MANAGER, -1, Incarnation(-1)),
         job_master=place.job_master,
         secret=place.secret,
         bind_host="",
@@ -179,7 +179,7 @@ def _take_over(
         check_identity(base, start.program, settings.drop_state)
         taken = _gone_back(start, taken, base)
         taken = _without_dropped_output(taken, start.program)
-    epoch = int(taken.epoch)
+    epoch = taken.epoch
     begun = (
         []
         if taken.base is not None
@@ -194,7 +194,7 @@ def _take_over(
     return master
 
 
-def _make_cluster(start: Start, job: StoredJob, epoch: int, master: JobMasterGateway, closing: ExitStack) -> Cluster:
+def _make_cluster(start: Start, job: StoredJob, epoch: Epoch, master: JobMasterGateway, closing: ExitStack) -> Cluster:
     """Make the cluster, and before it the server through which the processes of other machines reach the JobMaster."""
     secret, address = new_secret(), ""
     if start.host is not None:

@@ -18,7 +18,7 @@ from holdfast.errors import TaskManagerLost
 from holdfast.execution import events
 from holdfast.execution.calls import Step
 from holdfast.execution.placement import weak_point
-from holdfast.ids import ProcessId, Role
+from holdfast.ids import Incarnation, ProcessId, Role
 from holdfast.jobmaster.calls import CallReporter, CallThread
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.processes import HEARTBEAT_TIMEOUT_S, Processes, Serving
@@ -123,7 +123,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
         """True if a place has no TaskManager that serves."""
         return len(self._serving) < self._needed
 
-    def take_dead(self, live: Collection[int]) -> list[int]:
+    def take_dead(self, live: Collection[Incarnation]) -> list[Incarnation]:
         """Incarnations that ended since the last call. Those that the caller still takes for `live` come next time."""
         with self._changed:
             dead = [process.incarnation for process in self._dead if process.incarnation not in live]
@@ -144,7 +144,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
-    def deploying(self, live: Mapping[int, int]) -> None:
+    def deploying(self, live: Mapping[int, Incarnation]) -> None:
         """Direct calls to these incarnations from now on, by number: any other incarnation has no state, and counts as
         lost or as standby."""
         self._deployed = live

@@ -209,7 +209,7 @@ def _attempt(store: ObjectStore, patience: Patience) -> TakenOver | None:
     )
     number = rules.number_for_put(listed.numbers)
     hit("journal.takeover.listed")
-    if settle(store, number, Takeover(number, uuid4().hex), patience) is rules.PutOutcome.TAKEN:
+    if settle(store, number, Takeover(Epoch(number), uuid4().hex), patience) is rules.PutOutcome.TAKEN:
         return None
     hit("journal.takeover.put")
     after = _listed(store, patience)

@@ -3,6 +3,7 @@
 import msgspec
 
 from holdfast.behind import Behind
+from holdfast.ids import CheckpointId, Epoch, RunNumber
 from holdfast.watermarks import SourceTime
 
 
@@ -10,7 +11,7 @@ class Takeover(msgspec.Struct, frozen=True, tag="takeover", tag_field="kind", fo
     """Record of a takeover by a JobMaster. `epoch` is the record's own number; `nonce` tells it from any other
     JobMaster's."""
 
-    epoch: int
+    epoch: Epoch
     nonce: str
 
 
@@ -39,10 +40,10 @@ class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", tag_field=
     their numbers.
     """
 
-    epoch: int
-    checkpoint_id: int
+    epoch: Epoch
+    checkpoint_id: CheckpointId
     batch: int
-    run: int
+    run: RunNumber
     batch_time_us: int
     offsets: dict[str, dict[str, int | float | str | bool | None]]
     source_objects: dict[str, list[str]]

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from holdfast.ids import Epoch
+
 JOB, RECORDS, MANIFESTS = "job", "journal records", "manifests"
 CHANGELOG, MATERIALIZED = "changelog objects", "materialized objects"
 SOURCES, COMMITTABLES, STAGED = "source chunks", "committables", "staged files"
@@ -33,7 +35,7 @@ class CheckpointSummary(msgspec.Struct, frozen=True):
     """A checkpoint that the journal retains. `state_bytes`: size of the state that a restart reads."""
 
     number: int
-    epoch: int
+    epoch: Epoch
     checkpoint: int
     batch: int
     task_managers: int
@@ -47,7 +49,7 @@ class Report(msgspec.Struct):
     storage: str
     job: str = ""
     job_id: str = ""
-    epoch: int = 0
+    epoch: Epoch = Epoch(0)
     checkpoints: list[CheckpointSummary] = []
     read: dict[str, ObjectCount] = msgspec.field(default_factory=lambda: {kind: ObjectCount() for kind in KINDS})
     problems: list[Problem] = []

@@ -23,6 +23,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CheckpointFailed
 from holdfast.formats.handles import LogPiece, MaterializedPart, TableHandle
 from holdfast.formats.log_objects import LogId
+from holdfast.ids import CheckpointId
 from holdfast.materialize.base import BEFORE_ALL_BATCHES, Base, Bases
 from holdfast.materialize.materializer import Materialization, Materializer
 from holdfast.materialize.policy import Pace
@@ -38,7 +39,7 @@ ROW_COUNTS_MAX = 1000
 class PendingCut:
     """A checkpoint that has not completed yet. Without a log `base` is None until it is stored."""
 
-    checkpoint_id: int
+    checkpoint_id: CheckpointId
     batch: int
     base: Base | None = None
     rows: int | None = None
@@ -103,7 +104,7 @@ class KeyedState(ABC):
             Materializations failed too often in a row, or in a way that will not pass: the subtask fails.
         """
 
-    def checkpoint(self, checkpoint_id: int, batch: int) -> Future[TableHandle]:
+    def checkpoint(self, checkpoint_id: CheckpointId, batch: int) -> Future[TableHandle]:
         """Store the state as of the cut at `batch`; asked again, give the same future. May take a while to return.
 
         The objects stay this TaskManager's to delete until an acknowledgement names them: the handle of another
@@ -133,7 +134,7 @@ class KeyedState(ABC):
             raise
         return pending.handle
 
-    def completed(self, checkpoint_id: int) -> None:
+    def completed(self, checkpoint_id: CheckpointId) -> None:
         """Note that a checkpoint was recorded: it subsumes earlier ones, and its base becomes the current base."""
         with self._lock:
             pending = self._pending.pop(checkpoint_id, None)
@@ -146,7 +147,7 @@ class KeyedState(ABC):
         self._table.release(pending.batch)
         self._release(unused)
 
-    def aborted(self, checkpoint_id: int) -> None:
+    def aborted(self, checkpoint_id: CheckpointId) -> None:
         """Note that a checkpoint will not complete. The next checkpoint reuses its stored objects if it can."""
         with self._lock:
             self._pending.pop(checkpoint_id, None)

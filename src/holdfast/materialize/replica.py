@@ -8,6 +8,7 @@ the release of undo.
 import threading
 
 from holdfast.failpoints import hit
+from holdfast.ids import CheckpointId
 from holdfast.materialize.sizes import Sizes
 from holdfast.state.table import StateTable
 
@@ -28,12 +29,12 @@ class Replica:
             self._table.commit()
         hit("taskmanager.commit.between")
 
-    def checkpoint(self, checkpoint_id: int, batch: int) -> None:
+    def checkpoint(self, checkpoint_id: CheckpointId, batch: int) -> None:
         """Note the cut at `batch`; there is no handle."""
         with self._lock:
             self._cuts[checkpoint_id] = batch
 
-    def completed(self, checkpoint_id: int) -> None:
+    def completed(self, checkpoint_id: CheckpointId) -> None:
         """The checkpoint was recorded: undo reaches back to it, and no further."""
         with self._lock:
             batch = self._cuts.get(checkpoint_id)
@@ -41,7 +42,7 @@ class Replica:
         if batch is not None:
             self._table.release(batch)
 
-    def aborted(self, checkpoint_id: int) -> None:
+    def aborted(self, checkpoint_id: CheckpointId) -> None:
         """The checkpoint will not complete."""
         with self._lock:
             self._cuts.pop(checkpoint_id, None)

@@ -15,6 +15,7 @@ from holdfast.formats.history import CheckpointStats
 from holdfast.formats.history import LostRows as LostRows
 from holdfast.formats.history import SavepointStats as SavepointStats
 from holdfast.graph.program import Leg, OperatorTarget, Program, SourceOrigin
+from holdfast.ids import Epoch, Incarnation
 from holdfast.observe.event_log import LoggedEvent
 from holdfast.observe.metrics import Picture
 
@@ -48,7 +49,7 @@ class ProcessView:
 
     role: str
     number: int
-    incarnation: int
+    incarnation: Incarnation
     address: str
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Last reported metrics of a TaskManager; senders and standbys report none."""
@@ -104,7 +105,7 @@ class JobView:
     name: str
     job_id: str
     run_id: str
-    epoch: int
+    epoch: Epoch
     storage: str
     started_s: float
     now_s: float

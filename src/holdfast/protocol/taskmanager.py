@@ -16,7 +16,7 @@ from holdfast.changelog_config import DEFAULTS, ChangelogSettings
 from holdfast.formats.handles import TableHandle
 from holdfast.formats.history import SubtaskPart
 from holdfast.functions.operator import Timers
-from holdfast.ids import ProcessId
+from holdfast.ids import CheckpointId, Epoch, Incarnation, ProcessId, RunNumber
 from holdfast.protocol.streams import Streams
 from holdfast.sources.base import BadRow
 from holdfast.storage.copying import CopiedObject, CopyOrder
@@ -35,8 +35,8 @@ class SubtaskDeployment(msgspec.Struct, frozen=True):
 class BaseCheckpoint(msgspec.Struct, frozen=True):
     """The checkpoint that a deployment starts from: its id within its epoch, and the last batch of it."""
 
-    epoch: int
-    checkpoint_id: int
+    epoch: Epoch
+    checkpoint_id: CheckpointId
     batch: int
 
 
@@ -44,10 +44,10 @@ class Deployment(msgspec.Struct, frozen=True):
     """Everything a TaskManager needs to (re)start its subtasks; replaces all subtasks that it hosted before."""
 
     job_id: str
-    epoch: int
-    run: int
+    epoch: Epoch
+    run: RunNumber
     task_manager: int
-    incarnation: int
+    incarnation: Incarnation
     program: bytes
     """`graph.program.Program`, cloudpickled; travels only, never stored."""
     max_parallelism: int
@@ -67,9 +67,9 @@ class ExchangeTag(msgspec.Struct, frozen=True):
     """Names a stream from a sender's attempt to a TaskManager."""
 
     job_id: str
-    run: int
+    run: RunNumber
     batch: int
-    incarnation: int
+    incarnation: Incarnation
     level: int
     unit: int
     attempt: str
@@ -79,7 +79,7 @@ class ExchangeRoute(msgspec.Struct, frozen=True):
     """The address at which tasks reach a TaskManager."""
 
     task_manager: int
-    incarnation: int
+    incarnation: Incarnation
     address: str
 
 
@@ -117,8 +117,8 @@ class StreamTag(msgspec.Struct, frozen=True):
 class OutputTicket(msgspec.Struct, frozen=True):
     """The ticket of a DoGet stream."""
 
-    incarnation: int
-    run: int
+    incarnation: Incarnation
+    run: RunNumber
     batch: int
     operator: str
     subtask: int
@@ -130,7 +130,7 @@ class ProcessRequest(msgspec.Struct, frozen=True):
     Inputs are processed in the order of `streams`. Totals that differ from the rows that arrived are refused.
     """
 
-    run: int
+    run: RunNumber
     batch: int
     batch_time_us: int
     level: int
@@ -173,9 +173,9 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     `held`: further names that its live logs and materializations hold.
     """
 
-    checkpoint_id: int
+    checkpoint_id: CheckpointId
     task_manager: int
-    incarnation: int
+    incarnation: Incarnation
     batch: int
     manifest: str
     objects: list[str]
@@ -200,9 +200,9 @@ class Acknowledgement(msgspec.Struct, frozen=True):
 class Decline(msgspec.Struct, frozen=True):
     """A TaskManager could not do its part of a checkpoint. `soft` ones are not counted as failures."""
 
-    checkpoint_id: int
+    checkpoint_id: CheckpointId
     task_manager: int
-    incarnation: int
+    incarnation: Incarnation
     reason: str
     soft: bool = False
 
@@ -248,26 +248,26 @@ class TaskManagerGateway(CopyingGateway, Protocol):
         """Blocks until all subtasks of the level have processed. On an error nothing is committed; call `abort`."""
         ...
 
-    def commit(self, run: int, batch: int) -> CommitAnswer:
+    def commit(self, run: RunNumber, batch: int) -> CommitAnswer:
         """Commit the batch, whose output senders have taken, and let its input and output go.
 
         Idempotent: answered again for a batch already committed.
         """
         ...
 
-    def abort(self, run: int) -> None:
+    def abort(self, run: RunNumber) -> None:
         """Undo the batch in flight, if any, and let go of its input and output; `run` is the new run number."""
         ...
 
-    def cut(self, run: int, checkpoint_id: int, batch: int) -> None:
+    def cut(self, run: RunNumber, checkpoint_id: CheckpointId, batch: int) -> None:
         """Start to persist the state as of `batch`, committed before; answered by an acknowledgement or a decline."""
         ...
 
-    def complete(self, run: int, checkpoint_id: int) -> None:
+    def complete(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
         """The checkpoint was recorded: truncate, release."""
         ...
 
-    def abort_checkpoint(self, run: int, checkpoint_id: int) -> None:
+    def abort_checkpoint(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
         """The checkpoint will not complete. Deletes nothing."""
         ...
 
@@ -295,4 +295,4 @@ class JobMasterGateway(Reception, Protocol):
 class OutputReader(Protocol):
     """The input of a pull task: the kept output of a subtask in a batch."""
 
-    def output(self, run: int, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]: ...
+    def output(self, run: RunNumber, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]: ...

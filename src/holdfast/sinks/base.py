@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from holdfast.availability import SnapshotAvailability
+from holdfast.ids import Epoch, RunNumber
 from holdfast.storage import names
 from holdfast.storage.names import StagedName
 from holdfast.storage.store import ObjectStore
@@ -40,8 +41,8 @@ class StageContext:
 
     job_id: str
     sink: str
-    epoch: int
-    run: int
+    epoch: Epoch
+    run: RunNumber
     batch: int
     unit: int
     attempt: str

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from holdfast.availability import SnapshotAvailability
 from holdfast.clock import Clock
+from holdfast.ids import Epoch
 from holdfast.storage.store import ObjectStore
 
 Position = int | float | str | bool | None
@@ -79,7 +80,7 @@ class EnumeratorContext:
 
     store: ObjectStore
     source: str
-    epoch: int
+    epoch: Epoch
     clock: Clock
     available_now: bool = False
     """True if the query ends with the data that is there now: the first `latest()` then waits until it has seen all."""

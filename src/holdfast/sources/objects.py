@@ -12,6 +12,7 @@ when that record is gone. Objects of older epochs belong to the clean-up.
 import threading
 from collections.abc import Callable, Sequence
 
+from holdfast.ids import Epoch
 from holdfast.storage import names
 from holdfast.storage.store import ObjectInfo, ObjectStore
 
@@ -19,7 +20,7 @@ from holdfast.storage.store import ObjectInfo, ObjectStore
 class SourceObjects:
     """An `ObjectStore` for the enumerators of a job's start. `let_go` takes the names to delete. Thread-safe."""
 
-    def __init__(self, inner: ObjectStore, epoch: int, let_go: Callable[[frozenset[str]], None]) -> None:
+    def __init__(self, inner: ObjectStore, epoch: Epoch, let_go: Callable[[frozenset[str]], None]) -> None:
         self.url = inner.url
         self._inner = inner
         self._epoch = epoch

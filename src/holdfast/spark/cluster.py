@@ -19,7 +19,7 @@ from holdfast.exchange.resident_server import ResidentClient
 from holdfast.exchange.task import UnitResult
 from holdfast.graph.plan import Unit
 from holdfast.graph.program import BATCH_TIME, Leg, Program, SourceOrigin, Transform
-from holdfast.ids import ProcessId
+from holdfast.ids import ProcessId, RunNumber
 from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
 from holdfast.protocol.taskmanager import ExchangeRoute, TaskManagerGateway
 from holdfast.sources.dataframe import DataFrameSource
@@ -180,7 +180,7 @@ class SparkCluster:
             return schema.append(pa.field(leg.watermark.column, BATCH_TIME))
         return self._program.operators[leg.origin.operator].output_schema
 
-    def cancel(self, run: int) -> None:
+    def cancel(self, run: RunNumber) -> None:
         if self._running == run:  # Spark warns of a group that has no jobs
             cancel_group(self._spark, self._run_group(run))
 
@@ -192,5 +192,5 @@ class SparkCluster:
     def _describe(self, group: str, description: str) -> None:
         self._sc.setJobGroup(group, f"{self._name}: {description}", interruptOnCancel=True)
 
-    def _run_group(self, run: int) -> str:
+    def _run_group(self, run: RunNumber) -> str:
         return f"{self._group}-run-{run}"

@@ -14,6 +14,7 @@ from holdfast.errors import JobRefused, ObjectNotFound
 from holdfast.graph.build import build_program
 from holdfast.graph.program import Program
 from holdfast.graph.regions import explained
+from holdfast.ids import Epoch
 from holdfast.jobmaster.deployer import MasterSettings
 from holdfast.jobmaster.deployment import Layout
 from holdfast.jobmaster.from_savepoint import savepoint_of
@@ -171,7 +172,7 @@ def _ship(job: "Job", program: Program) -> bytes:
 def _probe(job: "Job", session: SparkSession, shipped: bytes, store: ObjectStore) -> None:
     """Probe the executors; try again if another driver's clean-up has deleted the probe's object."""
     for attempt in range(1, PROBES_MAX + 1):
-        name, nonce = names.probe(0), uuid.uuid4().bytes
+        name, nonce = names.probe(Epoch(0)), uuid.uuid4().bytes
         store.put(name, nonce)
         try:
             probe_executors(session, shipped, (job.storage, job.storage_options), (name, nonce), slots(session))

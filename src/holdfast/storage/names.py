@@ -29,6 +29,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from holdfast.errors import SettingsError
+from holdfast.ids import Epoch, Incarnation, RunNumber
 
 DIGITS = 12
 NAME_BYTES_MAX = 200
@@ -65,7 +66,7 @@ class BegunName(NamedTuple):
 class HistoryName(NamedTuple):
     """`history/<epoch>`"""
 
-    epoch: int
+    epoch: Epoch
 
 
 class SinkBegunName(NamedTuple):
@@ -77,7 +78,7 @@ class SinkBegunName(NamedTuple):
 class ManifestName(NamedTuple):
     """`manifests/<epoch>/<checkpoint>/tm-<tm>`"""
 
-    epoch: int
+    epoch: Epoch
     checkpoint: int
     task_manager: int
 
@@ -85,7 +86,7 @@ class ManifestName(NamedTuple):
 class CommittablesName(NamedTuple):
     """`manifests/<epoch>/<checkpoint>/sink-<sink>`"""
 
-    epoch: int
+    epoch: Epoch
     checkpoint: int
     sink: str
 
@@ -93,30 +94,30 @@ class CommittablesName(NamedTuple):
 class ChangelogName(NamedTuple):
     """`dstl/<epoch>/<incarnation>/<uuid>`"""
 
-    epoch: int
-    incarnation: int
+    epoch: Epoch
+    incarnation: Incarnation
     uuid: str
 
 
 class SharedName(NamedTuple):
     """`shared/<epoch>/<incarnation>/<uuid>`"""
 
-    epoch: int
-    incarnation: int
+    epoch: Epoch
+    incarnation: Incarnation
     uuid: str
 
 
 class SourceName(NamedTuple):
     """`sources/<epoch>/<uuid>`"""
 
-    epoch: int
+    epoch: Epoch
     uuid: str
 
 
 class SegmentName(NamedTuple):
     """`segments/<epoch>/<source>/<n>-<uuid>`, and `.<part>` for a part in an object of its own"""
 
-    epoch: int
+    epoch: Epoch
     source: str
     number: int
     uuid: str
@@ -127,15 +128,15 @@ class StagedName(NamedTuple):
     """`staging/<job id>/<epoch>/<run>/<rest>`"""
 
     job_id: str
-    epoch: int
-    run: int
+    epoch: Epoch
+    run: RunNumber
     rest: str
 
 
 class ProbeName(NamedTuple):
     """`probes/<epoch>/<uuid>`"""
 
-    epoch: int
+    epoch: Epoch
     uuid: str
 
 
@@ -161,7 +162,7 @@ def begun() -> str:
     return f"{JOURNAL}begun"
 
 
-def history(epoch: int) -> str:
+def history(epoch: Epoch) -> str:
     return f"{HISTORY}{_number(epoch)}"
 
 
@@ -169,30 +170,30 @@ def sink_begun(sink: str) -> str:
     return f"{SINKS}{escape(sink)}/begun"
 
 
-def manifest(epoch: int, checkpoint: int, task_manager: int) -> str:
+def manifest(epoch: Epoch, checkpoint: int, task_manager: int) -> str:
     return f"{MANIFESTS}{_number(epoch)}/{_number(checkpoint)}/tm-{_number(task_manager)}"
 
 
-def committables(epoch: int, checkpoint: int, sink: str) -> str:
+def committables(epoch: Epoch, checkpoint: int, sink: str) -> str:
     return f"{MANIFESTS}{_number(epoch)}/{_number(checkpoint)}/sink-{escape(sink)}"
 
 
-def changelog_object(epoch: int, incarnation: int) -> str:
+def changelog_object(epoch: Epoch, incarnation: Incarnation) -> str:
     """A new name at each call."""
     return f"{CHANGELOG}{_number(epoch)}/{_number(incarnation)}/{uuid4().hex}"
 
 
-def shared_object(epoch: int, incarnation: int) -> str:
+def shared_object(epoch: Epoch, incarnation: Incarnation) -> str:
     """A new name at each call."""
     return f"{SHARED}{_number(epoch)}/{_number(incarnation)}/{uuid4().hex}"
 
 
-def source_chunk(epoch: int) -> str:
+def source_chunk(epoch: Epoch) -> str:
     """A new name at each call."""
     return f"{SOURCES}{_number(epoch)}/{uuid4().hex}"
 
 
-def segment(epoch: int, source: str, number: int) -> str:
+def segment(epoch: Epoch, source: str, number: int) -> str:
     """A new name at each call."""
     return f"{SEGMENTS}{_number(epoch)}/{escape(source)}/{_number(number)}-{uuid4().hex}"
 
@@ -207,40 +208,40 @@ def segment_part(segment: str) -> str:
     return f"{segment}.{uuid4().hex}"
 
 
-def staging_folder(job_id: str, epoch: int, run: int) -> str:
+def staging_folder(job_id: str, epoch: Epoch, run: RunNumber) -> str:
     """The folder of a run's staged output, without a slash at its end."""
     if not _HEX.fullmatch(job_id):
         raise ValueError(f"a job id is 32 hexadecimal digits, not {job_id!r}")
     return f"{STAGING}{job_id}/{_number(epoch)}/{_number(run)}"
 
 
-def staging_epoch_folder(job_id: str, epoch: int) -> str:
+def staging_epoch_folder(job_id: str, epoch: Epoch) -> str:
     """The folder of everything staged by all runs of an epoch, for `list`."""
-    return f"{staging_folder(job_id, epoch, 0).rpartition('/')[0]}/"
+    return f"{staging_folder(job_id, epoch, RunNumber(0)).rpartition('/')[0]}/"
 
 
-def probe(epoch: int) -> str:
+def probe(epoch: Epoch) -> str:
     """A new name at each call."""
     return f"{PROBES}{_number(epoch)}/{uuid4().hex}"
 
 
-def incarnation_folders(epoch: int, incarnation: int) -> tuple[str, str]:
+def incarnation_folders(epoch: Epoch, incarnation: Incarnation) -> tuple[str, str]:
     """The folders that a TaskManager writes to between its start and its end, for `list`."""
     path = f"{_number(epoch)}/{_number(incarnation)}/"
     return CHANGELOG + path, SHARED + path
 
 
-def epoch_folders(epoch: int) -> list[str]:
+def epoch_folders(epoch: Epoch) -> list[str]:
     """The folders that all TaskManagers of an epoch write to, for `list`."""
     return [f"{CHANGELOG}{_number(epoch)}/", f"{SHARED}{_number(epoch)}/"]
 
 
-def sources_folder(epoch: int) -> str:
+def sources_folder(epoch: Epoch) -> str:
     """The folder of an epoch's discovery chunks, for `list`."""
     return f"{SOURCES}{_number(epoch)}/"
 
 
-def manifests_folder(epoch: int) -> str:
+def manifests_folder(epoch: Epoch) -> str:
     """The folder of an epoch's checkpoints, for `list`."""
     return f"{MANIFESTS}{_number(epoch)}/"
 
@@ -315,7 +316,7 @@ def _build(area: str, found: dict[str, str]) -> Name | None:
     if area == SINKS:
         name = unescape(found["sink"])
         return None if name is None else SinkBegunName(name)
-    epoch = int(found["epoch"])
+    epoch = Epoch(int(found["epoch"]))
     if area == HISTORY:
         return HistoryName(epoch)
     if area == MANIFESTS:
@@ -324,7 +325,7 @@ def _build(area: str, found: dict[str, str]) -> Name | None:
         sink = unescape(found["sink"])
         return None if sink is None else CommittablesName(epoch, int(found["checkpoint"]), sink)
     if area == STAGING:
-        return StagedName(found["job"], epoch, int(found["run"]), found["rest"])
+        return StagedName(found["job"], epoch, RunNumber(int(found["run"])), found["rest"])
     if area == SEGMENTS:
         source = unescape(found["source"])
         number, part = int(found["number"]), found["part"][1:]
@@ -334,7 +335,7 @@ def _build(area: str, found: dict[str, str]) -> Name | None:
     if area == PROBES:
         return ProbeName(epoch, found["uuid"])
     kind = ChangelogName if area == CHANGELOG else SharedName
-    return kind(epoch, int(found["incarnation"]), found["uuid"])
+    return kind(epoch, Incarnation(int(found["incarnation"])), found["uuid"])
 
 
 def _number(value: int) -> str:

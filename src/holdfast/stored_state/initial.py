@@ -16,6 +16,7 @@ from holdfast.errors import JobRefused
 from holdfast.formats.handles import MaterializedPart, TableHandle
 from holdfast.formats.log_objects import LogId
 from holdfast.formats.snapshots import encode_part, in_parts
+from holdfast.ids import Epoch, Incarnation
 from holdfast.state.changes import DELETED, KEY_GROUP, stored_schema
 from holdfast.state.columns import is_object
 from holdfast.state.keys import encode_keys, group_columns, key_groups
@@ -29,7 +30,7 @@ CONTAINERS = ("map", "list")
 """The kinds of state whose rows belong to keys, and whose sizes lie in the operator's own table."""
 EMPTY = "broadcast"
 """The kind of a state that begins without rows: its stream brings them."""
-BY_NOBODY = 0
+BY_NOBODY = Incarnation(0)
 """Incarnation in the names of these objects: they were stored before any process was started."""
 BEFORE_ALL = 0
 """Number of the change set and of the batch as of which the rows stand."""
@@ -134,7 +135,7 @@ def _stored_rows(
     return InitialRows(operator, table, pa.RecordBatch.from_arrays([*leading.values(), *taken.columns], schema=schema))
 
 
-def store_initial(store: ObjectStore, epoch: int, found: InitialRows, max_parallelism: int) -> TableHandle:
+def store_initial(store: ObjectStore, epoch: Epoch, found: InitialRows, max_parallelism: int) -> TableHandle:
     """Store the rows as materialized parts; returns the handle of the whole table. Raises `StorageError`."""
     log = LogId(found.operator, found.table, 0, max_parallelism)
     parts: list[MaterializedPart] = []

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow.flight as flight
 
 from holdfast.errors import StaleCall
-from holdfast.ids import ProcessId
+from holdfast.ids import Incarnation, ProcessId
 from holdfast.taskmanager.remote import CallBody, serving
 from holdfast.taskmanager.security import server_options
 
@@ -53,7 +53,7 @@ class ActionServer(flight.FlightServerBase):  # type: ignore[misc]
             for value in answer.values:
                 yield _encode(value)
 
-    def check_incarnation(self, incarnation: int) -> None:
+    def check_incarnation(self, incarnation: Incarnation) -> None:
         """Raises `StaleCall` for a call that is meant for another incarnation."""
         if self._process is not None and incarnation != self._process.incarnation:
             raise StaleCall(

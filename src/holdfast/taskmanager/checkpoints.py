@@ -22,6 +22,7 @@ from holdfast.failpoints import hit
 from holdfast.formats.handles import Manifest, TableHandle
 from holdfast.formats.history import SubtaskPart
 from holdfast.formats.manifests import encode_manifest
+from holdfast.ids import CheckpointId
 from holdfast.protocol.named import AnsweredNames
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, Deployment, JobMasterGateway
 from holdfast.storage import names
@@ -41,7 +42,7 @@ AT_ONCE_MAX = 4
 class LocalCheckpoint:
     """A TaskManager's work for a checkpoint."""
 
-    checkpoint_id: int
+    checkpoint_id: CheckpointId
     batch: int
     handles: list[Future[TableHandle]]
     held: Callable[[], list[str]]
@@ -95,7 +96,7 @@ class CheckpointWork:
         if work is not None:
             self._uploader.precede(work)
 
-    def decline(self, checkpoint_id: int, error: Exception) -> None:
+    def decline(self, checkpoint_id: CheckpointId, error: Exception) -> None:
         """Returns at once: the cut itself failed."""
         self._submit(self._decline, checkpoint_id, error)
 
@@ -194,7 +195,7 @@ class CheckpointWork:
         self._pieces_seen = seen
         return {subtask: _part(pieces, repeats) for subtask, pieces in found.items()}
 
-    def _decline(self, checkpoint_id: int, error: Exception) -> None:
+    def _decline(self, checkpoint_id: CheckpointId, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"
         soft = isinstance(error, CheckpointFailed) and error.soft
         decline = Decline(checkpoint_id, self._task_manager, self._incarnation, reason, soft)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from holdfast.errors import HoldfastError, TaskManagerLost
-from holdfast.ids import ProcessId, Role
+from holdfast.ids import CheckpointId, ProcessId, Role, RunNumber
 from holdfast.protocol.taskmanager import (
     CommitAnswer,
     Deployment,
@@ -84,26 +84,26 @@ class TaskManagerClient(ProcessClient):
     def process(self, request: ProcessRequest) -> ProcessResult:
         return self._call("process", request, ProcessResult)
 
-    def commit(self, run: int, batch: int) -> CommitAnswer:
+    def commit(self, run: RunNumber, batch: int) -> CommitAnswer:
         return self._call("commit", (run, batch), CommitAnswer)
 
-    def abort(self, run: int) -> None:
+    def abort(self, run: RunNumber) -> None:
         self._call("abort", (run,), type(None))
 
-    def cut(self, run: int, checkpoint_id: int, batch: int) -> None:
+    def cut(self, run: RunNumber, checkpoint_id: CheckpointId, batch: int) -> None:
         self._call("cut", (run, checkpoint_id, batch), type(None))
 
-    def complete(self, run: int, checkpoint_id: int) -> None:
+    def complete(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
         self._call("complete", (run, checkpoint_id), type(None))
 
-    def abort_checkpoint(self, run: int, checkpoint_id: int) -> None:
+    def abort_checkpoint(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
         self._call("abort_checkpoint", (run, checkpoint_id), type(None))
 
     def put(self, tag: StreamTag, schema: pa.Schema) -> Any:
         """Open a stream of rows: (writer, reader) of Flight, whose errors are not translated."""
         return self._flight.do_put(flight.FlightDescriptor.for_command(msgspec.msgpack.encode(tag)), schema)
 
-    def output(self, run: int, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
+    def output(self, run: RunNumber, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
         """The output of a subtask in a batch, streamed, without copying.
 
         Raises

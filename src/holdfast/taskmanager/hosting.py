@@ -24,6 +24,7 @@ from holdfast.failpoints import hit
 from holdfast.formats.handles import MaterializedPart, TableHandle
 from holdfast.formats.log_objects import LogId
 from holdfast.graph.program import Program
+from holdfast.ids import CheckpointId
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.logged_table import LoggedTable
 from holdfast.materialize.policy import AWAITED, HURRIED, MaterializationPolicy
@@ -137,14 +138,14 @@ class Hosted:
                 each.open(whole)
             self.recovery = Recovery(fetch.fetched, clock.monotonic() - begun_s)
 
-    def cut(self, checkpoint_id: int, batch: int) -> list[Future[TableHandle]]:
+    def cut(self, checkpoint_id: CheckpointId, batch: int) -> list[Future[TableHandle]]:
         """Start to persist the state of all subtasks as of `batch`."""
         handles = [future for each in self.subtasks.values() for future in each.checkpoint(checkpoint_id, batch)]
         with self._lock:
             self._cuts[checkpoint_id] = batch
         return handles
 
-    def completed(self, checkpoint_id: int) -> None:
+    def completed(self, checkpoint_id: CheckpointId) -> None:
         """The checkpoint was recorded: logs are truncated, and local copies that nothing refers to any more go."""
         with self._lock:
             self._cuts = {number: batch for number, batch in self._cuts.items() if number >= checkpoint_id}
@@ -152,7 +153,7 @@ class Hosted:
             for each in self.subtasks.values():
                 each.completed(checkpoint_id)
 
-    def aborted(self, checkpoint_id: int) -> None:
+    def aborted(self, checkpoint_id: CheckpointId) -> None:
         """Let go of objects that only an aborted checkpoint needed, in the store and on the local disk."""
         with self._copies_in_use_only():
             for each in self.subtasks.values():

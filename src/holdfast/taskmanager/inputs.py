@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, StaleCall
+from holdfast.ids import RunNumber
 from holdfast.protocol.streams import SentStream
 from holdfast.protocol.taskmanager import ExchangeTag, ProcessRequest
 from holdfast.taskmanager.buffers import RowBuffer, SpillArea
@@ -33,7 +34,7 @@ class _AttemptKey(NamedTuple):
     Attempt names are unique within a run.
     """
 
-    run: int
+    run: RunNumber
     batch: int
     unit: int
     attempt: str
@@ -115,7 +116,7 @@ class Inputs:
         """Let go of everything that belongs to batches up to and including `batch`."""
         self._drop(lambda key: key.batch <= batch)
 
-    def release_runs_before(self, run: int) -> None:
+    def release_runs_before(self, run: RunNumber) -> None:
         """Let go of everything that belongs to an older run."""
         self._drop(lambda key: key.run < run)
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pyarrow.flight as flight
 
-from holdfast.ids import ProcessId
+from holdfast.ids import Incarnation, ProcessId
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, Registration
 from holdfast.taskmanager.remote import CallBody, calling
 from holdfast.taskmanager.security import connect
@@ -38,7 +38,7 @@ class JobMasterClient:
     def close(self) -> None:
         self._flight.close()
 
-    def _call(self, action: str, incarnation: int, arguments: Any) -> bool:
+    def _call(self, action: str, incarnation: Incarnation, arguments: Any) -> bool:
         body = msgspec.msgpack.encode(CallBody(incarnation, msgspec.Raw(msgspec.msgpack.encode(arguments))))
         with calling(self._unanswered):
             results = list(self._flight.do_action((action, body), self._options))

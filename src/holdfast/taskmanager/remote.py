@@ -17,6 +17,7 @@ import pyarrow.flight as flight
 
 from holdfast import errors
 from holdfast.errors import HoldfastError
+from holdfast.ids import Incarnation
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class RemoteError(msgspec.Struct, frozen=True):
 class CallBody(msgspec.Struct, frozen=True):
     """The body of an action: for which incarnation it is meant, and the arguments."""
 
-    incarnation: int
+    incarnation: Incarnation
     arguments: msgspec.Raw = msgspec.Raw(b"\x90")
 
 

@@ -9,6 +9,8 @@ checkpoint, since a rewind goes no further back.
 
 from typing import NamedTuple
 
+from holdfast.ids import CheckpointId
+
 
 class RowCounts(NamedTuple):
     rows_in: int = 0
@@ -45,10 +47,10 @@ class SubtaskRowCounts:
         self.committed = self._after.get(to_batch, RowCounts())
         self._after = {batch: counts for batch, counts in self._after.items() if batch <= to_batch}
 
-    def cut(self, checkpoint_id: int, batch: int) -> None:
+    def cut(self, checkpoint_id: CheckpointId, batch: int) -> None:
         self._cuts[checkpoint_id] = batch
 
-    def completed(self, checkpoint_id: int) -> None:
+    def completed(self, checkpoint_id: CheckpointId) -> None:
         """Forget the counts before the cut of a completed checkpoint."""
         cut = self._cuts.get(checkpoint_id)
         if cut is not None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.ids import ProcessId
+from holdfast.ids import Epoch, ProcessId
 
 MEBIBYTE = 1024 * 1024
 EXCHANGE_SHARE = 4
@@ -17,7 +17,7 @@ class ProcessSettings(msgspec.Struct, frozen=True):
     """
 
     job_id: str
-    epoch: int
+    epoch: Epoch
     process: ProcessId
     job_master: str
     """The JobMaster's Flight address."""

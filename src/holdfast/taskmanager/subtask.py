@@ -18,6 +18,7 @@ from holdfast.errors import TaskManagerLost
 from holdfast.failpoints import hit
 from holdfast.formats.handles import TableHandle
 from holdfast.functions.operator import BatchContext, Opening, Operator, OperatorResult
+from holdfast.ids import CheckpointId
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.replica import Replica
 from holdfast.state.table import StateTable
@@ -179,19 +180,19 @@ class Subtask:
         self.counted.rewind(to_batch)
         self._committed = to_batch
 
-    def checkpoint(self, checkpoint_id: int, batch: int) -> list[Future[TableHandle]]:
+    def checkpoint(self, checkpoint_id: CheckpointId, batch: int) -> list[Future[TableHandle]]:
         """Start to persist the state as of `batch`, committed before."""
         self._check()
         self.counted.cut(checkpoint_id, batch)
         handles = [state.checkpoint(checkpoint_id, batch) for state in self._states.values()]
         return [handle for handle in handles if handle is not None]
 
-    def completed(self, checkpoint_id: int) -> None:
+    def completed(self, checkpoint_id: CheckpointId) -> None:
         self.counted.completed(checkpoint_id)
         for state in self._states.values():
             state.completed(checkpoint_id)
 
-    def aborted(self, checkpoint_id: int) -> None:
+    def aborted(self, checkpoint_id: CheckpointId) -> None:
         for state in self._states.values():
             state.aborted(checkpoint_id)
 

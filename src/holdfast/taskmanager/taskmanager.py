@@ -28,6 +28,7 @@ from holdfast.errors import HoldfastError, StaleCall
 from holdfast.failpoints import hit
 from holdfast.functions.operator import BatchContext
 from holdfast.graph.program import LATE, OperatorOrigin
+from holdfast.ids import CheckpointId, RunNumber
 from holdfast.protocol.taskmanager import (
     CommitAnswer,
     Deployment,
@@ -59,7 +60,7 @@ T = TypeVar("T")
 class _InFlight(NamedTuple):
     """The batch that was begun and neither committed nor undone."""
 
-    run: int
+    run: RunNumber
     batch: int
     levels: tuple[int, ...]
 
@@ -172,7 +173,7 @@ class TaskManager:
             hit("taskmanager.process.after")
             return ProcessResult(results)
 
-    def output(self, run: int, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
+    def output(self, run: RunNumber, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
         self._see(run, "output")
         hit("taskmanager.output")
         return iter(self._outputs.read(batch, operator, subtask))
@@ -181,11 +182,11 @@ class TaskManager:
         """The schema of an operator's output."""
         return self._deployed().output_schema(operator)
 
-    def commit(self, run: int, batch: int) -> CommitAnswer:
+    def commit(self, run: RunNumber, batch: int) -> CommitAnswer:
         refusals = self._commit(run, batch)
         return CommitAnswer(self.metrics(), refusals)
 
-    def _commit(self, run: int, batch: int) -> list[Refusal]:
+    def _commit(self, run: RunNumber, batch: int) -> list[Refusal]:
         """Commit once; returns who refuses a cut after the last committed batch."""
         self._see(run, "commit")
         with self._work:
@@ -210,7 +211,7 @@ class TaskManager:
             self._let_go(batch)
             return self._refusals
 
-    def abort(self, run: int) -> None:
+    def abort(self, run: RunNumber) -> None:
         self._see(run, "abort")
         self._inputs.release_runs_before(run)
         with self._work:
@@ -230,7 +231,7 @@ class TaskManager:
         self._inputs.release(batch)
         self._outputs.release(batch)
 
-    def cut(self, run: int, checkpoint_id: int, batch: int) -> None:
+    def cut(self, run: RunNumber, checkpoint_id: CheckpointId, batch: int) -> None:
         self._see(run, "cut")
         hosted = self._deployed()
         if batch > self._committed:
@@ -248,12 +249,12 @@ class TaskManager:
         sync_ms = (time.monotonic() - begun_s) * 1000.0
         hosted.checkpoints.start(LocalCheckpoint(checkpoint_id, batch, handles, hosted.held, begun_s, sync_ms))
 
-    def complete(self, run: int, checkpoint_id: int) -> None:
+    def complete(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
         self._see(run, "complete")
         hit("taskmanager.complete")
         self._deployed().completed(checkpoint_id)
 
-    def abort_checkpoint(self, run: int, checkpoint_id: int) -> None:
+    def abort_checkpoint(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
         self._see(run, "abort_checkpoint")
         self._deployed().aborted(checkpoint_id)
 
@@ -323,7 +324,7 @@ class TaskManager:
     def _identity(self) -> tuple[str, int, int]:
         return self.job_id, self.index, self.incarnation
 
-    def _see(self, run: int, what: str) -> None:
+    def _see(self, run: RunNumber, what: str) -> None:
         with self._numbers:
             if run < self._run:
                 raise StaleCall(

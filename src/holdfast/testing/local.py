@@ -14,7 +14,7 @@ from holdfast.exchange.local import LocalLinks
 from holdfast.exchange.resident import SenderGateway
 from holdfast.exchange.task import UnitResult, run_unit
 from holdfast.graph.program import Program
-from holdfast.ids import ProcessId
+from holdfast.ids import CheckpointId, ProcessId, RunNumber
 from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
 from holdfast.jobmaster.start import ClusterContext, task_manager_settings
 from holdfast.protocol.taskmanager import (
@@ -136,7 +136,7 @@ class LocalCluster:
             raise TaskManagerLost("the script aborts")
         return results
 
-    def cancel(self, run: int) -> None:
+    def cancel(self, run: RunNumber) -> None:
         """Units run on the caller's thread: there is nothing to cancel."""
 
     def stop(self) -> None:
@@ -194,19 +194,19 @@ class _LocalGateway:
     def process(self, request: ProcessRequest) -> ProcessResult:
         return self._call(lambda it: it.process(request))
 
-    def commit(self, run: int, batch: int) -> CommitAnswer:
+    def commit(self, run: RunNumber, batch: int) -> CommitAnswer:
         return self._call(lambda it: it.commit(run, batch))
 
-    def abort(self, run: int) -> None:
+    def abort(self, run: RunNumber) -> None:
         self._call(lambda it: it.abort(run))
 
-    def cut(self, run: int, checkpoint_id: int, batch: int) -> None:
+    def cut(self, run: RunNumber, checkpoint_id: CheckpointId, batch: int) -> None:
         self._call(lambda it: it.cut(run, checkpoint_id, batch))
 
-    def complete(self, run: int, checkpoint_id: int) -> None:
+    def complete(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
         self._call(lambda it: it.complete(run, checkpoint_id))
 
-    def abort_checkpoint(self, run: int, checkpoint_id: int) -> None:
+    def abort_checkpoint(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
         self._call(lambda it: it.abort_checkpoint(run, checkpoint_id))
 
     def copy(self, order: CopyOrder) -> list[CopiedObject]:

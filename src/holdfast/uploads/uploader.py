@@ -22,6 +22,7 @@ from holdfast import failpoints
 from holdfast.changelog_config import DEFAULTS, RetryPolicy
 from holdfast.errors import CheckpointFailed
 from holdfast.formats.log_objects import LogId
+from holdfast.ids import Epoch, Incarnation
 from holdfast.metrics import Histogram
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
@@ -86,8 +87,8 @@ class Uploader:
     def __init__(
         self,
         store: ObjectStore,
-        epoch: int,
-        incarnation: int,
+        epoch: Epoch,
+        incarnation: Incarnation,
         *,
         persist_delay_s: float = DEFAULTS.persist_delay_s,
         persist_bytes_max: int = DEFAULTS.persist_bytes_max,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import JobRefused, StorageError
+from holdfast.ids import Epoch
 from holdfast.sources.postgres.columns import SESSION, PublishedColumn, TableColumns
 
 VERSION_MIN = 150_000
@@ -31,7 +32,7 @@ class ReaderName:
     """
 
     job: str
-    epoch: int
+    epoch: Epoch
 
     def __str__(self) -> str:
         return f"{APPLICATION} {self.job} {self.epoch}"
@@ -42,7 +43,7 @@ class ReaderName:
         parts = application.split(" ")
         if len(parts) != 3 or parts[0] != APPLICATION or not parts[2].isdecimal():
             return None
-        return ReaderName(parts[1], int(parts[2]))
+        return ReaderName(parts[1], Epoch(int(parts[2])))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import StorageError
+from holdfast.ids import Epoch
 from holdfast.sources.postgres.slot_head import SlotHead
 from holdfast.sources.spooled.segments import Segment, decode_head, encode_segment, new_name
 from holdfast.sources.spooled.spool import Spool
@@ -43,7 +44,7 @@ class SegmentWriter:
     def __init__(
         self,
         store: ObjectStore,
-        epoch: int,
+        epoch: Epoch,
         source: str,
         spool: Spool[SlotHead],
         wait: Callable[[float], bool],

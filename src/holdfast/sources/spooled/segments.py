@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.errors import CorruptObject
+from holdfast.ids import Epoch
 from holdfast.storage import checksum, framing, names
 from holdfast.storage.store import ObjectStore
 
@@ -166,7 +167,7 @@ def _check_part(name: str, table: str, data: bytes, part: SegmentPart) -> None:
         raise CorruptObject(f"{name}: damaged: the checksum of the rows of {table} differs; restore it from a copy")
 
 
-def new_name(epoch: int, source: str, number: int) -> str:
+def new_name(epoch: Epoch, source: str, number: int) -> str:
     """A new name at each call."""
     return names.segment(epoch, source, number)
 
