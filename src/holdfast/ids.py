@@ -18,6 +18,9 @@ CheckpointId = NewType("CheckpointId", int)
 BatchNumber = NewType("BatchNumber", int)
 """A planned batch; scope: an epoch."""
 
+NO_BATCH = BatchNumber(-1)
+"""Number below those of all batches: before the first."""
+
 RunNumber = NewType("RunNumber", int)
 """An attempt at processing; grows with every retry, restart and cancellation; scope: an epoch."""
 

@@ -2,7 +2,8 @@
 
 from holdfast.changelog.writer import LogSize
 from holdfast.formats.log_objects import LogId
-from holdfast.materialize.base import BEFORE_ALL_BATCHES, Base
+from holdfast.ids import NO_BATCH
+from holdfast.materialize.base import Base
 from holdfast.materialize.policy import HURRIED, PATIENT, MaterializationPolicy
 from holdfast.materialize.schedule import Schedule
 
@@ -16,7 +17,7 @@ def schedule() -> Schedule:
 
 
 def due(made: Schedule, log: LogSize, now_s: float) -> bool:
-    return made.due(log, Base(0, BEFORE_ALL_BATCHES), False, now_s)
+    return made.due(log, Base(0, NO_BATCH), False, now_s)
 
 
 def test_after_one_was_stored_the_next_is_due_after_the_interval_or_after_the_pause_by_the_size_of_the_log() -> None:

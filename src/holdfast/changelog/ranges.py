@@ -18,12 +18,13 @@ import pyarrow as pa
 from holdfast.formats.blocks import Merge
 from holdfast.formats.handles import LogPiece
 from holdfast.formats.log_objects import ChangeSet
+from holdfast.ids import BatchNumber
 
 
 class DeferredChanges(Protocol):
     """A holder of the net changes of committed batches until they are wanted (`state.table.StateTable`)."""
 
-    def collect(self, up_to_batch: int) -> list[pa.RecordBatch]:
+    def collect(self, up_to_batch: BatchNumber) -> list[pa.RecordBatch]:
         """Take out the changes of batches up to that batch, in order of replay: at least one change set, maybe empty.
 
         Raises
@@ -50,7 +51,7 @@ class Deferred:
 
     def collected(self, merge: Merge) -> ChangeSet:
         """Collect the rows, with those of earlier batches that the source still has: these batches then have none."""
-        found = self.source.collect(self.batch_stop - 1)
+        found = self.source.collect(BatchNumber(self.batch_stop - 1))
         rows = merge(found) if len(found) > 1 else found[0]
         return ChangeSet(self.sqn_start, self.sqn_stop, self.batch_start, self.batch_stop, rows)
 
@@ -127,13 +128,13 @@ class Range:
         self.change_sets = [*collected]
         return collected
 
-    def sqn_stop_at(self, batch: int) -> int:
+    def sqn_stop_at(self, batch: BatchNumber) -> int:
         """The end of its changes of batches up to that batch; its start if it has none of them."""
         if self.batch_stop <= batch + 1:
             return self.sqn_stop
         return max((each.sqn_stop for each in self.extents if each.batch_stop <= batch + 1), default=self.sqn_start)
 
-    def narrow(self, to_batch: int) -> None:
+    def narrow(self, to_batch: BatchNumber) -> None:
         """Forget later batches. The range holds at least one earlier batch."""
         self.extents = [each for each in self.extents if each.batch_stop <= to_batch + 1]
         self.change_sets = [each for each in self.change_sets if each.batch_stop <= to_batch + 1]
@@ -156,7 +157,7 @@ class Skipped:
 Entry = Pending | Range | Skipped
 
 
-def divides(batch: int, entry: Entry) -> bool:
+def divides(batch: BatchNumber, entry: Entry) -> bool:
     """Return whether a cut at that batch would have to divide an entry that is indivisible."""
     if not entry.batch_start <= batch < entry.batch_stop - 1:
         return False
@@ -191,7 +192,7 @@ class RangePart(NamedTuple):
             yield piece if as_it_is else msgspec.structs.replace(piece, sqn_start=start, sqn_stop=stop)
 
 
-def wanted(ranges: Sequence[Range], from_sqn: int, up_to_batch: int) -> list[RangePart]:
+def wanted(ranges: Sequence[Range], from_sqn: int, up_to_batch: BatchNumber) -> list[RangePart]:
     """List the parts of these ranges that a cut at that batch needs, from that SQN on."""
     found = [RangePart(each, max(each.sqn_start, from_sqn), each.sqn_stop_at(up_to_batch)) for each in ranges]
     return [each for each in found if each.sqn_start < each.sqn_stop]

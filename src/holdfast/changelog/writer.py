@@ -25,6 +25,7 @@ from holdfast.errors import CheckpointFailed, HoldfastError
 from holdfast.formats.blocks import Merge
 from holdfast.formats.handles import LogPiece
 from holdfast.formats.log_objects import ChangeSet, LogId
+from holdfast.ids import BatchNumber
 from holdfast.uploads.packing import PersistRequest
 from holdfast.uploads.uploader import Uploader
 
@@ -43,7 +44,7 @@ class NeededLog(NamedTuple):
     """A checkpoint's part of a log: the changes from `sqn` on, up to and including the changes of `batch`."""
 
     sqn: int
-    batch: int
+    batch: BatchNumber
 
     def has(self, entry: Entry) -> bool:
         return entry.sqn_stop > self.sqn and entry.batch_start <= self.batch
@@ -88,7 +89,7 @@ class ChangelogWriter:
         with self._lock:
             return self._next_sqn
 
-    def append(self, batch: int, changes: pa.RecordBatch | DeferredChanges | None) -> None:
+    def append(self, batch: BatchNumber, changes: pa.RecordBatch | DeferredChanges | None) -> None:
         """The net changes of a committed batch, None where there are none. Once each, in order.
 
         Does no I/O. Once more is pending than the uploader's `preempt_bytes_max`, that is given to it to be stored
@@ -117,7 +118,7 @@ class ChangelogWriter:
         for each in ahead:
             self._upload(each)
 
-    def persist(self, up_to_batch: int, from_sqn: int | None = None) -> Future[list[LogPiece]]:
+    def persist(self, up_to_batch: BatchNumber, from_sqn: int | None = None) -> Future[list[LogPiece]]:
         """Store all changes of batches up to and including `up_to_batch` that are not stored yet.
 
         Returns the pieces from `from_sqn` (the truncation point if it is None) up to that batch, in replay order: the
@@ -135,7 +136,7 @@ class ChangelogWriter:
         """
         return self.store(self.cut(up_to_batch, from_sqn))
 
-    def cut(self, up_to_batch: int, from_sqn: int | None = None) -> Sequence[RangePart]:
+    def cut(self, up_to_batch: BatchNumber, from_sqn: int | None = None) -> Sequence[RangePart]:
         """Do the first half of `persist`, at once: fix the ranges that the cut needs, whatever comes after."""
         with self._lock:
             start = self._check(up_to_batch, from_sqn)
@@ -164,7 +165,7 @@ class ChangelogWriter:
         with self._lock:
             self._reset(lambda each: each.error is not None)
 
-    def rewind(self, to_batch: int) -> None:
+    def rewind(self, to_batch: BatchNumber) -> None:
         """Drop the changes of the batches after `to_batch`, wherever they are.
 
         Pending changes are dropped. Ranges are dropped, or narrowed where they hold earlier batches too; those still
@@ -241,7 +242,7 @@ class ChangelogWriter:
         self._uploader.unregister(self._log)
         self._release(dropped)
 
-    def _check(self, up_to_batch: int, from_sqn: int | None) -> int:
+    def _check(self, up_to_batch: BatchNumber, from_sqn: int | None) -> int:
         self._check_open()
         start = self._truncated_to if from_sqn is None else from_sqn
         if not self._truncated_to <= start <= self._next_sqn:
@@ -262,7 +263,7 @@ class ChangelogWriter:
         self._check_not_inside(up_to_batch, start)
         return start
 
-    def _check_not_inside(self, batch: int, from_sqn: int = 0) -> None:
+    def _check_not_inside(self, batch: BatchNumber, from_sqn: int = 0) -> None:
         for entry in self._entries:
             if entry.sqn_stop > from_sqn and divides(batch, entry):
                 raise ValueError(

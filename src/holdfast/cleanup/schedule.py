@@ -46,7 +46,7 @@ class CleanupSchedule:
         self._found = found
         self._clock = clock
         self._stopped = stopped
-        self._dead: set[int] = set()
+        self._dead: set[Incarnation] = set()
         self._sweeps = 0
         self._next_s = float("inf")
         self._thread = ThreadPoolExecutor(1, "holdfast-cleanup")
@@ -57,7 +57,7 @@ class CleanupSchedule:
         self._submit(self._older)
         self._next_s = self._clock.monotonic() + AGAIN_AFTER_S[0]
 
-    def died(self, incarnations: Collection[int], outstanding: Outstanding) -> None:
+    def died(self, incarnations: Collection[Incarnation], outstanding: Outstanding) -> None:
         """Note dead incarnations, after everything was deployed anew."""
         self._dead.update(incarnations)
         dead = sorted(self._dead)

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from holdfast.exchange.connections import Connections
 from holdfast.exchange.sender import ExchangeSender, UnitAttempt
-from holdfast.ids import RunNumber
+from holdfast.ids import BatchNumber, RunNumber
 from holdfast.protocol.taskmanager import ExchangeRoutes
 
 
@@ -21,6 +21,6 @@ class FlightLinks:
     def open_sender(self, unit: UnitAttempt) -> ExchangeSender:
         return ExchangeSender(self._routes, self._connections, unit)
 
-    def output(self, run: RunNumber, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
+    def output(self, run: RunNumber, batch: BatchNumber, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
         route = self._route_of[self._routes.owners[subtask]]
         return self._connections.client(route).output(run, batch, operator, subtask)

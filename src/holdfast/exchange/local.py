@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from holdfast.errors import TaskManagerLost
 from holdfast.exchange.sender import Sender, UnitAttempt
-from holdfast.ids import RunNumber
+from holdfast.ids import BatchNumber, RunNumber
 from holdfast.protocol.taskmanager import ExchangeRoutes, SectionRows, StreamTag
 from holdfast.taskmanager.taskmanager import TaskManager
 
@@ -45,7 +45,7 @@ class LocalLinks:
     def open_sender(self, unit: UnitAttempt) -> LocalSender:
         return LocalSender(self._routes, self._task_managers, unit)
 
-    def output(self, run: RunNumber, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
+    def output(self, run: RunNumber, batch: BatchNumber, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
         owner = self._routes.owners[subtask]
         if owner not in self._task_managers:
             raise TaskManagerLost(f"TaskManager {owner} is gone")

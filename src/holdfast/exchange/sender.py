@@ -24,7 +24,7 @@ from holdfast.exchange.connections import Connections
 from holdfast.exchange.dropping import DroppedRows
 from holdfast.exchange.link import Link
 from holdfast.graph.program import OperatorTarget
-from holdfast.ids import RunNumber
+from holdfast.ids import BatchNumber, RunNumber
 from holdfast.protocol.streams import Sent
 from holdfast.protocol.taskmanager import (
     ExchangeRoutes,
@@ -45,7 +45,7 @@ class UnitAttempt(NamedTuple):
     """Identity of work being sent: the fields of an `ExchangeTag` that do not depend on the TaskManager."""
 
     run: RunNumber
-    batch: int
+    batch: BatchNumber
     level: int
     unit: int
     attempt: str

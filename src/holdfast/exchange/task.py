@@ -38,7 +38,7 @@ from holdfast.graph.program import (
     SinkTarget,
     SourceOrigin,
 )
-from holdfast.ids import Epoch, RunNumber
+from holdfast.ids import BatchNumber, Epoch, RunNumber
 from holdfast.protocol.streams import Sent
 from holdfast.sinks.base import StageContext
 from holdfast.sinks.dead_letters import bad_rows_to_batch
@@ -58,7 +58,7 @@ class Links(Protocol):
 
     def open_sender(self, unit: UnitAttempt) -> Sender: ...
 
-    def output(self, run: RunNumber, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]: ...
+    def output(self, run: RunNumber, batch: BatchNumber, operator: str, subtask: int) -> Iterator[pa.RecordBatch]: ...
 
 
 class LevelRequest(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ class LevelRequest(msgspec.Struct, frozen=True):
     job_id: str
     epoch: Epoch
     run: RunNumber
-    batch: int
+    batch: BatchNumber
     level: int
     combine: bool = True
     """True if rows may be combined on their way to an operator."""

@@ -30,7 +30,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.execution.calls import Step
-from holdfast.ids import BatchNumber, Incarnation, JournalNumber, ProcessId, Role, RunNumber
+from holdfast.ids import NO_BATCH, BatchNumber, Incarnation, JournalNumber, ProcessId, Role, RunNumber
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,7 @@ class BaseChosen:
     """The checkpoint to restart from, or None. It stays the newest checkpoint until `AnnounceDeployed`."""
 
     base: JournalNumber | None
-    batch: int = -1
+    batch: BatchNumber = NO_BATCH
     """The last batch of it; -1 for the beginning."""
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.ids import CheckpointId, Epoch, Incarnation
+from holdfast.ids import BatchNumber, CheckpointId, Epoch, Incarnation
 
 ROWS, HEADING, FILE = "rows", "heading", "file"
 
@@ -96,7 +96,7 @@ class Manifest(msgspec.Struct, frozen=True):
     checkpoint_id: CheckpointId
     task_manager: int
     incarnation: Incarnation
-    batch: int
+    batch: BatchNumber
     tables: list[TableHandle]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from holdfast.errors import CorruptObject
-from holdfast.ids import CheckpointId, Epoch
+from holdfast.ids import BatchNumber, CheckpointId, Epoch
 from holdfast.storage.framing import frame, unframe
 from holdfast.storage.names import HistoryName, history, parse
 from holdfast.storage.store import ObjectStore
@@ -70,7 +70,7 @@ class CheckpointStats:
 
     checkpoint_id: CheckpointId
     number: int
-    batch: int
+    batch: BatchNumber
     duration_s: float
     incremental_bytes: int
     full_bytes: int

@@ -25,6 +25,7 @@ from holdfast.formats.blocks import (
 )
 from holdfast.formats.handles import MaterializedPart
 from holdfast.formats.log_objects import LogId
+from holdfast.ids import BatchNumber
 from holdfast.storage.framing import frame
 
 PART_MAGIC = b"HFMP"
@@ -41,7 +42,7 @@ class PartDirectory(msgspec.Struct, frozen=True, array_like=True):
     key_group_start: int
     key_group_stop: int
     sqn: int
-    batch: int
+    batch: BatchNumber
     blocks: list[BlockEntry]
 
 
@@ -66,7 +67,7 @@ def encode_part(
     log: LogId,
     rows: pa.RecordBatch,
     sqn: int,
-    batch: int,
+    batch: BatchNumber,
     *,
     codec: Codec = "zstd",
     block_bytes: int = BLOCK_BYTES,

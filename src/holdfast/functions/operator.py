@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from holdfast.availability import SnapshotAvailability
+from holdfast.ids import BatchNumber
 from holdfast.sources.base import BadRow
 from holdfast.state.table import StateTable
 
@@ -28,7 +29,7 @@ class TableSchema(NamedTuple):
 class BatchContext:
     """The facts about a batch that its plan fixes."""
 
-    batch: int
+    batch: BatchNumber
     batch_time_us: int
     operator: str
     subtask: int

@@ -7,6 +7,7 @@ from itertools import accumulate, pairwise
 import msgspec
 
 from holdfast.availability import Refusal
+from holdfast.ids import BatchNumber
 from holdfast.sources.base import Offsets, SplitRead
 
 ROWS_PER_UNIT_MIN = 256
@@ -33,7 +34,7 @@ class Unit(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Plan(msgspec.Struct, frozen=True):
     """A batch between two offset maps per source. A retry uses the same plan under a new run number."""
 
-    batch: int
+    batch: BatchNumber
     batch_time_us: int
     start: dict[str, Offsets]
     to: dict[str, Offsets]

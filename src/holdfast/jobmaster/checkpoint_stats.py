@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from holdfast.behind import Behind
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.formats.history import CheckpointStats, TaskManagerPart
-from holdfast.ids import CheckpointId, Epoch
+from holdfast.ids import NO_BATCH, BatchNumber, CheckpointId, Epoch
 from holdfast.protocol.taskmanager import Acknowledgement
 
 NONE_BEHIND: Behind = {}
@@ -26,7 +26,7 @@ class Watch:
     started_s: float
     at_s: float = 0.0
     trigger: str = ""
-    batch: int = -1
+    batch: BatchNumber = NO_BATCH
     addresses: dict[int, str] = field(default_factory=dict)
     """Addresses of the TaskManagers that take part, by number."""
     _answered_s: dict[int, float] = field(default_factory=dict)

@@ -66,7 +66,7 @@ class Listeners:
     failover: Callable[[str], None]
     failed: Callable[[Exception], None]
     planning: Callable[[frozenset[str]], None]
-    died: Callable[[list[int], Outstanding], None]
+    died: Callable[[list[Incarnation], Outstanding], None]
     tick: Callable[[float, Callable[[], Outstanding]], None]
 
 

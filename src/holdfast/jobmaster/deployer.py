@@ -14,7 +14,7 @@ from holdfast.execution.events import Deploy
 from holdfast.formats.handles import TableHandle
 from holdfast.formats.manifests import load_manifests
 from holdfast.graph.program import Program
-from holdfast.ids import Epoch, RunNumber
+from holdfast.ids import BatchNumber, Epoch, RunNumber
 from holdfast.jobmaster.batches import BatchRunner
 from holdfast.jobmaster.control import Control
 from holdfast.jobmaster.deployment import Layout, subtasks_of, whole_tables
@@ -89,7 +89,7 @@ class Deployer:
         self._before_commit = before_commit
         self._holders: Sequence[int] = ()
 
-    def deploy(self, command: Deploy, base: CheckpointRecord | None, first_batch: int) -> None:
+    def deploy(self, command: Deploy, base: CheckpointRecord | None, first_batch: BatchNumber) -> None:
         """Bring the TaskManager of each place to the state of a checkpoint. Raises `TaskManagerLost`, `StaleCall`,
         `StorageError`."""
         if command.live:
@@ -100,7 +100,7 @@ class Deployer:
         self._control.run_changed(command.run)
         failpoints.hit("jobmaster.deploy.after")
 
-    def _host(self, command: Deploy, base: CheckpointRecord | None, first_batch: int) -> None:
+    def _host(self, command: Deploy, base: CheckpointRecord | None, first_batch: BatchNumber) -> None:
         job, layout, handles = self._job, self._job.settings.layout, self._handles(base)
         checkpoint = None if base is None else BaseCheckpoint(base.epoch, base.checkpoint_id, base.batch)
         whole = whole_tables(job.program, handles)

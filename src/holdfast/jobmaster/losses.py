@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.checkpoint.positions import Position, Scalar
 from holdfast.formats.history import LostRows
+from holdfast.ids import BatchNumber
 
 SubtaskRows = Counter[tuple[str, int]]
 """Rows by operator and subtask."""
@@ -27,7 +28,7 @@ SubtaskRows = Counter[tuple[str, int]]
 class CommittedRows:
     """The rows of a committed batch: those that subtasks took, and those that were dropped."""
 
-    batch: int
+    batch: BatchNumber
     taken: SubtaskRows
     dropped: SubtaskRows
 
@@ -68,7 +69,7 @@ class LossLedger:
             self._open.append(found)
         return found
 
-    def recorded(self, batch: int) -> list[LostRows]:
+    def recorded(self, batch: BatchNumber) -> list[LostRows]:
         """Note a checkpoint after that batch; returns the losses that are final by it."""
         with self._lock:
             while self._batches and self._batches[0].batch <= batch:

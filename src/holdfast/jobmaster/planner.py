@@ -25,6 +25,7 @@ from holdfast.errors import HoldfastError, JobRefused
 from holdfast.execution.isolation import SplitName
 from holdfast.functions.operator import Timers
 from holdfast.graph.plan import Plan, group_reads
+from holdfast.ids import BatchNumber
 from holdfast.jobmaster.batch_sizing import BatchSizer
 from holdfast.jobmaster.regional import RegionalPlanning
 from holdfast.observe.view import SplitView
@@ -96,7 +97,7 @@ class Planner:
         self._sizer = None if limits.duration_s is None else BatchSizer(limits.duration_s, limits.rows_max)
         self._senders = senders
         self._clock = clock
-        self._next_batch = 1
+        self._next_batch = BatchNumber(1)
         self._batch_time_us = 0
         self._watermarks = watermarks or Watermarks({}, {})
         self._timed = timed
@@ -212,7 +213,7 @@ class Planner:
             drained=drained,
             refusals=_refusals(plans),
         )
-        self._next_batch += 1
+        self._next_batch = BatchNumber(self._next_batch + 1)
         return plan
 
     def _grouped(self, source: str, reads: list[SplitRead]) -> list[list[SplitRead]]:
@@ -282,7 +283,7 @@ class Planner:
         return False
 
     @property
-    def next_batch(self) -> int:
+    def next_batch(self) -> BatchNumber:
         return self._next_batch
 
     def reached(self, until: AllOffsets) -> bool:

@@ -15,6 +15,7 @@ from holdfast.clock import Clock
 from holdfast.formats.history import CheckpointStats
 from holdfast.graph.plan import Plan
 from holdfast.graph.program import Program
+from holdfast.ids import BatchNumber
 from holdfast.jobmaster.batches import BatchOutcome
 from holdfast.metrics import Histogram
 from holdfast.observe.metrics import Picture, Reports, TaskManagerMetrics, picture
@@ -195,7 +196,7 @@ class Progress:
         with self._lock:
             return list(self._outcomes)
 
-    def restarted(self, reason: str, task_managers: Collection[int], batch: int) -> None:
+    def restarted(self, reason: str, task_managers: Collection[int], batch: BatchNumber) -> None:
         """Note a return to the checkpoint after a batch; these TaskManagers hold the state from then on."""
         self._task_managers.go_back(batch)
         self._task_managers.keep_gauges_of(task_managers)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from holdfast.checkpoint import events
 from holdfast.errors import CheckpointFailed
-from holdfast.ids import Epoch, JournalNumber
+from holdfast.ids import NO_BATCH, BatchNumber, Epoch, JournalNumber
 from holdfast.journal.records import CheckpointRecord
 
 
@@ -21,12 +21,12 @@ class RestartCheckpoint(NamedTuple):
     number: JournalNumber | None
     record: CheckpointRecord | None
 
-    def batch_in(self, epoch: Epoch) -> int:
+    def batch_in(self, epoch: Epoch) -> BatchNumber:
         """Return its last batch as the JobMaster of that epoch counts; -1 if it was recorded before that epoch.
 
         Each epoch numbers its batches anew, so that numbers of two epochs do not compare.
         """
-        return self.record.batch if self.record is not None and self.record.epoch == epoch else -1
+        return self.record.batch if self.record is not None and self.record.epoch == epoch else NO_BATCH
 
 
 class Promises:

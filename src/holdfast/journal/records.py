@@ -3,7 +3,7 @@
 import msgspec
 
 from holdfast.behind import Behind
-from holdfast.ids import CheckpointId, Epoch, RunNumber
+from holdfast.ids import BatchNumber, CheckpointId, Epoch, RunNumber
 from holdfast.watermarks import SourceTime
 
 
@@ -42,7 +42,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True, tag="checkpoint", tag_field=
 
     epoch: Epoch
     checkpoint_id: CheckpointId
-    batch: int
+    batch: BatchNumber
     run: RunNumber
     batch_time_us: int
     offsets: dict[str, dict[str, int | float | str | bool | None]]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.ids import Epoch
+from holdfast.ids import BatchNumber, Epoch
 
 JOB, RECORDS, MANIFESTS = "job", "journal records", "manifests"
 CHANGELOG, MATERIALIZED = "changelog objects", "materialized objects"
@@ -37,7 +37,7 @@ class CheckpointSummary(msgspec.Struct, frozen=True):
     number: int
     epoch: Epoch
     checkpoint: int
-    batch: int
+    batch: BatchNumber
     task_managers: int
     tables: int
     state_bytes: int

@@ -10,8 +10,7 @@ from functools import cached_property
 
 from holdfast.changelog.writer import LogSize
 from holdfast.formats.handles import LogPiece, MaterializedPart
-
-BEFORE_ALL_BATCHES = -1
+from holdfast.ids import NO_BATCH, BatchNumber
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +18,7 @@ class Base:
     """A state as of `batch`, which contains all change sets below `sqn`."""
 
     sqn: int
-    batch: int
+    batch: BatchNumber
     materialized: Sequence[MaterializedPart] = ()
     restored_log: Sequence[LogPiece] = ()
     """The pieces of log that an earlier start left to be replayed upon the parts."""
@@ -52,14 +51,14 @@ class Bases:
     """The bases of a table. Methods return the bases that they take out, for the caller to release."""
 
     def __init__(self) -> None:
-        self.current = Base(0, BEFORE_ALL_BATCHES)
+        self.current = Base(0, NO_BATCH)
         self._provisional: list[Base] = []
 
     @property
     def newest(self) -> Base:
         return self._provisional[-1] if self._provisional else self.current
 
-    def newest_at(self, batch: int) -> Base:
+    def newest_at(self, batch: BatchNumber) -> Base:
         """The newest base that a cut at this batch may start from."""
         return max((each for each in self._all() if each.batch <= batch), key=lambda each: each.batch)
 
@@ -76,7 +75,7 @@ class Bases:
         self.current = base
         return older
 
-    def drop_after(self, batch: int) -> list[Base]:
+    def drop_after(self, batch: BatchNumber) -> list[Base]:
         """Take out the provisional bases past this batch."""
         return self._take([each for each in self._provisional if each.batch > batch])
 

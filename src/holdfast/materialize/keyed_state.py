@@ -23,8 +23,8 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CheckpointFailed
 from holdfast.formats.handles import LogPiece, MaterializedPart, TableHandle
 from holdfast.formats.log_objects import LogId
-from holdfast.ids import CheckpointId
-from holdfast.materialize.base import BEFORE_ALL_BATCHES, Base, Bases
+from holdfast.ids import NO_BATCH, BatchNumber, CheckpointId
+from holdfast.materialize.base import Base, Bases
 from holdfast.materialize.materializer import Materialization, Materializer
 from holdfast.materialize.policy import Pace
 from holdfast.materialize.sizes import Sizes
@@ -40,7 +40,7 @@ class PendingCut:
     """A checkpoint that has not completed yet. Without a log `base` is None until it is stored."""
 
     checkpoint_id: CheckpointId
-    batch: int
+    batch: BatchNumber
     base: Base | None = None
     rows: int | None = None
     """How many rows the table has at the cut, where that is known."""
@@ -72,7 +72,7 @@ class KeyedState(ABC):
         """The newest materialization that did not fail."""
         self._changed = False
         """True if the table was changed since the newest materialization began."""
-        self._last_batch = BEFORE_ALL_BATCHES
+        self._last_batch = NO_BATCH
         self._undone: tuple[int, int] = (0, 0)
         self._rows_after: deque[tuple[int, int]] = deque(maxlen=ROW_COUNTS_MAX)
         """The last batches, each with the number of rows that the table had after it."""
@@ -90,10 +90,10 @@ class KeyedState(ABC):
         log = tuple(piece for handle in own for piece in handle.log)
         sqn = max((piece.sqn_stop for piece in log), default=0)
         parts = tuple(part for handle in own for part in handle.materialized)
-        self._bases.current = Base(sqn, BEFORE_ALL_BATCHES, parts, log, dict(files or {}))
+        self._bases.current = Base(sqn, NO_BATCH, parts, log, dict(files or {}))
 
     @abstractmethod
-    def commit(self, batch: int) -> None:
+    def commit(self, batch: BatchNumber) -> None:
         """Commit the table's batch in flight, if there is any, and keep its net changes for the next checkpoint.
 
         Raises
@@ -104,7 +104,7 @@ class KeyedState(ABC):
             Materializations failed too often in a row, or in a way that will not pass: the subtask fails.
         """
 
-    def checkpoint(self, checkpoint_id: CheckpointId, batch: int) -> Future[TableHandle]:
+    def checkpoint(self, checkpoint_id: CheckpointId, batch: BatchNumber) -> Future[TableHandle]:
         """Store the state as of the cut at `batch`; asked again, give the same future. May take a while to return.
 
         The objects stay this TaskManager's to delete until an acknowledgement names them: the handle of another
@@ -155,7 +155,7 @@ class KeyedState(ABC):
             self._gave_up()
         self._release(unused)
 
-    def rewind(self, to_batch: int) -> None:
+    def rewind(self, to_batch: BatchNumber) -> None:
         """Undo all batches after `to_batch`, which is in a completed checkpoint; outside a batch.
 
         Checkpoints and materializations past it are given up; those that run end by themselves.
@@ -193,7 +193,7 @@ class KeyedState(ABC):
             self._closed = True
             self._pending.clear()
             bases = self._bases.drop_all()
-            self._materializer.cancel(BEFORE_ALL_BATCHES)
+            self._materializer.cancel(NO_BATCH)
         self._ended()
         self._release(bases)
 
@@ -208,7 +208,7 @@ class KeyedState(ABC):
         """A materialization ended: it was stored, failed with an error, or was cancelled (`CheckpointFailed`)."""
 
     @abstractmethod
-    def _adopted(self, base: Base, batch: int) -> None:
+    def _adopted(self, base: Base, batch: BatchNumber) -> None:
         """A checkpoint at `batch` completed, and this is its base."""
 
     @abstractmethod
@@ -216,7 +216,7 @@ class KeyedState(ABC):
         """A checkpoint was aborted."""
 
     @abstractmethod
-    def _rewound(self, to_batch: int) -> None:
+    def _rewound(self, to_batch: BatchNumber) -> None:
         """The table went back to this batch."""
 
     def _used_bases(self) -> Collection[Base | None]:
@@ -229,7 +229,7 @@ class KeyedState(ABC):
 
     # --- commits ------------------------------------------------------------------------------------------------------
 
-    def _committed(self, batch: int, changed: bool) -> None:
+    def _committed(self, batch: BatchNumber, changed: bool) -> None:
         """The table committed this batch; with the lock held."""
         self._last_batch = batch
         self._rows_after.append((batch, len(self._table)))
@@ -243,7 +243,7 @@ class KeyedState(ABC):
             self._uploader.retain(part.object for part in known.values())
         return known
 
-    def _materialize(self, sqn: int, batch: int, pace: Pace, began_s: float) -> Materialization:
+    def _materialize(self, sqn: int, batch: BatchNumber, pace: Pace, began_s: float) -> Materialization:
         with self._lock:
             self._changed = False
         try:

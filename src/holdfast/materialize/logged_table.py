@@ -22,7 +22,8 @@ from holdfast.errors import CheckpointFailed, StorageError
 from holdfast.failpoints import hit
 from holdfast.formats.handles import LogPiece, MaterializedPart, TableHandle
 from holdfast.formats.log_objects import LogId
-from holdfast.materialize.base import BEFORE_ALL_BATCHES, Base
+from holdfast.ids import NO_BATCH, BatchNumber
+from holdfast.materialize.base import Base
 from holdfast.materialize.keyed_state import KeyedState, PendingCut
 from holdfast.materialize.materializer import Materialization
 from holdfast.materialize.policy import MaterializationPolicy
@@ -45,7 +46,7 @@ class LoggedTable(KeyedState):
         super().__init__(log, table, uploader, clock)
         self._log = ChangelogWriter(log, uploader, merge_changes)
         self._schedule = Schedule(policy or MaterializationPolicy(), log, self._clock.monotonic())
-        self._completed_cut = self._last_cut = BEFORE_ALL_BATCHES
+        self._completed_cut = self._last_cut = NO_BATCH
         """The batches of the last completed checkpoint, and of the last requested checkpoint."""
         self._failed: BaseException | None = None
 
@@ -53,7 +54,7 @@ class LoggedTable(KeyedState):
         super().restored(handles, files)
         self._log.resume(self._bases.current.sqn)
 
-    def commit(self, batch: int) -> None:
+    def commit(self, batch: BatchNumber) -> None:
         changes = None
         if self._table.in_batch:
             changes = self._table.defer_changes()
@@ -103,7 +104,7 @@ class LoggedTable(KeyedState):
                 self._log.reset()
         self._answer(pending, error, () if error is not None else pieces.result())
 
-    def _adopted(self, base: Base, batch: int) -> None:
+    def _adopted(self, base: Base, batch: BatchNumber) -> None:
         self._completed_cut = batch
         self._log.truncate(base.sqn)
 
@@ -118,7 +119,7 @@ class LoggedTable(KeyedState):
         """The bases of pending checkpoints, and the base that the next cut may start from."""
         return [*super()._used_bases(), self._bases.newest_at(self._last_cut)]
 
-    def _rewound(self, to_batch: int) -> None:
+    def _rewound(self, to_batch: BatchNumber) -> None:
         self._log.rewind(to_batch)
         self._last_cut = to_batch
 

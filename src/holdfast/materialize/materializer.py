@@ -24,6 +24,7 @@ from holdfast.formats.base_files import encode_heading, encode_lasting, lasting_
 from holdfast.formats.handles import MaterializedPart
 from holdfast.formats.log_objects import LogId
 from holdfast.formats.snapshots import encode_part, in_parts
+from holdfast.ids import BatchNumber
 from holdfast.materialize.base import Base
 from holdfast.materialize.policy import Pace
 from holdfast.state.table import Captured, StateTable
@@ -62,7 +63,9 @@ class Materializer:
         self._waiting: deque[Materialization] = deque()
         """Materializations that are not stored yet; the first of them is being stored."""
 
-    def start(self, sqn: int, batch: int, pace: Pace, ended: Callable[["Materialization"], None]) -> "Materialization":
+    def start(
+        self, sqn: int, batch: BatchNumber, pace: Pace, ended: Callable[["Materialization"], None]
+    ) -> "Materialization":
         """Capture the table, which is as of `batch`, and store it, at that pace; returns at once.
 
         `ended` is called before the next materialization starts.
@@ -79,7 +82,7 @@ class Materializer:
             made.store()
         return made
 
-    def cancel(self, after_batch: int) -> None:
+    def cancel(self, after_batch: BatchNumber) -> None:
         """Cancel the materializations of later boundaries; their futures fail once nothing of them is under way."""
         with self._lock:
             unwanted = [each for each in self._waiting if each.batch > after_batch]
@@ -105,7 +108,7 @@ class Materialization:
         captured: Captured,
         known: Callable[[], Known],
         sqn: int,
-        batch: int,
+        batch: BatchNumber,
         pace: Pace,
     ) -> None:
         self.batch = batch

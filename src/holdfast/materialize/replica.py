@@ -8,7 +8,7 @@ the release of undo.
 import threading
 
 from holdfast.failpoints import hit
-from holdfast.ids import CheckpointId
+from holdfast.ids import BatchNumber, CheckpointId
 from holdfast.materialize.sizes import Sizes
 from holdfast.state.table import StateTable
 
@@ -23,13 +23,13 @@ class Replica:
         """The batch of each checkpoint that was cut and has not ended."""
         self.sizes = Sizes()
 
-    def commit(self, batch: int) -> None:
+    def commit(self, batch: BatchNumber) -> None:
         """Commit the table's batch in flight, if there is any."""
         if self._table.in_batch:
             self._table.commit()
         hit("taskmanager.commit.between")
 
-    def checkpoint(self, checkpoint_id: CheckpointId, batch: int) -> None:
+    def checkpoint(self, checkpoint_id: CheckpointId, batch: BatchNumber) -> None:
         """Note the cut at `batch`; there is no handle."""
         with self._lock:
             self._cuts[checkpoint_id] = batch
@@ -47,7 +47,7 @@ class Replica:
         with self._lock:
             self._cuts.pop(checkpoint_id, None)
 
-    def rewind(self, to_batch: int) -> None:
+    def rewind(self, to_batch: BatchNumber) -> None:
         """Undo all batches after `to_batch`. Raises `HoldfastError` if undo does not reach back so far."""
         self._table.rewind(to_batch)
         with self._lock:

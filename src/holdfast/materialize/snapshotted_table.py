@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from holdfast.failpoints import hit
+from holdfast.ids import BatchNumber
 from holdfast.materialize.base import Base
 from holdfast.materialize.keyed_state import KeyedState, PendingCut
 from holdfast.materialize.materializer import Materialization
@@ -19,7 +20,7 @@ from holdfast.materialize.policy import AWAITED
 class SnapshottedTable(KeyedState):
     """Stores the whole table at each cut."""
 
-    def commit(self, batch: int) -> None:
+    def commit(self, batch: BatchNumber) -> None:
         changed = False
         if self._table.in_batch:
             changed = len(self._table.touched()) > 0
@@ -63,13 +64,13 @@ class SnapshottedTable(KeyedState):
     def _materialization_ended(self, made: Materialization, began_s: float, error: BaseException | None) -> None:
         pass
 
-    def _adopted(self, base: Base, batch: int) -> None:
+    def _adopted(self, base: Base, batch: BatchNumber) -> None:
         pass
 
     def _gave_up(self) -> None:
         pass
 
-    def _rewound(self, to_batch: int) -> None:
+    def _rewound(self, to_batch: BatchNumber) -> None:
         pass
 
     def _ended(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from holdfast.ids import BatchNumber
 from holdfast.metrics import BUCKET, SEPARATOR, quantile
 from holdfast.observe.known_metrics import KNOWN
 
@@ -105,16 +106,16 @@ class TaskManagerMetrics:
                 if number not in task_managers:
                     reported.end()
 
-    def mark(self, batch: int) -> None:
+    def mark(self, batch: BatchNumber) -> None:
         """Remember the values after a batch: the job may go back to it."""
         with self._lock:
             self._marks[batch] = {number: replace(each) for number, each in self._reported.items()}
 
-    def forget_marks_before(self, batch: int) -> None:
+    def forget_marks_before(self, batch: BatchNumber) -> None:
         with self._lock:
             self._marks = {number: mark for number, mark in self._marks.items() if number >= batch}
 
-    def go_back(self, batch: int) -> None:
+    def go_back(self, batch: BatchNumber) -> None:
         """Count the rows of the batches up to this batch; none are counted if it was before this start."""
         with self._lock:
             mark = self._marks.get(batch, {})

@@ -16,7 +16,7 @@ from holdfast.changelog_config import DEFAULTS, ChangelogSettings
 from holdfast.formats.handles import TableHandle
 from holdfast.formats.history import SubtaskPart
 from holdfast.functions.operator import Timers
-from holdfast.ids import CheckpointId, Epoch, Incarnation, ProcessId, RunNumber
+from holdfast.ids import BatchNumber, CheckpointId, Epoch, Incarnation, ProcessId, RunNumber
 from holdfast.protocol.streams import Streams
 from holdfast.sources.base import BadRow
 from holdfast.storage.copying import CopiedObject, CopyOrder
@@ -37,7 +37,7 @@ class BaseCheckpoint(msgspec.Struct, frozen=True):
 
     epoch: Epoch
     checkpoint_id: CheckpointId
-    batch: int
+    batch: BatchNumber
 
 
 class Deployment(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class Deployment(msgspec.Struct, frozen=True):
     """`graph.program.Program`, cloudpickled; travels only, never stored."""
     max_parallelism: int
     subtasks: list[SubtaskDeployment]
-    first_batch: int = 0
+    first_batch: BatchNumber = BatchNumber(0)
     """Batches below it belong to an earlier deployment."""
     base: BaseCheckpoint | None = None
     """None: from the beginning."""
@@ -68,7 +68,7 @@ class ExchangeTag(msgspec.Struct, frozen=True):
 
     job_id: str
     run: RunNumber
-    batch: int
+    batch: BatchNumber
     incarnation: Incarnation
     level: int
     unit: int
@@ -119,7 +119,7 @@ class OutputTicket(msgspec.Struct, frozen=True):
 
     incarnation: Incarnation
     run: RunNumber
-    batch: int
+    batch: BatchNumber
     operator: str
     subtask: int
 
@@ -131,7 +131,7 @@ class ProcessRequest(msgspec.Struct, frozen=True):
     """
 
     run: RunNumber
-    batch: int
+    batch: BatchNumber
     batch_time_us: int
     level: int
     streams: Streams
@@ -176,7 +176,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     checkpoint_id: CheckpointId
     task_manager: int
     incarnation: Incarnation
-    batch: int
+    batch: BatchNumber
     manifest: str
     objects: list[str]
     held: list[str]
@@ -248,7 +248,7 @@ class TaskManagerGateway(CopyingGateway, Protocol):
         """Blocks until all subtasks of the level have processed. On an error nothing is committed; call `abort`."""
         ...
 
-    def commit(self, run: RunNumber, batch: int) -> CommitAnswer:
+    def commit(self, run: RunNumber, batch: BatchNumber) -> CommitAnswer:
         """Commit the batch, whose output senders have taken, and let its input and output go.
 
         Idempotent: answered again for a batch already committed.
@@ -259,7 +259,7 @@ class TaskManagerGateway(CopyingGateway, Protocol):
         """Undo the batch in flight, if any, and let go of its input and output; `run` is the new run number."""
         ...
 
-    def cut(self, run: RunNumber, checkpoint_id: CheckpointId, batch: int) -> None:
+    def cut(self, run: RunNumber, checkpoint_id: CheckpointId, batch: BatchNumber) -> None:
         """Start to persist the state as of `batch`, committed before; answered by an acknowledgement or a decline."""
         ...
 
@@ -295,4 +295,4 @@ class JobMasterGateway(Reception, Protocol):
 class OutputReader(Protocol):
     """The input of a pull task: the kept output of a subtask in a batch."""
 
-    def output(self, run: RunNumber, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]: ...
+    def output(self, run: RunNumber, batch: BatchNumber, operator: str, subtask: int) -> Iterator[pa.RecordBatch]: ...

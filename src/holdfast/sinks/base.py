@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from holdfast.availability import SnapshotAvailability
-from holdfast.ids import Epoch, RunNumber
+from holdfast.ids import BatchNumber, Epoch, RunNumber
 from holdfast.storage import names
 from holdfast.storage.names import StagedName
 from holdfast.storage.store import ObjectStore
@@ -43,7 +43,7 @@ class StageContext:
     sink: str
     epoch: Epoch
     run: RunNumber
-    batch: int
+    batch: BatchNumber
     unit: int
     attempt: str
     store: ObjectStore

@@ -16,7 +16,7 @@ from holdfast.errors import JobRefused
 from holdfast.formats.handles import MaterializedPart, TableHandle
 from holdfast.formats.log_objects import LogId
 from holdfast.formats.snapshots import encode_part, in_parts
-from holdfast.ids import Epoch, Incarnation
+from holdfast.ids import BatchNumber, Epoch, Incarnation
 from holdfast.state.changes import DELETED, KEY_GROUP, stored_schema
 from holdfast.state.columns import is_object
 from holdfast.state.keys import encode_keys, group_columns, key_groups
@@ -140,7 +140,7 @@ def store_initial(store: ObjectStore, epoch: Epoch, found: InitialRows, max_para
     log = LogId(found.operator, found.table, 0, max_parallelism)
     parts: list[MaterializedPart] = []
     for rows in in_parts([found.rows] if found.rows.num_rows else []):
-        data, part = encode_part(log, rows, BEFORE_ALL, BEFORE_ALL)
+        data, part = encode_part(log, rows, BEFORE_ALL, BatchNumber(BEFORE_ALL))
         name = names.shared_object(epoch, BY_NOBODY)
         store.put(name, data)
         parts.append(MaterializedPart(name, part.offset, part.length, part.key_group_start, part.key_group_stop))

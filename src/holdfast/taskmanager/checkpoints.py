@@ -22,7 +22,7 @@ from holdfast.failpoints import hit
 from holdfast.formats.handles import Manifest, TableHandle
 from holdfast.formats.history import SubtaskPart
 from holdfast.formats.manifests import encode_manifest
-from holdfast.ids import CheckpointId
+from holdfast.ids import BatchNumber, CheckpointId
 from holdfast.protocol.named import AnsweredNames
 from holdfast.protocol.taskmanager import Acknowledgement, Decline, Deployment, JobMasterGateway
 from holdfast.storage import names
@@ -43,7 +43,7 @@ class LocalCheckpoint:
     """A TaskManager's work for a checkpoint."""
 
     checkpoint_id: CheckpointId
-    batch: int
+    batch: BatchNumber
     handles: list[Future[TableHandle]]
     held: Callable[[], list[str]]
     begun_s: float

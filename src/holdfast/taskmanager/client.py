@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from holdfast.errors import HoldfastError, TaskManagerLost
-from holdfast.ids import CheckpointId, ProcessId, Role, RunNumber
+from holdfast.ids import BatchNumber, CheckpointId, ProcessId, Role, RunNumber
 from holdfast.protocol.taskmanager import (
     CommitAnswer,
     Deployment,
@@ -84,13 +84,13 @@ class TaskManagerClient(ProcessClient):
     def process(self, request: ProcessRequest) -> ProcessResult:
         return self._call("process", request, ProcessResult)
 
-    def commit(self, run: RunNumber, batch: int) -> CommitAnswer:
+    def commit(self, run: RunNumber, batch: BatchNumber) -> CommitAnswer:
         return self._call("commit", (run, batch), CommitAnswer)
 
     def abort(self, run: RunNumber) -> None:
         self._call("abort", (run,), type(None))
 
-    def cut(self, run: RunNumber, checkpoint_id: CheckpointId, batch: int) -> None:
+    def cut(self, run: RunNumber, checkpoint_id: CheckpointId, batch: BatchNumber) -> None:
         self._call("cut", (run, checkpoint_id, batch), type(None))
 
     def complete(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
@@ -103,7 +103,7 @@ class TaskManagerClient(ProcessClient):
         """Open a stream of rows: (writer, reader) of Flight, whose errors are not translated."""
         return self._flight.do_put(flight.FlightDescriptor.for_command(msgspec.msgpack.encode(tag)), schema)
 
-    def output(self, run: RunNumber, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
+    def output(self, run: RunNumber, batch: BatchNumber, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
         """The output of a subtask in a batch, streamed, without copying.
 
         Raises

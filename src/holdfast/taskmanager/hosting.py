@@ -24,7 +24,7 @@ from holdfast.failpoints import hit
 from holdfast.formats.handles import MaterializedPart, TableHandle
 from holdfast.formats.log_objects import LogId
 from holdfast.graph.program import Program
-from holdfast.ids import CheckpointId
+from holdfast.ids import BatchNumber, CheckpointId
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.logged_table import LoggedTable
 from holdfast.materialize.policy import AWAITED, HURRIED, MaterializationPolicy
@@ -80,7 +80,7 @@ class Hosted:
     checkpoints: CheckpointWork
     deployment: Deployment
     copies: LocalCopies | None = None
-    _cuts: dict[int, int] = field(default_factory=dict)
+    _cuts: dict[int, BatchNumber] = field(default_factory=dict)
     """The batch of each checkpoint that was cut here, from the last completed checkpoint on."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     recovery: Recovery = field(default_factory=Recovery)
@@ -100,7 +100,7 @@ class Hosted:
         """Objects that live logs and materializations hold."""
         return [name for each in self.subtasks.values() for name in each.held()]
 
-    def rewinds_to(self, deployment: Deployment, committed: int) -> int | None:
+    def rewinds_to(self, deployment: Deployment, committed: BatchNumber) -> BatchNumber | None:
         """The batch to go back to in memory for that deployment; None if its base is no state that this deployment had.
 
         `committed` is the last batch of this deployment: numbers are not used again.
@@ -109,11 +109,11 @@ class Hosted:
         if not deployment.rewind or _layout(deployment) != _layout(was) or deployment.first_batch <= committed:
             return None
         if (base, deployment.subtasks) == (was.base, was.subtasks):
-            return was.first_batch - 1
+            return BatchNumber(was.first_batch - 1)
         with self._lock:
             return None if base is None or base.epoch != was.epoch else self._cuts.get(base.checkpoint_id)
 
-    def rewind(self, to_batch: int, deployment: Deployment, store: ObjectStore, clock: Clock) -> None:
+    def rewind(self, to_batch: BatchNumber, deployment: Deployment, store: ObjectStore, clock: Clock) -> None:
         """Take all subtasks back to their state after a batch: the last batch of the new deployment's base.
 
         The base's checkpoint is completed. Tables go back in memory. Tables that each subtask reads whole come from the
@@ -138,7 +138,7 @@ class Hosted:
                 each.open(whole)
             self.recovery = Recovery(fetch.fetched, clock.monotonic() - begun_s)
 
-    def cut(self, checkpoint_id: CheckpointId, batch: int) -> list[Future[TableHandle]]:
+    def cut(self, checkpoint_id: CheckpointId, batch: BatchNumber) -> list[Future[TableHandle]]:
         """Start to persist the state of all subtasks as of `batch`."""
         handles = [future for each in self.subtasks.values() for future in each.checkpoint(checkpoint_id, batch)]
         with self._lock:

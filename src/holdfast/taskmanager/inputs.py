@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, StaleCall
-from holdfast.ids import RunNumber
+from holdfast.ids import BatchNumber, RunNumber
 from holdfast.protocol.streams import SentStream
 from holdfast.protocol.taskmanager import ExchangeTag, ProcessRequest
 from holdfast.taskmanager.buffers import RowBuffer, SpillArea
@@ -35,7 +35,7 @@ class _AttemptKey(NamedTuple):
     """
 
     run: RunNumber
-    batch: int
+    batch: BatchNumber
     unit: int
     attempt: str
 
@@ -112,7 +112,7 @@ class Inputs:
                 batches.extend((number, rows) for rows in received.rows.batches())
         return taken
 
-    def release(self, batch: int) -> None:
+    def release(self, batch: BatchNumber) -> None:
         """Let go of everything that belongs to batches up to and including `batch`."""
         self._drop(lambda key: key.batch <= batch)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from holdfast.errors import StaleCall
+from holdfast.ids import BatchNumber
 from holdfast.taskmanager.buffers import RowBuffer, SpillArea
 
 ROWS_PER_BATCH_MAX = 128 * 1024
@@ -25,7 +26,7 @@ class Outputs:
         self._kept: dict[tuple[int, str, int], RowBuffer] = {}
         self._lock = threading.Lock()
 
-    def put(self, batch: int, operator: str, subtask: int, rows: Iterable[pa.RecordBatch]) -> int:
+    def put(self, batch: BatchNumber, operator: str, subtask: int, rows: Iterable[pa.RecordBatch]) -> int:
         """Keep the whole output of a subtask in a batch (possibly none); returns the number of rows."""
         kept = RowBuffer(self._area)
         for piece in rows:
@@ -38,7 +39,7 @@ class Outputs:
             replaced.drop()
         return kept.rows
 
-    def read(self, batch: int, operator: str, subtask: int) -> list[pa.RecordBatch]:
+    def read(self, batch: BatchNumber, operator: str, subtask: int) -> list[pa.RecordBatch]:
         """The output, cut into batches of at most `ROWS_PER_BATCH_MAX` rows.
 
         Raises
@@ -56,7 +57,7 @@ class Outputs:
             batches = kept.batches()
             return [piece for rows in batches for piece in _cut(rows)]
 
-    def release(self, batch: int) -> None:
+    def release(self, batch: BatchNumber) -> None:
         """Let go of the output of batches up to and including `batch`."""
         with self._lock:
             gone = [self._kept.pop(key) for key in list(self._kept) if key[0] <= batch]

@@ -9,7 +9,7 @@ checkpoint, since a rewind goes no further back.
 
 from typing import NamedTuple
 
-from holdfast.ids import CheckpointId
+from holdfast.ids import BatchNumber, CheckpointId
 
 
 class RowCounts(NamedTuple):
@@ -35,19 +35,19 @@ class SubtaskRowCounts:
         """Add rows of the batch in flight."""
         self._in_flight = self._in_flight.plus(RowCounts(rows_in, rows_out, late))
 
-    def commit(self, batch: int) -> None:
+    def commit(self, batch: BatchNumber) -> None:
         self.committed = self._after[batch] = self.committed.plus(self._in_flight)
         self._in_flight = RowCounts()
 
     def undo(self) -> None:
         self._in_flight = RowCounts()
 
-    def rewind(self, to_batch: int) -> None:
+    def rewind(self, to_batch: BatchNumber) -> None:
         """Go back to the counts after a batch; the batch before the deployment has none."""
         self.committed = self._after.get(to_batch, RowCounts())
         self._after = {batch: counts for batch, counts in self._after.items() if batch <= to_batch}
 
-    def cut(self, checkpoint_id: CheckpointId, batch: int) -> None:
+    def cut(self, checkpoint_id: CheckpointId, batch: BatchNumber) -> None:
         self._cuts[checkpoint_id] = batch
 
     def completed(self, checkpoint_id: CheckpointId) -> None:

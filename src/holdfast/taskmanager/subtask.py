@@ -18,7 +18,7 @@ from holdfast.errors import TaskManagerLost
 from holdfast.failpoints import hit
 from holdfast.formats.handles import TableHandle
 from holdfast.functions.operator import BatchContext, Opening, Operator, OperatorResult
-from holdfast.ids import CheckpointId
+from holdfast.ids import BatchNumber, CheckpointId
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.replica import Replica
 from holdfast.state.table import StateTable
@@ -121,7 +121,7 @@ class Subtask:
         self.counted.note(rows_in=sum(rows.num_rows for _, rows in inputs), late=result.late)
         return result
 
-    def commit(self, batch: int) -> None:
+    def commit(self, batch: BatchNumber) -> None:
         """Make the batch part of the state and of the log; a second time for the same batch does nothing.
 
         Raises
@@ -138,7 +138,7 @@ class Subtask:
             self._broken = f"operator {self.name!r}, subtask {self.subtask}: commit of batch {batch} failed: {error}"
             raise TaskManagerLost(self._broken) from error
 
-    def _commit(self, batch: int) -> None:
+    def _commit(self, batch: BatchNumber) -> None:
         for state in self._states.values():
             state.commit(batch)
         self._in_batch = False
@@ -164,7 +164,7 @@ class Subtask:
             raise TaskManagerLost(self._broken) from error
         self._in_batch = False
 
-    def rewind(self, to_batch: int) -> None:
+    def rewind(self, to_batch: BatchNumber) -> None:
         """Go back to the state after a batch that is in a completed checkpoint; undo the batch in flight as well.
 
         Raises
@@ -180,7 +180,7 @@ class Subtask:
         self.counted.rewind(to_batch)
         self._committed = to_batch
 
-    def checkpoint(self, checkpoint_id: CheckpointId, batch: int) -> list[Future[TableHandle]]:
+    def checkpoint(self, checkpoint_id: CheckpointId, batch: BatchNumber) -> list[Future[TableHandle]]:
         """Start to persist the state as of `batch`, committed before."""
         self._check()
         self.counted.cut(checkpoint_id, batch)

@@ -28,7 +28,7 @@ from holdfast.errors import HoldfastError, StaleCall
 from holdfast.failpoints import hit
 from holdfast.functions.operator import BatchContext
 from holdfast.graph.program import LATE, OperatorOrigin
-from holdfast.ids import CheckpointId, RunNumber
+from holdfast.ids import NO_BATCH, BatchNumber, CheckpointId, RunNumber
 from holdfast.protocol.taskmanager import (
     CommitAnswer,
     Deployment,
@@ -61,7 +61,7 @@ class _InFlight(NamedTuple):
     """The batch that was begun and neither committed nor undone."""
 
     run: RunNumber
-    batch: int
+    batch: BatchNumber
     levels: tuple[int, ...]
 
 
@@ -96,7 +96,7 @@ class TaskManager:
         self._numbers = threading.Lock()
         self._run = 0
         self._released = -1
-        self._committed = -1
+        self._committed = NO_BATCH
         self._refusals: list[Refusal] = []
         self._deployments = 0
         self._in_flight: _InFlight | None = None
@@ -132,7 +132,7 @@ class TaskManager:
             with self._numbers:
                 self._hosted = hosted
                 self._deployments += 1
-                self._committed = self._released = deployment.first_batch - 1
+                self._committed = self._released = BatchNumber(deployment.first_batch - 1)
             hit("taskmanager.deploy.after")
 
     def receive(self, tag: ExchangeTag, batches: Iterator[tuple[str, int, int, pa.RecordBatch]]) -> None:
@@ -173,7 +173,7 @@ class TaskManager:
             hit("taskmanager.process.after")
             return ProcessResult(results)
 
-    def output(self, run: RunNumber, batch: int, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
+    def output(self, run: RunNumber, batch: BatchNumber, operator: str, subtask: int) -> Iterator[pa.RecordBatch]:
         self._see(run, "output")
         hit("taskmanager.output")
         return iter(self._outputs.read(batch, operator, subtask))
@@ -182,11 +182,11 @@ class TaskManager:
         """The schema of an operator's output."""
         return self._deployed().output_schema(operator)
 
-    def commit(self, run: RunNumber, batch: int) -> CommitAnswer:
+    def commit(self, run: RunNumber, batch: BatchNumber) -> CommitAnswer:
         refusals = self._commit(run, batch)
         return CommitAnswer(self.metrics(), refusals)
 
-    def _commit(self, run: RunNumber, batch: int) -> list[Refusal]:
+    def _commit(self, run: RunNumber, batch: BatchNumber) -> list[Refusal]:
         """Commit once; returns who refuses a cut after the last committed batch."""
         self._see(run, "commit")
         with self._work:
@@ -223,7 +223,7 @@ class TaskManager:
             self._inputs.release_runs_before(run)
             self._outputs.release_all()
 
-    def _let_go(self, batch: int) -> None:
+    def _let_go(self, batch: BatchNumber) -> None:
         """Let input and output of a committed batch go: senders have taken all output before the commit is ordered."""
         hit("taskmanager.release")
         with self._numbers:
@@ -231,7 +231,7 @@ class TaskManager:
         self._inputs.release(batch)
         self._outputs.release(batch)
 
-    def cut(self, run: RunNumber, checkpoint_id: CheckpointId, batch: int) -> None:
+    def cut(self, run: RunNumber, checkpoint_id: CheckpointId, batch: BatchNumber) -> None:
         self._see(run, "cut")
         hosted = self._deployed()
         if batch > self._committed:
@@ -314,7 +314,7 @@ class TaskManager:
             return False
         with self._numbers:
             self._in_flight = None
-            self._committed = self._released = deployment.first_batch - 1
+            self._committed = self._released = BatchNumber(deployment.first_batch - 1)
         self._inputs.release_all()
         self._outputs.release_all()
         _log.info("TaskManager %d went back to after batch %d in memory", self.index, to_batch)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from holdfast.functions.operator import BatchContext, OperatorSpec
 from holdfast.graph.program import Program
+from holdfast.ids import BatchNumber
 from holdfast.state.table import StateTable
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
@@ -69,7 +70,7 @@ def _warm_operator(name: str, spec: OperatorSpec) -> None:
         for number, is_kept in ((1, False), (2, True)):
             for table in operator.tables.values():
                 table.begin(number)
-            operator.process(inputs, BatchContext(number, 0, name, 0))
+            operator.process(inputs, BatchContext(BatchNumber(number), 0, name, 0))
             for table in operator.tables.values():
                 table.defer_changes()
                 table.commit() if is_kept else table.undo()

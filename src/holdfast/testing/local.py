@@ -14,7 +14,7 @@ from holdfast.exchange.local import LocalLinks
 from holdfast.exchange.resident import SenderGateway
 from holdfast.exchange.task import UnitResult, run_unit
 from holdfast.graph.program import Program
-from holdfast.ids import CheckpointId, ProcessId, RunNumber
+from holdfast.ids import BatchNumber, CheckpointId, ProcessId, RunNumber
 from holdfast.jobmaster.cluster import LevelRun, ProcessStarter
 from holdfast.jobmaster.start import ClusterContext, task_manager_settings
 from holdfast.protocol.taskmanager import (
@@ -194,13 +194,13 @@ class _LocalGateway:
     def process(self, request: ProcessRequest) -> ProcessResult:
         return self._call(lambda it: it.process(request))
 
-    def commit(self, run: RunNumber, batch: int) -> CommitAnswer:
+    def commit(self, run: RunNumber, batch: BatchNumber) -> CommitAnswer:
         return self._call(lambda it: it.commit(run, batch))
 
     def abort(self, run: RunNumber) -> None:
         self._call(lambda it: it.abort(run))
 
-    def cut(self, run: RunNumber, checkpoint_id: CheckpointId, batch: int) -> None:
+    def cut(self, run: RunNumber, checkpoint_id: CheckpointId, batch: BatchNumber) -> None:
         self._call(lambda it: it.cut(run, checkpoint_id, batch))
 
     def complete(self, run: RunNumber, checkpoint_id: CheckpointId) -> None:
