@@ -4,12 +4,12 @@ import itertools
 import threading
 
 import pytest
-from sources_postgres_server import Database, History, assert_equal, copied, is_equal, job_of, running
+from sources_postgres_server import History, assert_equal, copied, is_equal, job_of, running
 
 import holdfast as hf
-from examples.revenue.postgres import LocalPostgres
 from holdfast.errors import JobRefused, QueryFailed
 from holdfast.sources.postgres import reader, snapshot
+from holdfast.sources.postgres.chunks import Chunks
 from holdfast.sources.postgres.writer import SegmentWriter
 from holdfast.storage.store import open_store
 from holdfast.testing import run
@@ -107,65 +107,6 @@ def test_updates_without_a_preimage_read_back_large_values(database, tmp_path):
     assert_equal(database, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("prepare", "settings", "said"),
-    [
-        ("DROP PUBLICATION {publication}", {}, "there is no publication .* CREATE PUBLICATION"),
-        ("ALTER PUBLICATION {publication} DROP TABLE {table}", {}, "does not have table .* ADD TABLE"),
-        ("ALTER TABLE {table} REPLICA IDENTITY DEFAULT", {}, "REPLICA IDENTITY DEFAULT.*REPLICA IDENTITY FULL"),
-        ("ALTER TABLE {table} REPLICA IDENTITY NOTHING", {"before": "key"}, "REPLICA IDENTITY NOTHING"),
-        ("ALTER TABLE {table} DROP CONSTRAINT {name}_pkey", {}, "no primary key"),
-        ("ALTER TABLE {table} RENAME TO {name}_x", {}, "there is no table"),
-        ("SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')", {}, "plugin 'test_decoding'"),
-        ("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')", {}, "exists already"),
-    ],
-)
-def test_what_keeps_the_source_from_reading_is_refused_at_the_start(database, tmp_path, prepare, settings, said):
-    database.prefix = f"e{abs(hash(said)) % 10**8}"
-    database.slot, database.publication = f"slot_{database.prefix}", f"pub_{database.prefix}"
-    tables = database.create("a")
-    name = tables[0].partition(".")[2]
-    facts = {"publication": database.publication, "table": tables[0], "name": name, "slot": database.slot}
-    database.execute(prepare.format(**facts))
-    with pytest.raises(JobRefused, match=said):
-        run(job_of(database.source(**settings), tables, tmp_path))
-    database.execute(f"DROP TABLE IF EXISTS public.{name}_x")
-
-
-def test_a_user_who_may_not_replicate_is_refused(database, tmp_path):
-    tables = database.create("a")
-    database.execute("DROP ROLE IF EXISTS weak; CREATE ROLE weak LOGIN")
-    source = hf.PostgresCdcSource(
-        database.server.dsn.replace("user=holdfast", "user=weak"), database.slot, database.publication, tables
-    )
-    with pytest.raises(JobRefused, match="may not replicate: ALTER ROLE"):
-        run(job_of(source, tables, tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ("ALTER TABLE {table} ADD COLUMN extra int", "new columns: extra"),
-        ("ALTER TABLE {table} DROP COLUMN name", "'name' was dropped or renamed"),
-        ("ALTER TABLE {table} RENAME COLUMN name TO called", "'name' was dropped or renamed"),
-        ("ALTER TABLE {table} ALTER COLUMN amount TYPE numeric(20,4)", "'amount' has another type"),
-        ("TRUNCATE {table}", "was truncated"),
-    ],
-)
-def test_a_change_of_the_table_ends_the_running_query_with_its_name(database, tmp_path, change, said):
-    database.prefix = f"c{abs(hash(said)) % 10**8}"
-    database.slot, database.publication = f"slot_{database.prefix}", f"pub_{database.prefix}"
-    tables = database.create("a")
-    job = job_of(database.source(), tables, tmp_path, failover=hf.FailoverConfig(restarts_max=0))
-    with running(job) as query:
-        database.execute(f"INSERT INTO {tables[0]} (id) VALUES (1)")
-        until(lambda: is_equal(database, tmp_path), "the first row")
-        database.execute(change.format(table=tables[0]))
-        database.execute(f"INSERT INTO {tables[0]} (id) VALUES (2)")
-        with pytest.raises(QueryFailed, match=said):
-            query.awaitTermination(30)
-
-
 def test_a_slot_that_was_made_anew_is_refused(database, tmp_path):
     tables = database.create("a")
     database.execute(f"INSERT INTO {tables[0]} (id) VALUES (1)")
@@ -192,23 +133,6 @@ def test_a_new_driver_ends_the_connection_of_the_old_one_and_goes_on(database, t
         assert now[0][0] not in (None, pid)
         with pytest.raises(QueryFailed):
             old.awaitTermination(30)
-
-
-def test_a_server_without_logical_wal_and_a_replaced_server_are_refused(database, tmp_path):
-    tables = database.create("a")
-    run(job_of(database.source(), tables, tmp_path))
-    other = LocalPostgres(wal_level="replica").start()
-    try:
-        elsewhere = Database(other, database.prefix)
-        elsewhere.create("a")
-        with pytest.raises(JobRefused, match="wal_level is 'replica': set wal_level = logical"):
-            run(job_of(elsewhere.source(), tables, tmp_path))
-        other.kill()
-        other.start(wal_level="logical")
-        with pytest.raises(JobRefused, match=r"checkpoint is of system '\d+', and this is system '\d+'"):
-            run(job_of(elsewhere.source(), tables, tmp_path))
-    finally:
-        other.stop()
 
 
 def test_a_full_spool_stops_reading_until_a_checkpoint_completes(database, tmp_path, caplog):
@@ -241,27 +165,6 @@ def test_a_bounded_run_reads_to_its_end_though_its_spool_is_too_small_for_it(dat
     assert_equal(database, tmp_path)
 
 
-def test_a_slot_whose_changes_the_server_has_removed_is_refused(tmp_path):
-    server = LocalPostgres(max_slot_wal_keep_size="1MB", min_wal_size="32MB", max_wal_size="32MB").start()
-    try:
-        database = Database(server, "lost")
-        tables = database.create("a")
-        run(job_of(database.source(), tables, tmp_path))
-
-        def is_lost() -> bool:
-            database.execute("SELECT pg_logical_emit_message(false, 'fill', 'x')")
-            database.execute("SELECT pg_switch_wal()")
-            database.execute("CHECKPOINT")
-            slots = database.execute("SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s", ("slot_lost",))
-            return slots == [("lost",)]
-
-        until(is_lost, "the loss of the slot")
-        with pytest.raises(JobRefused, match=r"slot 'slot_lost'.*max_slot_wal_keep_size"):
-            run(job_of(database.source(), tables, tmp_path))
-    finally:
-        server.stop()
-
-
 def test_a_driver_that_ends_during_the_initial_snapshot_begins_it_anew(database, tmp_path, monkeypatch):
     tables = database.create("a")
     database.execute(f"INSERT INTO {tables[0]} (id) SELECT generate_series(1, 1200)")
@@ -281,3 +184,39 @@ def test_a_driver_that_ends_during_the_initial_snapshot_begins_it_anew(database,
     run(job_of(database.source(), tables, tmp_path))
     assert_equal(database, tmp_path)
     assert len(copied(tmp_path, 0)) == 800
+
+
+@pytest.mark.parametrize("key", ["int", "uuid"])
+def test_a_chunked_snapshot_that_a_crash_ends_goes_on_at_the_chunk_under_way(database, tmp_path, monkeypatch, key):
+    columns = "id int PRIMARY KEY, name text" if key == "int" else "id uuid PRIMARY KEY, name text"
+    made = "g" if key == "int" else "md5(g::text)::uuid"
+    gone = "20" if key == "int" else "'20000000-0000-0000-0000-000000000000'"
+    tables = database.create("a", columns=columns)
+    database.execute(f"INSERT INTO {tables[0]} SELECT {made}, 'first' FROM generate_series(1, 100) g")
+    read, written, ranges = Chunks._read, SegmentWriter.write, []
+
+    def notes(self, chunk, beat):
+        ranges.append((chunk.first, chunk.stop))
+        read(self, chunk, beat)
+
+    def breaks(self, piece):
+        if len(ranges) == 5 and piece.tables:
+            raise RuntimeError("ends here")
+        return written(self, piece)
+
+    def job():
+        source = database.source(snapshot="chunked", chunk_rows=10)
+        return job_of(source, tables, tmp_path, failover=hf.FailoverConfig(restarts_max=0))
+
+    monkeypatch.setattr(Chunks, "_read", notes)
+    monkeypatch.setattr(SegmentWriter, "write", breaks)
+    with pytest.raises((JobRefused, QueryFailed), match="ends here"):
+        run(job())
+    monkeypatch.setattr(SegmentWriter, "write", written)
+    database.execute(f"UPDATE {tables[0]} SET name = 'second'")
+    database.execute(f"DELETE FROM {tables[0]} WHERE id < {gone}")
+    run(job())
+    assert_equal(database, tmp_path)
+    assert ranges[4] == ranges[5], "the chunk under way is read again, and none before it"
+    assert all(first[1] == second[0] for first, second in itertools.pairwise(ranges[5:]))
+    assert len(ranges) >= 9

@@ -11,7 +11,7 @@ from sources_postgres_server import assert_equal, copied, is_equal, job_of, runn
 
 import holdfast as hf
 from holdfast.errors import Fenced, JobRefused, QueryFailed
-from holdfast.sources.postgres import claim, reader, snapshot
+from holdfast.sources.postgres import chunks, claim, reader, snapshot
 from holdfast.sources.postgres.claim import SlotClaim
 from holdfast.sources.postgres.server import ReaderName, Server
 from holdfast.sources.postgres.writer import SegmentWriter
@@ -132,6 +132,30 @@ def test_quiet_times_longer_than_the_server_waits_keep_the_connection_and_a_larg
         database.execute("ALTER ROLE holdfast RESET wal_sender_timeout")
 
 
+def test_a_chunk_that_is_read_for_longer_than_the_server_waits_keeps_the_connection(database, tmp_path, monkeypatch):
+    monkeypatch.setattr(snapshot, "PIECE_ROWS_MAX", 10)
+    copy_table, reads = chunks.copy_table, []
+
+    def copies_slowly(cursor, table, where, take):
+        def takes_slowly(rows):
+            database.execute("SELECT pg_sleep(0.2)")
+            take(rows)
+
+        reads.append(where)
+        copy_table(cursor, table, where, takes_slowly)
+
+    monkeypatch.setattr(chunks, "copy_table", copies_slowly)
+    tables = database.create("a")
+    database.execute(f"INSERT INTO {tables[0]} (id) SELECT generate_series(1, 100)")
+    database.execute("ALTER ROLE holdfast SET wal_sender_timeout = '500ms'")
+    try:
+        run(job_of(database.source(snapshot="chunked"), tables, tmp_path))
+    finally:
+        database.execute("ALTER ROLE holdfast RESET wal_sender_timeout")
+    assert len(reads) == 1
+    assert_equal(database, tmp_path)
+
+
 def reading(database):
     """The process that reads the slot, and the seconds for which it has been connected."""
     return database.execute(
@@ -195,54 +219,6 @@ def test_a_full_disk_below_the_spool_is_waited_for_visibly_and_nothing_is_lost(d
         finally:
             query.stop()
     assert query.exception() is None
-
-
-def test_a_user_with_the_documented_rights_reads_and_without_select_is_refused(database, tmp_path):
-    tables = database.create("a")
-    database.execute(f"INSERT INTO {tables[0]} (id) VALUES (1)")
-    database.execute("DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN REPLICATION")
-    dsn = database.server.dsn.replace("user=holdfast", "user=reader")
-    try:
-        source = hf.PostgresCdcSource(dsn, database.slot, database.publication, tables)
-        with pytest.raises(JobRefused, match=f"may not read table {tables[0]}: GRANT SELECT ON {tables[0]} TO"):
-            run(job_of(source, tables, tmp_path))
-        database.execute(f"GRANT SELECT ON {tables[0]} TO reader")
-        source = hf.PostgresCdcSource(dsn, database.slot, database.publication, tables)
-        run(job_of(source, tables, tmp_path))
-        database.execute(f"INSERT INTO {tables[0]} (id) VALUES (2)")
-        run(job_of(source, tables, tmp_path))
-        assert_equal(database, tmp_path)
-    finally:
-        database.execute(f"REVOKE ALL ON {tables[0]} FROM reader; DROP ROLE reader")
-
-
-def test_a_query_that_a_new_column_ended_goes_on_with_the_column_after_a_start(database, tmp_path):
-    tables = database.create("a")
-    settings = {"checkpoint": hf.CheckpointConfig(trigger=hf.manual()), "schema_mode": "merge"}
-    with running(job_of(database.source(), tables, tmp_path, failover=NO_RESTARTS, **settings)) as query:
-        database.execute(f"INSERT INTO {tables[0]} (id, name) VALUES (1, 'one')")
-        until(lambda: query.totals.rows == 1, "the first row")
-        query.trigger_checkpoint(timeout=30)
-        database.execute(f"INSERT INTO {tables[0]} (id, name) VALUES (2, 'two')")
-        until(lambda: query.totals.rows == 2, "a row that no checkpoint is past")
-        database.execute(f"ALTER TABLE {tables[0]} ADD COLUMN extra int, DROP COLUMN tags")
-        database.execute(f"INSERT INTO {tables[0]} (id, extra) VALUES (3, 33)")
-        with pytest.raises(QueryFailed, match="'tags' was dropped or renamed"):
-            query.awaitTermination(30)
-    run(job_of(database.source(), tables, tmp_path, **settings))
-    assert [(row["id"], row["name"], row["extra"]) for row in copied(tmp_path, 0)] == [
-        (1, "one", None), (2, "two", None), (3, None, 33)
-    ]  # fmt: skip
-
-
-def test_columns_that_are_added_are_passed_over_by_choice(database, tmp_path):
-    tables = database.create("a")
-    with running(job_of(database.source(on_new_column="ignore"), tables, tmp_path)):
-        database.execute(f"INSERT INTO {tables[0]} (id) VALUES (1)")
-        until(lambda: is_equal(database, tmp_path), "the first row")
-        database.execute(f"ALTER TABLE {tables[0]} ADD COLUMN extra int")
-        database.execute(f"INSERT INTO {tables[0]} (id, extra) VALUES (2, 3)")
-        until(lambda: is_equal(database, tmp_path), "the row with the further column")
 
 
 def test_two_sources_of_a_job_with_the_same_slot_are_refused(database, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from holdfast.errors import JobRefused
 from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, SourcePlan
+from holdfast.sources.postgres.catalog import Catalog
 from holdfast.sources.postgres.decoding import Settings
 from holdfast.sources.postgres.initial import NOT_BEGUN
 from holdfast.sources.postgres.reader import Reader
@@ -27,7 +28,12 @@ class PostgresEnumerator(Enumerator):
     """Plans the segments that the reader stored. The first call of `initial` or `restore` starts the reader."""
 
     def __init__(
-        self, server: Server, settings: Settings, split_transactions: bool, context: EnumeratorContext
+        self,
+        server: Server,
+        catalog: Catalog,
+        settings: Settings,
+        split_transactions: bool,
+        context: EnumeratorContext,
     ) -> None:
         self._server = server
         self._settings = settings
@@ -36,7 +42,7 @@ class PostgresEnumerator(Enumerator):
         self._system = server.identity()
         # The source is in the name, so that two of a job that were given the same slot do not end each other for ever.
         name = ReaderName(f"{context.job_id}.{zlib.crc32(context.source.encode()):08x}", context.epoch)
-        self._reader = Reader(server.named(str(name)), settings, self._spool, context, self._system, name)
+        self._reader = Reader(server.named(str(name)), catalog, settings, self._spool, context, self._system, name)
 
     # --- beginning ----------------------------------------------------------------------------------------------------
 

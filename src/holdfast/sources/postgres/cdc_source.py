@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError, StorageError
 from holdfast.sources.base import Enumerator, EnumeratorContext, Source, SourceBatch, SourceOutput, SplitRead
+from holdfast.sources.postgres.catalog import Catalog
 from holdfast.sources.postgres.cdc_enumerator import PostgresEnumerator
 from holdfast.sources.postgres.columns import TableColumns, fitted
 from holdfast.sources.postgres.decoding import Settings
@@ -131,10 +132,10 @@ class PostgresCdcSource(Source):
     def outputs(self) -> dict[str, pa.Schema]:
         """Check the server, and return the schemas of all tables. The first result is kept, so that tasks use it."""
         if self._tables is None:
-            server = self._server()
+            catalog = self._catalog()
             try:
-                server.check(self._publication, self._names, self._slot, full_rows=self._before == "full")
-                self._tables = {name: server.table(self._publication, name, self._text_columns) for name in self._names}
+                catalog.check(self._names, self._slot, full_rows=self._before == "full")
+                self._tables = {name: catalog.table(name, self._text_columns) for name in self._names}
             except StorageError as error:
                 raise JobRefused(str(error)) from error
         schemas = {name: table.schema() for name, table in self._tables.items()}
@@ -148,6 +149,7 @@ class PostgresCdcSource(Source):
             publication=self._publication,
             tables=self._tables,
             snapshot=self._snapshot,
+            full_rows=self._before == "full",
             truncate=self._truncate,
             on_new_column=self._on_new_column,
             chunk_rows=self._chunk_rows,
@@ -155,7 +157,7 @@ class PostgresCdcSource(Source):
             slot_warning_bytes=self._slot_warning_bytes,
             outage_timeout_s=self._outage_timeout_s,
         )
-        return PostgresEnumerator(self._server(), settings, self._isolation == "row", context)
+        return PostgresEnumerator(self._server(), self._catalog(), settings, self._isolation == "row", context)
 
     def read(self, read: SplitRead) -> Iterator[SourceBatch]:
         raise self._no_main_stream()
@@ -175,7 +177,7 @@ class PostgresCdcSource(Source):
         table = self._tables[output]
         wanted = fitted(rows.slice(first, stop - first), table)
         if self._truncate == "delete":
-            wanted = parted(wanted, [column.name for column in table.columns if column.key])
+            wanted = parted(wanted, table.keys)
         for batch in (wanted if columns is None else wanted.select(list(columns))).to_batches():
             yield SourceBatch(batch, f"{read.start} to {read.stop} of {detail.name}")
 
@@ -190,6 +192,9 @@ class PostgresCdcSource(Source):
 
     def _server(self) -> Server:
         return Server(self._dsn, repr(self))
+
+    def _catalog(self) -> Catalog:
+        return Catalog(self._server(), repr(self), self._publication, self._truncate)
 
     def _check_settings(self) -> None:
         choices = {

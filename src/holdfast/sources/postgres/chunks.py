@@ -10,10 +10,11 @@ the mark of its chunk, and from there on the stream tells every change.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,11 @@ from holdfast.sources.postgres.writer import SegmentContent
 RECENT_MAX = 100_000
 """Transactions that are remembered, to notice a transaction that is told and not yet seen by a snapshot."""
 ATTEMPTS_MAX = 100
+Bound = int | str
+"""A key at which a range of a table ends: a whole number, or a UUID as text, whose order is that of its text."""
 _INTEGERS = (20, 21, 23)
+_INTEGER_MAX = 2**63 - 1
+_UUID = 2950
 
 
 @dataclass(frozen=True)
@@ -58,8 +63,8 @@ class SnapshotChunk:
     """A range of a table that was read and waits for its mark. `stop` None: it has no upper end."""
 
     table: TableColumns
-    first: int | None
-    stop: int | None
+    first: Bound | None
+    stop: Bound | None
     mark: str
     rows: list[bytes] = field(default_factory=list)
     saw: Visibility | None = None
@@ -77,9 +82,9 @@ class Chunks:
         self._recent: deque[int] = deque(maxlen=RECENT_MAX)
         self._number = 0
         self._chunk: SnapshotChunk | None = None
-        self.frontiers: dict[str, int | None] = {}
+        self.frontiers: dict[str, Bound | None] = {}
 
-    def reset(self, frontiers: Mapping[str, int | None]) -> None:
+    def reset(self, frontiers: Mapping[str, Bound | None]) -> None:
         """Begin a connection; a chunk that was under way is read again."""
         self.frontiers = dict(frontiers)
         self._chunk = None
@@ -99,11 +104,11 @@ class Chunks:
             return rows
         chunk = self._chunk
         if chunk is not None and chunk.table.name == table.name:
-            chunk.changes.append(rows.filter(pa.array(_between(table, rows, chunk.first, chunk.stop))))
+            chunk.changes.append(rows.filter(_between(table, rows, chunk.first, chunk.stop)))
         frontier = self.frontiers[table.name]
         if frontier is None:
             return rows.slice(0, 0)
-        return rows.filter(pa.array(_between(table, rows, None, frontier)))
+        return rows.filter(_between(table, rows, None, frontier))
 
     def truncated(self, table: str, xid: int) -> None:
         """Forget the rows of the chunk under way that a truncation ended."""
@@ -118,8 +123,8 @@ class Chunks:
             chunk.rows.clear()
             chunk.changes.clear()
 
-    def begin(self) -> None:
-        """Read the next chunk, and write its mark."""
+    def begin(self, beat: Callable[[], None]) -> None:
+        """Read the next chunk, and write its mark; `beat` is called now and then, so that the server hears of us."""
         name = next(iter(self.frontiers))
         table, first = self._tables[name], self.frontiers[name]
         self._number += 1
@@ -127,7 +132,7 @@ class Chunks:
         mark = f"chunk {name} {self._number} {datetime.now(UTC).timestamp()}"
         self._chunk = chunk = SnapshotChunk(table, first, stop, mark)
         for _ in range(ATTEMPTS_MAX):
-            self._read(chunk)
+            self._read(chunk, beat)
             assert chunk.saw is not None
             running = {xid & 0xFFFFFFFF for xid in chunk.saw.running}
             if running.isdisjoint(self._recent):  # else a transaction is told already whose end S did not see yet
@@ -149,47 +154,59 @@ class Chunks:
         tables = {name: [rows]} if rows.num_rows else {}
         return SegmentContent(1, [1], tables, chunks=dict(self.frontiers))
 
-    def _stop(self, table: TableColumns, first: int | None) -> int | None:
+    def _stop(self, table: TableColumns, first: Bound | None) -> Bound | None:
         """Return the key before which the next chunk ends; None if it takes all that is left."""
         key = _leading(table)
-        if key.type_oid not in _INTEGERS:
+        if key.type_oid != _UUID and (key.type_oid not in _INTEGERS or key.as_text):
             return None
-        condition = "" if first is None else f"WHERE {column_name(key.name)} >= {first}"
         name = column_name(key.name)
+        condition = "" if first is None else f"WHERE {name} >= {_literal(first)}"
         found = self._server.query(
-            f"SELECT max(k)::int8, count(*) FROM (SELECT {name} AS k FROM {quoted(table.name)} {condition} "
-            f"ORDER BY {name} LIMIT {self._rows_max}) AS listed"
+            f"SELECT {name}::text FROM {quoted(table.name)} {condition} ORDER BY {name} "
+            f"LIMIT 1 OFFSET {self._rows_max - 1}"
         )
-        last, count = found[0]
-        return None if count < self._rows_max else int(last) + 1
+        return _behind(key, found[0][0]) if found else None
 
-    def _read(self, chunk: SnapshotChunk) -> None:
+    def _read(self, chunk: SnapshotChunk, beat: Callable[[], None]) -> None:
         name = column_name(_leading(chunk.table).name)
         bounds = [(">=", chunk.first), ("<", chunk.stop)]
-        where = " AND ".join(f"{name} {sign} {bound}" for sign, bound in bounds if bound is not None)
+        where = " AND ".join(f"{name} {sign} {_literal(bound)}" for sign, bound in bounds if bound is not None)
         chunk.rows.clear()
+
+        def take(rows: list[bytes]) -> None:
+            chunk.rows.extend(rows)
+            beat()
+
         with closing(self._server.connect()) as connection, connection.cursor() as cursor:
             cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             cursor.execute("SELECT pg_current_snapshot()::text")
             chunk.saw = Visibility.parse(cursor.fetchone()[0])
-            copy_table(cursor, chunk.table, where, chunk.rows.extend)
+            copy_table(cursor, chunk.table, where, take)
 
 
 def _leading(table: TableColumns) -> PublishedColumn:
     return next(each for each in table.columns if each.key)
 
 
-def _between(table: TableColumns, rows: pa.RecordBatch, first: int | None, stop: int | None) -> npt.NDArray[np.bool_]:
+def _literal(bound: Bound) -> str:
+    return f"'{bound}'::uuid" if isinstance(bound, str) else str(bound)
+
+
+def _behind(key: PublishedColumn, last: str) -> Bound | None:
+    """Return the key behind another; None if there is none."""
+    if key.type_oid == _UUID:
+        number = UUID(last).int + 1
+        return str(UUID(int=number)) if number < 2**128 else None
+    return int(last) + 1 if int(last) < _INTEGER_MAX else None
+
+
+def _between(table: TableColumns, rows: pa.RecordBatch, first: Bound | None, stop: Bound | None) -> pa.BooleanArray:
     """Return which rows have their key in a range."""
-    found = np.ones(rows.num_rows, np.bool_)
-    if first is None and stop is None:
-        return found
-    keys = rows.column(_leading(table).name).to_numpy(zero_copy_only=False)
+    keys = rows.column(_leading(table).name)
+    found = pa.array(np.ones(rows.num_rows, np.bool_))
     if first is not None:
-        found &= keys >= first
-    if stop is not None:
-        found &= keys < stop
-    return found
+        found = pc.greater_equal(keys, first)
+    return found if stop is None else pc.and_(found, pc.less(keys, stop))
 
 
 def _latest(chunk: SnapshotChunk, lsn: int) -> pa.RecordBatch:
@@ -199,7 +216,7 @@ def _latest(chunk: SnapshotChunk, lsn: int) -> pa.RecordBatch:
     read = copied_batch(chunk.table, chunk.rows, lsn, at_us, np.zeros(len(chunk.rows), np.int64))
     unseen = [each.filter(pa.array(~chunk.saw.saw(each.column(XID).to_numpy()))) for each in chunk.changes]
     rows = pa.Table.from_batches([read, *unseen], schema=stored_schema(chunk.table)).combine_chunks()
-    keys = [rows.column(each.name).to_pylist() for each in chunk.table.columns if each.key]
+    keys = [rows.column(name).to_pylist() for name in chunk.table.keys]
     present: dict[tuple[object, ...], int] = {}
     for place, (kind, *key) in enumerate(zip(rows.column(CHANGE_TYPE).to_pylist(), *keys, strict=True)):
         if kind == "delete":

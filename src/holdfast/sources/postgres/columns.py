@@ -17,7 +17,8 @@ from holdfast.errors import JobRefused
 from holdfast.schema import CHANGE_TYPE
 from holdfast.sources.postgres.kernels import gather
 
-SESSION = "-c datestyle=ISO,YMD -c timezone=UTC -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex"
+SESSION = "-c datestyle=ISO,YMD -c timezone=UTC -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex "
+SESSION += "-c client_encoding=UTF8"
 """Options of every session: the form in which PostgreSQL writes values."""
 
 Ints = npt.NDArray[np.int64]
@@ -48,23 +49,38 @@ FACTS = [
 
 
 class PublishedColumn(msgspec.Struct, frozen=True):
-    """A published column: name, type and type modifier as in PostgreSQL's catalog; `key`: part of the primary key."""
+    """A published column: name, type and type modifier as in PostgreSQL's catalog.
+
+    `key`: part of the primary key. `as_text`: text by choice, whatever the type is.
+    """
 
     name: str
     type_oid: int
     modifier: int
     key: bool = False
+    as_text: bool = False
 
     @property
     def arrow(self) -> pa.DataType:
-        return arrow_type(self.type_oid, self.modifier)
+        return pa.string() if self.as_text else arrow_type(self.type_oid, self.modifier)
 
 
 class TableColumns(msgspec.Struct, frozen=True):
-    """A table with its published columns, in the table's order."""
+    """A table with its published columns, in the table's order.
+
+    `oid`: the table's own, which another table of the same name has not (0: unknown). `row_filter`: the publication's
+    condition on rows, in SQL ("": none).
+    """
 
     name: str
     columns: tuple[PublishedColumn, ...]
+    oid: int = 0
+    row_filter: str = ""
+
+    @property
+    def keys(self) -> list[str]:
+        """Return the names of the columns of the primary key."""
+        return [each.name for each in self.columns if each.key]
 
     def schema(self) -> pa.Schema:
         """Return the schema of the table's stream."""
@@ -98,12 +114,30 @@ def typed(table: str, column: PublishedColumn, text: pa.Array) -> pa.Array:
     """Convert values from text. Raises `JobRefused`, naming the column, if a value has no place in the Arrow type."""
     made = column.arrow
     try:
-        return _CASTS.get(made.id, _cast)(text, made)
+        return _made(text, made)
     except (pa.ArrowInvalid, ValueError) as error:
+        value = _first_refused(text, made)
         raise JobRefused(
-            f"table {table}, column {column.name!r}: a value does not fit {made}: {error}. "
-            f"Name the column in PostgresCdcSource(text_columns=…) to have it as text"
+            f"table {table}, column {column.name!r}: the value {value!r} does not fit {made}. To have the column as "
+            f"text: PostgresCdcSource(text_columns=['{table}.{column.name}'])"
         ) from error
+
+
+def _made(text: pa.Array, made: pa.DataType) -> pa.Array:
+    return _CASTS.get(made.id, _cast)(text, made)
+
+
+def _first_refused(text: pa.Array, made: pa.DataType) -> str:
+    """Return the first value that has no place in a type, of values that do not all have their places."""
+    while len(text) > 1:
+        half = text.slice(0, len(text) // 2)
+        try:
+            _made(half, made)
+        except (pa.ArrowInvalid, ValueError):
+            text = half
+        else:
+            text = text.slice(len(half))
+    return str(text[0])
 
 
 def _cast(text: pa.Array, made: pa.DataType) -> pa.Array:

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from holdfast.errors import JobRefused
 from holdfast.sources.postgres import pgoutput
+from holdfast.sources.postgres.catalog import IDENTITIES, made_anew
 from holdfast.sources.postgres.chunks import Chunks
 from holdfast.sources.postgres.columns import TableColumns
 from holdfast.sources.postgres.pgoutput import CHANGES, Decoded, PartialTransaction, Relation, Scan
@@ -23,6 +24,7 @@ class Settings:
     publication: str
     tables: Mapping[str, TableColumns]
     snapshot: str
+    full_rows: bool
     truncate: str
     on_new_column: str
     chunk_rows: int
@@ -51,7 +53,7 @@ class Decoder:
     _known: Resumption = field(default_factory=Resumption)
     _waiting: SegmentContent | None = None
 
-    def reset(self, open_xid: int, open_changes: int, frontiers: Mapping[str, int | None]) -> None:
+    def reset(self, open_xid: int, open_changes: int, frontiers: Mapping[str, int | str | None]) -> None:
         """Begin a connection, perhaps with a transaction of which so many changes are stored."""
         self.chunks.reset(frontiers)
         self._relations = {}
@@ -89,6 +91,8 @@ class Decoder:
         for relation in self._relations.values():
             if relation.name in self.settings.tables and len(scan.changes(relation.oid)):
                 table = self.settings.tables[relation.name]
+                if scan.has_rows_before(relation.oid):
+                    self._check_identity(table, relation)
                 tables[table.name] = [self._complete(table, pgoutput.decode(scan, relation, table))]
         self._open = scan.open
         ends = (scan.commits + 1).tolist()
@@ -97,7 +101,29 @@ class Decoder:
         opened = scan.open or PartialTransaction(0, 0, 0)
         return SegmentContent(len(payloads), ends, tables, scan.end_lsn or None, opened.xid, opened.changes)
 
+    def _check_identity(self, table: TableColumns, relation: Relation) -> None:
+        """Refuse updates and deletes that tell less of the row before than they would have at the start."""
+        told = IDENTITIES.get(relation.identity, relation.identity)
+        key = [column.name for column in relation.columns if column.key]
+        if relation.identity != "f" and self.settings.full_rows:
+            expected = "FULL"
+        elif relation.identity not in "fd" or (relation.identity == "d" and sorted(key) != sorted(table.keys)):
+            expected = f"FULL, or DEFAULT with the primary key {', '.join(table.keys)}"
+        else:
+            return
+        raise JobRefused(
+            f"table {table.name} has updates or deletes that were made under REPLICA IDENTITY {told} (of "
+            f"{', '.join(key) or 'no column'}), which do not tell the row before, expected {expected}: ALTER TABLE "
+            f"{table.name} REPLICA IDENTITY FULL, and start on a new storage, with a snapshot and another slot"
+        )
+
     def _complete(self, table: TableColumns, decoded: Decoded) -> pa.RecordBatch:
+        for name in table.keys:
+            if decoded.rows.column(name).null_count:
+                raise JobRefused(
+                    f"table {table.name}: a change does not tell {name!r}, a column of the primary key at the start: "
+                    "start on a new storage, with a snapshot and another slot"
+                )
         rows = read_back(self.server, table, decoded) if decoded.unknown else decoded.rows
         return self.chunks.admit(table, rows)
 
@@ -125,24 +151,33 @@ class Decoder:
 
     def _relate(self, found: Relation) -> None:
         self._relations[found.oid] = found
+        renamed = [each.name for each in self.settings.tables.values() if each.oid == found.oid != 0]
+        if renamed and found.name not in renamed:
+            raise JobRefused(
+                f"table {renamed[0]} has the name {found.name} now: give it its name back, or start on a new storage, "
+                "with a snapshot and another slot"
+            )
         table = self.settings.tables.get(found.name)
         if table is None:
             return
+        if table.oid not in (0, found.oid):
+            raise JobRefused(made_anew(table.name))
         columns = {column.name: column for column in found.columns}
         for column in table.columns:
             now = columns.pop(column.name, None)
             if now is None:
                 self._changed(table, f"column {column.name!r} was dropped or renamed", found)
-            elif column.type_oid != _TEXT and (now.type_oid, now.modifier) != (column.type_oid, column.modifier):
-                self._changed(table, f"column {column.name!r} has another type now", found)
+            elif not column.as_text and now.arrow != column.arrow:
+                self._changed(table, f"column {column.name!r} was {column.arrow} and is {now.arrow} now", found)
         if columns and self.settings.on_new_column == "fail":
-            self._changed(table, f"there are new columns: {', '.join(sorted(columns))}", found)
+            ignoring = "; on_new_column='ignore' passes new columns over"
+            self._changed(table, f"there are new columns: {', '.join(sorted(columns))}", found, ignoring)
 
-    def _changed(self, table: TableColumns, problem: str, found: Relation) -> None:
+    def _changed(self, table: TableColumns, problem: str, found: Relation, remedy: str = "") -> None:
         raise JobRefused(
             f"table {table.name}: {problem} (it has {', '.join(each.name for each in found.columns)}; the job was "
             f"started with {', '.join(each.name for each in table.columns)}). Start the job again, on a new storage if "
-            "its state depends on the column; on_new_column='ignore' passes new columns over"
+            f"its state depends on the column{remedy}"
         )
 
     def _truncate(self, names: Sequence[str]) -> SegmentContent | None:
@@ -170,6 +205,3 @@ class Decoder:
         self._known.left -= 1
         if not self._known.left:
             self._known = Resumption()
-
-
-_TEXT = 25

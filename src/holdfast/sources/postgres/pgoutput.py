@@ -44,11 +44,15 @@ EPOCH_US = 946_684_800_000_000
 
 @dataclass(frozen=True)
 class Relation:
-    """A table as a Relation message tells it, when the stream's changes were made."""
+    """A table as a Relation message tells it, when the stream's changes were made.
+
+    `identity`: the letter of its replica identity.
+    """
 
     oid: int
     name: str
     columns: tuple[PublishedColumn, ...]
+    identity: str = "f"
 
 
 def relation(payload: bytes) -> Relation:
@@ -63,7 +67,8 @@ def relation(payload: bytes) -> Relation:
         type_oid, modifier = struct.unpack_from(">Ii", rest, end + 1)
         columns.append(PublishedColumn(rest[place + 1 : end].decode(), type_oid, modifier, bool(rest[place] & 1)))
         place = end + 9
-    return Relation(oid, f"{(schema or b'pg_catalog').decode()}.{table.decode()}", tuple(columns))
+    name = f"{(schema or b'pg_catalog').decode()}.{table.decode()}"
+    return Relation(oid, name, tuple(columns), chr(rest[0]))
 
 
 def truncated(payload: bytes) -> list[int]:
@@ -129,6 +134,10 @@ class Scan:
         """Return the numbers of the messages that change a relation."""
         is_change = np.isin(self.kinds, np.frombuffer(b"IUD", np.uint8))
         return np.flatnonzero(is_change & (self.relations == oid))
+
+    def has_rows_before(self, oid: int) -> bool:
+        """Return whether a relation has updates or deletes."""
+        return bool(np.isin(self.kinds[self.changes(oid)], np.frombuffer(b"UD", np.uint8)).any())
 
     def others(self) -> Ints:
         """Return the numbers of messages that are no changes of rows, no Begin and no Commit."""

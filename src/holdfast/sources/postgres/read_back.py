@@ -24,7 +24,7 @@ def read_back(server: Server, table: TableColumns, decoded: Decoded) -> pa.Recor
     """Fill in unknown values."""
     rows = decoded.rows
     asked = np.unique(np.concatenate(list(decoded.unknown.values())))
-    keys = [each.name for each in table.columns if each.key]
+    keys = table.keys
     wanted = [each for each in table.columns if each.name in decoded.unknown]
     key_rows = [tuple(row.values()) for row in rows.select(keys).take(pa.array(asked)).to_pylist()]
     found = _ask(server, table, keys, [each.name for each in wanted], sorted(set(key_rows)))

@@ -23,11 +23,12 @@ from typing import Any
 
 from holdfast.errors import Fenced, HoldfastError, JobRefused
 from holdfast.sources.base import EnumeratorContext
+from holdfast.sources.postgres.catalog import Catalog
 from holdfast.sources.postgres.chunks import Chunks
 from holdfast.sources.postgres.claim import SlotClaim
 from holdfast.sources.postgres.decoding import Decoder, Settings
 from holdfast.sources.postgres.initial import InitialSnapshot
-from holdfast.sources.postgres.server import ReaderName, Server, ServerAway, lsn_text, wait_readable
+from holdfast.sources.postgres.server import ReaderName, Server, ServerAway, lsn_text, told_by_server, wait_readable
 from holdfast.sources.postgres.slot_head import SlotHead
 from holdfast.sources.postgres.writer import SegmentContent, SegmentWriter
 from holdfast.sources.spooled.chain import follow, stored_segments
@@ -56,6 +57,7 @@ class Reader:
     def __init__(
         self,
         server: Server,
+        catalog: Catalog,
         settings: Settings,
         spool: Spool[SlotHead],
         context: EnumeratorContext,
@@ -63,6 +65,7 @@ class Reader:
         reader_name: ReaderName,
     ) -> None:
         self._server = server
+        self._catalog = catalog
         self._settings = settings
         self._spool = spool
         self._store = context.store
@@ -139,7 +142,7 @@ class Reader:
         self._away_since_s = self._away_since_s or now_s
         away_s = now_s - self._away_since_s
         self.message = f"{away}; away for {away_s:.0f} s, and tried again"
-        log.warning("source %r: %s", self._source, self.message)
+        log.warning("%s", self.message)
         if away_s > self._settings.outage_timeout_s:
             self._note(away)
 
@@ -156,12 +159,11 @@ class Reader:
             with closing(self._server.connect(replication=True)) as connection, connection.cursor() as cursor:
                 if self._begin(cursor):
                     self._stream(connection, cursor)
-        except (psycopg2.OperationalError, psycopg2.InterfaceError, psycopg2.errors.AdminShutdown) as error:
-            raise ServerAway(f"the server ended the connection: {str(error).strip()}") from error
-        except psycopg2.DatabaseError as error:
-            if "terminat" in str(error) or "closed the connection" in str(error) or "no message from" in str(error):
-                raise ServerAway(f"the server ended the connection: {str(error).strip()}") from error
-            raise
+        except psycopg2.Error as error:
+            told = told_by_server(f"source {self._source!r}", error)
+            if isinstance(told, JobRefused):
+                self._catalog.check_running(self._settings.tables)  # which says it in words of its own
+            raise told from error
 
     def _check_identity(self) -> None:
         found = self._server.identity()
@@ -181,7 +183,9 @@ class Reader:
         if self._initial.is_due:
             return
         last = self._spool.last
-        if slot is None:
+        if slot is not None:
+            self._catalog.check_slot(self._settings.slot, slot)
+        else:
             raise JobRefused(
                 f"source {self._source!r}: slot {self._settings.slot!r} is gone, and the server may have removed "
                 f"changes since {lsn_text(last.head.end_lsn if last else 0)}: start on a new storage, with a snapshot"
@@ -238,7 +242,7 @@ class Reader:
         flushed_s = fed_s = moved_s = looked_s = now_s
         while not self._stopping.is_set():
             if self._chunks.is_due:
-                self._chunks.begin()
+                self._chunks.begin(lambda: self._confirm(cursor))
             message = read()
             if message is not None:
                 payload = message.payload
@@ -326,6 +330,7 @@ class Reader:
         return self._spool.size > self._settings.spool_bytes_max and self._spool.has_cut_after(self.passed)
 
     def _look_at_slot(self) -> None:
+        """Warn about a slot that keeps much WAL, and refuse tables whose changes the stream does not tell any more."""
         state = self._server.slot(self._settings.slot)
         if state is not None and state.kept_bytes > self._warned_bytes:
             log.warning(
@@ -335,6 +340,7 @@ class Reader:
                 self._settings.slot,
             )
             self._warned_bytes = 2 * state.kept_bytes
+        self._catalog.check_running(self._settings.tables)
 
 
 _APART = frozenset(b"RMT")

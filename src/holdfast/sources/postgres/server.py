@@ -1,4 +1,4 @@
-"""The PostgreSQL server: connections, the checks before a start, its catalog, and the slot.
+"""The PostgreSQL server: connections, statements, and the slot.
 
 psycopg2 is imported when a connection is made, since it is an extra of Holdfast.
 """
@@ -11,9 +11,8 @@ from typing import Any
 
 from holdfast.errors import JobRefused, StorageError
 from holdfast.ids import Epoch
-from holdfast.sources.postgres.columns import SESSION, PublishedColumn, TableColumns
+from holdfast.sources.postgres.columns import SESSION
 
-VERSION_MIN = 150_000
 APPLICATION = "holdfast"
 """Beginning of the application name of connections, as `pg_stat_activity` shows it."""
 MARK = "holdfast"
@@ -48,13 +47,18 @@ class ReaderName:
 
 @dataclass(frozen=True)
 class SlotState:
-    """A row of `pg_replication_slots`. `kept_bytes`: size of the WAL that the server keeps for the slot."""
+    """A row of `pg_replication_slots`.
 
+    `plugin`: "" for a physical slot. `is_here`: the slot is of the database of this connection. `kept_bytes`: size of
+    the WAL that the server keeps for the slot.
+    """
+
+    confirmed_lsn: int
     plugin: str
     database: str
+    is_here: bool
     active_pid: int | None
     active_application: str
-    confirmed_lsn: int
     kept_bytes: int
     wal_status: str
 
@@ -91,6 +95,7 @@ class Server:
         except ImportError as error:
             raise JobRefused(f"{self._who} needs psycopg2: pip install 'holdfast[postgres]'") from error
         factory = psycopg2.extras.LogicalReplicationConnection if replication else None
+        self._check_dsn()
         try:
             made = psycopg2.connect(
                 self._dsn,
@@ -111,6 +116,18 @@ class Server:
             made.autocommit = True
         return made
 
+    def _check_dsn(self) -> None:
+        import psycopg2
+        from psycopg2.extensions import parse_dsn
+
+        try:
+            parse_dsn(self._dsn)
+        except psycopg2.ProgrammingError:  # its text may show a password
+            raise JobRefused(
+                f"{self._who}: the dsn cannot be read: expected libpq's form, 'host=… dbname=… user=…' or "
+                "'postgresql://user@host/dbname'"
+            ) from None
+
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run a statement in a connection of its own and return its rows."""
         import psycopg2
@@ -119,121 +136,27 @@ class Server:
             try:
                 cursor.execute(sql, parameters)
                 return list(cursor.fetchall()) if cursor.description else []
-            except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
-                raise ServerAway(f"{self._who}: the server went away: {str(error).strip()}") from error
+            except psycopg2.Error as error:
+                raise told_by_server(self._who, error) from error
 
-    # --- checks -------------------------------------------------------------------------------------------------------
-
-    def check(self, publication: str, tables: Sequence[str], slot: str, *, full_rows: bool) -> None:
-        """Raise `JobRefused` for everything that keeps this source from reading."""
-        version, wal_level, may_replicate, senders = self.query(
-            "SELECT current_setting('server_version_num')::int, current_setting('wal_level'), "
-            "(SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user), "
-            "current_setting('max_wal_senders')::int"
-        )[0]
-        if version < VERSION_MIN:
-            self._refuse(f"the server is PostgreSQL {version // 10_000}, expected 15 or newer: upgrade it")
-        if wal_level != "logical":
-            self._refuse(
-                f"wal_level is {wal_level!r}: set wal_level = logical in postgresql.conf and restart the server"
-            )
-        if not may_replicate:
-            self._refuse("the user may not replicate: ALTER ROLE … REPLICATION")
-        if not senders:
-            self._refuse("max_wal_senders is 0: raise it and restart the server")
-        if not self.query("SELECT 1 FROM pg_publication WHERE pubname = %s", (publication,)):
-            listed = ", ".join(tables)
-            self._refuse(
-                f"there is no publication {publication!r}: CREATE PUBLICATION {publication} FOR TABLE {listed}"
-            )
-        self._check_tables(publication, tables, full_rows)
-        state = self.slot(slot)
-        if state is not None:
-            self._check_slot(slot, state)
-
-    def _check_tables(self, publication: str, tables: Sequence[str], full_rows: bool) -> None:
-        for name in tables:
-            found = self.query(
-                "SELECT c.relreplident, (SELECT count(*) FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary), "
-                "EXISTS (SELECT 1 FROM pg_publication_tables p WHERE p.pubname = %s AND p.schemaname = n.nspname AND "
-                "p.tablename = c.relname), has_table_privilege(c.oid, 'SELECT') "
-                "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
-                (publication, *name.split(".", 1)),
-            )
-            if not found:
-                self._refuse(f"there is no table {name}")
-            identity, keys, published, readable = found[0]
-            if not published:
-                self._refuse(
-                    f"publication {publication!r} does not have table {name}: "
-                    f"ALTER PUBLICATION {publication} ADD TABLE {name}"
-                )
-            if not keys:
-                self._refuse(f"table {name} has no primary key, so its rows cannot be told apart: add one")
-            if full_rows and identity != "f":
-                self._refuse(
-                    f"table {name} has REPLICA IDENTITY {_IDENTITIES.get(identity, identity)}, so updates and deletes "
-                    f"do not tell the row before: ALTER TABLE {name} REPLICA IDENTITY FULL, or give before='key'"
-                )
-            if not full_rows and identity not in "fd":
-                self._refuse(
-                    f"table {name} has REPLICA IDENTITY {_IDENTITIES.get(identity, identity)}: expected FULL or DEFAULT"
-                )
-            if not readable:
-                self._refuse(f"the user may not read table {name}: GRANT SELECT ON {name} TO …")
-
-    def _check_slot(self, slot: str, state: SlotState) -> None:
-        if state.plugin != "pgoutput":
-            self._refuse(f"slot {slot!r} uses the plugin {state.plugin!r}, expected 'pgoutput': give another slot")
-        if state.wal_status == "lost":
-            self._refuse(
-                f"slot {slot!r} is lost: the server removed WAL that it needs (max_slot_wal_keep_size). Drop the slot "
-                "and start on a new storage, with a snapshot"
-            )
-        if state.active_pid is not None and not state.active_application.startswith(APPLICATION):
-            self._refuse(
-                f"slot {slot!r} is in use by process {state.active_pid} ({state.active_application!r}): stop it, or "
-                "give another slot"
-            )
-
-    def _refuse(self, problem: str) -> None:
-        raise JobRefused(f"{self._who}: {problem}")
-
-    # --- catalog ------------------------------------------------------------------------------------------------------
-
-    def table(self, publication: str, name: str, text_columns: Sequence[str]) -> TableColumns:
-        """Return a table's published columns."""
-        found = self.query(
-            "SELECT a.attname, a.atttypid::int8, a.atttypmod, EXISTS (SELECT 1 FROM pg_index i "
-            "WHERE i.indrelid = c.oid AND i.indisprimary AND a.attnum = ANY(i.indkey)) "
-            "FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
-            "JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_publication_tables p ON p.pubname = %s AND "
-            "p.schemaname = n.nspname AND p.tablename = c.relname AND a.attname = ANY(p.attnames) "
-            "WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' "
-            "ORDER BY a.attnum",
-            (publication, *name.split(".", 1)),
-        )
-        as_text = {each.rpartition(".")[2] for each in text_columns if each.rpartition(".")[0] in ("", name)}
-        columns = [PublishedColumn(n, TEXT if n in as_text else oid, modifier, key) for n, oid, modifier, key in found]
-        return TableColumns(name, tuple(columns))
+    # --- the server and its slot --------------------------------------------------------------------------------------
 
     def identity(self) -> str:
         """Return the server's system identifier."""
         return str(self.query("SELECT system_identifier::text FROM pg_control_system()")[0][0])
 
-    # --- slot ---------------------------------------------------------------------------------------------------------
-
     def slot(self, name: str) -> SlotState | None:
         found = self.query(
-            "SELECT s.plugin, s.database, s.active_pid, coalesce(a.application_name, ''), s.confirmed_flush_lsn::text, "
+            "SELECT s.confirmed_flush_lsn::text, coalesce(s.plugin, ''), coalesce(s.database, ''), "
+            "coalesce(s.database = current_database(), false), s.active_pid, coalesce(a.application_name, ''), "
             "coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn), 0)::int8, coalesce(s.wal_status, 'lost') "
             "FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = %s",
             (name,),
         )
         if not found:
             return None
-        plugin, database, pid, application, confirmed, kept, status = found[0]
-        return SlotState(plugin or "", database or "", pid, application, lsn(confirmed), kept, status)
+        confirmed, *facts = found[0]
+        return SlotState(lsn(confirmed), *facts)
 
     def create_slot(self, name: str) -> int:
         """Create the slot and return the LSN from which it tells changes."""
@@ -252,11 +175,30 @@ class Server:
         self.query("SELECT pg_logical_emit_message(false, %s, %s)", (MARK, content))
 
 
-TEXT = 25
-"""The oid of PostgreSQL's type `text`."""
-_IDENTITIES = {"d": "DEFAULT", "n": "NOTHING", "i": "USING INDEX", "f": "FULL"}
-
-
 def wait_readable(connection: Any, timeout_s: float) -> None:
     """Wait until a connection has something to read, or time is up."""
     select.select([connection], [], [], timeout_s)
+
+
+def told_by_server(who: str, error: Any) -> StorageError | JobRefused:
+    """Return an error of psycopg2 as `ServerAway` if it may pass by itself, else as `JobRefused`."""
+    import psycopg2
+
+    text = ". ".join(filter(None, (error.diag.message_primary, error.diag.message_hint))) or str(error).strip()
+    if isinstance(error, psycopg2.InterfaceError):
+        return ServerAway(f"{who}: the connection to the server was lost: {text}")
+    code = error.pgcode or ""
+    is_passing = isinstance(error, psycopg2.OperationalError) and not code.startswith(_LASTING)
+    is_ended = not code and any(each in text for each in ("terminat", "closed the connection", _SILENT))
+    if is_passing or is_ended:
+        return ServerAway(f"{who}: the server ended the connection" + ("" if _SILENT in text else f": {text}"))
+    if code == "42704" and "publication" in text:  # it is there now, or the catalog's checks would have said so
+        text += "; it did not when these changes were made: start on a new storage, with a snapshot and another slot"
+    return JobRefused(f"{who}: the server refuses: {text}")
+
+
+_SILENT = "no message from the libpq"
+"""Part of psycopg2's error for a connection that was closed without a word."""
+_LASTING = ("55", "53400", "58P01")
+"""Beginnings of the SQLSTATE of operational errors that stay as they are until somebody acts: an object in a state that
+does not fit, no free replication slot, WAL that was removed."""

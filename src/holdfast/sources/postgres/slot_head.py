@@ -23,7 +23,7 @@ class SlotHead(SegmentHead, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     end_lsn: int
     open_xid: int
     open_changes: int
-    chunks: dict[str, int | None] = {}
+    chunks: dict[str, int | str | None] = {}
 
     def follows(self, before: "Segment[Any] | None") -> bool:
         return before is not None and self.previous == before.uuid

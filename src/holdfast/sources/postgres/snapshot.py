@@ -68,9 +68,10 @@ class CopiedRows:
 
 
 def copy_table(cursor: Any, table: TableColumns, where: str, take: Callable[[list[bytes]], None]) -> None:
-    """Copy the rows of a table for which `where` holds (""; all)."""
+    """Copy the rows of a table that are published and for which `where` holds ("": all)."""
     rows = CopiedRows(take)
-    condition = f" WHERE {where}" if where else ""
+    conditions = " AND ".join(f"({each})" for each in (where, table.row_filter) if each)
+    condition = f" WHERE {conditions}" if conditions else ""
     sql = f"COPY (SELECT {select_text(table)} FROM {quoted(table.name)}{condition}) TO STDOUT (FORMAT binary)"
     cursor.copy_expert(sql, rows)
     rows.finish()

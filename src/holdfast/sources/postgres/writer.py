@@ -31,7 +31,7 @@ class SegmentContent:
     open_xid: int = 0
     open_changes: int = 0
     snapshot: str = ""
-    chunks: Mapping[str, int | None] | None = None
+    chunks: Mapping[str, int | str | None] | None = None
 
 
 class SegmentWriter:
