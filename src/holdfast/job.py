@@ -406,4 +406,5 @@ def _with_deletes(stream: Stream, table: str) -> Stream:
         return ProcessSpec(operator, inputs[0], function, output, "fail")
 
     kind = "known." + "".join(each if each.isalnum() or each in "-_." else "_" for each in table)
-    return stream.key_by(PART)._declare(None, kind, specify)
+    keyed = stream.key_by(PART)
+    return keyed._declare(None, kind, specify, keyed._declared)
