@@ -1,11 +1,7 @@
-"""Scenarios as text, after etcd raft's: steps, `----`, then what the coordinator answers.
+"""Scenarios of the coordinator, line by line.
 
-    commit 3 out=x,y            one event a line; words are `name=value` or plain
-    ----
-    Cut 1 batch=3 run=1 to 0:1
-
-`config` takes settings by their names and comes first. Durations are in seconds. `validate()` runs after each event.
-`commit 3 soft=a hard=b`: `a` and `b` refuse a cut after that batch.
+`config` takes settings by their names and comes first. Durations are in seconds. `commit 3 soft=a hard=b`: `a` and `b`
+refuse a cut after that batch.
 """
 
 from typing import Any
@@ -17,29 +13,18 @@ from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.holding import HoldNewest, LetGo, SavepointRequested
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.settings import CheckpointConfig, cron, every, manual
+from scenario_text import Scenario
 
 
-class Scenario:
+class CheckpointsScenario(Scenario):
     """One coordinator, driven by lines of text."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.config: dict[str, Any] = {"trigger": manual()}
         self.coordinator: Coordinator | None = None
-        self.now = 0.0
 
-    def run(self, text: str) -> str:
-        """The scenario with the answers that the coordinator gives now."""
-        done = []
-        for block in text.strip("\n").split("\n\n"):
-            steps = block.split("\n----")[0].splitlines()
-            answers = [line for step in steps if not step.startswith("#") for line in self.step(step)]
-            done.append("\n".join([*steps, "----", *answers]) if any(s[0] != "#" for s in steps) else "\n".join(steps))
-        return "\n\n".join(done) + "\n"
-
-    def step(self, line: str) -> list[str]:
-        name, *words = line.split()
-        named = dict(word.split("=", 1) for word in words if "=" in word)
-        plain = [word for word in words if "=" not in word]
+    def carry_out(self, name: str, plain: list[str], named: dict[str, str]) -> list[str]:
         if name == "config":
             self.configure(named)
             if self.coordinator is None:
@@ -50,9 +35,7 @@ class Scenario:
             event = self.event(name, plain, named)
         if self.coordinator is None:
             self.coordinator = Coordinator(CheckpointConfig(**self.config))
-        commands = self.coordinator.handle(event)
-        self.coordinator.validate()
-        return [show(command) for command in commands]
+        return [show(command) for command in self.told(self.coordinator, [event])]
 
     def configure(self, named: dict[str, str]) -> None:
         for field, value in named.items():

@@ -18,6 +18,7 @@ from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.demand import NotifyRefused
 from holdfast.checkpoint.gathering import Gather, GatherFailed
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
+from holdfast.observe.event_log import EventLog, ObservedRules
 from holdfast.settings import CheckpointConfig, every, manual
 
 SINKS = ("a", "b")
@@ -107,6 +108,7 @@ class World:
         kept = {one for each in groups.values() for group in each for one in self.contents[group.object]}
         self.staged = {one: sink for one, sink in self.staged.items() if one in kept}
         self.coordinator = Coordinator(self.config)
+        self.rules = ObservedRules("checkpoints", self.coordinator, EventLog(lambda: self.now))
         self.run_number, self.batch, self.last_incarnation = 0, 0, 0
         self.task_managers: dict[int, TaskManager] = {}
         self.offset = record.offset if record else 0
@@ -121,8 +123,8 @@ class World:
         self.at(0.1, self.tick)
 
     def tell(self, event: ev.Event) -> None:
-        commands = self.coordinator.handle(event)
-        self.coordinator.validate()
+        commands = self.rules.handle(event)
+        self.rules.validate()
         for command in commands:
             self.execute(command)
         self.check()

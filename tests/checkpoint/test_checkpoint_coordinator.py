@@ -1,15 +1,15 @@
 """Rules of the coordinator that the scenarios do not show: times, limits, and what is refused."""
 
 import pytest
-from checkpoint_text import Scenario
+from checkpoint_text import CheckpointsScenario
 
 from holdfast.checkpoint import events as ev
 from holdfast.errors import HoldfastError
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 
 
-def scenario(config: str, *steps: str) -> Scenario:
-    running = Scenario()
+def scenario(config: str, *steps: str) -> CheckpointsScenario:
+    running = CheckpointsScenario()
     for step in (f"config {config}", "start", *steps):
         running.step(step)
     return running

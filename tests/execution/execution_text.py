@@ -1,13 +1,8 @@
-"""Scenarios as text, after etcd raft's: steps, `----`, then what the execution machine answers.
-
-    start 2                     one event a line; words are `name=value` or plain
-    registered 0:1 1:2
-    ----
-    StartProcess TaskManager 0, incarnation 1
+"""Scenarios of the execution machine, line by line.
 
 `config` takes `on_loss` and fields of `FailoverConfig` by their names and comes first. Durations are in seconds.
 `registered`, `lost` and `unreachable` take processes as `number:incarnation`, senders with an `s` before it.
-Errors are the names of classes of `errors.py`. `validate()` runs after each event.
+Errors are the names of classes of `errors.py`.
 """
 
 from typing import Any
@@ -18,51 +13,36 @@ from holdfast.execution.calls import Step
 from holdfast.execution.machine import Machine
 from holdfast.ids import BatchNumber, JournalNumber, ProcessId, Role, RunNumber
 from holdfast.settings import FailoverConfig, OnLoss
+from scenario_text import Scenario
 
 
-class Scenario:
+class ExecutionScenario(Scenario):
     """One machine, driven by lines of text."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.machine: Machine | None = None
-        self.now_s = 0.0
 
-    def run(self, text: str) -> str:
-        """The scenario with the answers that the machine gives now."""
-        done = []
-        for block in text.strip("\n").split("\n\n"):
-            steps = block.split("\n----")[0].splitlines()
-            answers = [line for step in steps if not step.startswith("#") for line in self.step(step)]
-            done.append("\n".join([*steps, "----", *answers]) if any(s[0] != "#" for s in steps) else "\n".join(steps))
-        return "\n\n".join(done) + "\n"
-
-    def step(self, line: str) -> list[str]:
-        name, *words = line.split()
-        named = dict(word.split("=", 1) for word in words if "=" in word)
-        plain = [word for word in words if "=" not in word]
+    def carry_out(self, name: str, plain: list[str], named: dict[str, str]) -> list[str]:
         if name == "config":
             on_loss = OnLoss(named.pop("on_loss", "rewind"))
             self.machine = Machine(FailoverConfig(**{key: number(value) for key, value in named.items()}), on_loss)
             return []
         if self.machine is None:
             self.machine = Machine(FailoverConfig())
-        shown = []
-        for event in self.events(name, plain, named):
-            shown += [show(command) for command in self.machine.handle(event)]
-            self.machine.validate()
-        return shown
+        return [show(command) for command in self.told(self.machine, self.events(name, plain, named))]
 
     def events(self, name: str, plain: list[str], named: dict[str, str]) -> list[ev.Event]:
         match name:
             case "start":
                 base = JournalNumber(int(named["base"])) if "base" in named else None
                 wanted = {Role.TASK_MANAGER: int(plain[0]), Role.SENDER: int(named.get("senders", "0"))}
-                return [ev.Started(self.now_s, wanted, base, int(named.get("standby", "0")))]
+                return [ev.Started(self.now, wanted, base, int(named.get("standby", "0")))]
             case "senders-wanted":
                 return [ev.ProcessesWanted(Role.SENDER, int(plain[0]))]
             case "tick":
-                self.now_s += float(plain[0])
-                return [ev.Tick(self.now_s)]
+                self.now += float(plain[0])
+                return [ev.Tick(self.now)]
             case "registered":
                 return [ev.Registered(process(word)) for word in plain]
             case "lost" if "unit" in named:
@@ -74,7 +54,7 @@ class Scenario:
                 return [ev.LossExplained(process(plain[0]), " ".join(plain[1:]))]
             case "call":
                 of = process(plain[1]) if len(plain) > 1 else None
-                return [ev.CallBegan(int(plain[0]), Step[named["step"].upper()], named["about"], self.now_s, of)]
+                return [ev.CallBegan(int(plain[0]), Step[named["step"].upper()], named["about"], self.now, of)]
             case "answered":
                 return [ev.CallEnded(int(plain[0]))]
             case "failover":

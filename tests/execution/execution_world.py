@@ -16,6 +16,7 @@ from holdfast.execution.calls import Step
 from holdfast.execution.machine import Machine
 from holdfast.execution.phases import Phase
 from holdfast.ids import BatchNumber, JournalNumber, ProcessId, Role, RunNumber
+from holdfast.observe.event_log import EventLog, ObservedRules
 from holdfast.settings import FailoverConfig, OnLoss
 
 PASSING = [errors.StorageError, errors.StaleCall, errors.RowsNeeded, errors.HoldfastError]
@@ -47,6 +48,7 @@ class World:
         self.config = self.drawn_config()
         self.on_loss = draw([OnLoss.REWIND, OnLoss.DROP])
         self.machine = Machine(self.config, self.on_loss)
+        self.rules = ObservedRules("execution", self.machine, EventLog(lambda: self.now_s))
         self.incomplete = False
         """Somebody is left out: no checkpoint is cut."""
         self.wanted = {Role.TASK_MANAGER: draw([0, 1, 2, 3]), Role.SENDER: draw([0, 0, 2])}
@@ -143,8 +145,8 @@ class World:
         """One fact; now and then it comes again, late."""
         if isinstance(event, ev.Lost):
             self.note_loss(event)
-        commands = self.machine.handle(event)
-        self.machine.validate()
+        commands = self.rules.handle(event)
+        self.rules.validate()
         assert not (self.ended and commands), f"after the end: {commands}"
         for command in commands:
             self.execute(command)

@@ -1,22 +1,18 @@
-"""Text scenarios of the execution machine; HOLDFAST_REWRITE=1 writes down what it answers now, for review."""
+"""Text scenarios of the execution machine; HOLDFAST_REWRITE=1 writes the present answers into them, for review."""
 
-import os
 from pathlib import Path
 
 import pytest
-from execution_text import Scenario
+from execution_text import ExecutionScenario
 
-SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
+from scenario_text import check_scenario, scenarios_beside
+
+SCENARIOS = scenarios_beside(__file__)
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_the_machine_answers_as_the_scenario_says(path: Path) -> None:
-    written = path.read_text()
-    answered = Scenario().run(written)
-    if os.environ.get("HOLDFAST_REWRITE"):
-        path.write_text(answered)
-    else:
-        assert answered == written
+    check_scenario(path, ExecutionScenario())
 
 
 def test_there_are_scenarios() -> None:

@@ -18,7 +18,7 @@ from simulation_cluster import Network, SimulatedCluster
 from simulation_disturbances import hit
 from simulation_ends import FedSource, Feed, Marks, Recorder, SimulatedClock, declared, write_marks
 from simulation_going_back import Carrying, collect_garbage
-from simulation_invariants import Broken, require, require_equal
+from simulation_invariants import Broken, require, require_equal, validated
 from simulation_joins import check_kept, write_joined
 from simulation_kit import KEYED, LEVELLED, MAX_PARALLELISM, by_level, keyed
 from simulation_lists import ListChecks, write_lists
@@ -38,6 +38,7 @@ from holdfast.graph.program import Program
 from holdfast.journal.codec import decode_record
 from holdfast.journal.fence import take_over
 from holdfast.journal.records import CheckpointRecord
+from holdfast.observe.event_log import ObservedRules
 from holdfast.query import Query
 from holdfast.settings import QueryTrigger
 from holdfast.sinks.base import Sink
@@ -475,6 +476,7 @@ def simulating(settings: Settings, kind: type[World] = World) -> Iterator[World]
         stack.enter_context(mock.patch("holdfast.checkpoint.ledger.GATHER_BYTES_MAX", settings.gather_bytes_max))
         stack.enter_context(mock.patch("holdfast.sinks.staging.PORTION_BYTES_MAX", settings.portion_bytes_max))
         stack.enter_context(mock.patch("holdfast.storage.copying.COPIES_MAX", settings.copies_max))
+        stack.enter_context(mock.patch.object(ObservedRules, "handle", validated(ObservedRules.handle)))
         stack.enter_context(logged_errors(runtime))
         folder = stack.enter_context(TemporaryDirectory(prefix="holdfast-simulated-"))
         # Databases of processes that still live are closed with the runtime, before their folder goes.

@@ -33,7 +33,6 @@ the module before.
 Does not own: positions, plans, checkpoints, units of senders, connections.
 """
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -43,16 +42,12 @@ from holdfast.execution.phases import WORK_OF, Phase
 from holdfast.ids import ProcessId, Role
 from holdfast.settings import FailoverConfig, OnLoss
 
-RECENT_MAX = 30
-"""So many events a failed check of the invariants prints."""
-
 
 class Machine(Batches):
     """The execution rules of a job during a single epoch. Called by a single thread at a time."""
 
     def __init__(self, config: FailoverConfig, on_loss: OnLoss = OnLoss.REWIND) -> None:
         super().__init__(config, on_loss)
-        self._recent: deque[ev.Event] = deque(maxlen=RECENT_MAX)
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             ev.Started: self._on_started,
             ev.Tick: self._on_tick,
@@ -86,9 +81,6 @@ class Machine(Batches):
 
     def handle(self, event: ev.Event) -> list[ev.Command]:
         """Handle an event; return the commands that follow from it, in their order."""
-        if self._recent and isinstance(event, ev.Tick) and isinstance(self._recent[-1], ev.Tick):
-            self._recent.pop()
-        self._recent.append(event)
         if self.phase is Phase.ENDED:
             return []
         self._commands = []
@@ -96,14 +88,7 @@ class Machine(Batches):
         return self._commands
 
     def validate(self) -> None:
-        """Check the invariants; for tests. Raises AssertionError with the last events."""
-        try:
-            self._validate()
-        except AssertionError as broken:
-            recent = "\n".join(f"  {event}" for event in self._recent)
-            raise AssertionError(f"{broken}\nin phase {self.phase.value}; the last events:\n{recent}") from None
-
-    def _validate(self) -> None:
+        """Check the invariants; for tests. Raises AssertionError."""
         self._supervision.validate()
         wanted = WORK_OF.get(self.phase, self._work)
         assert self._work is wanted, f"{self._work} is in flight, expected {wanted}"

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from holdfast.execution import events as ev
 from holdfast.execution.machine import Machine
-from holdfast.observe.event_log import EventLog
+from holdfast.observe.event_log import EventLog, ObservedRules
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +64,8 @@ class Conductor:
     thread."""
 
     def __init__(self, name: str, machine: Machine, execute: Callable[[ev.Command], None], event_log: EventLog) -> None:
-        self._event_log = event_log
         self.interruption = Interruption()
-        self._machine = machine
+        self._rules = ObservedRules("execution", machine, event_log)
         self._execute = execute
         self._events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
@@ -99,9 +98,7 @@ class Conductor:
         self._work.put(None)
 
     def _handle(self, event: ev.Event) -> None:
-        self._event_log.event("execution", event)
-        for command in self._machine.handle(event):
-            self._event_log.command("execution", command)
+        for command in self._rules.handle(event):
             self._has_ended = self._has_ended or isinstance(command, ev.End)
             try:
                 self._execute(command)

@@ -45,7 +45,7 @@ from holdfast.jobmaster.side_threads import Side, SideThreads
 from holdfast.jobmaster.taskmanagers import TaskManagers
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
-from holdfast.observe.event_log import EventLog
+from holdfast.observe.event_log import EventLog, ObservedRules
 from holdfast.protocol.named import KnownNames
 from holdfast.protocol.taskmanager import Acknowledgement, Decline
 from holdfast.storage.store import ObjectStore
@@ -86,7 +86,7 @@ class Control:
         outages: Outages,
         event_log: EventLog,
     ) -> None:
-        self._event_log = event_log
+        self._rules = ObservedRules[Event, Command]("checkpoints", coordinator, event_log)
         self._coordinator = coordinator
         self._task_managers = task_managers
         self._publishers = publishers
@@ -330,9 +330,7 @@ class Control:
 
     def _handle(self, event: Event) -> None:
         self._note_outage(event)
-        self._event_log.event("checkpoints", event)
-        for command in self._coordinator.handle(event):
-            self._event_log.command("checkpoints", command)
+        for command in self._rules.handle(event):
             self._execute(command)
         self.refused_by = self._coordinator.refused_by
         self._note_published()

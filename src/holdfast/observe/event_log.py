@@ -1,21 +1,28 @@
 """The last events and commands of a running job, for people who look for the cause of something.
 
-Both loops of the JobMaster, around the execution machine and around the coordinator, note here each fact that they are
-told and each command that follows from it. The log is bounded, and keeps no reference to an event: only names and plain
-values.
+Both loops of the JobMaster, around the execution machine and around the coordinator, tell their rules each fact through
+`ObservedRules`, which notes it here, and each command that follows from it. The log is bounded, and keeps no reference
+to an event: only names and plain values.
 """
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 ENTRIES_MAX = 1000
 """Entries that the log keeps; a higher value lets people look further back."""
 TEXT_MAX = 200
 """Characters of a value that the log keeps."""
+LAST_ENTRIES = 40
+"""Entries of the log that an error about broken rules shows."""
+
+EventT = TypeVar("EventT")
+CommandT = TypeVar("CommandT")
+EventIn = TypeVar("EventIn", contravariant=True)
+CommandOut = TypeVar("CommandOut", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,39 @@ class EventLog:
         entry = LoggedEvent(self._now(), loop, is_command, type(fact).__name__, _plain_values(fact))
         with self._lock:
             self._entries.append(entry)
+
+
+class Rules(Protocol[EventIn, CommandOut]):
+    """Pure rules that a loop runs: the execution machine, or the coordinator."""
+
+    def handle(self, event: EventIn, /) -> Sequence[CommandOut]: ...
+
+    def validate(self) -> None: ...
+
+
+class ObservedRules(Generic[EventT, CommandT]):
+    """Pure rules whose events and commands are noted in a log. `loop`: their name in the log."""
+
+    def __init__(self, loop: str, rules: Rules[EventT, CommandT], event_log: EventLog) -> None:
+        self._loop = loop
+        self._rules = rules
+        self._event_log = event_log
+
+    def handle(self, event: EventT) -> Sequence[CommandT]:
+        """Tell the rules an event; return the commands that follow from it, in their order."""
+        self._event_log.event(self._loop, event)
+        commands = self._rules.handle(event)
+        for command in commands:
+            self._event_log.command(self._loop, command)
+        return commands
+
+    def validate(self) -> None:
+        """Check the invariants of the rules; for tests. Raises `AssertionError` with the last entries of the log."""
+        try:
+            self._rules.validate()
+        except AssertionError as broken:
+            last = "\n".join(f"  {entry}" for entry in self._event_log.recent()[-LAST_ENTRIES:])
+            raise AssertionError(f"{broken}\nthe last events and commands:\n{last}") from None
 
 
 def _plain_values(fact: Any) -> dict[str, str]:
