@@ -246,6 +246,12 @@ def test_every_folder_of_a_divided_room_is_in_the_table():
     assert {".".join(parts) for parts in found if parts[0] in divided} == {name for name in SUBROOMS if "." in name}
 
 
+def test_every_room_has_a_folder_of_tests():
+    rooms = {room for room in MAY_IMPORT if (PACKAGE / room).is_dir()}
+    tested = {path.parent.name for path in python_files("tests") if path.name.startswith(f"test_{path.parent.name}_")}
+    assert rooms - tested == set()
+
+
 def test_pyspark_is_imported_in_the_spark_room_only():
     wrong = [
         f"{where(path, line)} imports {name}"

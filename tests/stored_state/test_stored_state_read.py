@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored_state_kit import DUE, rows_from, run_job
 
 import holdfast as hf
 from holdfast.errors import HoldfastError, StorageError
 from holdfast.stored_state import opened
 from holdfast.stored_state.opened import open_checkpoint, open_storage
 from holdfast.stored_state.rows import scan
+from stored_state_kit import DUE, rows_from, run_job
 
 ROWS = rows_from(0, 30)
 

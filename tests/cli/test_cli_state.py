@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from stored_state_kit import rows_from, run_job
 from typer.testing import CliRunner
 
 from holdfast.cli import app
 from holdfast.stored_state.difference import difference
 from holdfast.stored_state.opened import open_storage, retained
+from stored_state_kit import rows_from, run_job
 
 
 @pytest.fixture(scope="module")
