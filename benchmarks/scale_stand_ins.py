@@ -190,8 +190,8 @@ class StandInTaskManager:
         do = lambda raw: serve(_decode(raw, type=takes))  # noqa: E731
         return self._cluster.wire.call(what, self._process.incarnation, arguments, do, gives)
 
-    def deploy(self, deployment: Deployment) -> None:
-        self._call("deploy", deployment, self._deploy, Deployment, type(None))
+    def deploy(self, deployment: Deployment) -> str:
+        return self._call("deploy", deployment, self._deploy, Deployment, str)  # type: ignore[no-any-return]
 
     def process(self, request: ProcessRequest) -> ProcessResult:
         return self._call("process", request, self._process_level, ProcessRequest, ProcessResult)  # type: ignore[no-any-return]
@@ -214,7 +214,7 @@ class StandInTaskManager:
 
     # The stand-in's.
 
-    def _deploy(self, deployment: Deployment) -> None:
+    def _deploy(self, deployment: Deployment) -> str:
         self._subtasks = deployment.subtasks
         if not self._tables or any(subtask.restore for subtask in deployment.subtasks):
             self._tables = [
@@ -222,6 +222,7 @@ class StandInTaskManager:
                 for place, subtask in enumerate(deployment.subtasks)
                 for table in (self._restored(subtask) if subtask.restore else self._made(place, subtask))
             ]
+        return ""
 
     def _restored(self, subtask: SubtaskDeployment) -> list[_Table]:
         return [

@@ -4,11 +4,13 @@ import re
 import threading
 from collections import Counter
 
+import pyarrow.parquet as parquet
 import pytest
 from job_kit import Feed, new_job, new_storage, newest
 
 import holdfast as hf
 from holdfast import failpoints
+from holdfast.exchange import dropping
 from holdfast.jobmaster.cluster import ProcessStarter
 from holdfast.query import Query
 from holdfast.testing import start
@@ -181,7 +183,9 @@ def test_a_loss_is_remembered_over_a_restart_until_it_is_acknowledged(job):
     third.query.stop()
 
 
-def test_dropped_rows_are_put_into_the_dead_letter_folder(tmp_path):
+@pytest.mark.parametrize("kept_max", [1000, 3])
+def test_dropped_rows_are_put_into_the_dead_letter_folder_up_to_a_bound(tmp_path, monkeypatch, caplog, kept_max):
+    monkeypatch.setattr(dropping, "KEPT_MAX", kept_max)
     job = DroppingJob(bad_records="dead_letter", dead_letters=(tmp_path / "letters").as_uri())
     job.commit()
     job.query.trigger_checkpoint(60)
@@ -193,12 +197,13 @@ def test_dropped_rows_are_put_into_the_dead_letter_folder(tmp_path):
     job.counted()
     [loss] = job.query.losses
     job.query.stop()
-    import pyarrow.parquet as parquet
-
     letters = [
         row for file in (tmp_path / "letters").rglob("*.parquet") for row in parquet.read_table(file).to_pylist()
     ]
-    assert len(letters) == sum(loss.rows_dropped.values())
+    dropped = sum(loss.rows_dropped.values())
+    assert dropped > 3 and len(letters) == min(kept_max, dropped)
     assert Counter(row["reason"] for row in letters) == Counter(
         {"TaskManager 1 is missing, and the job goes on without it (on_loss='drop')": len(letters)}
     )
+    [said] = [each.getMessage() for each in caplog.records if "exactly-once has ended" in each.getMessage()]
+    assert str(loss) in said

@@ -7,7 +7,7 @@ together, whichever draws count.
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,8 @@ from job_kit import Feed, new_job, new_storage, newest
 import holdfast as hf
 from holdfast import failpoints
 from holdfast.storage.store import open_store
+from holdfast.taskmanager import taskmanager
+from holdfast.taskmanager.subtask import Subtask
 from holdfast.testing import Fault, FaultyStore, start
 from holdfast.testing.local import LocalCluster
 from waiting import until
@@ -162,3 +164,27 @@ def test_survivors_read_nothing_from_the_store(chain):
     replacement = next(each for each in chain.query.view().processes if each.number == 1)
     assert survivor.metrics["recoveryObjects"] == 0 and replacement.metrics["recoveryObjects"] > 0
     chain.check(3)
+
+
+def test_past_the_bound_of_undo_a_survivor_restores_and_the_log_says_so(chain, monkeypatch, caplog):
+    monkeypatch.setattr(taskmanager, "give_up_undo", _give_up_all_undo)
+    chain.commit()
+    chain.query.trigger_checkpoint(60)
+    chain.commit()
+    chain.commit()
+    with caplog.at_level("WARNING", logger="holdfast.jobmaster.deployer"):
+        chain.cluster.kill(1)
+        until(lambda: len(chain.query.restarts) == 1)
+    chain.commit()
+    [said] = [each.getMessage() for each in caplog.records if each.name == "holdfast.jobmaster.deployer"]
+    assert "TaskManager 0 restored its state from the storage, because it could not go back in memory" in said
+    assert "its undo reaches back to batch" in said
+    survivor = next(each for each in chain.query.view().processes if each.number == 0)
+    assert survivor.metrics["recoveryObjects"] > 0
+    chain.check(4)
+
+
+def _give_up_all_undo(settings: Any, subtasks: Sequence[Subtask]) -> None:
+    """Stands for a TaskManager whose tables leave no memory for the undo of committed batches."""
+    for table in [table for each in subtasks for table in each.tables]:
+        table.shrink_undo(0)

@@ -1,9 +1,21 @@
 """Lives of jobs that go on without lost TaskManagers: every row is counted, or said to be lost, at each checkpoint."""
 
+import contextlib
+import io
 import os
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
 
 import pytest
+from simulation_invariants import Broken
 from simulation_run import simulate_dropping
+from simulation_runtime import Stalled
+
+from holdfast.jobmaster.losses import CommittedRows, LossLedger
 
 SEEDS = range(6) if "HOLDFAST_SEED" not in os.environ else [int(os.environ["HOLDFAST_SEED"])]
 
@@ -38,3 +50,51 @@ def test_rows_in_are_rows_counted_and_rows_said_to_be_lost_in_many_lives(first: 
     for seed in range(first, first + 50):
         print(f"HOLDFAST_SEED={seed}")
         simulate_dropping(seed)
+
+
+def _tells_without(**left_out: Any) -> AbstractContextManager[Any]:
+    """Rows of one kind are not noted for the case of a loss."""
+    before = LossLedger.committed
+
+    def committed(self: LossLedger, rows: CommittedRows, position: Any) -> None:
+        before(self, replace(rows, **left_out), position)
+
+    return mock.patch.object(LossLedger, "committed", committed)
+
+
+def _tells_no_dropped_rows() -> AbstractContextManager[Any]:
+    return _tells_without(dropped=Counter())
+
+
+def _tells_no_forgotten_rows() -> AbstractContextManager[Any]:
+    return _tells_without(taken=Counter())
+
+
+def _tells_repaired_losses() -> AbstractContextManager[Any]:
+    """Rows that are processed again after a return to the checkpoint stay among the lost ones."""
+    return mock.patch.object(LossLedger, "went_back", lambda self: [])
+
+
+MUTATIONS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], int]] = {
+    "rows that are dropped are not told": (_tells_no_dropped_rows, 29),
+    "rows that a lost TaskManager had taken are not told": (_tells_no_forgotten_rows, 26),
+    "rows that are processed again stay among the lost": (_tells_repaired_losses, 6),
+}
+"""Broken rules, each with a seed in which it shows: the search begins there."""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", sorted(MUTATIONS))
+def test_a_broken_rule_of_dropping_is_found(name: str) -> None:
+    broken_rule, first = MUTATIONS[name]
+    for seed in range(first, first + 30):
+        try:
+            with broken_rule(), contextlib.redirect_stdout(io.StringIO()):
+                simulate_dropping(seed)
+        except Broken as broken:
+            print(f"{name}: seed {seed}: {broken}")
+            simulate_dropping(seed)
+            return
+        except Stalled:
+            continue
+    pytest.fail(f"{name}: nothing was found")

@@ -4,6 +4,7 @@ A run number is used for a single deployment or attempt at a batch, and never ag
 refused everywhere. The execution machine gives the numbers. Only the work thread uses this module, except for `cancel`.
 """
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -28,6 +29,8 @@ from holdfast.protocol.taskmanager import BaseCheckpoint, Deployment, ExchangeRo
 from holdfast.settings import CheckpointConfig, FailoverConfig, OnLoss, QueryTrigger, RegionConfig
 from holdfast.storage.store import ObjectStore
 from holdfast.ui.server import LOOPBACK
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,17 @@ class Deployer:
         joining = command.live if command.joining is None else command.joining
 
         def deploy(task_manager: int, gateway: TaskManagerGateway) -> None:
-            if task_manager in joining:
-                gateway.deploy(deployment(task_manager))
+            if task_manager not in joining:
+                return
+            obstacle = gateway.deploy(deployment(task_manager))
+            if obstacle:
+                log.warning(
+                    "%s: TaskManager %d restored its state from the storage, because it could not go back in memory: "
+                    "%s. More memory lets undo reach further back; checkpoints that are taken more often need less",
+                    job.settings.name,
+                    task_manager,
+                    obstacle,
+                )
 
         self._task_managers.on_all(Step.DEPLOY, f"run {command.run}", deploy)
 

@@ -236,11 +236,15 @@ class CopyingGateway(Protocol):
 class TaskManagerGateway(CopyingGateway, Protocol):
     """The calls of the JobMaster to a TaskManager. Raises `TaskManagerLost` where it cannot be reached."""
 
-    def deploy(self, deployment: Deployment) -> None:
+    def deploy(self, deployment: Deployment) -> str:
         """Host the subtasks as of the base. Blocks until they can process.
 
         If the same subtasks are hosted already, may rewind and can go back that far in memory, they rewind. Otherwise
         the hosted subtasks are dropped, and new ones are built and restored.
+
+        Returns
+        -------
+        The reason why subtasks that were to rewind did not reach back so far; empty if none was to, or all did.
         """
         ...
 

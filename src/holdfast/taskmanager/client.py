@@ -78,8 +78,8 @@ class TaskManagerClient(ProcessClient):
         process = ProcessId(Role.TASK_MANAGER, route.task_manager, route.incarnation)
         super().__init__(process, route.address, secret, call_timeout_s)
 
-    def deploy(self, deployment: Deployment) -> None:
-        self._call("deploy", deployment, type(None))
+    def deploy(self, deployment: Deployment) -> str:
+        return self._call("deploy", deployment, str)
 
     def process(self, request: ProcessRequest) -> ProcessResult:
         return self._call("process", request, ProcessResult)

@@ -105,16 +105,17 @@ class TaskManager:
 
     # The gateway, in the order of a batch's life.
 
-    def deploy(self, deployment: Deployment) -> None:
+    def deploy(self, deployment: Deployment) -> str:
         found, expected = (deployment.job_id, deployment.task_manager, deployment.incarnation), self._identity
         if found != expected:
             raise StaleCall(f"deployment for (job, TaskManager, incarnation) {found}; this is {expected}")
         self._see(deployment.run, "deploy")
         with self._work:
             self._see(deployment.run, "deploy")
-            if self._rewound(deployment):
+            went_back, obstacle = self._rewound(deployment)
+            if went_back:
                 hit("taskmanager.deploy.after")
-                return
+                return ""
             self._undeploy(discard=True)
             hit("taskmanager.deploy.before")
             self._pool = ThreadPoolExecutor(max(1, len(deployment.subtasks)), thread_name_prefix="subtask")
@@ -134,6 +135,7 @@ class TaskManager:
                 self._deployments += 1
                 self._committed = self._released = BatchNumber(deployment.first_batch - 1)
             hit("taskmanager.deploy.after")
+            return obstacle
 
     def receive(self, tag: ExchangeTag, batches: Iterator[tuple[str, int, int, pa.RecordBatch]]) -> None:
         """Keep the rows of a stream of a sender's attempt: (operator, input, subtask, rows), in order.
@@ -301,24 +303,27 @@ class TaskManager:
 
     # Inside.
 
-    def _rewound(self, deployment: Deployment) -> bool:
-        """True if the hosted tables went back, in memory, to the base of a deployment, and are that deployment now."""
+    def _rewound(self, deployment: Deployment) -> tuple[bool, str]:
+        """True if the hosted tables went back, in memory, to the base of a deployment, and are that deployment now.
+
+        Otherwise False, with the reason if they were to go back.
+        """
         hosted = self._hosted
         to_batch = None if hosted is None else hosted.rewinds_to(deployment, self._committed)
         if hosted is None or to_batch is None:
-            return False
+            return False, ""
         try:
             hosted.rewind(to_batch, deployment, self._store, self._clock)
         except HoldfastError as error:
             _log.info("TaskManager %d cannot go back in memory, and restores its state: %s", self.index, error)
-            return False
+            return False, str(error)
         with self._numbers:
             self._in_flight = None
             self._committed = self._released = BatchNumber(deployment.first_batch - 1)
         self._inputs.release_all()
         self._outputs.release_all()
         _log.info("TaskManager %d went back to after batch %d in memory", self.index, to_batch)
-        return True
+        return True, ""
 
     @property
     def _identity(self) -> tuple[str, int, int]:

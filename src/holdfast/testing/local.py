@@ -188,8 +188,8 @@ class _LocalGateway:
             raise lost
         return answer
 
-    def deploy(self, deployment: Deployment) -> None:
-        self._call(lambda it: it.deploy(deployment))
+    def deploy(self, deployment: Deployment) -> str:
+        return self._call(lambda it: it.deploy(deployment))
 
     def process(self, request: ProcessRequest) -> ProcessResult:
         return self._call(lambda it: it.process(request))
