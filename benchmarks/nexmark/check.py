@@ -22,8 +22,19 @@ import pyarrow.parquet as pq
 import holdfast as hf
 from benchmarks.count import session
 from benchmarks.nexmark.expected import difference
-from benchmarks.nexmark.measure import events_folder
+from benchmarks.nexmark.measure import events_folder, rows_of
 from benchmarks.nexmark.queries import QUERIES, Events
+
+
+BATCHES_MIN = 40
+"""Batches that a query has at least, so that it runs long enough to be killed behind a checkpoint; more are slower."""
+ROWS_PER_BATCH_MAX = 200_000
+
+
+def rows_per_batch(name: str, events: Path) -> int:
+    """Rows of a batch of the query: so few that also a query of rare events has `BATCHES_MIN` batches."""
+    counts = rows_of(events)
+    return min(ROWS_PER_BATCH_MAX, max(1, sum(counts[kind] for kind in QUERIES[name].reads) // BATCHES_MIN))
 
 
 def kill_a_task_manager(query: hf.Query, folder: Path) -> None:
@@ -64,7 +75,7 @@ def check(spark: Any, name: str, events: Path, kill: bool, limit_s: float) -> st
             task_managers=2,
             checkpoint=hf.CheckpointConfig(trigger=hf.every("200ms")),
             failover=hf.FailoverConfig(start_timeout="10min"),
-            max_rows_per_batch=200_000,
+            max_rows_per_batch=rows_per_batch(name, events),
             max_event_time_skew="10s",
         )
         query.build(Events(job, str(events))).write(hf.ParquetSink((folder / "out").as_uri()))

@@ -35,11 +35,10 @@ SQL = {
     "q4": f"WITH {WINNING} SELECT category, avg(final) AS mean FROM winning GROUP BY ALL",
     "q5": f"""WITH {HOPS} SELECT window_start, auction, window_start + INTERVAL 10 second AS window_end, num FROM hops
         QUALIFY num = max(num) OVER (PARTITION BY window_start)""",
-    "q6": f"""WITH {WINNING}, means AS (
-        SELECT seller, time_bucket(INTERVAL 1 second, expires) + INTERVAL 1 second AS until, expires, id,
-        avg(final) OVER (PARTITION BY seller ORDER BY expires, id ROWS BETWEEN 9 PRECEDING AND CURRENT ROW) AS mean
-        FROM winning)
-        SELECT seller, until, arg_max(mean, (expires, id)) AS mean FROM means GROUP BY ALL""",
+    "q6": f"""WITH {WINNING}, ended AS (
+        SELECT seller, final FROM winning
+        QUALIFY row_number() OVER (PARTITION BY seller ORDER BY expires DESC, id DESC) <= 10)
+        SELECT seller, avg(final) AS mean FROM ended GROUP BY ALL""",
     "q7": f"""SELECT {TUMBLE} AS window_start, {TUMBLE} + INTERVAL 10 second AS window_end,
         auction, price, bidder, date_time, extra
         FROM bids QUALIFY price = max(price) OVER (PARTITION BY {TUMBLE})""",
