@@ -4,6 +4,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -182,6 +183,25 @@ def test_prometheus_shows_the_same_in_seconds_and_bytes(running: Running) -> Non
     buckets = {labels: value for (name, labels), value in shown.items() if name == "holdfast_upload_size_bytes_bucket"}
     assert list(buckets.values()) == sorted(buckets.values()), "cumulative"
     assert buckets[("le", "+Inf"),] == shown["holdfast_upload_size_bytes_count", ()]
+
+
+def test_prometheus_shows_the_watermark_of_each_source_and_operator() -> None:
+    feed, job = Feed("k BIGINT, at TIMESTAMP", name="feed"), new_job(metrics_port=0)
+    stream = job.read(feed).with_watermark("at", "5s")
+    stream.key_by("k", hf.window("at", "10s")).aggregate(n=hf.count(), name="windows").write(hf.NoopSink())
+    query = start(job, hf.processing_time("0s"))
+    try:
+        for second in (20, 30):
+            feed.put([{"k": 1, "at": datetime.fromtimestamp(second, UTC)}])
+            query.processAllAvailable()
+        assert query.metricsUrl is not None
+        with urllib.request.urlopen(query.metricsUrl) as page:
+            lines = page.read().decode().splitlines()
+    finally:
+        query.stop()
+    shown = sorted(line for line in lines if line.startswith("holdfast_watermark_timestamp_seconds"))
+    name = f'holdfast_watermark_timestamp_seconds{{job="{job.name}",kind='
+    assert shown == [f'{name}"operator",name="windows"}} 15.0', f'{name}"source",name="feed"}} 25.0']
 
 
 def test_counters_outlive_the_task_manager_that_counted(running: Running) -> None:
