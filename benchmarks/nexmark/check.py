@@ -25,7 +25,6 @@ from benchmarks.nexmark.expected import difference
 from benchmarks.nexmark.measure import events_folder, rows_of
 from benchmarks.nexmark.queries import QUERIES, Events
 
-
 BATCHES_MIN = 40
 """Batches that a query has at least, so that it runs long enough to be killed behind a checkpoint; more are slower."""
 ROWS_PER_BATCH_MAX = 200_000

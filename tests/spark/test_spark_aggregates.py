@@ -100,9 +100,7 @@ def all_shown(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("batches", [1, 4])
 @pytest.mark.parametrize("combine", [True, False], ids=["combined", "as they are"])
-def test_they_are_those_of_spark_sql(
-    spark: Any, combine: bool, batches: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_they_are_those_of_spark_sql(spark: Any, combine: bool, batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.functions.aggregates.combining.SAMPLE_ROWS", 2)
     in_spark(spark)
     named = {f"a{place}": text for place, text in enumerate(AGGREGATES)}
@@ -144,11 +142,11 @@ def test_the_greatest_and_the_last_rows_are_those_of_spark_sql(
 def test_a_sum_that_spark_sql_refuses_is_refused(spark: Any, kind: str, value: Any) -> None:
     given = [{"k": 1, "v": value}, {"k": 1, "v": value}]
     frame = spark.createDataFrame([tuple(row.values()) for row in given], f"k INT, v {kind}")
-    with pytest.raises(Exception, match="ARITHMETIC_OVERFLOW|OUT_OF_RANGE"):
+    with pytest.raises(Exception, match="ARITHMETIC_OVERFLOW"):
         frame.groupBy("k").sum("v").collect()
     job = hf.Job(None, name="overflow", storage=f"memory://spark-overflow-{kind[:3]}")
     job.read(TestSource([given], f"k INT, v {kind}")).key_by("k").aggregate(total=hf.sum("v")).write(hf.NoopSink())
-    with pytest.raises(hf.QueryFailed, match="aggregate .total. = sum.v. does not fit"):
+    with pytest.raises(hf.QueryFailed, match=r"aggregate 'total' = sum\(v\) does not fit"):
         run(job)
 
 
