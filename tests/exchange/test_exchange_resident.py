@@ -1,4 +1,4 @@
-"""A sender over Flight: while it hangs in an order, it tells which split it reads."""
+"""A sender over Flight: the call with an order returns at once; while it hangs, the sender tells which split it reads."""
 
 import threading
 from collections.abc import Iterator
@@ -80,6 +80,19 @@ def test_a_sender_that_hangs_tells_which_split_it_reads_and_nothing_between_orde
     assert client.split(7) == ""
     with pytest.raises(StaleCall):
         list(client.run(order(7)))
+
+
+def test_the_call_with_an_order_returns_while_its_first_unit_is_worked_off(client: ResidentClient):
+    Hanging.reads.clear()
+    Hanging.go.clear()
+    answers: list[Iterator[UnitResult]] = []
+    calling = threading.Thread(target=lambda: answers.append(client.run(order(9))), daemon=True)
+    calling.start()
+    assert Hanging.reads.wait(WAIT_S_MAX)
+    calling.join(WAIT_S_MAX)
+    assert len(answers) == 1 and not Hanging.go.is_set(), "otherwise senders work one after the other"
+    Hanging.go.set()
+    assert [result.rows for result in answers[0]] == [12]
 
 
 def test_a_sender_that_is_gone_tells_nothing(client: ResidentClient):

@@ -1,4 +1,4 @@
-"""Senders as the JobMaster runs them: slots given up for a TaskManager, and taken again."""
+"""Senders as the JobMaster runs them: orders side by side, slots given up for a TaskManager, and taken again."""
 
 import threading
 from collections.abc import Iterator
@@ -159,6 +159,26 @@ def test_a_run_that_was_cancelled_is_not_waited_for():
     senders.cancel(1)
     waiting.join(WAIT_S_MAX)
     assert [str(error) for error in errors] == ["run 1 was cancelled"]
+
+
+class Together(Answering):
+    """A sender that takes an order once another sender is given its order as well."""
+
+    def __init__(self, called: threading.Barrier) -> None:
+        self._called = called
+
+    def run(self, order: Order) -> Iterator[UnitResult]:
+        self._called.wait(WAIT_S_MAX)
+        return super().run(order)
+
+
+def test_an_order_that_is_not_taken_does_not_keep_the_others_waiting():
+    cluster, called = Slots(), threading.Barrier(2)
+    cluster.sender = lambda process, address: Together(called)  # type: ignore[method-assign, assignment, return-value]
+    senders = senders_on(cluster)
+    register(senders, cluster, 0, 1)
+    assert [result.unit for result in senders.run_level(level(2))] == [0, 1]
+    assert not called.broken
 
 
 class Broken(Answering):

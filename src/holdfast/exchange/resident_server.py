@@ -51,13 +51,20 @@ class ResidentServer:
 
 def _actions(sender: ResidentSender) -> dict[str, Handler]:
     return {
-        "run": lambda body: Streamed(sender.run(_decode(body, type=Order))),
+        "run": lambda body: Streamed(_accepted(sender.run(_decode(body, type=Order)))),
         "cancel": lambda body: sender.cancel(_decode(body, type=int)),
         "copy": lambda body: sender.copy(_decode(body, type=CopyOrder)),
         "split": lambda body: sender.split(_decode(body, type=int)),
         "stop": lambda body: sender.stop(),
         "await_end": lambda body: sender.stopped.wait(),
     }
+
+
+def _accepted(results: Iterator[UnitResult]) -> Iterator[UnitResult | None]:
+    """Yield a value at once, before the results: Flight's `do_action` does not return before the first value is there,
+    and the JobMaster has to begin the orders of the other senders meanwhile."""
+    yield None
+    yield from results
 
 
 class ResidentClient(ProcessClient):
@@ -70,6 +77,7 @@ class ResidentClient(ProcessClient):
 
     def _reports(self, answer: Iterator[Any]) -> Iterator[UnitResult]:
         with calling(self._lost):
+            next(answer)
             for result in answer:
                 yield _decode(result.body.to_pybytes(), type=UnitResult)
 

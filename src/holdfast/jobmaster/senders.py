@@ -10,6 +10,7 @@ sender is started again. Code shared with TaskManagers (incarnations, registrati
 import logging
 import math
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,7 +31,7 @@ from holdfast.graph.regions import regions_of
 from holdfast.ids import ProcessId, Role, RunNumber
 from holdfast.jobmaster.cluster import Cluster, LevelRun
 from holdfast.jobmaster.processes import Processes, Serving
-from holdfast.jobmaster.readers import Readers
+from holdfast.jobmaster.readers import READERS_MIN, Readers
 from holdfast.settings import RegionConfig
 from holdfast.storage.copying import CopiedObject, CopyOrder
 
@@ -80,7 +81,7 @@ class Senders(Processes[SenderGateway]):
         self._blamed_units: set[ProcessId] = set()
         """Senders whose loss is the failure of a unit."""
         self._readers = Readers(count)
-        self._orders: list[tuple[ProcessId, SenderGateway, Order]] = []
+        self._orders: deque[tuple[ProcessId, SenderGateway, Order]] = deque()
         """Orders that are given and whose calls have not begun."""
 
     # --- levels -------------------------------------------------------------------------------------------------------
@@ -261,14 +262,19 @@ class Senders(Processes[SenderGateway]):
             return
         order = Order(level.common, attempt, [level.units[unit] for unit in units])
         self._orders.append((sender, serving.gateway, order))
-        if len(self._orders) == 1:
+        if len(self._orders) <= READERS_MIN:
             self._readers.read(self._begin_orders)
 
     def _begin_orders(self) -> None:
-        """Begin the calls of all orders given so far; their answers are read one by one."""
-        with self._lock:
-            orders, self._orders = self._orders, []
-        for sender, gateway, order in orders:
+        """Begin the calls of orders that are given, until none is left; their answers are read later.
+
+        Several readers do so side by side, since the call to a sender that hangs does not return.
+        """
+        while True:
+            with self._lock:
+                if not self._orders:
+                    return
+                sender, gateway, order = self._orders.popleft()
             try:
                 answer = gateway.run(order)
             except HoldfastError as error:
