@@ -1,4 +1,4 @@
-"""A sender over Flight: the call with an order returns at once; while it hangs, the sender tells which split it reads."""
+"""A sender over Flight: the call with an order returns at once; a sender that hangs tells which split it reads."""
 
 import threading
 from collections.abc import Iterator

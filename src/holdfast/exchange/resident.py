@@ -47,8 +47,10 @@ class SenderGateway(CopyingGateway, Protocol):
     """Requests of the JobMaster to a sender. Each raises `SenderLost` if the sender cannot be reached."""
 
     def run(self, order: Order) -> Iterator[UnitResult]:
-        """Begin to work off units; return without waiting for a result. The iterator has each result as soon as the unit
-        has ended, and raises `StaleCall` once the order is cancelled."""
+        """Begin to work off units; return without waiting for a result.
+
+        The iterator has each result as soon as the unit has ended, and raises `StaleCall` once the order is cancelled.
+        """
         ...
 
     def cancel(self, attempt: int) -> None:
