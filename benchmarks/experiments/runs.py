@@ -62,14 +62,16 @@ def _checkpoints(size: Size, state_mb: int) -> Run:
 
 
 def _pressed(size: Size) -> list[Run]:
-    """C: as many updates as go through, with the changelog and local copies switched on step by step."""
+    """C: as many updates as go through, with the changelog and local copies switched on step by step.
+
+    Batches follow each other without a pause: with one, small state takes all that the pause lets through."""
     steps: dict[str, Sequence[str]] = {
         "without changelog": ("--changelog", "off", "--no-local-recovery"),
         "with changelog": ("--changelog", "on", "--no-local-recovery"),
         "with changelog and local copies": ("--changelog", "on", "--local-recovery"),
     }
-    common = ["--state-mb", str(size.state_mb[0]), "--updates-per-s", "max", "--recoveries", "0"]
-    common += ["--seconds", str(size.pressed_seconds), "--json"]
+    common = ["--state-mb", str(size.state_mb[0]), "--updates-per-s", "max", "--trigger", "0s"]
+    common += ["--recoveries", "0", "--seconds", str(size.pressed_seconds), "--json"]
     return [
         Run(f"C, {name}", "benchmarks.checkpoints", (*common, *step), size.pressed_seconds + 20)
         for name, step in steps.items()

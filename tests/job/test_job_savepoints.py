@@ -183,6 +183,66 @@ def test_a_savepoint_that_takes_too_long_leaves_no_files_and_the_query_goes_on(u
     assert hf.read_state(url("save"), "sums").column("total.sum").to_pylist() == [7]
 
 
+def test_a_folder_is_written_again_only_after_a_late_copy_into_it_was_deleted(url: Folders) -> None:
+    feed, late, deletes = Feed(name="feed"), threading.Event(), threading.Event()
+    query = start(made(url("one"), feed, hf.MemorySink(name="out")), LIVE)
+    put(query, feed, 1, 2)
+    copy, discard = TaskManager.copy, savepoints.SavepointTarget.discard
+    saved: list[savepoints.Savepoint] = []
+
+    def copy_late(self: TaskManager, order: CopyOrder) -> Any:
+        late.wait()
+        return copy(self, order)
+
+    def discard_later(self: savepoints.SavepointTarget, written: Any) -> None:
+        deletes.wait()
+        discard(self, written)
+
+    with (
+        mock.patch.object(TaskManager, "copy", copy_late),
+        mock.patch.object(savepoints.SavepointTarget, "discard", discard_later),
+    ):
+        with pytest.raises(TimeoutError):
+            query.savepoint(url("save"), timeout="100ms")
+        late.set()
+        until(lambda: bool(files_of(url, "save")))
+        again = threading.Thread(target=lambda: saved.append(query.savepoint(url("save"), timeout=60)))
+        again.start()
+        until(lambda: bool(query.view().savepoints))
+        again.join(0.3)
+        deletes.set()
+        again.join(60)
+    query.stop()
+    assert len(saved) == 1 and verify(open_store(url("save"))).ok
+
+
+def test_a_stop_that_fails_lets_no_batch_be_planned_while_another_one_stops(url: Folders) -> None:
+    feed, waits, goes_on = Feed(name="feed"), threading.Event(), threading.Event()
+    query = start(made(url("one"), feed, hf.MemorySink(name="out")), LIVE)
+    put(query, feed, 1, 2)
+    before = TaskManager.copy
+
+    def copy(self: TaskManager, order: CopyOrder) -> Any:
+        waits.set()
+        goes_on.wait()
+        return before(self, order)
+
+    with mock.patch.object(TaskManager, "copy", copy):
+        stopping = threading.Thread(target=lambda: query.stop(with_savepoint=url("save")))
+        stopping.start()
+        waits.wait()
+        with pytest.raises(TimeoutError):
+            query.stop(with_savepoint=url("late"), timeout="100ms")
+        feed.put(pairs((1, 100)))
+        assert query.status["message"].startswith("Planning no further batch, to stop with a savepoint; savepoint ")
+        batches = query.totals.batches
+        query.awaitTermination(0.3)
+        goes_on.set()
+        stopping.join(60)
+    assert query.totals.batches == batches and not query.isActive
+    assert hf.read_state(url("save"), "sums").column("total.sum").to_pylist() == [3]
+
+
 def test_a_savepoint_whose_sinks_never_publish_ends_with_its_time(url: Folders) -> None:
     feed, answers = Feed(name="feed"), threading.Event()
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 
@@ -105,6 +106,16 @@ def test_a_copy_that_takes_too_long_is_discarded_by_the_last_process_at_work() -
     workers, discarded = Busy(), threading.Event()
     with pytest.raises(TimeoutError):
         copy(workers, discard=discarded.set, timeout_s=0.02)
+    assert not discarded.is_set(), "a process still writes"
+    workers.free.set()
+    assert discarded.wait(30)
+
+
+def test_a_copy_that_is_interrupted_is_discarded_by_the_last_process_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers, discarded = Busy(), threading.Event()
+    monkeypatch.setattr(copying, "wait_for", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        copy(workers, discard=discarded.set)
     assert not discarded.is_set(), "a process still writes"
     workers.free.set()
     assert discarded.wait(30)

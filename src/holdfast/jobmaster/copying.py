@@ -106,7 +106,7 @@ class SpreadCopy:
     def run(self, timeout_s: float | None = None) -> list[CopiedObject]:
         """Copy everything; return sizes and checksums in the order of the names.
 
-        After a time-out, processes end the portions that they are copying, and nobody waits for that.
+        After a time-out or an interrupt, processes end the portions that they are copying, and nobody waits for that.
 
         Raises
         ------
@@ -123,7 +123,10 @@ class SpreadCopy:
         try:
             working = [threads.submit(self._work, number) for number in range(self._copiers.count)]
             if wait_for(working, timeout_s).not_done:
-                self._end_late()
+                self._give_up(TimeoutError("not everything was copied in time"))
+        except KeyboardInterrupt:
+            self._give_up(HoldfastError("the copy was interrupted"))
+            raise
         finally:
             threads.shutdown(wait=False)
         if self._portions.failure is not None:
@@ -140,11 +143,11 @@ class SpreadCopy:
             if discards:
                 self._discard()
 
-    def _end_late(self) -> None:
-        """End the copy by a time-out; the last process at work discards it."""
+    def _give_up(self, error: Exception) -> None:
+        """End the copy before its processes do; the last process at work discards it."""
         with self._changed:
-            self._portions.failed(TimeoutError("not everything was copied in time"))
-            discards = self._working == 0
+            discards = self._working == 0 and self._portions.failure is None
+            self._portions.failed(error)
             self._changed.notify_all()
         if discards:
             self._discard()

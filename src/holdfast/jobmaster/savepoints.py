@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from uuid import uuid4
 
 import msgspec
@@ -41,8 +40,6 @@ from holdfast.storage.store import ObjectStore, open_store
 
 log = logging.getLogger(__name__)
 
-BEFORE_SAVEPOINT = "the savepoint at the end"
-
 
 @dataclass(frozen=True)
 class Savepoint:
@@ -65,11 +62,10 @@ class SavepointTarget:
     url: str
     storage_options: Mapping[str, str]
 
-    def discard(self, copied: Sequence[str]) -> None:
-        """Delete the copies of a savepoint whose writing failed, so that nobody mistakes them for a savepoint."""
+    def discard(self, written: Sequence[str]) -> None:
+        """Delete the objects of a savepoint whose writing failed, so that nobody mistakes them for a savepoint."""
         try:
-            self.store.delete([names.savepoint()])
-            self.store.delete(copied)
+            self.store.delete(written)
         except StorageError as error:
             log.warning("savepoint %s: its copies could not be deleted, delete the folder: %s", self.store.url, error)
         else:
@@ -104,6 +100,8 @@ class SavepointWriter:
         self._clock = clock
         self._ended = ended
         self._under_way: dict[str, SavepointProgress] = {}
+        self._discards: dict[str, Future[None]] = {}
+        """Deletions of unfinished copies, by folder; kept once no process writes there any more."""
 
     @property
     def under_way(self) -> tuple[str, ...]:
@@ -126,12 +124,13 @@ class SavepointWriter:
         """
         target = open_target(url, storage_options)
         with self._noted(target, timeout_s) as progress:
-            self._control.pause_planning(BEFORE_SAVEPOINT)
+            reason = f"savepoint {target.store.url}"
+            self._control.pause_planning(reason)
             try:
                 self._settle(progress)
                 written = self._write_newest(target, progress)
             except BaseException:
-                self._control.pause_planning(BEFORE_SAVEPOINT, paused=False)
+                self._control.pause_planning(reason, paused=False)
                 raise
         stop()
         return written
@@ -171,7 +170,7 @@ class SavepointWriter:
         plain = msgspec.structs.replace(record, groups={}, retains=[])
         stored = StoredSavepoint(uuid4().hex, self._job.stored, self._job.store.url, number, plain, objects)
         failpoints.hit("jobmaster.savepoint.before")
-        with _discarded_after_an_error(target, wanted):
+        with _discarded_after_an_error(target, [names.savepoint(), *wanted]):
             target.store.put(names.savepoint(), encode_savepoint(stored))
         size_bytes = sum(each.size for each in objects)
         written = Savepoint(target.store.url, number, len(objects), size_bytes, progress.duration_s)
@@ -186,12 +185,22 @@ class SavepointWriter:
             with _discarded_after_an_error(target, wanted):
                 return copy_objects(self._job.store, target.store, wanted, progress.copied_in_time)
         order = CopyOrder(target.url, dict(target.storage_options), wanted)
-        discard = partial(target.discard, wanted)
+        discarded: Future[None] = Future()
+
+        def discard() -> None:
+            try:
+                target.discard(wanted)
+            finally:
+                discarded.set_result(None)
+
         copy = SpreadCopy(self._copiers, order, self._ended, progress.copied, discard)
+        self._discards[target.store.url] = discarded
         try:
-            return copy.run(progress.left_s)
+            copies = copy.run(progress.left_s)
         except TimeoutError:
             raise progress.late() from None
+        del self._discards[target.store.url]
+        return copies
 
     @contextmanager
     def _noted(self, target: SavepointTarget, timeout_s: float | None) -> Iterator[SavepointProgress]:
@@ -201,6 +210,8 @@ class SavepointWriter:
         if self._under_way.setdefault(url, progress) is not progress:
             raise HoldfastError(f"savepoint {url}: another call is writing a savepoint there; name another folder")
         try:
+            if (before := self._discards.get(url)) is not None:
+                progress.await_(before)
             yield progress
         except (HoldfastError, TimeoutError) as error:
             self._control.history.add_savepoint(progress.failed(error))
@@ -212,9 +223,9 @@ class SavepointWriter:
 
 
 @contextmanager
-def _discarded_after_an_error(target: SavepointTarget, copied: Sequence[str]) -> Iterator[None]:
+def _discarded_after_an_error(target: SavepointTarget, written: Sequence[str]) -> Iterator[None]:
     try:
         yield
-    except (HoldfastError, TimeoutError):
-        target.discard(copied)
+    except BaseException:
+        target.discard(written)
         raise

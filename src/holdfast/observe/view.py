@@ -113,7 +113,7 @@ class JobView:
     is_active: bool
     error: str | None
     paused_by: frozenset[str]
-    """Sinks that lag so far behind that no batch is planned."""
+    """Why no batch is planned: sinks that lag far behind, and savepoints with which the query is to stop."""
     refused_by: tuple[Refusal, ...]
     """Refusals that make a checkpoint wait for a later batch boundary."""
     outage: str | None
@@ -165,8 +165,10 @@ class JobView:
         """Describe in a sentence the work or the wait that the job is in."""
         if not self.is_active:
             return "Stopped" if self.error is None else f"Ended with an error: {self.error}"
+        if lagging := sorted(self.paused_by & set(self.graph.sinks)):
+            return f"Waiting for sink {', '.join(lagging)}, which has too many groups to publish"
         if self.paused_by:
-            return f"Waiting for sink {', '.join(sorted(self.paused_by))}, which has too many groups to publish"
+            return "; ".join(["Planning no further batch, to stop with a savepoint", *self.savepoints])
         if self.outage is not None:
             return self.outage
         if self.source_messages:
