@@ -63,8 +63,15 @@ class Catalog:
         for facts in self._facts(tables):
             self._check_table(facts, full_rows)
         state = self._server.slot(slot)
-        if state is not None:
-            self.check_slot(slot, state)
+        if state is None:
+            return
+        self.check_slot(slot, state)
+        # Without a name it may be a process that ends just now, for which the reader's claim waits.
+        if state.active_application and not state.active_application.startswith(APPLICATION):
+            self._refuse(
+                f"slot {slot!r} is in use by process {state.active_pid} ({state.active_application!r}): stop it, or "
+                "give another slot"
+            )
 
     def check_running(self, tables: Mapping[str, TableColumns]) -> None:
         """Raise `JobRefused` if the stream does not tell all changes any more of the tables that were there."""
@@ -88,7 +95,7 @@ class Catalog:
                 )
 
     def check_slot(self, slot: str, state: SlotState) -> None:
-        """Raise `JobRefused` if a slot cannot be read."""
+        """Raise `JobRefused` if a slot cannot be read, whoever reads it at the moment."""
         if not state.plugin:
             self._refuse(f"slot {slot!r} is a physical slot, for a standby server: give another slot")
         if state.plugin != "pgoutput":
@@ -101,11 +108,6 @@ class Catalog:
             self._refuse(
                 f"slot {slot!r} is lost: the server removed WAL that it needs (max_slot_wal_keep_size). Drop the slot "
                 "and start on a new storage, with a snapshot"
-            )
-        if state.active_pid is not None and not state.active_application.startswith(APPLICATION):
-            self._refuse(
-                f"slot {slot!r} is in use by process {state.active_pid} ({state.active_application!r}): stop it, or "
-                "give another slot"
             )
 
     def table(self, name: str, text_columns: Sequence[str]) -> TableColumns:
