@@ -53,8 +53,24 @@ def test_a_user_who_may_not_replicate_is_refused(database, tmp_path):
     source = hf.PostgresCdcSource(
         database.server.dsn.replace("user=holdfast", "user=weak"), database.slot, database.publication, tables
     )
-    with pytest.raises(JobRefused, match="may not replicate: ALTER ROLE"):
+    with pytest.raises(JobRefused, match="user 'weak' may not replicate: ALTER ROLE weak REPLICATION"):
         run(job_of(source, tables, tmp_path))
+
+
+def test_a_member_of_rds_replication_passes_the_check_and_the_server_has_the_last_word(database, tmp_path):
+    tables = database.create("a")
+    database.execute("DROP ROLE IF EXISTS member; CREATE ROLE member LOGIN")
+    database.execute(
+        "DROP ROLE IF EXISTS rds_replication; CREATE ROLE rds_replication; GRANT rds_replication TO member"
+    )
+    database.execute(f"GRANT SELECT ON {tables[0]} TO member")
+    dsn = database.server.dsn.replace("user=holdfast", "user=member")
+    source = hf.PostgresCdcSource(dsn, database.slot, database.publication, tables, snapshot="never")
+    try:
+        with pytest.raises(JobRefused, match="the server refuses: must be superuser or replication role"):
+            run(job_of(source, tables, tmp_path))
+    finally:
+        database.execute(f"REVOKE ALL ON {tables[0]} FROM member; DROP ROLE member; DROP ROLE rds_replication")
 
 
 def test_a_server_without_logical_wal_and_a_replaced_server_are_refused(database, tmp_path):
@@ -186,7 +202,7 @@ def test_a_user_with_the_documented_rights_reads_and_without_select_is_refused(d
     dsn = database.server.dsn.replace("user=holdfast", "user=reader")
     try:
         source = hf.PostgresCdcSource(dsn, database.slot, database.publication, tables)
-        with pytest.raises(JobRefused, match=f"may not read table {tables[0]}: GRANT SELECT ON {tables[0]} TO"):
+        with pytest.raises(JobRefused, match=f"may not read table {tables[0]}: GRANT SELECT ON {tables[0]} TO reader"):
             run(job_of(source, tables, tmp_path))
         database.execute(f"GRANT SELECT ON {tables[0]} TO reader")
         source = hf.PostgresCdcSource(dsn, database.slot, database.publication, tables)

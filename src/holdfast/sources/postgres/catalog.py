@@ -11,10 +11,15 @@ VERSION_MIN = 150_000
 IDENTITIES = {"d": "DEFAULT", "n": "NOTHING", "i": "USING INDEX", "f": "FULL"}
 """Replica identities, by their letters in the catalog and in Relation messages."""
 _ANEW = "start on a new storage, with a snapshot and another slot"
+_SERVER = """
+SELECT current_setting('server_version_num')::int, current_setting('wal_level'), current_user::text,
+    EXISTS (SELECT 1 FROM pg_roles WHERE rolname = current_user AND (rolreplication OR rolsuper))
+    OR EXISTS (SELECT 1 FROM pg_roles r WHERE rolname = 'rds_replication' AND pg_has_role(r.oid, 'MEMBER')),
+    current_setting('max_wal_senders')::int, pg_is_in_recovery()"""
 _FACTS = """
 SELECT asked.schema || '.' || asked.name, coalesce(c.oid, 0)::int8, c.relkind, c.relreplident,
     EXISTS (SELECT 1 FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
-    p.tablename IS NOT NULL, coalesce(p.rowfilter, ''), has_table_privilege(c.oid, 'SELECT')
+    p.tablename IS NOT NULL, coalesce(p.rowfilter, ''), has_table_privilege(c.oid, 'SELECT'), current_user::text
 FROM unnest(%s::text[], %s::text[]) AS asked(schema, name)
 LEFT JOIN (pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace)
     ON n.nspname = asked.schema AND c.relname = asked.name
@@ -45,6 +50,7 @@ class TableFacts:
     is_published: bool
     row_filter: str
     is_readable: bool
+    user: str
 
 
 class Catalog:
@@ -125,11 +131,7 @@ class Catalog:
         return [TableFacts(*row) for row in self._server.query(_FACTS, (list(schemas), list(names), self._publication))]
 
     def _check_server(self) -> None:
-        version, wal_level, may_replicate, senders, is_standby = self._server.query(
-            "SELECT current_setting('server_version_num')::int, current_setting('wal_level'), "
-            "(SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user), "
-            "current_setting('max_wal_senders')::int, pg_is_in_recovery()"
-        )[0]
+        version, wal_level, user, may_replicate, senders, is_standby = self._server.query(_SERVER)[0]
         if version < VERSION_MIN:
             self._refuse(f"the server is PostgreSQL {version // 10_000}, expected 15 or newer: upgrade it")
         if is_standby:
@@ -139,7 +141,10 @@ class Catalog:
                 f"wal_level is {wal_level!r}: set wal_level = logical in postgresql.conf and restart the server"
             )
         if not may_replicate:
-            self._refuse("the user may not replicate: ALTER ROLE … REPLICATION")
+            self._refuse(
+                f"user {user!r} may not replicate: ALTER ROLE {user} REPLICATION (on Amazon RDS: GRANT rds_replication "
+                f"TO {user})"
+            )
         if not senders:
             self._refuse("max_wal_senders is 0: raise it and restart the server")
 
@@ -189,7 +194,7 @@ class Catalog:
         if not full_rows and facts.identity not in "fd":
             self._refuse(f"table {name} has REPLICA IDENTITY {identity}: expected FULL or DEFAULT")
         if not facts.is_readable:
-            self._refuse(f"the user may not read table {name}: GRANT SELECT ON {name} TO …")
+            self._refuse(f"user {facts.user!r} may not read table {name}: GRANT SELECT ON {name} TO {facts.user}")
 
     def _refuse(self, problem: str) -> None:
         raise JobRefused(f"{self._who}: {problem}")
