@@ -344,6 +344,36 @@ def test_a_public_class_name_means_one_class():
     assert not doubles, "name each class for what it alone is:\n" + "\n".join(doubles)
 
 
+HELPER_FOLDERS = {"simulation", "kills"}
+HELPER = re.compile(r"_(kit|world|world_parts|world_end|model|text|script)$")
+NAMED_FOR_ONE_THING = {
+    "debezium_engine",
+    "docs_pages",
+    "execution_units_history",
+    "journal_exploration",
+    "quick_jvm",
+    "small_disk",
+    "sources_postgres_driver",
+    "sources_postgres_server",
+    "waiting",
+}
+"""Helpers of tests/README.md's last role."""
+
+
+def test_helpers_of_tests_bear_the_name_of_their_role():
+    wrong = []
+    for path in python_files("tests"):
+        is_helper = not path.name.startswith("test_") and path.stem != "conftest"
+        if is_helper and path.parent.name not in HELPER_FOLDERS and path.stem not in NAMED_FOR_ONE_THING:
+            wrong += [] if HELPER.search(path.stem) else [where(path)]
+        is_world = "_world" in path.stem or "_model" in path.stem
+        has_world = re.search(r"^class World\b", path.read_text(), re.MULTILINE)
+        wrong += (
+            [f"{where(path)}: World"] if has_world and "_world" not in path.stem and "_model" not in path.stem else []
+        )
+    assert not wrong, f"tests/README.md says how helpers are named: {wrong}"
+
+
 def test_tests_wait_for_conditions_and_never_just_sleep():
     wrong = []
     for path in python_files("tests"):

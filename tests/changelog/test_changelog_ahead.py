@@ -4,7 +4,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from changelog_world import Waiting, World, change, spans
+from changelog_kit import ManualLog, Waiting, change, spans
 from holdfast.changelog.writer import ChangelogWriter
 from holdfast.errors import CheckpointFailed
 from holdfast.formats.log_objects import LogId
@@ -14,9 +14,9 @@ from holdfast.testing.stores import Fault
 ROW_BYTES = change("a").nbytes
 
 
-def ahead(batches: int) -> World:
+def ahead(batches: int) -> ManualLog:
     """Uploads once so many batches are pending."""
-    return World(preempt_bytes_max=batches * ROW_BYTES - 1)
+    return ManualLog(preempt_bytes_max=batches * ROW_BYTES - 1)
 
 
 def test_append_alone_uploads_nothing_until_the_threshold_and_a_later_persist_uploads_only_the_rest():
@@ -104,7 +104,7 @@ def test_changes_that_wait_in_their_table_are_not_uploaded_ahead():
 
 
 def test_a_rewind_drops_what_is_pending_past_the_cut_and_uses_no_sqn_twice():
-    world = World()
+    world = ManualLog()
     for batch in range(4):
         world.writer.append(batch, change(str(batch)))
     world.writer.rewind(1)
@@ -115,7 +115,7 @@ def test_a_rewind_drops_what_is_pending_past_the_cut_and_uses_no_sqn_twice():
 
 
 def test_a_rewind_deletes_what_was_stored_past_the_cut_unless_an_acknowledgement_named_it():
-    world = World()
+    world = ManualLog()
     world.writer.append(0, change("kept"))
     kept = world.persisted(0)
     world.writer.append(1, change("named"))
@@ -131,7 +131,7 @@ def test_a_rewind_deletes_what_was_stored_past_the_cut_unless_an_acknowledgement
 
 
 def test_a_rewind_while_it_uploads_fails_the_cut_and_deletes_the_object_when_it_lands():
-    world = World()
+    world = ManualLog()
     world.took_s = [30.0]
     world.writer.append(0, change("gone"))
     future = world.writer.persist(0)
@@ -172,7 +172,7 @@ def test_an_upload_ahead_that_fails_after_a_rewind_brings_back_only_what_the_rew
 
 
 def test_a_rewind_takes_back_what_had_failed():
-    world = World()
+    world = ManualLog()
     world.faults = [Fault.FAIL] * 3
     for batch in range(3):
         world.writer.append(batch, change(str(batch)))
@@ -184,7 +184,7 @@ def test_a_rewind_takes_back_what_had_failed():
 
 
 def test_an_object_shared_with_a_log_that_was_not_rewound_stays():
-    world = World(persist_delay_s=10.0)
+    world = ManualLog(persist_delay_s=10.0)
     other = ChangelogWriter(LogId("op", "other", 0, 4), world.uploader, merge_changes)
     for writer in (world.writer, other):
         writer.append(0, change(str(writer is other)))
@@ -200,7 +200,7 @@ def test_an_object_shared_with_a_log_that_was_not_rewound_stays():
 
 
 def test_a_rewind_into_what_a_cut_asked_for_as_a_whole_is_refused_and_changes_nothing():
-    world = World()
+    world = ManualLog()
     for batch in range(3):
         world.writer.append(batch, change(str(batch)))
     pieces = world.persisted(2)
@@ -211,7 +211,7 @@ def test_a_rewind_into_what_a_cut_asked_for_as_a_whole_is_refused_and_changes_no
 
 
 def test_a_rewind_to_the_last_batch_changes_nothing():
-    world = World()
+    world = ManualLog()
     world.writer.append(0, change("a"))
     world.writer.rewind(0)
     assert world.keys(world.persisted(0)) == [["a"]]

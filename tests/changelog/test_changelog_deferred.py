@@ -6,46 +6,45 @@ from concurrent.futures import Future
 import pyarrow as pa
 import pytest
 
-from changelog_harness import Harness
-from changelog_world import Waiting, change, spans
+from changelog_kit import ThreadedLog, Waiting, change, spans
 from holdfast.errors import CheckpointFailed, HoldfastError, StorageError
 from holdfast.formats.handles import LogPiece
 from holdfast.testing.stores import Fault
 
 
-def test_deferred_changes_are_collected_up_to_the_cut_and_never_twice(harness: Harness):
-    writer, waiting = harness.writer, Waiting()
+def test_deferred_changes_are_collected_up_to_the_cut_and_never_twice(threaded: ThreadedLog):
+    writer, waiting = threaded.writer, Waiting()
     writer.append(0, change("at once"))
     for batch in range(1, 5):
         writer.append(batch, waiting.committed(batch, change(f"batch {batch}")))
     assert writer.size(0).pending_sets == 5
-    harness.gate.faults = [Fault.FAIL] * 3
+    threaded.gate.faults = [Fault.FAIL] * 3
     with pytest.raises(StorageError):
         writer.persist(2).result(30)
     assert list(waiting.rows) == [3, 4]
     writer.reset()
     pieces = writer.persist(2).result(30)
-    assert (spans(pieces), harness.keys(pieces)) == ([(0, 3)], [["at once", "batch 1", "batch 2"]])
+    assert (spans(pieces), threaded.keys(pieces)) == ([(0, 3)], [["at once", "batch 1", "batch 2"]])
     pieces = writer.persist(4).result(30)
     assert spans(pieces) == [(0, 3), (3, 5)]
-    assert harness.keys(pieces[1:]) == [["batch 3", "batch 4"]]
+    assert threaded.keys(pieces[1:]) == [["batch 3", "batch 4"]]
 
 
-def test_what_failed_is_stored_whole_where_a_base_was_made_in_the_midst_of_it(harness: Harness):
+def test_what_failed_is_stored_whole_where_a_base_was_made_in_the_midst_of_it(threaded: ThreadedLog):
     """Collected changes of several batches are one set: the base has some of them, the log has to have the others."""
-    writer, waiting = harness.writer, Waiting()
+    writer, waiting = threaded.writer, Waiting()
     for batch in range(2):
         writer.append(batch, waiting.committed(batch, change(f"batch {batch}")))
-    harness.gate.faults = [Fault.FAIL] * 3
+    threaded.gate.faults = [Fault.FAIL] * 3
     assert writer.persist(1).exception(30) is not None
     writer.reset()
     assert writer.size(1).pending_sets == 1
     pieces = writer.persist(1, from_sqn=1).result(30)
-    assert (spans(pieces), harness.keys(pieces)) == ([(1, 2)], [["batch 0", "batch 1"]])
+    assert (spans(pieces), threaded.keys(pieces)) == ([(1, 2)], [["batch 0", "batch 1"]])
 
 
-def test_batches_are_appended_while_a_cut_collects(harness: Harness):
-    writer, waiting, collecting, go_on = harness.writer, Waiting(), threading.Event(), threading.Event()
+def test_batches_are_appended_while_a_cut_collects(threaded: ThreadedLog):
+    writer, waiting, collecting, go_on = threaded.writer, Waiting(), threading.Event(), threading.Event()
     collect = waiting.collect
 
     def slowly(up_to_batch: int) -> list[pa.RecordBatch]:
@@ -62,12 +61,12 @@ def test_batches_are_appended_while_a_cut_collects(harness: Harness):
     writer.append(1, waiting.committed(1, change("batch 1")))
     go_on.set()
     cut.join(30)
-    assert harness.keys(futures[0].result(30)) == [["batch 0"]]
-    assert harness.keys(writer.persist(1).result(30)) == [["batch 0"], ["batch 1"]]
+    assert threaded.keys(futures[0].result(30)) == [["batch 0"]]
+    assert threaded.keys(writer.persist(1).result(30)) == [["batch 0"], ["batch 1"]]
 
 
-def test_changes_that_cannot_be_collected_fail_the_cut_and_come_with_the_next(harness: Harness):
-    writer, waiting = harness.writer, Waiting()
+def test_changes_that_cannot_be_collected_fail_the_cut_and_come_with_the_next(threaded: ThreadedLog):
+    writer, waiting = threaded.writer, Waiting()
     collect = waiting.collect
 
     def refuse(up_to_batch: int) -> list[pa.RecordBatch]:
@@ -81,11 +80,11 @@ def test_changes_that_cannot_be_collected_fail_the_cut_and_come_with_the_next(ha
     writer.reset()
     waiting.collect = collect  # type: ignore[method-assign]
     pieces = writer.persist(1).result(30)
-    assert (spans(pieces), harness.keys(pieces)) == ([(0, 2)], [["batch 0", "batch 1"]])
+    assert (spans(pieces), threaded.keys(pieces)) == ([(0, 2)], [["batch 0", "batch 1"]])
 
 
-def test_a_cut_that_is_undone_before_it_collects_fails_and_takes_no_later_changes(harness: Harness):
-    writer, waiting = harness.writer, Waiting()
+def test_a_cut_that_is_undone_before_it_collects_fails_and_takes_no_later_changes(threaded: ThreadedLog):
+    writer, waiting = threaded.writer, Waiting()
     writer.append(0, waiting.committed(0, change("batch 0")))
     writer.persist(0).result(30)
     writer.append(1, waiting.committed(1, change("undone")))
@@ -95,22 +94,22 @@ def test_a_cut_that_is_undone_before_it_collects_fails_and_takes_no_later_change
     writer.append(2, waiting.committed(2, change("instead")))
     with pytest.raises(CheckpointFailed, match="rewound"):
         writer.store(cut).result(30)
-    assert harness.keys(writer.persist(2).result(30)) == [["batch 0"], ["instead"]]
+    assert threaded.keys(writer.persist(2).result(30)) == [["batch 0"], ["instead"]]
 
 
-def test_of_two_cuts_the_later_one_may_store_first(harness: Harness):
-    writer, waiting = harness.writer, Waiting()
+def test_of_two_cuts_the_later_one_may_store_first(threaded: ThreadedLog):
+    writer, waiting = threaded.writer, Waiting()
     cuts = []
     for batch in range(2):
         writer.append(batch, waiting.committed(batch, change(f"batch {batch}")))
         cuts.append(writer.cut(batch))
     later, earlier = writer.store(cuts[1]), writer.store(cuts[0])
-    assert harness.keys(earlier.result(30)) == [["batch 0"]]
-    assert harness.keys(later.result(30)) == [["batch 0"], ["batch 1"]]
+    assert threaded.keys(earlier.result(30)) == [["batch 0"]]
+    assert threaded.keys(later.result(30)) == [["batch 0"], ["batch 1"]]
 
 
-def test_a_log_whose_changes_could_not_be_read_fails_all_cuts_and_takes_no_more(harness: Harness):
-    writer, waiting = harness.writer, Waiting()
+def test_a_log_whose_changes_could_not_be_read_fails_all_cuts_and_takes_no_more(threaded: ThreadedLog):
+    writer, waiting = threaded.writer, Waiting()
     collect = waiting.collect
 
     def fail(up_to_batch: int) -> list[pa.RecordBatch]:

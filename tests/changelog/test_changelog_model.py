@@ -12,7 +12,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from changelog_world import Waiting, World, change
+from changelog_kit import ManualLog, Waiting, change
 from holdfast.changelog.writer import NeededLog
 from holdfast.changelog_config import RetryPolicy
 from holdfast.errors import StorageError
@@ -43,7 +43,7 @@ class WriterModel(RuleBasedStateMachine):
         super().__init__()
         row_bytes = change("a").nbytes
         policy = RetryPolicy.fixed(2, timeout="1s", next_attempt_delay="500ms")
-        self.world = World(policy, preempt_bytes_max=3 * row_bytes - 1, in_flight_bytes_max=4 * row_bytes)
+        self.world = ManualLog(policy, preempt_bytes_max=3 * row_bytes - 1, in_flight_bytes_max=4 * row_bytes)
         self.writer = self.world.writer
         for _ in range(100):
             self.world.uploader._puts._hedging[LOGS].upload_started()  # a budget for hedges, as after many uploads

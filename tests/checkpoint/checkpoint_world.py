@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from checkpoint_world_end import check_nothing_is_left, check_published_exactly_once
-from checkpoint_world_model import GatheredObjects, Manifest, Record, TaskManager
+from checkpoint_world_parts import GatheredObjects, Manifest, Record, TaskManager
 
 from holdfast.availability import Refusal
 from holdfast.checkpoint import events as ev

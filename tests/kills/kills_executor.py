@@ -17,15 +17,11 @@ from kills_driver import session
 
 import holdfast as hf
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from waiting import until
+
 ROWS, KEYS = 4000, 8
 WAIT_S = 120.0
-
-
-def until(condition):
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
 
 
 def keys(rows):
@@ -77,7 +73,7 @@ def occupy(spark, folder, tasks):
 
     thread = threading.Thread(target=run)
     thread.start()
-    until(lambda: len(list(started.iterdir())) == tasks)
+    until(lambda: len(list(started.iterdir())) == tasks, timeout_s=WAIT_S)
     return thread
 
 
@@ -90,11 +86,11 @@ def main(folder):
     victim = executor_of(query)
     killed_s = time.monotonic()
     victim.kill()
-    until(lambda: not query.taskManagers)
+    until(lambda: not query.taskManagers, timeout_s=WAIT_S)
     noticed_s = time.monotonic() - killed_s
     spark.sparkContext.cancelJobGroup("own")
     own.join(WAIT_S)
-    until(lambda: query.restarts)
+    until(lambda: query.restarts, timeout_s=WAIT_S)
     query.processAllAvailable()
     newest = {row["k"]: row["n"] for row in sink.rows()}
     query.stop()

@@ -8,7 +8,6 @@ the count of its key so far: whatever was lost, doubled or counted twice is seen
 
 import json
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -18,19 +17,15 @@ from kills_driver import session
 
 import holdfast as hf
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from waiting import until
+
 MASTER = "local-cluster[4,5,1024]"
 SPLITS, ROWS_PER_SPLIT, KEYS, ROWS_PER_BATCH = 200, 500, 64, 2_000
 TASK_MANAGERS = SENDERS = 8
 KILLS = ("TaskManager", "sender", "executor", "sender", "TaskManager")
 BATCHES_BETWEEN_KILLS = 4
 WAIT_S = 240.0
-
-
-def until(condition):
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "waited in vain"
-        time.sleep(0.01)
 
 
 def keys(rows):
@@ -103,8 +98,8 @@ def main(folder):
     killed = []
     for number, kind in enumerate(KILLS):
         goal = query.totals.batches + BATCHES_BETWEEN_KILLS
-        until(lambda goal=goal: query.totals.batches >= goal or not query.isActive)
-        until(lambda number=number, kind=kind: not query.isActive or kill(query, kind, 3 * number))
+        until(lambda goal=goal: query.totals.batches >= goal or not query.isActive, timeout_s=WAIT_S)
+        until(lambda number=number, kind=kind: not query.isActive or kill(query, kind, 3 * number), timeout_s=WAIT_S)
         if query.isActive:
             killed.append(kind)
     query.awaitTermination()

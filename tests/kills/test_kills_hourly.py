@@ -91,7 +91,7 @@ class Folders:
         return self._folder / "out" / f"day=2026-01-{day + 1:02d}" / f"hour={hour}"
 
 
-class World:
+class HourlyJob:
     """A broker, a writer of hours, a driver at a time, and what they make."""
 
     def __init__(self, folder: Path) -> None:
@@ -135,13 +135,13 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[HourlyJob]:
+    made = HourlyJob(tmp_path)
     yield made
     made.end()
 
 
-def check(world: World) -> None:
+def check(world: HourlyJob) -> None:
     """Every message that was sent is there once, and all hours before this check are finished."""
     before = world.hours.written
     world.await_finished(before)
@@ -153,7 +153,7 @@ def check(world: World) -> None:
     assert world.folders.finished() >= set(range(before))
 
 
-def test_hours_are_finished_and_whole_while_a_partition_fails_and_driver_and_broker_are_killed(world: World):
+def test_hours_are_finished_and_whole_while_a_partition_fails_and_driver_and_broker_are_killed(world: HourlyJob):
     world.await_finished(0)
     world.break_partitions(1)
     broken_at = world.hours.written + 1
@@ -171,7 +171,7 @@ def test_hours_are_finished_and_whole_while_a_partition_fails_and_driver_and_bro
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(3))
-def test_hours_are_finished_and_whole_whatever_fails_in_whatever_order(seed: int, world: World):
+def test_hours_are_finished_and_whole_whatever_fails_in_whatever_order(seed: int, world: HourlyJob):
     draw = random.Random(seed)
     for _ in range(12):
         world.await_finished(world.hours.written)

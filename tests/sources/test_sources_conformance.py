@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-from sources_benches import BENCHES, SourceBench
+from sources_conformance_kit import BENCHES, SourceBench
 
 from holdfast.sources.base import Enumerator, Offsets, Source, SplitRead
 from holdfast.watermarks import Watermarks, WatermarkSpec

@@ -121,13 +121,13 @@ class RunningQuery:
 
 @pytest.fixture
 def world(tmp_path):
-    made = World(f"file://{tmp_path}/storage")
+    made = StoredStream(f"file://{tmp_path}/storage")
     yield made
     made.stop()
     failpoints.disarm()
 
 
-class World:
+class StoredStream:
     """A job's storage and Spark's checkpoint, which outlive drivers."""
 
     def __init__(self, storage):

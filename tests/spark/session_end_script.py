@@ -17,6 +17,9 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from waiting import until
+
 ROWS = 1_000_000
 WAIT_S = 60
 
@@ -72,13 +75,6 @@ def new_job(spark, storage, kind, rows=ROWS):
     return job
 
 
-def until(condition):
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-
-
 def how_it_ended(query, job):
     """Waits for the end of a query whose session was stopped; says how it came about, and what a start says then."""
     began_s = time.monotonic()
@@ -108,9 +104,9 @@ def stopped_under(folder, kind, rows=ROWS):
     job = new_job(spark, folder / kind, kind, rows)
     query = job.start()
     if kind == "busy":
-        until((folder / "in the function").exists)
+        until((folder / "in the function").exists, timeout_s=WAIT_S)
     else:
-        until(lambda: query.totals.checkpoints)
+        until(lambda: query.totals.checkpoints, timeout_s=WAIT_S)
     spark.stop()
     return how_it_ended(query, job)
 
@@ -119,7 +115,7 @@ def stopped_by_another_thread(folder):
     spark = new_session()
     job = new_job(spark, folder / "another", "another")
     query = job.start()
-    until(lambda: query.totals.checkpoints)
+    until(lambda: query.totals.checkpoints, timeout_s=WAIT_S)
     stopper = threading.Timer(0.3, spark.stop)
     stopper.start()
     found = how_it_ended(query, job)
@@ -134,7 +130,7 @@ def stopped_before_it_runs(folder, when):
     said = []
     starting = threading.Thread(target=lambda: said.append(start_again(job)))
     starting.start()
-    until(lambda: any(thread.name.startswith(when) for thread in threading.enumerate()))
+    until(lambda: any(thread.name.startswith(when) for thread in threading.enumerate()), timeout_s=WAIT_S)
     spark.stop()
     starting.join(WAIT_S)
     return {"start": said[0] if said else "hangs"}

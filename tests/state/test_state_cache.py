@@ -3,7 +3,6 @@
 import random
 import subprocess
 import sys
-import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from holdfast.state.base_rocksdb import RocksDBBase
 from holdfast.state.lru import Recency
 from holdfast.state.residency import HitRatio
 from holdfast.state.table import StateTable
+from waiting import until
 
 KEY, COUNT = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
 
@@ -316,10 +316,7 @@ def test_rocksdb_writes_out_what_would_not_last_until_the_next_checkpoint(tmp_pa
 
     assert held_after(0) > 10_000_000
     held_after(1)
-    deadline_s = time.monotonic() + 30
-    while base.memory_bytes > 5_000_000:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    until(lambda: base.memory_bytes <= 5_000_000)
     assert held_after(2) > 10_000_000
     assert len(base.read([row.to_bytes(8, "big") for row in range(30_000)])) == 30_000
     base.close()
@@ -333,9 +330,6 @@ def test_rocksdb_is_settled_once_its_files_are_merged(tmp_path: Path) -> None:
         base.flush()
     assert not base.settled
     base._db.compact_range(None, None)
-    deadline_s = time.monotonic() + 30
-    while not base.settled:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    until(lambda: base.settled)
     base.close()
     assert not base.settled

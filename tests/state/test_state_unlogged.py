@@ -25,7 +25,7 @@ ROW_BYTES = SLOT_BYTES + 8 + 1 + 1
 """Of an old row: value, validity, presence."""
 
 
-class World:
+class RandomChanges:
     def __init__(self, seed: int, table: StateTable) -> None:
         self.random = random.Random(seed)
         self.table = table
@@ -138,7 +138,7 @@ def test_a_replica_follows_whatever_happens(backend: str, monkeypatch: pytest.Mo
     for seed in range(60 if backend == "memory" else 10):
         base = None if backend == "memory" else RocksDBBase(str(tmp_path))
         table = StateTable(KEY, COUNT, 128, base=base, cache_max_entries=KEYS - 5, undo_bytes_max=1500)
-        world = World(seed, table)
+        world = RandomChanges(seed, table)
         for _ in range(150):
             world.step()
             condensed += any(isinstance(each, unlogged.Condensed) for each in table._unlogged.waiting(world.batch))
@@ -151,7 +151,7 @@ def test_a_replica_follows_whatever_happens(backend: str, monkeypatch: pytest.Mo
 
 
 def test_of_batches_that_touch_the_same_rows_the_later_ones_are_not_gone_through() -> None:
-    world = World(0, StateTable(KEY, COUNT, 128))
+    world = RandomChanges(0, StateTable(KEY, COUNT, 128))
 
     def unseen(*batches: list[int]) -> list[list[int] | None]:
         for keys in batches:
@@ -184,7 +184,7 @@ def test_of_batches_that_touch_the_same_rows_the_later_ones_are_not_gone_through
 
 def test_stamps_may_run_out_while_changes_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_module, "STAMP_MAX", 5)
-    world = World(0, StateTable(KEY, COUNT, 128))
+    world = RandomChanges(0, StateTable(KEY, COUNT, 128))
     for round_ in range(40):
         world.process([round_ % 7, 10 + round_ % 3])
         if round_ % 9 == 8:
@@ -194,8 +194,8 @@ def test_stamps_may_run_out_while_changes_wait(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_rows_that_were_replayed_between_two_batches_are_logged_once_a_batch_writes_them() -> None:
-    world = World(0, StateTable(KEY, COUNT, 128))
-    other = World(0, StateTable(KEY, COUNT, 128))
+    world = RandomChanges(0, StateTable(KEY, COUNT, 128))
+    other = RandomChanges(0, StateTable(KEY, COUNT, 128))
     other.batch = 100
     for keys in ([3], [3], [3]):
         world.process(keys)
@@ -213,7 +213,7 @@ def test_rows_that_were_replayed_between_two_batches_are_logged_once_a_batch_wri
 def test_rows_that_a_cached_table_only_read_are_not_logged(last: int, tmp_path: Path) -> None:
     """But once they are written."""
     table = StateTable(KEY, COUNT, 128, base=RocksDBBase(str(tmp_path)), cache_max_entries=4)
-    world = World(0, table)
+    world = RandomChanges(0, table)
     for keys, reads in ([1, 2, 3, 4], []), ([5, 6], []), ([5], [1]):
         world.process(keys, reads)  # row 1 leaves memory, and comes back as the base has it
     table.collect(world.batch)

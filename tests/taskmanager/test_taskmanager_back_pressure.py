@@ -4,7 +4,7 @@ import threading
 
 import msgspec
 import pytest
-from taskmanager_world import HOOKS, World
+from taskmanager_kit import HOOKS, OneTaskManager
 
 from holdfast.changelog_config import ChangelogConfig, RetryPolicy
 from holdfast.errors import StaleCall
@@ -39,7 +39,7 @@ def held():
 @pytest.fixture
 def world(tmp_path, held):
     store = FaultyStore(open_store(f"file://{tmp_path}/store"), held)
-    world = World(tmp_path, parallelism=1, store=store)
+    world = OneTaskManager(tmp_path, parallelism=1, store=store)
     patient = RetryPolicy(timeout=None)
     small = ChangelogConfig(persist_delay=0, persist_size_threshold=1, in_flight_max=1, retries=patient).settings()
     world.task_manager.deploy(msgspec.structs.replace(world.deployment(), changelog=small))

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from taskmanager_world import World, counting, program
+from taskmanager_kit import OneTaskManager, counting, program
 
 from holdfast.settings import RocksDBState
 from waiting import until
@@ -11,12 +11,12 @@ from waiting import until
 
 @pytest.fixture
 def world(tmp_path):
-    world = World(tmp_path, parallelism=2)
+    world = OneTaskManager(tmp_path, parallelism=2)
     yield world
     world.task_manager.close()
 
 
-def deploy(world: World, limit: int = 0, **more) -> None:
+def deploy(world: OneTaskManager, limit: int = 0, **more) -> None:
     shipped = program(counting(), state=RocksDBState(cache_max_entries=limit))
     world.task_manager.deploy(world.deployment(shipped=shipped, **more))
 
@@ -65,7 +65,7 @@ def test_a_cut_restores_at_another_parallelism_and_on_another_backend(world, tmp
     world.batch(2, *range(50))
     world.task_manager.complete(1, 1)
     for again in (program(), program(state=RocksDBState(cache_max_entries=3))):
-        other = World(tmp_path, parallelism=3, store=world.store, incarnation=2)
+        other = OneTaskManager(tmp_path, parallelism=3, store=world.store, incarnation=2)
         handles = world.handles(acknowledgement)
         other.task_manager.deploy(other.deployment(shipped=again, restore=handles, first_batch=2))
         assert other.counts() == {key: 2 if key < 25 else 1 for key in range(50)}

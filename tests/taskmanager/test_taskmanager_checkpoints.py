@@ -1,7 +1,7 @@
 import threading
 
 import pytest
-from taskmanager_world import HOOKS, NotingJobMaster, World
+from taskmanager_kit import HOOKS, NotingJobMaster, OneTaskManager
 
 from holdfast import failpoints
 from holdfast.errors import CheckpointFailed, HoldfastError, StorageError
@@ -18,7 +18,7 @@ def _clean():
 
 @pytest.fixture
 def world(tmp_path):
-    world = World(tmp_path).deployed()
+    world = OneTaskManager(tmp_path).deployed()
     yield world
     world.task_manager.close()
 
@@ -34,7 +34,7 @@ def test_a_cut_is_acknowledged_with_a_manifest_that_restores_the_state_at_anothe
     assert {info.name for info in world.store.list("")} == set(acknowledgement.objects)
     assert 0 < acknowledgement.incremental_bytes == acknowledgement.full_bytes
 
-    other = World(tmp_path, parallelism=3, store=world.store, incarnation=2)
+    other = OneTaskManager(tmp_path, parallelism=3, store=world.store, incarnation=2)
     other.task_manager.deploy(other.deployment(restore=world.handles(acknowledgement), first_batch=2))
     assert other.counts() == world.counts() == {key: 2 if key < 25 else 1 for key in range(50)}
     other.task_manager.close()
@@ -82,7 +82,7 @@ def test_a_cut_holds_the_state_of_its_batch_while_the_next_one_is_processing_and
     processing.join(20)
     world.task_manager.commit(1, 1)
 
-    other = World(tmp_path, store=world.store, incarnation=2)
+    other = OneTaskManager(tmp_path, store=world.store, incarnation=2)
     other.task_manager.deploy(other.deployment(restore=world.handles(acknowledgement)))
     assert other.counts() == {1: 1, 2: 1, 3: 1}
     assert world.counts() == {1: 2, 2: 2, 3: 2}
@@ -109,7 +109,7 @@ def test_a_cut_at_an_earlier_batch_than_the_last_committed_leaves_the_later_one_
     world.batch(1, 1)
     world.task_manager.cut(1, 1, 0)
     handles = world.handles(world.acknowledged(1))
-    other = World(tmp_path, store=world.store, incarnation=2)
+    other = OneTaskManager(tmp_path, store=world.store, incarnation=2)
     other.task_manager.deploy(other.deployment(restore=handles))
     assert other.counts() == {1: 1}
     other.task_manager.close()
@@ -135,7 +135,7 @@ def test_later_checkpoints_store_only_what_is_new(world):
 
 def test_an_acknowledgement_is_repeated_until_it_is_answered(tmp_path):
     silent = [ConnectionError("no route"), False, HoldfastError("not now")]
-    world = World(tmp_path, job_master=NotingJobMaster(silent)).deployed()
+    world = OneTaskManager(tmp_path, job_master=NotingJobMaster(silent)).deployed()
     world.batch(0, 1)
     world.task_manager.cut(1, 1, 0)
     world.acknowledged(1)
@@ -167,7 +167,7 @@ def test_a_manifest_whose_put_was_not_answered_is_no_longer_there_when_its_cut_w
 
 
 def test_what_was_acknowledged_before_a_new_deployment_is_repeated_until_it_is_answered(tmp_path):
-    world = World(tmp_path, job_master=NotingJobMaster([False] * 1000)).deployed()
+    world = OneTaskManager(tmp_path, job_master=NotingJobMaster([False] * 1000)).deployed()
     world.batch(0, 1)
     world.task_manager.cut(1, 1, 0)
     until(lambda: world.job_master.calls > 0)
@@ -182,7 +182,7 @@ def test_what_was_acknowledged_before_a_new_deployment_is_repeated_until_it_is_a
 
 
 def test_the_end_of_a_task_manager_ends_the_repeating(tmp_path):
-    world = World(tmp_path, job_master=NotingJobMaster([False] * 1000)).deployed()
+    world = OneTaskManager(tmp_path, job_master=NotingJobMaster([False] * 1000)).deployed()
     world.batch(0, 1)
     world.task_manager.cut(1, 1, 0)
     until(lambda: world.job_master.calls > 0)

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from taskmanager_world import COUNT, HOOKS, INPUT, SECRET, NotingJobMaster, World, program, rows, streams_of
+from taskmanager_kit import COUNT, HOOKS, INPUT, SECRET, NotingJobMaster, OneTaskManager, program, rows, streams_of
 
 from holdfast.errors import HoldfastError, StaleCall, TaskManagerLost
 from holdfast.exchange.connections import Connections
@@ -38,7 +38,7 @@ from waiting import until
 SEVERAL = range(1000)
 
 
-class Served(World):
+class Served(OneTaskManager):
     """A TaskManager behind its Flight server in this process, with a client."""
 
     def __init__(self, tmp_path: Path, **more: object) -> None:
@@ -256,7 +256,7 @@ STRANGERS = {
 @pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS.keys())
 @pytest.mark.parametrize("server", ["TaskManager", "JobMaster"])
 def test_every_raw_flight_call_without_the_secret_is_refused(server, stranger, call, tmp_path):
-    world = World(tmp_path)
+    world = OneTaskManager(tmp_path)
     serving = (
         TaskManagerServer(world.task_manager, SECRET, "127.0.0.1")
         if server == "TaskManager"
@@ -278,7 +278,7 @@ def test_to_clients_with_a_wrong_secret_a_task_manager_is_no_more(served):
 
 
 def test_a_client_of_the_job_does_not_talk_to_a_server_of_another_one(tmp_path):
-    world = World(tmp_path)
+    world = OneTaskManager(tmp_path)
     other = JobMasterServer(world.job_master, new_secret(), "127.0.0.1")
     client = JobMasterClient(other.address, SECRET)
     with pytest.raises(ConnectionError):
@@ -332,7 +332,7 @@ def high_water_mark(pid: int) -> int:
 
 
 def test_servers_bind_the_given_host_alone_and_a_free_port_of_the_range(tmp_path):
-    world = World(tmp_path)
+    world = OneTaskManager(tmp_path)
     first = TaskManagerServer(world.task_manager, SECRET, "127.0.0.1")
     taken = first.port
     second = TaskManagerServer(world.task_manager, SECRET, "127.0.0.1", (taken, min(taken + 50, 65535)))
@@ -400,7 +400,7 @@ def process(tmp_path):
 @pytest.mark.kill
 def test_a_task_manager_killed_while_rows_are_sent_is_lost_at_once_and_so_is_every_later_call(process, tmp_path):
     at = process.stdout.readline().strip()
-    world = World(tmp_path)
+    world = OneTaskManager(tmp_path)
     sender = ExchangeSender(world.routes(at), Connections(SECRET), UnitAttempt(1, 0, 0, 0, "a"))
     batch = rows(*range(200_000))
 
@@ -427,7 +427,7 @@ def test_a_task_manager_killed_while_rows_are_sent_is_lost_at_once_and_so_is_eve
 @pytest.mark.kill
 def test_giving_up_does_not_wait_for_a_task_manager_that_takes_nothing_more(process, tmp_path):
     at = process.stdout.readline().strip()
-    sender = ExchangeSender(World(tmp_path).routes(at), Connections(SECRET), UnitAttempt(1, 0, 0, 0, "a"))
+    sender = ExchangeSender(OneTaskManager(tmp_path).routes(at), Connections(SECRET), UnitAttempt(1, 0, 0, 0, "a"))
     sender.send(COUNT, rows(*range(100_000)))
     process.send_signal(signal.SIGSTOP)
     batch = rows(*range(500_000))
@@ -476,7 +476,7 @@ def test_closing_a_server_does_not_wait_for_ever_for_a_call_that_hangs(tmp_path,
 @pytest.mark.kill
 def test_a_task_manager_killed_while_its_output_is_pulled_is_lost_at_once(process, tmp_path):
     at = process.stdout.readline().strip()
-    world = World(tmp_path)
+    world = OneTaskManager(tmp_path)
     sender = ExchangeSender(world.routes(at), Connections(SECRET), UnitAttempt(1, 0, 0, 0, "a"))
     sender.send(COUNT, rows(*range(2_000_000)))
     with TaskManagerClient(ExchangeRoute(0, 1, at), SECRET) as client:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from taskmanager_world import SECRET, NotingJobMaster, World
+from taskmanager_kit import SECRET, NotingJobMaster, OneTaskManager
 
 from holdfast.clock import ManualClock
 from holdfast.ids import ProcessId, Role
@@ -21,7 +21,7 @@ class Running:
         self.job_master = job_master
         self.server = JobMasterServer(job_master, SECRET, "127.0.0.1")
         self.clock = ManualClock()
-        self.world = World(tmp_path, job_master=job_master)
+        self.world = OneTaskManager(tmp_path, job_master=job_master)
         self.settings = msgspec.structs.replace(
             self.world.settings, job_master=self.server.address, heartbeat_interval_s=0.01
         )

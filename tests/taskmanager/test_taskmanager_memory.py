@@ -5,24 +5,24 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
-from taskmanager_world import World
+from taskmanager_kit import OneTaskManager
 
 from holdfast.errors import HoldfastError, StateTooLarge
 from holdfast.state.table import StateTable
 
 
-def measured(world: World) -> tuple[int, int]:
+def measured(world: OneTaskManager) -> tuple[int, int]:
     found = world.task_manager.metrics()
     return int(found["stateBytes"]), int(found["stateUndoBytes"])
 
 
 def test_undo_of_committed_batches_takes_what_tables_leave_free_and_the_oldest_is_given_up(tmp_path):
     keys = range(20_000)
-    probe = World(tmp_path / "probe").deployed()
+    probe = OneTaskManager(tmp_path / "probe").deployed()
     probe.batch(0, *keys)
     tables, undo = measured(probe)
     probe.task_manager.close()
-    world = World(tmp_path, memory_bytes=(tables + 3 * undo) * 4 // 3).deployed()
+    world = OneTaskManager(tmp_path, memory_bytes=(tables + 3 * undo) * 4 // 3).deployed()
     for batch in range(12):
         world.batch(batch, *keys)
         tables, undo = measured(world)
@@ -37,7 +37,7 @@ def test_undo_of_committed_batches_takes_what_tables_leave_free_and_the_oldest_i
 
 
 def test_a_batch_that_does_not_fit_is_refused_with_setting_found_allowed_and_advice(tmp_path):
-    world = World(tmp_path, memory_bytes=400_000).deployed()
+    world = OneTaskManager(tmp_path, memory_bytes=400_000).deployed()
     world.batch(0, 1)
     with pytest.raises(StateTooLarge) as refused:
         world.process(1, world.send(1, *range(50_000)))

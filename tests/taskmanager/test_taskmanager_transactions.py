@@ -2,7 +2,7 @@ import threading
 
 import pyarrow as pa
 import pytest
-from taskmanager_world import HOOKS, JOB, World, counting, program, rows
+from taskmanager_kit import HOOKS, JOB, OneTaskManager, counting, program, rows
 
 from holdfast import failpoints
 from holdfast.errors import HoldfastError, StaleCall, StateTooLarge, TaskManagerLost
@@ -20,7 +20,7 @@ def _clean():
 
 @pytest.fixture
 def world(tmp_path):
-    world = World(tmp_path).deployed()
+    world = OneTaskManager(tmp_path).deployed()
     yield world
     world.task_manager.close()
 
@@ -60,7 +60,7 @@ def test_totals_that_differ_from_what_arrived_are_refused_and_nothing_is_process
 
 
 def test_rows_for_an_operator_of_another_level_are_refused(tmp_path):
-    world = World(tmp_path)
+    world = OneTaskManager(tmp_path)
     two = program(counting("count"), counting("second"))
     world.task_manager.deploy(world.deployment(shipped=two, subtasks=world.subtasks([], ["count", "second"])))
     streams = world.send(0, 1, operator="second")
@@ -190,7 +190,7 @@ def test_released_batches_leave_no_memory(world):
 
 
 def test_input_and_output_past_the_bound_are_spilled_and_nothing_is_lost(tmp_path):
-    world = World(tmp_path, memory_bytes=400).deployed()
+    world = OneTaskManager(tmp_path, memory_bytes=400).deployed()
     first = world.send(0, *range(100))
     second = world.send(0, *range(100), unit=1)
     assert world.task_manager.metrics()["exchangeSpilledBytes"] >= 1500
@@ -203,7 +203,7 @@ def test_input_and_output_past_the_bound_are_spilled_and_nothing_is_lost(tmp_pat
 
 
 def test_state_past_the_memory_bound_fails_with_advice_and_nothing_committed(tmp_path):
-    world = World(tmp_path, memory_bytes=400).deployed()
+    world = OneTaskManager(tmp_path, memory_bytes=400).deployed()
     with pytest.raises(StateTooLarge, match="memory="):
         world.process(0, world.send(0, 1))
     world.task_manager.abort(2)
@@ -221,7 +221,7 @@ def test_deploying_drops_what_was_hosted(world):
 
 def test_nothing_is_processed_before_something_is_deployed(tmp_path):
     with pytest.raises(StaleCall, match="nothing is deployed"):
-        World(tmp_path).process(0, [])
+        OneTaskManager(tmp_path).process(0, [])
 
 
 def test_a_new_run_is_refused_to_older_streams_while_a_batch_of_the_old_one_still_processes(world):
@@ -246,7 +246,7 @@ def test_a_new_run_is_refused_to_older_streams_while_a_batch_of_the_old_one_stil
     assert world.counts() == {}
 
 
-def _is_stale(world: World) -> bool:
+def _is_stale(world: OneTaskManager) -> bool:
     try:
         world.task_manager.complete(1, 0)
     except StaleCall:

@@ -1,3 +1,3 @@
-from changelog_harness import make_harness
+from changelog_kit import make_threaded
 
-__all__ = ["make_harness"]
+__all__ = ["make_threaded"]

@@ -7,7 +7,7 @@ import random
 import pytest
 from obstore.store import MemoryStore
 
-from changelog_world import World, change
+from changelog_kit import ManualLog, change
 from holdfast.changelog_config import RetryPolicy
 from holdfast.errors import SettingsError, StorageError
 from holdfast.storage.obstore_store import ObstoreStore
@@ -22,7 +22,7 @@ from holdfast.uploads.uploader import LOGS, SHARED
 HEDGING = RetryPolicy.fixed(3, timeout="1s", next_attempt_delay="500ms")
 
 
-def saved(world: World, uploads: int = 20) -> None:
+def saved(world: ManualLog, uploads: int = 20) -> None:
     """Uploads that take 0.1 s each, and leave the budget for one hedge in twenty."""
     for batch in range(uploads):
         world.writer.append(batch, change("warm"))
@@ -34,7 +34,7 @@ def saved(world: World, uploads: int = 20) -> None:
 
 
 def test_a_policy_that_always_fails_makes_exactly_its_attempts_and_reports_the_failure_once():
-    world = World(RetryPolicy.fixed(5, next_attempt_delay="500ms"))
+    world = ManualLog(RetryPolicy.fixed(5, next_attempt_delay="500ms"))
     world.faults = [Fault.FAIL] * 5
     world.writer.append(0, change("a"))
     future = world.writer.persist(0)
@@ -48,7 +48,7 @@ def test_a_policy_that_always_fails_makes_exactly_its_attempts_and_reports_the_f
 
 
 def test_success_on_the_third_attempt_stops_there():
-    world = World(RetryPolicy.fixed(5, next_attempt_delay="500ms"))
+    world = ManualLog(RetryPolicy.fixed(5, next_attempt_delay="500ms"))
     world.faults = [Fault.FAIL, Fault.FAIL]
     world.writer.append(0, change("a"))
     [piece] = world.persisted(0)
@@ -58,7 +58,7 @@ def test_success_on_the_third_attempt_stops_there():
 
 
 def test_no_retries_is_one_attempt():
-    world = World(RetryPolicy.none())
+    world = ManualLog(RetryPolicy.none())
     world.faults = [Fault.FAIL]
     world.took_s = [100.0]
     world.writer.append(0, change("a"))
@@ -68,7 +68,7 @@ def test_no_retries_is_one_attempt():
 
 
 def test_an_error_that_is_no_io_error_is_not_retried():
-    world = World()
+    world = ManualLog()
     world.inner.put = lambda name, data: (_ for _ in ()).throw(RuntimeError("a mistake"))  # type: ignore[method-assign]
     world.writer.append(0, change("a"))
     with pytest.raises(RuntimeError, match="a mistake"):
@@ -77,7 +77,7 @@ def test_an_error_that_is_no_io_error_is_not_retried():
 
 
 def test_a_timed_out_attempt_goes_on_while_the_next_one_starts_without_delay_and_the_first_success_wins():
-    world = World(HEDGING)
+    world = ManualLog(HEDGING)
     saved(world)
     world.took_s = [30.0, 0.25]
     world.writer.append(100, change("a"))
@@ -95,7 +95,7 @@ def test_a_timed_out_attempt_goes_on_while_the_next_one_starts_without_delay_and
 
 
 def test_the_first_attempt_may_win_and_then_the_one_that_was_to_overtake_it_is_deleted():
-    world = World(HEDGING)
+    world = ManualLog(HEDGING)
     saved(world)
     world.took_s = [1.5, 3.0]
     world.writer.append(100, change("a"))
@@ -107,7 +107,7 @@ def test_the_first_attempt_may_win_and_then_the_one_that_was_to_overtake_it_is_d
 
 
 def test_the_failure_of_a_hedged_upload_is_reported_after_the_last_attempt_ended_and_counts_all_of_them():
-    world = World(HEDGING)
+    world = ManualLog(HEDGING)
     saved(world)
     world.took_s = [30.0, 0.1, 0.1]
     world.faults = [Fault.FAIL] * 3
@@ -123,7 +123,7 @@ def test_the_failure_of_a_hedged_upload_is_reported_after_the_last_attempt_ended
 
 
 def test_a_slow_attempt_that_fails_after_it_was_overtaken_starts_no_third_one():
-    world = World(HEDGING)
+    world = ManualLog(HEDGING)
     saved(world)
     world.took_s = [1.2, 5.0]
     world.faults = [Fault.FAIL]
@@ -133,7 +133,7 @@ def test_a_slow_attempt_that_fails_after_it_was_overtaken_starts_no_third_one():
 
 
 def test_without_a_budget_a_slow_attempt_is_waited_for():
-    world = World(HEDGING)
+    world = ManualLog(HEDGING)
     world.took_s = [30.0]
     world.writer.append(0, change("a"))
     world.persisted(0)
@@ -141,7 +141,7 @@ def test_without_a_budget_a_slow_attempt_is_waited_for():
 
 
 def test_a_put_that_lands_arbitrarily_late_after_it_was_reported_as_failed_is_deleted_by_the_next_sweep():
-    world = World()
+    world = ManualLog()
     world.faults = [Fault.LATE]
     world.writer.append(0, change("a"))
     [piece] = world.persisted(0)
@@ -155,7 +155,7 @@ def test_a_put_that_lands_arbitrarily_late_after_it_was_reported_as_failed_is_de
 
 
 def test_late_arrivals_of_an_earlier_deployment_are_looked_for_by_the_next_one():
-    world = World()
+    world = ManualLog()
     world.faults = [Fault.LATE] * 3
     world.writer.append(0, change("a"))
     with pytest.raises(StorageError):
@@ -163,7 +163,7 @@ def test_late_arrivals_of_an_earlier_deployment_are_looked_for_by_the_next_one()
     janitor = world.uploader._janitor
     world.writer.close()
     world.uploader.close()
-    World(janitor=janitor, scheduler=world.scheduler)
+    ManualLog(janitor=janitor, scheduler=world.scheduler)
     world.store.land()
     assert len(world.names()) == 3
     world.scheduler.advance(AGAIN_S)
@@ -171,7 +171,7 @@ def test_late_arrivals_of_an_earlier_deployment_are_looked_for_by_the_next_one()
 
 
 def test_a_delete_that_failed_is_repeated_soon_also_when_nothing_else_is_uploaded():
-    world = World()
+    world = ManualLog()
     world.faults = [Fault.LOST_ANSWER]
     world.delete_faults = [Fault.FAIL]
     world.writer.append(0, change("a"))
@@ -182,7 +182,7 @@ def test_a_delete_that_failed_is_repeated_soon_also_when_nothing_else_is_uploade
 
 
 def test_extra_requests_are_a_twentieth_however_slow_the_store_becomes():
-    world = World(HEDGING)
+    world = ManualLog(HEDGING)
     world.took_s = [5.0] * 1000
     for batch in range(200):
         world.writer.append(batch, change("a"))
@@ -282,7 +282,7 @@ def test_a_retry_policy_shows_how_it_is_made():
 
 
 def test_an_upload_that_ended_is_let_go_with_its_bytes_without_a_search_for_garbage():
-    world = World(HEDGING)
+    world = ManualLog(HEDGING)
     saved(world)
     gc.collect()
     gc.disable()

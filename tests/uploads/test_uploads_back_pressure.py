@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from obstore.store import MemoryStore
 
-from changelog_world import LOG, SCHEMA, World, change
+from changelog_kit import LOG, SCHEMA, ManualLog, change
 from holdfast.changelog.writer import ChangelogWriter
 from holdfast.errors import CheckpointFailed
 from holdfast.formats.log_objects import LogId
@@ -25,12 +25,12 @@ def large(size_bytes: int) -> pa.RecordBatch:
     return change("x" * size_bytes)
 
 
-def writers(world: World, count: int) -> list[ChangelogWriter]:
+def writers(world: ManualLog, count: int) -> list[ChangelogWriter]:
     return [ChangelogWriter(LogId("op", str(index), 0, 4), world.uploader, merge_changes) for index in range(count)]
 
 
 def test_without_delay_and_threshold_a_request_goes_at_once():
-    world = World(persist_delay_s=0.0, persist_bytes_max=0)
+    world = ManualLog(persist_delay_s=0.0, persist_bytes_max=0)
     writers(world, 1)  # another log, which does not ask
     world.writer.append(0, change("a"))
     world.persisted(0)
@@ -38,7 +38,7 @@ def test_without_delay_and_threshold_a_request_goes_at_once():
 
 
 def test_requests_are_held_until_the_delay_after_the_first_one_is_over_with_one_timer():
-    world = World(persist_delay_s=1.0)
+    world = ManualLog(persist_delay_s=1.0)
     first, second, _silent = writers(world, 3)
     first.append(0, change("a"))
     second.append(0, change("b"))
@@ -53,7 +53,7 @@ def test_requests_are_held_until_the_delay_after_the_first_one_is_over_with_one_
 
 
 def test_requests_are_held_until_the_size_is_reached():
-    world = World(persist_delay_s=1000.0, persist_bytes_max=3000)
+    world = ManualLog(persist_delay_s=1000.0, persist_bytes_max=3000)
     first, second, _silent = writers(world, 3)
     first.append(0, large(2000))
     second.append(0, large(2000))
@@ -66,7 +66,7 @@ def test_requests_are_held_until_the_size_is_reached():
 
 
 def test_a_log_that_ends_is_not_waited_for():
-    world = World(persist_delay_s=1000.0)
+    world = ManualLog(persist_delay_s=1000.0)
     [silent] = writers(world, 1)
     world.writer.append(0, change("a"))
     future = world.writer.persist(0)
@@ -76,7 +76,7 @@ def test_a_log_that_ends_is_not_waited_for():
 
 
 def test_past_the_bound_in_flight_whoever_makes_changes_waits_until_a_release():
-    world = World(in_flight_bytes_max=1000)
+    world = ManualLog(in_flight_bytes_max=1000)
     assert world.uploader.available().done()
     world.writer.append(0, large(2000))
     future = world.writer.persist(0)
@@ -91,7 +91,7 @@ def test_past_the_bound_in_flight_whoever_makes_changes_waits_until_a_release():
 
 
 def test_a_failed_upload_releases_its_room_too():
-    world = World(in_flight_bytes_max=1000)
+    world = ManualLog(in_flight_bytes_max=1000)
     world.faults = [Fault.FAIL] * 3
     world.writer.append(0, large(2000))
     future = world.writer.persist(0)
@@ -101,7 +101,7 @@ def test_a_failed_upload_releases_its_room_too():
 
 
 def test_what_waits_to_be_encoded_counts_too():
-    world = World(in_flight_bytes_max=20_000, object_bytes_max=5000)
+    world = ManualLog(in_flight_bytes_max=20_000, object_bytes_max=5000)
     world.took_s = [1.0] * 100
     futures = []
     for writer in writers(world, 10):
@@ -118,7 +118,7 @@ def test_what_waits_to_be_encoded_counts_too():
 
 
 def test_no_more_is_in_flight_than_the_bound_but_for_a_single_larger_object():
-    world = World(in_flight_bytes_max=10_000, object_bytes_max=5000)
+    world = ManualLog(in_flight_bytes_max=10_000, object_bytes_max=5000)
     in_flight = []
     inner_put = world.inner.put
 
@@ -170,7 +170,7 @@ def test_a_batch_that_waits_for_room_goes_on_when_the_task_manager_closes():
 
 
 def test_a_materialized_part_comes_after_the_logs_and_not_at_all_once_the_task_manager_closes():
-    world = World(in_flight_bytes_max=1000)
+    world = ManualLog(in_flight_bytes_max=1000)
     world.writer.append(0, large(2000))
     log = world.writer.persist(0)
     part = world.uploader.in_background(lambda: world.uploader.put_shared(b"part"))
@@ -183,7 +183,7 @@ def test_a_materialized_part_comes_after_the_logs_and_not_at_all_once_the_task_m
 
 
 def test_a_materialized_part_may_wait_until_a_checkpoint_has_ended():
-    world, checkpoint = World(), Future()
+    world, checkpoint = ManualLog(), Future()
     world.uploader.precede(checkpoint)
     world.scheduler.call_later(0.3, lambda: checkpoint.set_result(None))
     part = world.uploader.in_background(lambda: world.uploader.wait_for_checkpoints(0))

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from changelog_world import World, change
+from changelog_kit import ManualLog, change
 from holdfast.testing.scheduler import ManualScheduler
 from holdfast.uploads.precedence import RECORD_S, WAIT_S_MAX, Precedence
 
 FILE_BYTES = 64_000_000
 LANE_S = 0.1
-"""What a call takes among the uploads of a `World`."""
+"""What a call takes among the uploads of a `ManualLog`."""
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ class Kept:
 
 def test_the_copy_of_what_a_checkpoint_stored_is_made_when_its_record_is_written():
     kept = Kept()
-    world = World(copies=kept)
+    world = ManualLog(copies=kept)
     world.writer.append(0, change("a"))
     part: Future[None] = Future()
     world.uploader.precede(part)

@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from changelog_world import LOG, change
+from changelog_kit import LOG, change
 from holdfast.changelog.writer import ChangelogWriter
 from holdfast.changelog_config import RetryPolicy
 from holdfast.errors import StorageError

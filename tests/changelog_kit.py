@@ -1,9 +1,11 @@
-"""A writer, an uploader and a store on one thread in manual time; each attempt's duration and fault are given."""
+"""A writer, its uploader and a store: in manual time (`ManualLog`), or with real threads (`ThreadedLog`)."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from obstore.store import MemoryStore
 
 from holdfast.changelog.writer import ChangelogWriter
@@ -19,6 +21,7 @@ from holdfast.uploads.uploader import LOGS, Uploader
 
 SCHEMA = stored_schema(pa.schema([("k", pa.string())]), pa.schema([("n", pa.int64())]))
 LOG = LogId("op", "state", 0, 4)
+RETRIES = RetryPolicy.fixed(3, timeout=None, next_attempt_delay=0)
 NEVER_SLOW = RetryPolicy.fixed(3, timeout=None, next_attempt_delay=0.5)
 
 
@@ -56,8 +59,10 @@ def spans(pieces: Sequence[LogPiece]) -> list[tuple[int, int]]:
     return [(piece.sqn_start, piece.sqn_stop) for piece in pieces]
 
 
-class World:
-    """`took_s` and `faults` are taken by one attempt after the other, as they start or end; then 0.1 s and no fault."""
+class ManualLog:
+    """A log in manual time, in which each attempt's duration and fault are given.
+
+    `took_s` and `faults` are taken by one attempt after the other, as they start or end; then 0.1 s and no fault."""
 
     def __init__(self, policy: RetryPolicy = NEVER_SLOW, **settings: Any) -> None:
         self.took_s: list[float] = []
@@ -98,3 +103,53 @@ class World:
             return None
         self.puts.append(name)
         return self.faults.pop(0) if self.faults else None
+
+
+class Gate:
+    """A `FaultyStore`'s decision: counts puts, holds them up while closed, and fails those that it is told to."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.opened.set()
+        self.faults: list[Fault | None] = []
+        self.puts: list[str] = []
+
+    def __call__(self, operation: str, name: str) -> Fault | None:
+        if operation != "put":
+            return None
+        self.puts.append(name)
+        self.opened.wait(30)
+        return self.faults.pop(0) if self.faults else None
+
+
+class ThreadedLog:
+    """A log whose uploads run on threads; its `gate` holds them up and fails them."""
+
+    def __init__(self) -> None:
+        self.inner = ObstoreStore("memory://", MemoryStore())
+        self.gate = Gate()
+        self.store = FaultyStore(self.inner, self.gate)
+        self.uploader = Uploader(self.store, 1, 1, retries=RETRIES)
+        self.writer = ChangelogWriter(LOG, self.uploader, merge_changes)
+
+    def names(self) -> list[str]:
+        return [info.name for info in self.inner.list("")]
+
+    def acknowledge(self, pieces: list[LogPiece]) -> None:
+        self.uploader.acknowledge(piece.object for piece in pieces)
+
+    def keys(self, pieces: list[LogPiece]) -> list[list[str]]:
+        return [keys_of(self.inner, piece) for piece in pieces]
+
+
+def keys_of(store: ObjectStore, piece: LogPiece) -> list[str]:
+    data = memoryview(store.get_range(piece.object, piece.offset, piece.length))
+    return [key for rows in read_piece(data, piece, "op", "state", 0, 4) for key in rows["k"].to_pylist()]
+
+
+@pytest.fixture(name="threaded")
+def make_threaded() -> Iterator[ThreadedLog]:
+    threaded = ThreadedLog()
+    yield threaded
+    threaded.gate.opened.set()
+    threaded.uploader.close()

@@ -156,7 +156,7 @@ def program(*specs: OperatorSpec, state: StateBackend = IN_MEMORY) -> bytes:
     return bytes(cloudpickle.dumps(made))
 
 
-class World:
+class OneTaskManager:
     """One TaskManager, in process, with `parallelism` subtasks of each operator."""
 
     def __init__(
@@ -209,7 +209,7 @@ class World:
                 made.append(SubtaskDeployment(operator, subtask, start, stop, own))
         return made
 
-    def deployed(self) -> "World":
+    def deployed(self) -> "OneTaskManager":
         self.task_manager.deploy(self.deployment())
         return self
 
