@@ -368,9 +368,7 @@ def test_helpers_of_tests_bear_the_name_of_their_role():
             wrong += [] if HELPER.search(path.stem) else [where(path)]
         is_world = "_world" in path.stem or "_model" in path.stem
         has_world = re.search(r"^class World\b", path.read_text(), re.MULTILINE)
-        wrong += (
-            [f"{where(path)}: World"] if has_world and "_world" not in path.stem and "_model" not in path.stem else []
-        )
+        wrong += [f"{where(path)}: World"] if has_world and not is_world else []
     assert not wrong, f"tests/README.md says how helpers are named: {wrong}"
 
 
