@@ -61,8 +61,9 @@ NETWORK_BYTES_PER_S, NETWORK_LATENCY_S = 100e6, 0.02
 STEP_S = 0.02
 PATIENCE_S = 600.0
 SETTLE_S = 10.0
-"""Of updates before a loss, at least; up to twice as long where there are several, so that they do not all come at the
-same moment between two materializations."""
+"""Seconds of updates before a loss, at least; up to twice as long if there are several losses, so that they do not all
+come at the same moment between two materializations.
+"""
 TURN_S = 15.0
 TURN_WARMUP_S = 3.0
 TURN_REST_S = 2.0
@@ -156,7 +157,7 @@ def _of_state(name: str) -> bool:
 
 @dataclass
 class Updates:
-    """What was seen while updates went through; of several turns together."""
+    """Figures taken while updates went through; of several turns together."""
 
     rows: int = 0
     seconds: float = 0.0
@@ -168,7 +169,7 @@ class Updates:
 
 
 class Kind(NamedTuple):
-    """What a job under measurement is."""
+    """The kind of a job under measurement."""
 
     state_mb: int
     changelog: bool
@@ -218,7 +219,7 @@ class Running:
         self.query.trigger_checkpoint(PATIENCE_S)
 
     def update(self, rate: float | None, seconds: float, warmup_s: float, seen: Updates) -> None:
-        """For `seconds` after a warm-up; what is seen is added to `seen`."""
+        """Update for `seconds` after a warm-up; add the figures to `seen`."""
         self.source.cycle.begin(rate, self.query.totals.rows)
         time.sleep(warmup_s)
         first, began_s, began_cpu_s = self.query.totals.rows, time.monotonic(), time.process_time()
@@ -344,7 +345,9 @@ def _figures(options: argparse.Namespace, job: Running, updates: Updates, fill_s
 
 
 def _series(checkpoints: Sequence[CheckpointStats]) -> list[tuple[float, int, int]]:
-    """Of each checkpoint: milliseconds from the cut to the record, bytes stored for it, bytes that it refers to."""
+    """Figures of each checkpoint: milliseconds from the cut to the record, bytes stored for it, bytes that it refers
+    to.
+    """
     return [(round(each.duration_s * 1000, 1), each.incremental_bytes, each.full_bytes) for each in checkpoints]
 
 

@@ -1,4 +1,4 @@
-"""From new data to committed state and staged output, and until it shows in a Delta table. One file at a time.
+"""Latency from new data to committed state and staged output, and until it shows in a Delta table. One file at a time.
 
     python -m benchmarks.latency --json
 

@@ -1,4 +1,4 @@
-"""What `benchmarks.checkpoints` runs: random keys at a given rate, and a function that keeps their values."""
+"""The job of `benchmarks.checkpoints`: random keys at a given rate, and a function that keeps their values."""
 
 import threading
 import time
@@ -27,7 +27,7 @@ class Cycle:
         self._first = 0
 
     def begin(self, rate: float | None, rows: int) -> None:
-        """From now on so many a second, after `rows`; None: without end."""
+        """Give so many rows a second from now on, after `rows`; None: without end."""
         with self._lock:
             self._rate, self._began_s, self._first = rate, time.monotonic(), rows
 
@@ -115,7 +115,7 @@ class Values(hf.BatchFunction):
 
 
 def mixed(numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    """As good as random, and the same each time (splitmix64)."""
+    """Mix numbers as well as chance, and the same each time (splitmix64)."""
     mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)

@@ -1,4 +1,4 @@
-"""What the driver costs, from 1 to 64 TaskManagers: the real JobMaster, with stand-ins for all other processes.
+"""Costs of the driver, from 1 to 64 TaskManagers: the real JobMaster, with stand-ins for all other processes.
 
     python -m benchmarks.scale --task-managers 64 --subtasks 8 --senders 512 --splits 5000 --json
 
@@ -53,7 +53,7 @@ class Gate:
         self.await_parked()
 
     def park(self) -> int:
-        """On the batch loop's thread."""
+        """Stand still on the batch loop's thread."""
         if self.open:
             return 0
         self._parked.release()

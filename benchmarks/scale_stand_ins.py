@@ -108,8 +108,9 @@ class Wire:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.turn = threading.Lock()
-        """Of stand-ins: they work one after the other, as answers come from processes that end at different times. All
-        at once, hundreds of threads would poll for the interpreter, and take more time than the driver."""
+        """Stand-ins in turn: they work one after the other, as answers come from processes that end at different times.
+        All at once, hundreds of threads would poll for the interpreter, and take more time than the driver.
+        """
         self.stand_in_s = 0.0
         self.largest: dict[str, int] = {}
 
@@ -151,7 +152,7 @@ class _Elsewhere:
 
 @dataclass
 class _Table:
-    """What one table has in the store."""
+    """The stored objects of a table."""
 
     operator: str
     name: str

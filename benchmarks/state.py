@@ -112,7 +112,7 @@ class Log:
             self.cut(batch)
 
     def cut(self, batch: int) -> None:
-        """On a thread of its own, as a TaskManager is asked for it."""
+        """Cut on a thread of its own, as a TaskManager is asked to."""
         self.cut_at_s = time.monotonic() + CHECKPOINT_S
         self.last_cut = self.cuts.submit(self._cut, batch, self.writer.next_sqn(), self.on, self.last_cut)
 

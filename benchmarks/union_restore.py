@@ -122,7 +122,7 @@ def memory_mb(field: str) -> float:
 
 
 def forget_peak() -> None:
-    """From now on VmHWM is the most memory since this moment."""
+    """Forget the peak: from now on VmHWM is the most memory since this moment."""
     Path("/proc/self/clear_refs").write_text("5")
 
 

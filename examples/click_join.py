@@ -129,7 +129,7 @@ def kill_a_task_manager(query: hf.Query, folder: Path) -> None:
 
 
 def join_and_compare(folder: Path, rows: int, kill: bool, seed: int) -> bool:
-    """Whether the samples are those of a direct join, and exactly the late clicks were put aside."""
+    """True if the samples are those of a direct join, and exactly the late clicks were put aside."""
     late = write_input(folder, rows, seed)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master("local[4]").config("spark.driver.host", "127.0.0.1")

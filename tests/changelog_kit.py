@@ -30,7 +30,7 @@ def change(key: str, value: int = 1) -> pa.RecordBatch:
 
 
 class Waiting:
-    """Where deferred changes wait: one row of each batch."""
+    """A store of deferred changes, one row of each batch."""
 
     def __init__(self) -> None:
         self.rows: dict[int, pa.RecordBatch] = {}

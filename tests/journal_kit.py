@@ -1,4 +1,4 @@
-"""What the journal's tests share: records, a store steered request by request, patience without pauses."""
+"""Helpers that the journal's tests share: records, a store steered request by request, patience without pauses."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

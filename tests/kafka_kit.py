@@ -43,7 +43,7 @@ def new_topic(partitions: int = 1, name: str | None = None, servers: str | None 
 
 
 def is_known(topic: str, servers: str) -> bool:
-    """Whether the broker describes a topic; it does so a moment after the topic was made."""
+    """True if the broker describes a topic; it does so a moment after the topic was made."""
     answer = admin(servers).describe_topics(TopicCollection([topic]))[topic]
     return answer.exception(30) is None
 

@@ -1,4 +1,4 @@
-"""Which values are the same key: one rule, Spark's, wherever rows are brought together by key."""
+"""Equality of keys: one rule, Spark's, wherever rows are brought together by key."""
 
 import math
 import struct

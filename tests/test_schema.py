@@ -69,7 +69,7 @@ def test_ddl_that_cannot_be_read_is_refused_at_its_place(ddl: str, words: str) -
 
 
 class SparkLike:
-    """What is needed of a StructType."""
+    """The part of a StructType that is needed."""
 
     def __init__(self, value: Any) -> None:
         self._value = value

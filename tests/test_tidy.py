@@ -114,7 +114,7 @@ PURE_IMPORTS = {
 }
 PURE_IMPORTS |= {"holdfast", "msgspec", "pyarrow"}
 PURE_LEAVES = LEAVES - {"clock", "equality", "failpoints", "metrics"}
-"""What the pure rooms may import: nothing that reads a clock, a file or a socket, or starts a thread."""
+"""Modules that the pure rooms may import: nothing that reads a clock, a file or a socket, or starts a thread."""
 
 BAD_OPENINGS = re.compile(
     r"\W*(it|its|that|this|those|these|what|which|who|whose|whether|where|of|in|on|at|by|for|with|without|as|from|to|and|"
@@ -327,7 +327,7 @@ def opens_badly(text: str) -> bool:
 def test_docstrings_open_with_a_verb_or_the_name_of_their_subject():
     wrong = [
         f"{where(path, line)} begins with {text.split()[0]!r}: name the subject, or begin with a verb"
-        for path in SOURCES
+        for path in python_files("src", "tests", "benchmarks", "examples")
         for line, text in docstrings(path)
         if opens_badly(text)
     ]

@@ -28,7 +28,7 @@ WITH_CHANGELOG = (("hashmap", True), ("rocksdb", True))
 
 
 def home() -> Path:
-    """Where Flink is installed and compiled classes are kept, between runs."""
+    """The folder of Flink and of compiled classes, kept between runs."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(cache) / "holdfast-benchmarks"
 

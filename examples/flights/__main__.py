@@ -107,7 +107,7 @@ class Replay:
 
 
 def compare(found: list[Row], expected: list[Row], screen: Screen) -> bool:
-    """Whether the table is what was computed directly; says where it is not."""
+    """True if the table equals the direct computation; print the differences."""
     differing = [row for row in found if row not in expected] + [row for row in expected if row not in found]
     if found == expected:
         screen.console.print(f"[bold green]Equal to a direct computation over the same file: all {len(found)} rows.[/]")
@@ -118,7 +118,7 @@ def compare(found: list[Row], expected: list[Row], screen: Screen) -> bool:
 
 
 def demonstrate(folder: Path, rows_max: int | None) -> bool:
-    """Whether all went as it should."""
+    """Run the demonstration; True if all went as it should."""
     rows = write_flights(folder / "flights.csv", rows_max)
     screen = Screen(rows)
     replay = Replay(folder, rows, screen)

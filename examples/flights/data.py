@@ -37,7 +37,7 @@ def rows_before(path: Path, position: int) -> int:
 
 
 def computed_directly(path: Path) -> list[Row]:
-    """What the job's table must hold once all rows of the file are processed."""
+    """Compute the job's table as it must be once all rows of the file are processed."""
     flights = csv.read_csv(path, convert_options=csv.ConvertOptions(null_values=["NA"], strings_can_be_null=True))
     cancelled = pc.is_null(flights["dep_time"]).cast("int64")
     totals = (

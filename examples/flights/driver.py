@@ -17,7 +17,7 @@ REPORT_INTERVAL_S = 0.1
 
 @dataclass
 class Status:
-    """What the driver process reports. `position`: bytes of the input that committed batches have read."""
+    """Report of the driver process. `position`: bytes of the input that committed batches have read."""
 
     position: int = 0
     batches: int = 0

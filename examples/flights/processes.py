@@ -40,7 +40,7 @@ class Driver:
         return Status.read(self._status)
 
     def ended(self) -> bool:
-        """Whether it has come to its end. Raises `DriverFailed` if that was a bad one."""
+        """True if the driver has come to its end. Raises `DriverFailed` if that was a bad one."""
         code = self._process.poll()
         if code:
             words = self._log.read_text(errors="replace").splitlines()[-LOG_LINES:]
@@ -64,7 +64,7 @@ class Driver:
         return None
 
     def remember(self) -> list[psutil.Process]:
-        """What runs below the driver now."""
+        """Remember the processes that run below the driver now."""
         try:
             below = self._tree.children(recursive=True)
         except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""What the demonstration shows: a progress bar with figures, what happened and when, the final table."""
+"""The screen of the demonstration: a progress bar with figures, events with their times, the final table."""
 
 import time
 from collections import deque

@@ -61,7 +61,7 @@ class WriterModel(RuleBasedStateMachine):
 
     @initialize(closes=st.booleans(), deferred=st.booleans())
     def kind(self, closes: bool, deferred: bool) -> None:
-        """It ends with a last cut, or by a close while things are under way."""
+        """A run ends with a last cut, or by a close while calls are under way."""
         self.closes = closes
         self.waiting = Waiting() if deferred else None
 
@@ -96,7 +96,9 @@ class WriterModel(RuleBasedStateMachine):
         self.cuts.append(Cut(batch, start, base, expected, self.writer.persist(batch, start)))
 
     def sqn_after(self, batch: int) -> int:
-        """Where a log begins on top of a base made at that batch, or at the newest one of a completed checkpoint."""
+        """Return the SQN at which a log begins on top of a base made at that batch, or at the newest one of a completed
+        checkpoint.
+        """
         return max([self.truncated, *(sqn + 1 for at, sqn, _, _ in self.rows if at <= batch)])
 
     @rule(fault=st.sampled_from(FAULTS), attempts=st.integers(1, 2))
@@ -124,7 +126,7 @@ class WriterModel(RuleBasedStateMachine):
     @precondition(lambda self: self.batch >= 0)
     @rule(back=st.integers(0, 2), base_back=st.integers(0, 6), truncate=st.booleans())
     def checkpoint(self, back: int, base_back: int, truncate: bool) -> None:
-        """From the cut to the completed checkpoint, whatever the weather; maybe with a base at the cut."""
+        """Take a checkpoint from the cut to its completion, under any faults; maybe with a base at the cut."""
         self.persist(back, base_back)
         self.world.scheduler.advance(60.0)
         self.every_cut_that_was_answered_replays_exactly_its_batches()
@@ -172,7 +174,7 @@ class WriterModel(RuleBasedStateMachine):
 
     @rule()
     def rewind(self) -> None:
-        """To the last completed checkpoint."""
+        """Go back to the last completed checkpoint."""
         if self.waiting is not None:
             self.waiting.rewind(self.confirmed)
         self.writer.rewind(self.confirmed)

@@ -192,7 +192,7 @@ class World:
             self.tell(event)
 
     def refuse(self) -> tuple[Refusal, ...]:
-        """Who refuses a cut after the batch at hand."""
+        """Draw who refuses a cut after the present batch."""
         if not self.faulty or self.random.random() >= self.refusal_rate:
             return ()
         return (Refusal("source", "in the middle of a transaction", hard=self.random.random() < 0.2),)
@@ -313,7 +313,7 @@ class World:
             self.soon(lambda: self.send(event, epoch))
 
     def lost(self, event: ev.Acknowledged) -> None:
-        """Its TaskManager died before it was answered; the manifest is found by listing."""
+        """Lose a TaskManager before its acknowledgement is answered; the manifest is found by listing."""
         self.tell(ev.ObjectsFound(frozenset([event.manifest])))
 
     def arrive(self, event: ev.Acknowledged) -> None:
@@ -480,7 +480,7 @@ class World:
         return {one for group in groups for one in self.contents[group.object]}
 
     def check(self) -> None:
-        """What a restart, a pending checkpoint or a live log needs is there."""
+        """Check that every object exists that a restart, a pending checkpoint or a live log needs."""
         newest = self.newest()
         if newest is not None:
             record = self.journal[newest]

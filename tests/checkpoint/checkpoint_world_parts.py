@@ -1,4 +1,4 @@
-"""What the simulated world consists of: manifests, records, and TaskManagers with a log and materializations."""
+"""Parts of the simulated world: manifests, records, and TaskManagers with a log and materializations."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from holdfast.checkpoint.gathering import Gather, Gathered
 
 @dataclass
 class Manifest:
-    """What one TaskManager stored at a cut: a materialization up to `boundary`, then the log after it."""
+    """A TaskManager's part of a cut: a materialization up to `boundary`, then the log after it."""
 
     name: str
     task_manager: int

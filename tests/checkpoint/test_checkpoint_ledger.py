@@ -1,4 +1,4 @@
-"""What is kept of output between two checkpoints: bounded in memory, whole and in order when a record is written."""
+"""Output kept between two checkpoints is bounded in memory, whole and in order when a record is written."""
 
 import tracemalloc
 from pathlib import Path

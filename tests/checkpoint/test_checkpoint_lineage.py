@@ -1,4 +1,4 @@
-"""What logs held at different times: the names of pinned versions are needed, and in the end no others."""
+"""Names that logs held at different times: the names of pinned versions are needed, and in the end no others."""
 
 from hypothesis import settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Which objects may be deleted, and when."""
+"""Objects are deleted when nothing names or holds them any more, and not before."""
 
 import time
 

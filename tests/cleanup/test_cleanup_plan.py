@@ -25,7 +25,7 @@ JOB_ID = "0123456789abcdef" * 2
 
 
 def manifest_objects(name: str, data: bytes) -> list[str]:
-    """In these tests a manifest is a list of names, a line each."""
+    """Read the manifest of these tests: a list of names, a line each."""
     if data == b"damaged":
         raise CorruptObject(f"{name}: damaged")
     return data.decode().split()

@@ -27,7 +27,7 @@ _PART = re.compile(
 
 
 _PLACE = re.compile(r"\(\S+, line \d+\)")
-"""Where an error was raised, which is not the same in a page as in a reader's program."""
+"""Pattern of the place where an error was raised, which is not the same in a page as in a reader's program."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def parameters(call: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def defaults() -> dict[str, set[Any]]:
-    """By the name of a parameter: its default in each public call that has it."""
+    """Map the name of each parameter to its default in each public call that has it."""
     calls = [*PUBLIC.values(), hf.KeyedStream.aggregate, hf.Stream.with_watermark]
     found: dict[str, set[Any]] = {}
     for name, parameter in [item for call in calls for item in parameters(call).items()]:

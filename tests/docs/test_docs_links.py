@@ -10,7 +10,7 @@ LINK = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(#[^)]*)?\)")
 
 
 def anchors(page: Path) -> set[str]:
-    """Of a page's headings, as GitHub makes them."""
+    """Make the anchors of a page's headings as GitHub does."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {"#" + re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -1,4 +1,4 @@
-"""What tests of the exchange share."""
+"""Helpers that tests of the exchange share."""
 
 from collections.abc import Sequence
 

@@ -26,7 +26,7 @@ from holdfast.ids import ProcessId, Role
 
 LEVELS = 3
 STEPS_MAX = 3000
-"""In a level. No history of sound rules takes a tenth of it."""
+"""Steps of a level. No history of sound rules takes a tenth of it."""
 
 
 def sender(number: int, incarnation: int | None = None) -> ProcessId:

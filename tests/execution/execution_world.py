@@ -187,7 +187,7 @@ class World:
         self.later(self.random.uniform(0.0, 1.0), lambda: self.register(process))
 
     def check_start(self, process: Place) -> None:
-        """It waited long enough, and was not lost more often than allowed."""
+        """Check that a process waited long enough before its start, and was not lost more often than allowed."""
         losses, streak, config = self.losses[process], self.streaks[process], self.config
         recent = [each for each in losses if each >= losses[-1] - config.losses_window_s] if losses else []
         is_dispensable = self.standby and process[0] is Role.TASK_MANAGER
@@ -205,7 +205,7 @@ class World:
             self.tell(ev.Registered(process))
 
     def lose(self, of: Place, reason: str) -> None:
-        """It ends now; that is noticed a little later."""
+        """End a process now; the machine hears of the end a little later."""
         process = self.alive.pop(of, None)
         if process is None:
             return
@@ -301,7 +301,7 @@ class World:
         assert self.stopped or self.now_s < self.calm_s + SETTLED_S, f"ended with {command.error} in calm weather"
 
     def work(self, command: ev.Command) -> None:
-        """It takes a while, fails now and then, or hangs until the process ends that hangs."""
+        """Do a work, which takes a while, fails now and then, or hangs until the hanging process ends."""
         lost = self.live - {each.incarnation for each in self.alive.values()}
         goes_on = self.on_loss is OnLoss.DROP and isinstance(command, ev.RunBatch | ev.Commit)
         if lost and not goes_on:

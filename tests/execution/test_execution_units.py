@@ -1,4 +1,4 @@
-"""Who gets which units, and which report counts: the rules of senders that stay, told what happened."""
+"""The rules of senders that stay: which sender gets which units, and which report counts."""
 
 from contextlib import AbstractContextManager
 from typing import Any

@@ -1,4 +1,4 @@
-"""What tests of joins share: rows of two sides, random batches under a watermark, restarts."""
+"""Helpers that tests of joins share: rows of two sides, random batches under a watermark, restarts."""
 
 import random
 from collections import Counter

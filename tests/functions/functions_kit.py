@@ -1,4 +1,4 @@
-"""What tests of functions share."""
+"""Helpers that tests of functions share."""
 
 from holdfast.functions.operator import Operator
 

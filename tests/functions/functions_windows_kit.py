@@ -1,4 +1,4 @@
-"""What tests of windowed operators share: rows, batches by two senders, how output is shown."""
+"""Helpers that tests of windowed operators share: rows, batches by two senders, output in a short form."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -74,7 +74,7 @@ def batch_of(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def sent(spec: hf.AggregateSpec, senders: list[list[Rows]]) -> list[tuple[int, pa.RecordBatch]]:
-    """What arrives of what some senders have, each in batches."""
+    """Combine the rows of some senders, each in batches; return the rows that arrive."""
     arrived = []
     for batches in senders:
         combiner = spec.combiner()

@@ -99,7 +99,7 @@ class Script(ProcessFunction):
 
 
 class Model:
-    """What `Script` should give."""
+    """The output that `Script` should give."""
 
     def __init__(self) -> None:
         self.items: dict[str, dict[int, Any]] = {}

@@ -71,7 +71,7 @@ def tables(request: pytest.FixtureRequest, tmp_path: Path) -> NewTable:
 
 
 def as_read(kind: pa.DataType | None, values: list[Any]) -> list[Any]:
-    """As Arrow gives them back: equal, but perhaps of another class."""
+    """Return values as Arrow gives them back: equal, but perhaps of another class."""
     return values if kind is None else pa.array(values, kind).to_pylist()
 
 

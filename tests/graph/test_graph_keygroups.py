@@ -40,7 +40,7 @@ def test_settings_out_of_range_are_refused_with_what_is_allowed(call: object, wo
 
 
 def test_key_groups_of_known_keys_never_change() -> None:
-    """These values are stored with every job: a change here would lose its state."""
+    """Key groups are stored with every job: a change of these values would lose its state."""
     columns = {
         "int": pa.array([0, 1, -1, 2**63 - 1, -(2**63)], pa.int64()),
         "small": pa.array([0, 1, -1, 127, -128], pa.int8()),

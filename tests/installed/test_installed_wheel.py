@@ -35,7 +35,7 @@ def readme_example() -> tuple[str, str]:
 
 
 def check_first_day(environment: Environment, folder: Path) -> None:
-    """What somebody does first: install, run the example, add a file, run it again, look at what is stored."""
+    """Do the first steps of a new user: install, run the example, add a file, run it again, look at what is stored."""
     program, prints = readme_example()
     assert ".transform(" in program
     folder.mkdir()

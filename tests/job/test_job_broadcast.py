@@ -445,7 +445,7 @@ def test_a_job_gets_a_broadcast_state_later_and_its_rules_get_a_column() -> None
 
 
 class Plain(hf.ProcessFunction):
-    """As `Limited` was before it had rules."""
+    """`Limited`, before it had rules."""
 
     seen = hf.ValueState(pa.int64(), default=0)
 

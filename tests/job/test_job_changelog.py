@@ -43,7 +43,7 @@ def summed(source, sink: hf.MemorySink, storage: str, on: bool, trigger: object 
 
 
 def handles(job: hf.Job) -> list[TableHandle]:
-    """Of all tables in the newest checkpoint; those before it may be about to be deleted."""
+    """Handles of all tables in the newest checkpoint; older ones may be about to be deleted."""
     store = store_of(job)
     _, record = newest_checkpoint(journal_numbers(store), lambda number: read_record(store, number))
     assert record is not None

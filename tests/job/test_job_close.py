@@ -1,4 +1,4 @@
-"""What was published before a job ended in order is not published again by its next start."""
+"""Output that was published before an orderly end is not published again by the next start."""
 
 from typing import Any
 

@@ -45,7 +45,7 @@ def write(folder: Path, number: int) -> None:
 
 
 def counting(folder: Path, storage: Path, local_dir: Path, sink: hf.MemorySink, outage_timeout: str) -> hf.Job:
-    """Without a changelog each checkpoint writes RocksDB's files, so that a full `local_dir` shows soon."""
+    """Count without a changelog: each checkpoint writes RocksDB's files, so that a full `local_dir` shows soon."""
     job = hf.Job(
         None,
         name="full",

@@ -1,4 +1,4 @@
-"""What became of each trigger: in the query, in the storage over restarts, and by `holdfast checkpoints`."""
+"""Outcomes of triggers: in the query, in the storage over restarts, and by `holdfast checkpoints`."""
 
 import json
 from pathlib import Path

@@ -88,5 +88,5 @@ def test_ten_checkpoints_a_second_for_ten_minutes_leave_small_records_and_a_shor
 
 
 def shown(query: hf.Query, metric: str) -> float:
-    """As it is now; cheaper than `totals`, which copies what it has of each checkpoint."""
+    """Show the figures of now; cheaper than `totals`, which copies a list of all checkpoints."""
     return query._master.progress.picture().values[metric]

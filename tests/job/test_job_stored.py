@@ -1,4 +1,4 @@
-"""What a job stores holds no code: no object is a pickle, and nothing that was stored is unpickled."""
+"""Stored objects hold no code: no object is a pickle, and nothing that was stored is unpickled."""
 
 import ast
 import pickletools
@@ -60,7 +60,7 @@ def stored_by_a_job_of_every_kind(tmp_path) -> dict[str, bytes]:
 
 
 def is_pickle(data: bytes) -> bool:
-    """Whether the bytes, from any of their first places on, are opcodes of a pickle that does something."""
+    """True if the bytes, from any of their first places on, are opcodes of a pickle that does something."""
     for first in range(min(len(data), 64)):
         try:
             opcodes = [opcode.name for opcode, _, _ in pickletools.genops(data[first:])]

@@ -1,4 +1,4 @@
-"""What a job computes: streams, aggregates, functions, several operators and sinks, in process."""
+"""Results of jobs: streams, aggregates, functions, several operators and sinks, in process."""
 
 import numpy as np
 import pyarrow as pa

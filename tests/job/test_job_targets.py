@@ -27,7 +27,7 @@ KINDS = {
 
 @pytest.fixture
 def spelled(tmp_path: Path) -> dict[str, str]:
-    """What stands for the parts of a path, some by a symbolic link; the folder is there already."""
+    """Spell the parts of a path in another way, some by a symbolic link; the folder is there already."""
     path = tmp_path / BASE
     path.mkdir(parents=True)
     (tmp_path / "link").symlink_to(path.parent, target_is_directory=True)

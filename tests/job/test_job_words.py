@@ -87,7 +87,7 @@ def test_totals_show_figures_and_no_lists():
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged of the query as a whole, from INFO up."""
+    """Log lines about the query as a whole, from INFO up."""
     return [record.getMessage() for record in caplog.records if record.getMessage().startswith("test: ")]
 
 

@@ -9,7 +9,7 @@ from holdfast.sources.base import Enumerator, Offsets, SourcePlan
 
 
 class Slow(Enumerator):
-    """What it finds is when it was looked at last."""
+    """A source whose positions tell the time of its last look."""
 
     def __init__(self, clock: ManualClock, look_s: float) -> None:
         self._clock = clock

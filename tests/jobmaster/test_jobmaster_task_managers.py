@@ -1,4 +1,4 @@
-"""Who may register as a TaskManager: one process of the incarnation that was started last."""
+"""One process alone may register as a TaskManager: a process of the incarnation that was started last."""
 
 from typing import Any
 

@@ -80,7 +80,7 @@ class Master(NamedTuple):
     unpublished: tuple[tuple[int, Thing], ...] = ()
     cleaned: bool = False
     begun: bool = False
-    """It knows that the mark is there."""
+    """True once the JobMaster knows that the mark is there."""
 
 
 STOPPED = Master(phase="stopped")
@@ -245,7 +245,7 @@ class Model:
             yield f"puts {number}, late", spent._replace(late_puts=spent.late_puts | {(number, master.sent)})
 
     def _assume(self, world: World, index: int, master: Master) -> World:
-        """What a JobMaster does about an unclear answer that does not follow the rules."""
+        """Act on an unclear answer as a JobMaster that breaks the rules."""
         assert master.sent is not None
         if self.weakness is Weakness.UNANSWERED_MEANS_WRITTEN:
             return self._written(world, index, master)
@@ -389,7 +389,7 @@ def merge(one: tuple[tuple[int, Thing], ...], other: tuple[tuple[int, Thing], ..
 
 
 def _older_things(master: Master) -> frozenset[Thing]:
-    """What would be free if the record that was sent is written."""
+    """Return the names that would be free if the record that was sent is written."""
     old = master.newest.things if master.newest else frozenset()
     return old - (master.sent.things if master.sent else frozenset())
 

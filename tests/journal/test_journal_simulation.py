@@ -56,7 +56,7 @@ class Contest:
             known.append(int(number))
 
     def stray_takeover(self, epoch: int) -> bool:
-        """Whether a takeover landed above that its candidate gave up."""
+        """True if a takeover that its candidate gave up landed above."""
         return any(
             isinstance(read_record(self.inner, number), Takeover) for number in numbers(self.inner) if number > epoch
         )

@@ -136,7 +136,7 @@ class Driver:
         return self._ended.is_set()
 
     def kill_task_manager(self, index: int) -> None:
-        """As SIGKILL does; nothing where it is not running."""
+        """Kill a TaskManager as SIGKILL does; do nothing if it is not running."""
         assert self._cluster is not None, "started"
         self._cluster.kill(index)
 
@@ -145,7 +145,7 @@ class Driver:
         assert self._ended.wait(WAIT_S), f"still running: {self._shape}"
 
     def finish(self) -> None:
-        """It has run to its end; raises what kept it from it."""
+        """Wait until the job has run to its end; raise the error that kept it from it."""
         self.join()
         if self.error is not None:
             raise self.error

@@ -48,7 +48,7 @@ class Shape:
     log_handles_max: int = 5
     max_concurrent: int = 2
     source: str = "sequence"
-    """Or "stream": the numbers in files that a streaming DataFrame reads, an epoch a file."""
+    """Kind of input. "stream": the numbers in files that a streaming DataFrame reads, an epoch a file."""
 
     def json(self) -> str:
         return json.dumps(asdict(self))
@@ -176,7 +176,7 @@ class Calls:
 
 
 def expected(shape: Shape) -> list[tuple[int, ...]]:
-    """What an undisturbed run shows, sorted; computed directly."""
+    """Rows that an undisturbed run shows, sorted; computed directly."""
     counts = Counter(value * SCATTER % shape.keys for value in range(shape.rows))
     if shape.emit == "changes":
         return sorted(counts.items())
@@ -187,7 +187,7 @@ def expected(shape: Shape) -> list[tuple[int, ...]]:
 
 
 def found(shape: Shape, folder: Path) -> list[tuple[int, ...]]:
-    """What the sink shows now, sorted: a multiset."""
+    """Rows that the sink shows now, sorted: a multiset."""
     out = folder / "out"
     if shape.sink == "delta":
         rows = DeltaTable(out).to_pyarrow_table().to_pylist()

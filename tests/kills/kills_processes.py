@@ -99,7 +99,7 @@ class DriverProcess:
             raise AssertionError(f"the driver did not end within {timeout_s:.0f} s:\n{self.text()[-4000:]}") from error
 
     def finish(self, timeout_s: float = WAIT_S) -> None:
-        """It has run to its end."""
+        """Wait until the driver has run to its end."""
         code = self.wait(timeout_s)
         assert code == 0, f"the driver ended with {code}:\n{self.text()[-4000:]}"
 

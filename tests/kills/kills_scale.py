@@ -62,7 +62,7 @@ def listening():
 
 
 def is_worker(process):
-    """Whether an executor's daemon of Python workers started it, and it is not that daemon."""
+    """True if an executor's daemon of Python workers started the process, and it is not that daemon."""
     parent = process.parent()
     return parent is not None and "pyspark.worker" in parent.cmdline()
 

@@ -23,7 +23,7 @@ PROVOKED = {
     "taskmanager.rewind.between": ("taskmanager.process.after", "raise:TaskManagerLost@4"),
     "taskmanager.abort": ("jobmaster.process.after", "raise:StorageError@4"),
 }
-"""What it takes besides to come by a failpoint."""
+"""Settings without which no job comes by a failpoint."""
 
 EVERY = Shape(rows=1600, rows_per_batch=80, interval_s=0.005, log_handles_max=2)
 DELTA = Shape(**{**vars(EVERY), "rows": 800, "sink": "delta"})
@@ -55,7 +55,9 @@ def shapes(point: str) -> list[Shape]:
 
 @pytest.mark.parametrize("point", sorted(failpoints.KNOWN.keys() - NOT_HERE.keys()))
 def test_a_death_loses_nothing_and_repeats_nothing(point, tmp_path):
-    """At one of the later hits, or at the first where there are no more; all of them die in the long test below."""
+    """Processes die at one of the later hits, or at the first if there are no more; the long test below has all
+    hits.
+    """
     rng = random.Random(point)
     shape, later = rng.choice(shapes(point)), rng.randint(2, 9)
     died = _dies(shape, tmp_path / "later", point, later) or _dies(shape, tmp_path / "first", point, 1)

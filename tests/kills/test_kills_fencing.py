@@ -145,7 +145,7 @@ def test_a_candidate_paused_between_listing_and_put_starts_over_when_the_number_
 
 
 class LateStore(FaultyStore):
-    """From the `nth` record on, every put of it is reported as timed out; all land when `land` is called."""
+    """A store that reports each put of a record, from the `nth` on, as timed out; all land when `land` is called."""
 
     def __init__(self, inner: ObjectStore, nth: int, folder: str = "journal/") -> None:
         self._left = nth

@@ -1,4 +1,4 @@
-"""What the dead have left is found and deleted while the job goes on. In process."""
+"""Objects that dead processes left are found and deleted while the job goes on. In process."""
 
 import threading
 from collections.abc import Callable

@@ -81,7 +81,7 @@ def test_task_managers_and_tasks_are_killed_at_each_of_their_failpoints_within_o
 
 
 def test_a_driver_is_killed_again_and_again_and_each_next_one_goes_on(tmp_path):
-    """What the killed one started, its TaskManagers too, is still alive when the next one takes over."""
+    """Processes of the killed driver, its TaskManagers too, are still alive when the next driver takes over."""
     shape = Shape("chain", "delta", rows=6000, rows_per_batch=300, interval_s=0.2)
     points = armed(DRIVER_POINTS, tmp_path / "killed")
     for start in range(len(DRIVER_POINTS) + 1):

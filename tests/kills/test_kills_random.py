@@ -23,11 +23,11 @@ pytestmark = [pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(7200)]
 JOBS = 2
 POINTS = 4
 KILLS_MAX = 10
-"""In one round, at any time; those at failpoints come on top."""
+"""Kills in a round, at any time; kills at failpoints come on top."""
 STARTS_MAX = 30
 PATIENCE_S = 900.0
 GAVE_UP = "restarts in a row without a batch"
-"""What a driver may say that was not left the time for a single batch: the next one goes on."""
+"""Errors of a driver that had no time for a single batch: the next driver goes on."""
 
 
 def test_a_hundred_kills_lose_nothing_and_repeat_nothing(tmp_path):

@@ -45,7 +45,9 @@ def needed(storage: Path) -> list[str]:
 
 
 def read_whole(storage: Path) -> list[str]:
-    """Those of them of which every byte is: an object of the changelog may hold what nobody names any more."""
+    """Names of objects of which every byte is read: an object of the changelog may hold parts that nobody names any
+    more.
+    """
     named: dict[str, int] = {}
     for name in needed(storage):
         if "/tm-" in name:
@@ -56,7 +58,7 @@ def read_whole(storage: Path) -> list[str]:
 
 
 def area(name: str) -> str:
-    """What kind of object it is."""
+    """Return the kind of an object."""
     first = name.partition("/")[0]
     return "manifests/sink" if "/sink-" in name else first
 
@@ -171,7 +173,9 @@ def test_a_takeover_that_is_gone_is_noticed(storage: Path) -> None:
 
 
 class Overtaken(SlowStore):
-    """At the first read of a manifest, the job completes checkpoints, so that what is being verified is subsumed."""
+    """A store whose job completes checkpoints at the first read of a manifest, so that the verified ones are
+    subsumed.
+    """
 
     def __init__(self, inner: ObjectStore, overtake: Callable[[], None]) -> None:
         super().__init__(inner, 0.0, lambda seconds: None)

@@ -78,7 +78,7 @@ class Unlogged:
         self.commit(keys)
 
     def counts(self) -> dict[int, int]:
-        """What the table has after the last commit."""
+        """Counts of the table after the last commit."""
         return self._model[self.batch]
 
     def rewind(self, to_batch: int) -> None:

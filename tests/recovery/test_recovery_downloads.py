@@ -1,4 +1,4 @@
-"""What a recovery reads: once, in parallel, a bounded way ahead, from local copies where there are any."""
+"""A recovery reads each object once, in parallel, a bounded way ahead, from local copies where there are any."""
 
 import threading
 import time

@@ -125,7 +125,7 @@ class Job:
         self.models[self.batch] = model
 
     def checkpoint(self, complete: bool = True) -> bool:
-        """Whether it was recorded."""
+        """Take a checkpoint; True if it was recorded."""
         return self.end(self.cut(max(self.models)), complete)
 
     def cut(self, batch: int) -> Cut:
@@ -156,7 +156,7 @@ class Job:
         return complete
 
     def rewind(self) -> None:
-        """To the last recorded checkpoint, in memory; the others are given up."""
+        """Go back in memory to the last recorded checkpoint; the others are given up."""
         first = self.last_cut = min(self.models)
         for each in self.subtasks:
             each.keyed.rewind(first)

@@ -233,7 +233,7 @@ class StateAgainstModel(RuleBasedStateMachine):
         self.next_sqns = found
 
     def check_handles(self, handles: list[TableHandle], batch: int) -> None:
-        """They restore to the model's state, and name no change set of a batch that was undone."""
+        """Check that handles restore to the model's state, and name no change set of a batch that was undone."""
         found: Rows = {}
         for subtask, handle in zip(self.subtasks, handles, strict=True):
             table = new_table(RESTORED_TO[batch % 2], None, KEYS, VALUES, GROUPS)

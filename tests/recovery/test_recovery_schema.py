@@ -1,4 +1,4 @@
-"""Whether stored state fits the declared one."""
+"""Stored state fits the declared state, or is refused."""
 
 import pyarrow as pa
 import pytest

@@ -32,7 +32,7 @@ from holdfast.taskmanager.membership import Membership
 from holdfast.taskmanager.taskmanager import TaskManager
 
 ATTEMPTS_MAX = 3
-"""Of a task that was killed, as Spark's `spark.task.maxFailures`."""
+"""Attempts at a task that was killed, as Spark's `spark.task.maxFailures`."""
 CALL_TIMEOUT_S = 10.0
 
 
@@ -301,7 +301,7 @@ class SimulatedCluster:
         return Hosted(process, start, sender, RemoteSender(self.network, process, sender))
 
     def links(self, routes: ExchangeRoutes) -> LocalLinks:
-        """To the TaskManagers that are there now."""
+        """Links to the TaskManagers that are there now."""
         task_managers = {id_.number: each.remote for id_, each in self.hosted.items() if id_.role is Role.TASK_MANAGER}
         return LocalLinks(routes, task_managers)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""What happens to the processes of a simulated job, at failpoints: they crash, hang, stand still, or a step fails."""
+"""Disturbances of the processes of a simulated job, at failpoints: they crash, hang, stand still, or a step fails."""
 
 from __future__ import annotations
 

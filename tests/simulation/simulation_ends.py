@@ -36,7 +36,7 @@ class Feed:
         self._rows_per_s = limit / over_s if over_s else 0.0
 
     def may_be_cut(self, offsets: Offsets) -> bool:
-        """Whether a cut is not refused there any more."""
+        """True if a cut is not refused there any more."""
         rows = _rows_of(offsets)
         return rows % self.REFUSED == 0 or self._asked[rows] > self.refusals
 
@@ -57,7 +57,7 @@ class Feed:
 
 
 def _nothing() -> None:
-    """What a feed is to those that only read splits."""
+    """The feed of a source that only reads splits."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def declared(sink: Sink, folders: str | None) -> Sink:
 
 
 class Recorder:
-    """What a `CallbackSink` calls: keeps each number once, as its contract asks for, and checks repetitions."""
+    """The function of a `CallbackSink`: keeps each number once, as its contract asks for, and checks repetitions."""
 
     def __init__(self, runtime: Runtime, rng: random.Random, errors_ratio: float, delay_s: float) -> None:
         self._runtime = runtime

@@ -1,4 +1,4 @@
-"""What processes have on their machine's disk: locks are free and databases closed once they are dead, as the kernel
+"""Files of processes on their machine's disk: locks are free and databases closed once they are dead, as the kernel
 would have it.
 """
 

@@ -60,7 +60,7 @@ def collect_garbage(store: ObjectStore) -> None:
 
 
 class Carrying:
-    """What one seed takes savepoints of, goes back to, and changes while its queries run."""
+    """Savepoints, returns to older checkpoints, and changes of settings that a seed draws for running queries."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -74,7 +74,7 @@ class Carrying:
         self._before: tuple[int, CheckpointRecord] | None = None
         """The record that was the newest before."""
         self.went_back = False
-        """Whether some start went back: output after the older checkpoint is published again, as was agreed to."""
+        """True if some start went back: output after the older checkpoint is published again, as was agreed to."""
 
     # --- starts -------------------------------------------------------------------------------------------------------
 

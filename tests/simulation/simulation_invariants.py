@@ -1,4 +1,4 @@
-"""What a simulation looks for: that something does not hold which must hold for every job.
+"""Failures that a simulation looks for: a rule that must hold for every job, and does not.
 
 Failures of its own (a thread started outside of every process, say) are other errors: they show nothing about a job.
 """

@@ -1,4 +1,4 @@
-"""What tests of whole jobs in this process share: rows with keys, a clock in a hurry, short waits."""
+"""Helpers that tests of whole jobs in this process share: rows with keys, a clock in a hurry, short waits."""
 
 import time
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class HastyClock:
 
 @contextmanager
 def short_waits() -> Iterator[None]:
-    """What waits for a store that fails waits milliseconds, in this process."""
+    """Make every wait for a store that fails take milliseconds, in this process."""
 
     def hasty(max_attempts: int, timeout: float | None, next_attempt_delay: float) -> RetryPolicy:
         return RetryPolicy(max_attempts, timeout, min(next_attempt_delay, 0.004))

@@ -44,7 +44,7 @@ class Listed(hf.ProcessFunction):
 
 
 class ListChecks:
-    """What was recorded, and what is compared with it."""
+    """Recorded lists, and the comparison with them."""
 
     def __init__(self) -> None:
         self._recorded: set[tuple[int, ...]] = {()}

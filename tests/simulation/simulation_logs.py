@@ -9,7 +9,7 @@ from simulation_runtime import Runtime
 
 
 class _Errors(logging.Handler):
-    """What nobody but a log is told of: errors in the call-backs of futures."""
+    """Errors that only a log is told of: errors in the call-backs of futures."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__(logging.ERROR)

@@ -65,7 +65,7 @@ def _narrows_wrongly() -> AbstractContextManager[Any]:
     before = handles._narrowed
 
     def narrowed(ranges: Any, start: int, stop: int) -> Any:
-        """Of a range that begins within the handle's, the first key group is lost."""
+        """Lose the first key group of a range that begins within the handle's."""
         return [
             msgspec.structs.replace(each, key_group_start=each.key_group_start + (start > 0))
             for each in before(ranges, start, stop)

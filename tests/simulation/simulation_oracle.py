@@ -1,4 +1,4 @@
-"""What must be true: recomputed from the input alone, and from nothing but the store."""
+"""The oracle: expected results, recomputed from the input alone, and from nothing but the store."""
 
 import io
 from collections import Counter
@@ -98,7 +98,7 @@ def referenced(store: ObjectStore) -> set[str]:
 
 
 def unreferenced(store: ObjectStore) -> set[str]:
-    """What the newest checkpoint does not need; the job, takeover records and the history apart."""
+    """Names of objects that the newest checkpoint does not need; the job, takeover records and the history apart."""
     found = {info.name for info in store.list("") if not isinstance(names.parse(info.name), names.HistoryName)}
     found -= {names.job(), names.begun()}
     takeovers = {
@@ -139,7 +139,7 @@ def restored_tables(store: ObjectStore, record: CheckpointRecord, program: Progr
 
 
 def marks(positions: Mapping[str, Any], keys: int, buckets: int) -> tuple[set[int], dict[tuple[int, int], int]]:
-    """What `Marks` keeps: keys that were seen an odd number of times, and entries of (key, bucket) by threes."""
+    """State that `Marks` keeps: keys that were seen an odd number of times, and entries of (key, bucket) by threes."""
     odd = {key for key, count in counts(positions, keys).items() if count % 2}
     entries = Counter((value % keys, value % buckets) for value in values(positions))
     return odd, {place: count % 3 for place, count in entries.items() if count % 3}

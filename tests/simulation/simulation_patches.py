@@ -1,4 +1,4 @@
-"""Where Holdfast's modules find threads, locks, time and chance during a simulation, and puts the simulated ones there.
+"""Patches of Holdfast's modules, which find simulated threads, locks, time and chance during a simulation.
 
 `simulated` replaces the real ones in the globals of every module of Holdfast's, in defaults of its functions and in
 fields of its dataclasses; the code itself is the real one, unchanged. What is not simulated is refused by name.

@@ -29,7 +29,7 @@ LIVES_MAX = 12
 STORMY_MAX = 4
 TRACE_SHOWN = 50
 DRAWINGS = {"": draw, "keeping": keeping, "calm": calm}
-"""By the name that stands before a seed's number."""
+"""Ways to draw settings, by the name that stands before a seed's number."""
 SWEEP_S = 100.0
 LOOK_S = 1.0
 ROWS_A_LOOK = 2
@@ -192,7 +192,7 @@ def ordered(world: World, name: str) -> bool:
 
 
 def failing(seeds: Iterable[int]) -> list[str]:
-    """What those print that fail; for other processes."""
+    """Simulate seeds; return the texts that failing seeds print. For other processes."""
     found = []
     for seed in seeds:
         printed = io.StringIO()

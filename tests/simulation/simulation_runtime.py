@@ -40,7 +40,7 @@ class Fiber:
 
 
 class Process:
-    """What is killed, or stands still, as a whole."""
+    """A process, which is killed, or stands still, as a whole."""
 
     def __init__(self, runtime: "Runtime", name: str) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class Process:
             self._runtime.leave()
 
     def let_go(self) -> None:
-        """As at its end."""
+        """Let go of everything, as at the process's end."""
         held, self.held = self.held, {}
         for end in held.values():
             end()
@@ -89,7 +89,7 @@ class Process:
             self._standing = []
 
     def stands(self, fiber: Fiber) -> bool:
-        """Whether that fiber must not run now; one of a paused process is kept for later."""
+        """True if that fiber must not run now; a fiber of a paused process is kept for later."""
         if self.paused and self.alive:
             self._standing.append(fiber)
         return self.paused or not self.alive
@@ -148,7 +148,7 @@ class Runtime:
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def waiter(self) -> tuple[Fiber, int]:
-        """What `wake` takes in order to end the caller's next `block`, and no later one."""
+        """Make the token with which `wake` ends the caller's next `block`, and no later one."""
         assert self.current is not None, "waits outside of every process"
         return self.current, self.current.token + 1
 

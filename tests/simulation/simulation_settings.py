@@ -1,4 +1,6 @@
-"""What a seed draws: the shape of a job, how wrong its surroundings are, its lives, and what happens in each."""
+"""Settings that a seed draws: the shape of a job, how wrong its surroundings are, its lives, and what happens in
+each.
+"""
 
 import random
 from collections.abc import Sequence
@@ -49,7 +51,9 @@ ROWS_OVER_S_LONG = 60.0
 
 @dataclass(frozen=True)
 class Event:
-    """At that hit of a failpoint, counted from the start of the life: of `at`, or of any where that is None."""
+    """Number of the hit of a failpoint, counted from the start of the life: of `at`, or of any failpoint if that is
+    None.
+    """
 
     hit: int
     action: str
@@ -83,7 +87,7 @@ class Life:
     rows_per_batch: int
     batch_every_s: float
     to_end: bool
-    """It ends when it has processed what was there at its start; or goes on until it is stopped."""
+    """True: the life ends when it has processed all rows of its start. False: it goes on until it is stopped."""
     checkpoint_every_s: float
     checkpoint_timeout_s: float
     max_concurrent: int
@@ -99,7 +103,7 @@ class Life:
     local_recovery: bool
     events: tuple[Event, ...]
     partitioned: bool = False
-    """Whether files are in folders, one for each key."""
+    """True: files are in folders, one for each key."""
     senders: int = 0
     """How many stay; 0: a task for each unit."""
     heartbeat_timeout_s: float = 30.0
@@ -114,11 +118,11 @@ class Life:
     goes_back: str | None = None
     """Back to a retained checkpoint ("retained") or to a savepoint of the same storage ("claim"), if there is one."""
     saves_at_start: bool = False
-    """Whether a savepoint is asked for at once, before the start has a checkpoint of its own."""
+    """True: a savepoint is asked for at once, before the start has a checkpoint of its own."""
 
     @property
     def outlasted(self) -> bool:
-        """Whether the store is away for longer than a query waits for it."""
+        """True if the store is away for longer than a query waits for it."""
         return any(each.for_s > self.outage_timeout_s for each in self.outages)
 
 
@@ -151,13 +155,13 @@ class Settings:
     chained: bool
     passed_through: bool
     marked: bool
-    """With an operator whose entries come and go."""
+    """True: the job has an operator whose entries come and go."""
     windowed: str | None
-    """With windows of that kind (`simulation_windows.KINDS`)."""
+    """The job has windows of that kind (`simulation_windows.KINDS`)."""
     joined: str | None
-    """With a join of that kind (`simulation_joins.KINDS`)."""
+    """The job has a join of that kind (`simulation_joins.KINDS`)."""
     ruled: bool
-    """With an operator that has a broadcast state."""
+    """True: the job has an operator with a broadcast state."""
     skew_s: float | None
     """So far ahead in event time a split may be; None: by any time."""
     sinks: dict[str, str]
@@ -169,7 +173,7 @@ class Settings:
     gather_bytes_max: int
     portion_bytes_max: int
     listed: bool = False
-    """With an operator whose subtasks keep lists."""
+    """True: the job has an operator whose subtasks keep lists."""
     refusals: int = 0
     """So often the source and an operator refuse a cut at one place; some places are never refused."""
     copies_max: int = 4

@@ -40,7 +40,7 @@ class Weather:
 
 
 class FrozenStore:
-    """What was there at one moment; without delays, for the oracle."""
+    """The objects of one moment; without delays, for the oracle."""
 
     url = URL
 

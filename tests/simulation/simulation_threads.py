@@ -421,7 +421,7 @@ def uuid4() -> uuid.UUID:
 
 @contextmanager
 def running(made: Runtime, seed: int) -> Iterator[None]:
-    """From here on everything happens on that runtime."""
+    """Run everything on that runtime."""
     global _runtime
     chance.seed(seed)
     _runtime = made

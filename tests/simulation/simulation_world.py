@@ -127,7 +127,7 @@ class World:
         self._retained: frozenset[int] = frozenset()
         self._takeovers: list[int] = []
         self._needed: dict[int, set[str]] = {}
-        """By the number of each record in the journal."""
+        """Names that each record in the journal needs, by its number."""
         self.observer = runtime.process("observer")
         self.carrying = Carrying(self)
         self.lists = ListChecks()
@@ -212,7 +212,7 @@ class World:
         self.network.lost, self.network.doubled = around.lost, around.doubled
 
     def calm(self) -> None:
-        """From now on nothing goes wrong any more; what was late arrives in its time."""
+        """End all faults; late requests arrive in their time."""
         weather = self._stormy
         self._is_stormy = False
         self.store.weather = Weather(0.0, weather.delay_s, 0.0, weather.late_s)
@@ -315,7 +315,7 @@ class World:
         return not started.over and not self.replaced(started)
 
     def _dismiss(self, started: Started) -> None:
-        """It ends in an orderly way, as soon as it can."""
+        """End a start in an orderly way, as soon as it can."""
         started.unwanted = True
         started.process.resume()
         if started.process.alive and started.query is not None:
@@ -353,7 +353,7 @@ class World:
         self.run_until(lambda: fiber.done, "the end of a call")
 
     def judge(self, started: Started) -> None:
-        """Whether it was to end as it did."""
+        """Check that a start ended with an error that its faults explain, or without one."""
         if started.error is None:
             return
         error, around = started.error, self.settings.around
@@ -376,7 +376,7 @@ class World:
         require(not unexpected, f"{started.process.name} ended with {text}")
 
     def replaced(self, started: Started) -> bool:
-        """Whether a later takeover is in the journal."""
+        """True if a later takeover is in the journal."""
         epoch = 0 if started.cluster is None else started.cluster.place.epoch
         return any(other > epoch for other in self._takeovers)
 
@@ -423,7 +423,7 @@ class World:
             require(name not in needed, f"{name} is deleted, but record {number} needs it")
 
     def check_state(self, store: Any, record: CheckpointRecord) -> None:
-        """What a restart would restore is what the input says."""
+        """Check that a restart would restore the state that the input gives."""
         self.restored += 1
         counts = oracle.counts(record.offsets["numbers"], self.settings.keys)
         found = oracle.restored(store, record, self.program, "counts", "k", "n.count")

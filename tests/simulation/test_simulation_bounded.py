@@ -25,7 +25,7 @@ WINDOW = 200
 """More than a cycle of the log: what is stored grows until a materialization, and then shrinks."""
 
 INCOMPLETE_OBJECTS_MAX = 75
-"""For two tables whose logs have up to 8 pieces, and materializations that may be late where the machine is busy.
+"""Bound for two tables whose logs have up to 8 pieces, and materializations that may be late where the machine is busy.
 Each of the 120 checkpoints stores 2 objects."""
 
 
@@ -43,7 +43,7 @@ class CountedReads(SlowStore):
 
 
 class Figures:
-    """What was seen in a window of checkpoints."""
+    """Figures of a window of checkpoints."""
 
     def __init__(self) -> None:
         self._seen: defaultdict[str, list[float]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""What a simulated process leaves on its machine when it is killed."""
+"""Files that a simulated process leaves on its machine when it is killed."""
 
 from pathlib import Path
 

@@ -21,7 +21,7 @@ from waiting import until
 PATIENCE_S = 20.0
 Rows = list[dict[str, int]]
 to_fail: list[Exception] = []
-"""What the next batches raise that pass through `_fail`."""
+"""Errors that the next batches raise in `_fail`."""
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def _keyed(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class Target:
-    """What a `CallbackSink` writes to."""
+    """The target that a `CallbackSink` writes to."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []

@@ -74,7 +74,7 @@ MATTERS: dict[str, Callable[[Settings], bool]] = {
     "a query waits for its store for ever": lambda drawn: any(life.outlasted for life in drawn.lives),
     "a log forgets that a rewind may go into a gap": lambda drawn: any(life.outages for life in drawn.lives),
 }
-"""Where only some seeds can show it: which those are, by what they draw."""
+"""Conditions on the settings of a seed without which a mutation cannot show."""
 
 
 def found_by(name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""What every sink promises, run over all of them, with the job's storage in files and in memory."""
+"""Promises of every sink, run over all of them, with the job's storage in files and in memory."""
 
 import contextlib
 import json
@@ -192,7 +192,7 @@ KEEPING = [
 ]
 KAFKA_STEPS = ("begun", "sent", "numbered", "committed")
 REREAD = [memory, callback, delta_upsert, parquet, parquet_in_memory, kafka]
-"""Those whose staged files are not the published ones."""
+"""Sinks whose staged files are not the published files."""
 
 
 @pytest.fixture(params=["file", "memory"])

@@ -27,7 +27,7 @@ SCHEMA = pa.schema([("k", pa.int64()), ("p", pa.string()), ("d", pa.date32())])
 
 @pytest.fixture(params=["files", "gathered"])
 def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Whether small pieces are files of their own."""
+    """True: small pieces are files of their own."""
     kind: str = request.param
     if kind == "files":
         monkeypatch.setattr("holdfast.sinks.parquet.SMALL_BYTES_MAX", -1)

@@ -212,7 +212,7 @@ def changing(name: str, tables: list[str]) -> str:
 
 
 def is_equal(database: Database, folder: Path) -> bool:
-    """Whether all copies equal their tables by now."""
+    """True if all copies equal their tables by now."""
     try:
         assert_equal(database, folder)
     except (AssertionError, TableNotFoundError):

@@ -1,4 +1,4 @@
-"""What keeps the PostgreSQL source from reading is refused at the start, in words that say what to do."""
+"""Servers and tables that the PostgreSQL source cannot read are refused at the start, in words that say what to do."""
 
 from contextlib import closing
 

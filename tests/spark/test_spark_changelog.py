@@ -1,4 +1,6 @@
-"""Without a changelog on Spark: switched off, on and off again between starts, at another parallelism each time."""
+"""Jobs without a changelog on Spark: switched off, on and off again between starts, at another parallelism each
+time.
+"""
 
 import pyarrow as pa
 import pyarrow.compute as pc

@@ -1,4 +1,4 @@
-"""What a first program meets: another `python3` in the PATH, and Spark's progress bar."""
+"""Obstacles of a first program: another `python3` in the PATH, and Spark's progress bar."""
 
 import os
 import subprocess

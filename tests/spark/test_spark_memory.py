@@ -1,4 +1,6 @@
-"""What a TaskManager may use against what Spark's settings grant; the settings alone, without a session."""
+"""Memory of TaskManagers is compared with the memory that Spark's settings grant; the settings alone, without a
+session.
+"""
 
 from types import SimpleNamespace
 from typing import Any

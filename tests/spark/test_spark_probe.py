@@ -1,4 +1,4 @@
-"""What the executors are asked before a job starts."""
+"""Executors are probed before a job starts."""
 
 import re
 import sys

@@ -16,7 +16,7 @@ from waiting import until
 
 IDLE_S = 3.0
 IDLE_SHARE_MAX = 0.03
-"""Of one processor. A sign of life every second takes about 2 ms, and a loaded machine makes it longer."""
+"""Share of a processor. A sign of life every second takes about 2 ms, and a loaded machine makes it longer."""
 
 
 class Held:

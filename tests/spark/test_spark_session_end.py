@@ -15,7 +15,7 @@ WAYS = ["counts", "busy", "without state", "idle", "another thread"]
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What the script says of each way of stopping, and under "log" what was printed meanwhile."""
+    """Results of the script for each way of stopping, and under "log" all that was printed meanwhile."""
     folder = tmp_path_factory.mktemp("session-end")
     command = [sys.executable, str(SCRIPT), str(folder)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)

@@ -30,7 +30,7 @@ def session(master: str, context: Any = None, **settings: str) -> Any:
 
 @pytest.fixture
 def slots(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What Spark says at each look, the last number for good."""
+    """Numbers of slots that Spark says at each look, the last number for good."""
     numbers: list[int] = []
     monkeypatch.setattr(waiting, "slots", lambda _: numbers.pop(0) if len(numbers) > 1 else numbers[0])
     monkeypatch.setattr(waiting, "_POLL_S", 0.001)

@@ -48,7 +48,7 @@ class Windows(hf.ProcessFunction):
 
 
 def windows(files):
-    """What `Windows` says of files that come one after the other."""
+    """Output of `Windows` for files that come one after the other."""
     found, watermark, reached, counts = [], -(10**9), -(10**9), Counter()
     for rows in files:
         for k, at in rows:

@@ -1,4 +1,4 @@
-"""What a Python worker of Spark keeps from task to task; without a session."""
+"""Objects that a Python worker of Spark keeps from task to task; without a session."""
 
 import gc
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What stays in memory over a base store: limits, order, what is written back when, and what is counted."""
+"""The cache over a base store: its limits, the order of eviction, write-back, and counts."""
 
 import random
 import subprocess
@@ -309,7 +309,7 @@ def test_rocksdb_writes_out_what_would_not_last_until_the_next_checkpoint(tmp_pa
     records = [bytes(1_000)] * 10_000
 
     def held_after(interval: int) -> int:
-        """Of ten megabytes for each checkpoint, after the one that follows."""
+        """Return the bytes held of ten megabytes for each checkpoint, after the next checkpoint."""
         base.write([(interval * 10_000 + row).to_bytes(8, "big") for row in range(10_000)], records, [])
         base.flush_ahead()
         return base.memory_bytes

@@ -317,7 +317,7 @@ def test_an_entry_of_two_longs_takes_at_most_64_bytes_in_a_large_table() -> None
 
 
 def test_a_row_that_came_back_to_what_it_was_is_in_the_changes_of_several_batches() -> None:
-    """They may be replayed upon a materialization of the batch in between."""
+    """Changes may be replayed upon a materialization of the batch in between."""
     table = StateTable(KEY, COUNT, 128)
     batch(table, 1, {1: 10, 2: 20})
     table.collect(1)

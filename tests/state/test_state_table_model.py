@@ -174,7 +174,7 @@ class TableAgainstDict(RuleBasedStateMachine):
     @precondition(lambda self: self.deferred)
     @rule(data=st.data())
     def collect(self, data: st.DataObject) -> None:
-        """At a cut that may lag behind commits, maybe too far, maybe with a batch in flight."""
+        """Collect changes at a cut that may lag behind commits, maybe too far, maybe with a batch in flight."""
         up_to = data.draw(st.sampled_from(sorted(self.deferred)))
         try:
             collected = self.table.collect(up_to) if isinstance(self.deferred[up_to], StateTable) else []

@@ -22,7 +22,7 @@ COUNT = pa.schema([("n", pa.int64())])
 KEYS = 40
 SLOT_BYTES = 4
 ROW_BYTES = SLOT_BYTES + 8 + 1 + 1
-"""Of an old row: value, validity, presence."""
+"""An old row: value, validity, presence."""
 
 
 class RandomChanges:
@@ -76,7 +76,7 @@ class RandomChanges:
         self.after[self.batch] = rows
 
     def collect(self, at_last: bool = False) -> None:
-        """At the last batch or one before it."""
+        """Collect at the last batch or a batch before it."""
         batches = [batch for batch in self.after if batch > self.cut]
         if not batches:
             return
@@ -94,7 +94,7 @@ class RandomChanges:
         self.done.add("lagged" if up_to < batches[-1] else "cut")
 
     def rewind(self) -> None:
-        """To the last cut, whose checkpoint is completed."""
+        """Go back to the last cut, whose checkpoint is completed."""
         self.table.release(self.cut)
         try:
             self.table.rewind(self.cut)
@@ -211,7 +211,7 @@ def test_rows_that_were_replayed_between_two_batches_are_logged_once_a_batch_wri
 
 @pytest.mark.parametrize("last", [6, 1])
 def test_rows_that_a_cached_table_only_read_are_not_logged(last: int, tmp_path: Path) -> None:
-    """But once they are written."""
+    """Rows are logged once they are written."""
     table = StateTable(KEY, COUNT, 128, base=RocksDBBase(str(tmp_path)), cache_max_entries=4)
     world = RandomChanges(0, table)
     for keys, reads in ([1, 2, 3, 4], []), ([5, 6], []), ([5], [1]):

@@ -1,4 +1,4 @@
-"""What every store promises, over files, memory and the S3 protocol, bare and inside each decorator."""
+"""Promises of every store, over files, memory and the S3 protocol, bare and inside each decorator."""
 
 import threading
 from collections.abc import Callable

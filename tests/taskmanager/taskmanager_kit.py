@@ -1,4 +1,6 @@
-"""What the tests of this folder share: a TaskManager with a counting operator, a JobMaster that notes, and senders."""
+"""Helpers that the tests of this folder share: a TaskManager with a counting operator, a JobMaster that notes, and
+senders.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -99,7 +101,7 @@ class NotingJobMaster:
 
 @dataclass
 class Hooks:
-    """What an operator of `HookedSpec` does before it processes; shared within the process."""
+    """Functions that an operator of `HookedSpec` calls before it processes; shared within the process."""
 
     before: Callable[[BatchContext], None] = field(default=lambda context: None)
 
@@ -145,7 +147,7 @@ def counting(name: str = "count") -> OperatorSpec:
 
 
 def streams_of(sender: Sender) -> Streams:
-    """What a sender claims to have sent to TaskManager 0."""
+    """The streams that a sender claims to have sent to TaskManager 0."""
     return by_task_manager([SentUnit(sender.unit.unit, sender.unit.attempt, sender.finish())])[0]
 
 

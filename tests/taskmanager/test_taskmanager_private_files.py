@@ -1,4 +1,4 @@
-"""What a TaskManager writes to the machine's disk is for its owner alone, whatever the umask."""
+"""Files that a TaskManager writes to the machine's disk are for its owner alone, whatever the umask."""
 
 import os
 import stat

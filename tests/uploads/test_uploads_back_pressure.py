@@ -144,7 +144,7 @@ def test_no_more_is_in_flight_than_the_bound_but_for_a_single_larger_object():
 
 
 def random_text(like: str) -> str:
-    """As long, and not to be compressed."""
+    """Make a text of that length that cannot be compressed."""
     return "".join(random.Random(len(like)).choices(string.printable, k=len(like)))
 
 

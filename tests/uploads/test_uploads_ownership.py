@@ -1,4 +1,4 @@
-"""Who may delete an uploaded object (behaviours 9 and 10), and what happens to failed deletes."""
+"""Uploaded objects are deleted by their owner alone, and failed deletions are repeated."""
 
 from obstore.store import MemoryStore
 

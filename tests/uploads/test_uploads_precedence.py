@@ -11,7 +11,7 @@ from holdfast.uploads.precedence import RECORD_S, WAIT_S_MAX, Precedence
 
 FILE_BYTES = 64_000_000
 LANE_S = 0.1
-"""What a call takes among the uploads of a `ManualLog`."""
+"""Seconds that a call takes among the uploads of a `ManualLog`."""
 
 
 @pytest.fixture
