@@ -6,6 +6,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.exchange.connections import Connections
 from holdfast.exchange.resident import ResidentSender, WarmLinks
 from holdfast.exchange.resident_server import ResidentServer
+from holdfast.exchange.warming import warm
 from holdfast.graph.program import Program
 from holdfast.storage.store import ObjectStore
 from holdfast.taskmanager.jobmaster_client import JobMasterClient
@@ -18,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 def run_sender(settings: ProcessSettings, program: Program, store: ObjectStore, clock: Clock | None = None) -> str:
-    """Run a sender in this process until its end; return the reason.
+    """Run a sender in this process until its end; return the reason. It is warm when it registers.
 
     Raises
     ------
@@ -28,6 +29,7 @@ def run_sender(settings: ProcessSettings, program: Program, store: ObjectStore, 
     keep_freed_memory()
     clock = clock or SystemClock()
     job_master = JobMasterClient(settings.job_master, settings.secret)
+    warm(program)
     try:
         with Connections(settings.secret) as connections:
             sender = ResidentSender(program, store, WarmLinks(connections))

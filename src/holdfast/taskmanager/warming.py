@@ -47,14 +47,14 @@ def _warm_tables(spec: OperatorSpec) -> None:
         table.apply(stored, 0, KEY_GROUPS)
         for end in (table.commit, table.undo):
             table.begin(1)
-            table.lookup(_rows(keys))
+            table.lookup(made_up_rows(keys))
             table.changes()
             end()
         table.close()
 
 
 def _stored_rows(table: StateTable, keys: pa.Schema, values: pa.Schema) -> pa.RecordBatch:
-    rows = _rows(pa.schema([*keys, *values]))
+    rows = made_up_rows(pa.schema([*keys, *values]))
     columns = {"__key_group": pa.array([0] * ROWS, pa.int32()), "__deleted": pa.array([False] * ROWS)}
     columns |= {name: rows.column(name) for name in rows.schema.names}
     stored = table.stored_schema()
@@ -65,7 +65,7 @@ def _stored_rows(table: StateTable, keys: pa.Schema, values: pa.Schema) -> pa.Re
 def _warm_operator(name: str, spec: OperatorSpec) -> None:
     """Process a batch that is undone, then the same rows in a batch that is committed."""
     operator = spec.create(0, KEY_GROUPS)
-    inputs = [(number, _rows(each.schema)) for number, each in enumerate(spec.inputs)]
+    inputs = [(number, made_up_rows(each.schema)) for number, each in enumerate(spec.inputs)]
     try:
         for number, is_kept in ((1, False), (2, True)):
             for table in operator.tables.values():
@@ -83,15 +83,16 @@ def _warm_operator(name: str, spec: OperatorSpec) -> None:
             table.close()
 
 
-def _rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([_column(each.type) for each in schema], schema=schema)
+def made_up_rows(schema: pa.Schema, count: int = ROWS) -> pa.RecordBatch:
+    """Make rows of a schema, all equal."""
+    return pa.RecordBatch.from_arrays([_column(each.type, count) for each in schema], schema=schema)
 
 
-def _column(kind: pa.DataType) -> pa.Array:
+def _column(kind: pa.DataType, count: int) -> pa.Array:
     """A value of the type, repeated; nulls where no value is known for it."""
     for value in (0, 0.0, "", b"", False, Decimal(0), datetime.fromtimestamp(0, UTC), date(1970, 1, 1)):
         try:
-            return pa.array([value] * ROWS, kind)
+            return pa.array([value] * count, kind)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             continue
-    return pa.nulls(ROWS, kind)
+    return pa.nulls(count, kind)
