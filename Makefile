@@ -28,25 +28,30 @@ demo-cdc: setup postgres  ## PostgreSQL under load, a job that keeps revenue per
 demo-kafka: setup  ## Orders from a Kafka topic into totals in a topic and a Delta table, lag, a kill; compares
 	@$(RUN) python -m examples.totals
 
-# Three tiers side by side: what is pure takes both cores, Spark's tests and real processes that are killed mostly wait.
-# All share one Kafka broker; HOLDFAST_KAFKA=host:port names another one.
-test: setup  ## All tests but the long ones, in some fifteen minutes on two cores
-	@$(RUN) python -m examples.kafka.broker $(MAKE) --no-print-directory --jobs 3 test-pure test-spark test-kill
+# What all tiers need is made first. Then the three run side by side: what is pure takes both cores, Spark's tests and
+# real processes that are killed mostly wait. All share one Kafka broker; HOLDFAST_KAFKA=host:port names another one.
+test: setup  ## All tests but the long ones, in some ten minutes on two cores
+	@$(MAKE) --no-print-directory --jobs 2 .venv/kernels .venv/spark.jsa postgres
+	@$(RUN) python -m examples.kafka.broker $(MAKE) --no-print-directory --jobs 3 test-kill test-spark test-pure
 
 postgres: setup
 	@scripts/find_postgres.sh >/dev/null
 
-test-pure: setup postgres  ## The tests without Spark
+# Numba looks by itself whether a kernel has changed; without its cache each process would compile the same kernels.
+.venv/kernels: .venv/set-up $(shell grep -rl holdfast.state.compiled src --include=*.py)
+	@echo "Compiling kernels, for the tests"; $(RUN) python tests/simulation/simulation_kernels.py && touch $@
+
+test-pure: .venv/kernels postgres  ## The tests without Spark
 	$(PYTEST) -n 2 --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long"
 
 # Classes that a JVM of Spark's loads, kept so that each test with a session of its own starts in a third of the time.
 .venv/spark.jsa: .venv/set-up tests/quick_jvm.py
 	@echo "Keeping Spark's classes in an archive, for the tests"; $(RUN) python tests/quick_jvm.py 2>/dev/null
 
-test-spark: .venv/spark.jsa  ## The tests that share a Spark session
+test-spark: .venv/kernels .venv/spark.jsa  ## The tests that share a Spark session
 	$(PYTEST) --timeout 180 -m "spark and not kill and not long"
 
-test-kill: .venv/spark.jsa postgres  ## The tests that start and kill real processes
+test-kill: .venv/kernels .venv/spark.jsa postgres  ## The tests that start and kill real processes
 	$(PYTEST) --timeout 300 -m "kill and not long"
 
 test-long: .venv/spark.jsa postgres  ## At least 100 random, printed, replayable kills, and what else takes long

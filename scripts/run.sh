@@ -11,4 +11,6 @@ PYSPARK_DRIVER_PYTHON="$PYSPARK_PYTHON"
 export JAVA_HOME PATH PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON
 # Another Spark's settings must not reach the one in .venv.
 unset SPARK_HOME SPARK_CONF_DIR PYTHONHOME
+# Without a cache of compiled modules each process, Spark's workers too, would compile all of Holdfast and the tests anew.
+unset PYTHONDONTWRITEBYTECODE
 exec "$@"

@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 
 from quick_jvm import use_quick_jvms
+from sampling import leave_to_test_long
 
 use_quick_jvms()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    leave_to_test_long(items)
 
 
 @pytest.fixture(scope="session")

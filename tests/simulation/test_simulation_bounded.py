@@ -142,7 +142,7 @@ def test_checkpoints_that_fail_one_after_the_other_store_and_copy_no_more_and_mo
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("early", "late"), [(300, 700), pytest.param(1_000, 10_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("early", "late"), [(220, 440), pytest.param(1_000, 10_000, marks=pytest.mark.long)])
 def test_later_checkpoints_store_no_more_than_early_ones_did(early: int, late: int) -> None:
     clock, storage = ManualClock(), f"memory://bounded/{late}"
     store = open_store(storage)

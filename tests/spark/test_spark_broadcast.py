@@ -7,6 +7,7 @@ import pytest
 from spark_kit import kill_task_manager, new_job, tuples, write_rows
 
 import holdfast as hf
+from sampling import quick
 
 
 class Ruled(hf.ProcessFunction):
@@ -18,7 +19,7 @@ class Ruled(hf.ProcessFunction):
         yield row.k, ", ".join(f"{key}: {value.limit}" for key, value in self.rules.items())
 
 
-@pytest.mark.parametrize("senders", [None, 0], ids=["senders that stay", "short Spark jobs"])
+@pytest.mark.parametrize("senders", quick("senders that stay", of={"senders that stay": None, "short Spark jobs": 0}))
 def test_all_subtasks_have_the_rules_though_each_task_manager_dies_once(spark, tmp_path, senders):
     for name in ("rules", "orders"):
         (tmp_path / name).mkdir()

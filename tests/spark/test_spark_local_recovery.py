@@ -4,17 +4,18 @@ import pytest
 from spark_kit import kill_task_manager, new_job, newest, write_rows
 
 import holdfast as hf
+from sampling import quick
 from waiting import until
 
 KEYS = 500
-BACKENDS = [hf.HashMapState(), hf.RocksDBState(cache_max_entries=50)]
+BACKENDS = {"hashmap": hf.HashMapState(), "rocksdb": hf.RocksDBState(cache_max_entries=50)}
 
 
 def recovered(query: hf.Query, where: str) -> int:
     return int((query.lastProgress or {}).get("metrics", {}).get(f"recoveryBytesFrom{where}", 0))
 
 
-@pytest.mark.parametrize("state", BACKENDS, ids=["hashmap", "rocksdb"])
+@pytest.mark.parametrize("state", quick("rocksdb", of=BACKENDS))
 def test_a_killed_task_managers_state_is_read_from_the_local_disk(spark, tmp_path, state):
     folder, sink = tmp_path / "in", hf.MemorySink()
     folder.mkdir()

@@ -94,17 +94,19 @@ def test_every_call_without_the_secret_is_refused_and_changes_nothing(running):
     assert query.restarts == [] and query.isActive
 
 
-def test_servers_listen_on_the_address_that_spark_uses_alone(spark, running):
-    _, addresses, _ = running
+def test_servers_listen_on_the_address_that_spark_uses_alone_and_until_the_query_ends(spark, running):
+    query, addresses, _ = running
     host = spark.sparkContext.getConf().get("spark.driver.host")
     ports = {int(address.rpartition(":")[2]) for address in addresses}
-    found = {
-        (address, port)
-        for process in [psutil.Process(), *psutil.Process().children(recursive=True)]
-        for address, port in listening_of(process)
-        if port in ports
-    }
-    assert found == {(host, port) for port in ports}
+    assert servers_at(ports) == {(host, port) for port in ports}
+    query.stop()
+    until(lambda: not servers_at(ports))
+
+
+def servers_at(ports: set[int]) -> set[tuple[str, int]]:
+    """Where this process and its children listen at those ports."""
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    return {(host, port) for process in processes for host, port in listening_of(process) if port in ports}
 
 
 def listening_of(process: psutil.Process) -> set[tuple[str, int]]:
@@ -114,19 +116,7 @@ def listening_of(process: psutil.Process) -> set[tuple[str, int]]:
         return set()
 
 
-def test_no_server_is_left_behind_when_the_query_has_ended(running):
-    query, addresses, _ = running
-    query.stop()
-    ports = {int(address.rpartition(":")[2]) for address in addresses}
-
-    def gone() -> bool:
-        processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-        return not any(port in ports for process in processes for _, port in listening_of(process))
-
-    until(gone)
-
-
-def test_no_part_of_the_secret_names_a_spark_job(spark, running):
+def test_the_secret_is_neither_stored_nor_shown_and_no_part_of_it_names_a_spark_job(spark, running, tmp_path):
     query, _, _ = running
     query.processAllAvailable()
     secret = query._master._cluster._secret
@@ -136,12 +126,6 @@ def test_no_part_of_the_secret_names_a_spark_job(spark, running):
     assert names
     for start in range(len(secret) - 7):
         assert not any(secret[start : start + 8] in name for name in names)
-
-
-def test_the_secret_is_neither_stored_nor_shown(spark, running, tmp_path):
-    query, _, _ = running
-    query.processAllAvailable()
-    secret = query._master._cluster._secret
     assert len(secret) == 64
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or secret.encode() not in path.read_bytes()

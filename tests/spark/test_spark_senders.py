@@ -158,9 +158,9 @@ def test_the_error_of_one_unit_names_what_it_was_about_and_nothing_is_committed(
 @pytest.mark.parametrize(
     ("senders", "says"),
     [
-        (0, "senders=0: every unit of work goes as a short Spark job"),
+        pytest.param(0, "senders=0: every unit of work goes as a short Spark job", marks=pytest.mark.long),
         (4, "too few slots for senders that stay (4 for senders needed, TaskManagers leave 3): every unit"),
-        (3, "3 senders stay in the 3 slots that TaskManagers leave"),
+        pytest.param(3, "3 senders stay in the 3 slots that TaskManagers leave", marks=pytest.mark.long),
         (None, "2 senders stay in the 3 slots that TaskManagers leave"),
     ],
 )

@@ -13,13 +13,14 @@ import holdfast as hf
 from holdfast.sinks.memory import MemorySink
 from holdfast.testing import TestSource
 from holdfast.testing import run as run_in_process
+from sampling import quick
 from waiting import until
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 WINDOW_S = 10
 DELAY_S = 5
 OFTEN = hf.CheckpointConfig(trigger=hf.every("100ms"))
-BACKENDS = [hf.HashMapState(), hf.RocksDBState(cache_max_entries=5)]
+BACKENDS = {"hashmap": hf.HashMapState(), "rocksdb": hf.RocksDBState(cache_max_entries=5)}
 
 
 def second(of: datetime) -> int:
@@ -71,7 +72,7 @@ def random_files(rng: random.Random) -> list[list[tuple[int, int]]]:
     ]
 
 
-@pytest.mark.parametrize("state", BACKENDS, ids=["hashmap", "rocksdb"])
+@pytest.mark.parametrize("state", quick("hashmap", of=BACKENDS))
 def test_windows_are_exactly_once_though_a_task_manager_is_killed(spark, tmp_path, state):
     seed = random.randrange(1_000_000)
     print("seed", seed)
@@ -170,7 +171,7 @@ def build(job: hf.Job, source) -> tuple[MemorySink, MemorySink]:
     return by_row, by_batch
 
 
-@pytest.mark.parametrize("state", BACKENDS, ids=["hashmap", "rocksdb"])
+@pytest.mark.parametrize("state", quick("rocksdb", of=BACKENDS))
 def test_all_kinds_of_states_are_on_spark_as_they_are_in_process(spark, tmp_path, state):
     rows = [{"k": v % 7, "v": v * 37 % 101} for v in range(200)]
     write_rows(tmp_path / "in" / "a.parquet", rows)

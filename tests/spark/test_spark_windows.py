@@ -9,11 +9,13 @@ from spark_kit import kill_task_manager, new_job, write_rows
 
 import holdfast as hf
 from holdfast.sinks.memory import MemorySink
+from sampling import quick
 from waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+WINDOWS = {"fixed": hf.window("at", "10s"), "session": hf.session_window("at", "1500ms")}
 OFTEN = hf.CheckpointConfig(trigger=hf.every("100ms"))
 
 
@@ -37,7 +39,7 @@ def counted(files: list[list[dict]], size: int, slide: int) -> Counter:
     return found
 
 
-@pytest.mark.parametrize("transformed", [False, True], ids=["python", "spark-sql"])
+@pytest.mark.parametrize("transformed", quick("spark-sql", of={"python": False, "spark-sql": True}))
 def test_the_busiest_keys_of_sliding_windows_are_what_a_recomputation_says(spark, tmp_path, transformed) -> None:
     files = [events(number, 30 * number) for number in range(3)]
     for number, rows in enumerate(files):
@@ -61,9 +63,7 @@ def test_the_busiest_keys_of_sliding_windows_are_what_a_recomputation_says(spark
     assert query.lastProgress["metrics"]["numLateRecordsDropped"] == 0
 
 
-@pytest.mark.parametrize(
-    "declared", [hf.window("at", "10s"), hf.session_window("at", "1500ms")], ids=["fixed", "session"]
-)
+@pytest.mark.parametrize("declared", quick("fixed", of=WINDOWS))
 def test_windows_come_once_though_a_task_manager_is_killed(spark, tmp_path, declared) -> None:
     files = [events(number, 30 * number) for number in range(3)]
     late = [{"k": 1, "at": START}, {"k": 1, "at": START + timedelta(days=1)}]
