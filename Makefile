@@ -6,6 +6,8 @@ PYTEST := $(RUN) python -m pytest
 CODE := src tests benchmarks examples
 # What a long run of `make bench-…` takes: e.g. make bench-count BENCH="--seconds 20 --keys 1000000"
 BENCH :=
+# Files with a test that has a marker: to collect all the others takes a process longer than most tests.
+marked = $(shell grep -rl --include='test_*.py' 'mark\.$(1)\b' tests)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup postgres demo demo-cdc demo-kafka test test-pure test-spark test-kill test-long test-versions simulate check format \
@@ -41,18 +43,19 @@ postgres: setup
 .venv/kernels: .venv/set-up $(shell grep -rl holdfast.state.compiled src --include=*.py)
 	@echo "Compiling kernels, for the tests"; $(RUN) python tests/simulation/simulation_kernels.py && touch $@
 
+# The tidy test is part of `make check`.
 test-pure: .venv/kernels postgres  ## The tests without Spark
-	$(PYTEST) -n 2 --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long"
+	$(PYTEST) -n 2 --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long" --ignore tests/test_tidy.py
 
 # Classes that a JVM of Spark's loads, kept so that each test with a session of its own starts in a third of the time.
 .venv/spark.jsa: .venv/set-up tests/quick_jvm.py
 	@echo "Keeping Spark's classes in an archive, for the tests"; $(RUN) python tests/quick_jvm.py 2>/dev/null
 
 test-spark: .venv/kernels .venv/spark.jsa  ## The tests that share a Spark session
-	$(PYTEST) --timeout 180 -m "spark and not kill and not long"
+	$(PYTEST) --timeout 180 -m "spark and not kill and not long" tests/spark $(call marked,spark)
 
 test-kill: .venv/kernels .venv/spark.jsa postgres  ## The tests that start and kill real processes
-	$(PYTEST) --timeout 300 -m "kill and not long"
+	$(PYTEST) --timeout 300 -m "kill and not long" $(call marked,kill)
 
 test-long: .venv/spark.jsa postgres  ## At least 100 random, printed, replayable kills, and what else takes long
 	$(PYTEST) --timeout 3600 -m long

@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.kill
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_samples_are_those_of_a_direct_join_though_a_task_manager_is_killed() -> None:
     command = [sys.executable, "-m", "examples.click_join", "--rows", "20000", "--kill"]

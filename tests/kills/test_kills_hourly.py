@@ -153,6 +153,7 @@ def check(world: HourlyJob) -> None:
     assert world.folders.finished() >= set(range(before))
 
 
+@pytest.mark.long
 def test_hours_are_finished_and_whole_while_a_partition_fails_and_driver_and_broker_are_killed(world: HourlyJob):
     world.await_finished(0)
     world.break_partitions(1)

@@ -99,6 +99,7 @@ def test_copies_equal_their_tables_though_driver_and_server_are_killed(under):
     under.run(200, 20, ["driver", "server"], large_rows=2_000)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("under", [("chunked", 2, "ignore")], indirect=True, ids=["chunked"])
 def test_copies_equal_their_tables_though_senders_are_killed(under):

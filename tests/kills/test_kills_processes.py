@@ -10,6 +10,7 @@ from kills_processes import WAIT_S, DriverProcess
 
 from holdfast.journal.fence import journal_numbers, read_record
 from holdfast.storage.store import ObjectStore, open_store
+from sampling import quick
 from waiting import until
 
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(600)]
@@ -132,7 +133,7 @@ def records(job: Path) -> list[tuple[int, int]]:
     return [(number, read_record(store, number).epoch) for number in journal_numbers(store)]
 
 
-@pytest.mark.parametrize("senders", [0, 2], ids=["short jobs", "senders that stay"])
+@pytest.mark.parametrize("senders", quick("senders that stay", of={"short jobs": 0, "senders that stay": 2}))
 def test_work_that_is_repeated_counts_once_and_a_task_manager_is_replaced_all_the_same(senders, tmp_path):
     """`local[4,3]`: Spark tries a task again twice. Tasks and senders die after they have sent, or have staged."""
     shape = Shape("every", "delta", rows=9000, rows_per_batch=300, interval_s=0.3)
