@@ -1,4 +1,4 @@
-"""Which of a test's parameters are in `make test`: `quick` names some of them, and the others are in test-long.
+"""The choice of parameters with which tests run in `make test`: `quick` names some, the others are in test-long.
 
 The marker `sampled` chooses among combinations of parameters.
 

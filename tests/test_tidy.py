@@ -352,6 +352,7 @@ NAMED_FOR_ONE_THING = {
     "execution_units_history",
     "journal_exploration",
     "quick_jvm",
+    "sampling",
     "small_disk",
     "sources_postgres_driver",
     "sources_postgres_server",

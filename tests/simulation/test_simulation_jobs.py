@@ -58,7 +58,7 @@ TURNS = {
     "taskmanager.output": 1,
     "taskmanager.release": 3,
 }
-"""At which of its turns (see `draw`) a failpoint was struck last, if it was not the first: the search begins there."""
+"""The turn of each failpoint (see `draw`) in which it was struck, if not in the first: the search begins there."""
 
 
 @pytest.mark.parametrize("strike", range(len(STRUCK)), ids=STRUCK)

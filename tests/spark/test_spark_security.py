@@ -104,7 +104,7 @@ def test_servers_listen_on_the_address_that_spark_uses_alone_and_until_the_query
 
 
 def servers_at(ports: set[int]) -> set[tuple[str, int]]:
-    """Where this process and its children listen at those ports."""
+    """Return the addresses with those ports at which this process and its children listen."""
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     return {(host, port) for process in processes for host, port in listening_of(process) if port in ports}
 
