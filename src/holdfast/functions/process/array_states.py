@@ -4,7 +4,7 @@
     lists      `entries.ListEntries`, sizes in the operator's own table
     maps       `entries.MapEntries`, the same
 
-Everything is written at once. The values that a write replaced go to the call's journal, if there is one: a call that
+Everything is written at once. The values that a write replaced go to the undo log, if there is one: a call that
 raises is undone from it.
 """
 
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import UserFunctionError
 from holdfast.functions.columns import BoolArray, IntArray, column_array, object_array, validity
-from holdfast.functions.process.entries import Journal, ListEntries, Making, MapEntries
+from holdfast.functions.process.entries import ListEntries, Making, MapEntries
 from holdfast.functions.process.states import (
     ListState,
     MapState,
@@ -29,6 +29,7 @@ from holdfast.functions.process.states import (
 )
 from holdfast.functions.process.values import Codec, Misfit
 from holdfast.functions.timing.expiry import expired_rows, renewed
+from holdfast.functions.undo_log import UndoLog
 from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
 
@@ -104,7 +105,7 @@ class _Bound:
         self._slots: Slots = np.zeros(0, dtype=np.int32)
         self._keys: pa.RecordBatch = table.keys_of(self._slots)
 
-    def enter(self, keys: pa.RecordBatch, slots: Slots, journal: Journal | None) -> None:
+    def enter(self, keys: pa.RecordBatch, slots: Slots, undo_log: UndoLog | None) -> None:
         """A call begins, for these distinct keys."""
         self._keys, self._slots = keys, slots
 
@@ -191,9 +192,9 @@ class ArrayListState(_Bound, ListState):
         self.own_tables = {elements: self.entries.rows.table}
         self._elements = Arrays(operator, name, declared.type)
 
-    def enter(self, keys: pa.RecordBatch, slots: Slots, journal: Journal | None) -> None:
-        super().enter(keys, slots, journal)
-        self.entries.rows.journal = journal
+    def enter(self, keys: pa.RecordBatch, slots: Slots, undo_log: UndoLog | None) -> None:
+        super().enter(keys, slots, undo_log)
+        self.entries.rows.undo_log = undo_log
 
     def get(self) -> Any:
         groups, elements = self.entries.read(self._keys, self._sizes, self._starts)
@@ -257,9 +258,9 @@ class ArrayMapState(_Bound, MapState):
         self._values = Arrays(operator, name, declared.type)
         self._default = self._values.default(declared.default)
 
-    def enter(self, keys: pa.RecordBatch, slots: Slots, journal: Journal | None) -> None:
-        super().enter(keys, slots, journal)
-        self.entries.rows.journal = self.entries.order.rows.journal = journal
+    def enter(self, keys: pa.RecordBatch, slots: Slots, undo_log: UndoLog | None) -> None:
+        super().enter(keys, slots, undo_log)
+        self.entries.rows.undo_log = self.entries.order.rows.undo_log = undo_log
 
     def _named(self, map_key: Any, groups: Any) -> tuple[IntArray, pa.Array]:
         found = self._groups(groups)

@@ -17,10 +17,9 @@ from holdfast.functions import kernels
 from holdfast.functions.columns import IntArray
 from holdfast.functions.operator import BatchContext, NewTable, OperatorResult, Timers
 from holdfast.functions.process.array_states import AnyArrayState, ArrayValueState, array_state
-from holdfast.functions.process.entries import Journal, save_rows
+from holdfast.functions.process.entries import save_rows
 from holdfast.functions.process.function_operator import FunctionOperator
 from holdfast.functions.process.output import fit_batches
-from holdfast.functions.process.subtask_list import SavedList
 from holdfast.functions.process.sweeping import ExpirySweeper, with_sweep
 from holdfast.functions.running import bad_row, raised, where_of
 from holdfast.functions.timing.array_timers import ArrayTimers
@@ -44,8 +43,6 @@ class BatchOperator(FunctionOperator):
         entries = {state.name: state.entries for state in self._states if not isinstance(state, ArrayValueState)}
         self._sweeper = ExpirySweeper(self._table, spec.states, entries, self._clock)
         self._numbers: Slots = np.zeros(0, dtype=np.int32)
-        self._journal: Journal | None = None
-        """Changes of the call in flight, so that they can be undone; None without dead letters."""
         self._timers: ArrayTimers | None = None
         if spec.has_timers:
             watermarked = spec.input.event_time is not None
@@ -92,8 +89,7 @@ class BatchOperator(FunctionOperator):
         slots = self._table.lookup(keys)
         zone = None if self._spec.input.event_time is not None and not self._spec.input.event_time.zoned else "UTC"
         stamps = pa.array(times).cast(pa.timestamp("us")).cast(pa.timestamp("us", tz=zone))
-        may_fail = self._spec.bad_records == "dead_letter"
-        self._journal = self._saved(slots) if may_fail else None
+        self._save_all(slots)
         try:
             made = self._in_call(slots, lambda: self._function.on_timers(keys, stamps, self._context))
             result.output.extend(made)
@@ -102,10 +98,9 @@ class BatchOperator(FunctionOperator):
             place = f"{keys.num_rows} timers in batch {context.batch}, subtask {context.subtask}"
             key = keys.slice(0, 1).to_pylist()[0]
             reason = raised(self._spec.name, key, place, error, "on_timers")
-            if self._journal is None:
+            if not self._undo_log.is_kept:
                 raise UserFunctionError(reason) from error
-            for saved in reversed(self._journal):
-                saved.put_back()
+            self._undo_log.back_to(0)
             if keys.num_rows == 1:
                 result.bad.append(bad_row(self._spec.name, place, reason, {**key, "timestamp": stamps[0].as_py()}))
                 return
@@ -113,37 +108,39 @@ class BatchOperator(FunctionOperator):
         self._call_timers(keys.slice(0, half), times[:half], context, result)
         self._call_timers(keys.slice(half), times[half:], context, result)
 
-    def _saved(self, slots: Slots) -> Journal:
-        """Save the state that a call that fails puts back: the rows of its keys, and the lists."""
-        return [save_rows(self._table, slots), *(SavedList(each, each.save()) for each in self._lists.values())]
+    def _save_all(self, slots: Slots) -> None:
+        """Note all that the next call may change at once: the rows of its keys, and the lists."""
+        self._undo_log.clear()
+        if self._undo_log.is_kept:
+            save_rows(self._table, slots, self._undo_log)
+            for each in self._lists.values():
+                each.save(self._undo_log)
 
     def _save(self, table: StateTable, slots: Slots) -> None:
-        """Rows of the timers' table that the call in flight is about to change."""
-        if self._journal is not None:
-            self._journal.append(save_rows(table, slots))
+        """Note rows of the timers' table that the call in flight is about to change."""
+        if self._undo_log.is_kept:
+            save_rows(table, slots, self._undo_log)
 
     def _run(
         self, rows: pa.RecordBatch, slots: Slots, first_row: int, context: BatchContext, result: OperatorResult
     ) -> None:
         """Make a call for all rows; after a failure with dead letters, two calls with half the rows each."""
         distinct, groups = self._group(slots)
-        journal = self._saved(distinct) if self._spec.bad_records == "dead_letter" else None
-        self._journal = journal
+        self._save_all(distinct)
         try:
             keys = self._table.keys_of(distinct)
             made = self._in_call(distinct, lambda: self._function.process(rows, keys, groups, self._context))
             result.output.extend(made)
             return
         except Exception as error:  # user code may raise anything
-            if journal is None:
+            if not self._undo_log.is_kept:
                 last_row = first_row + rows.num_rows - 1
                 where = f"rows {first_row} to {last_row} of batch {context.batch}, subtask {context.subtask}"
                 keys = self._table.keys_of(distinct[:1]).to_pylist()[0]
                 more = f" and {len(distinct) - 1} more" if len(distinct) > 1 else ""
                 reason = raised(self._spec.name, None, f"keys {keys!r}{more}, {where}", error)
                 raise UserFunctionError(reason) from error
-            for saved in reversed(journal):
-                saved.put_back()
+            self._undo_log.back_to(0)
             if rows.num_rows == 1:
                 values = rows.to_pylist()[0]
                 key = {name: values[name] for name in self._spec.key_columns}
@@ -167,7 +164,7 @@ class BatchOperator(FunctionOperator):
         """Return the output of a call, with the states and timers of distinct keys."""
         keys = self._table.keys_of(distinct)
         for state in self._states:
-            state.enter(keys, distinct, self._journal)
+            state.enter(keys, distinct, self._undo_log if self._undo_log.is_kept else None)
         if self._timers is not None:
             self._timers.enter(keys)
         batches = fit_batches(call(), self._spec.schema)

@@ -8,6 +8,7 @@ putting back a cell undoes every change of a call. Nothing reaches the table bef
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from holdfast.functions.process.states import AggregatingState, ReducingState, S
 from holdfast.functions.process.values import Codec, Misfit, integer_range
 from holdfast.functions.running import Cursor
 from holdfast.functions.timing.expiry import BatchClock, expired_rows
+from holdfast.functions.undo_log import UndoLog
 from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
 
@@ -74,15 +76,12 @@ class Cells:
             table.column(time_column(self.name)).scatter(slots, values_of(times), some)
         return some
 
-    def save(self, slots: list[int]) -> Any:
-        """Return the value with which `put_back` undoes all later changes to these slots, which may repeat."""
-        times = self._times
-        return list(map(self.kept.__getitem__, slots)), list(map(times.__getitem__, slots)) if times else []
-
-    def put_back(self, slots: list[int], saved: Any) -> None:
-        self.kept.update(zip(slots, saved[0], strict=True))
+    def save(self, slots: list[int], undo_log: UndoLog) -> None:
+        """Note the values of these slots, which may repeat, so that all later changes to them can be undone."""
+        undo_log.note(partial(self.kept.update, zip(slots, list(map(self.kept.__getitem__, slots)), strict=True)))
         if self.expiry is not None:
-            self._times.update(zip(slots, saved[1], strict=True))
+            times = list(map(self._times.__getitem__, slots))
+            undo_log.note(partial(self._times.update, zip(slots, times, strict=True)))
 
     def reset(self) -> None:
         """The batch is over."""

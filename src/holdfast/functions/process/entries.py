@@ -12,11 +12,11 @@ Keys are given as distinct rows of key columns, `groups` says for each entry the
 Key groups are those of the key columns alone: entries are in their key's subtask.
 
 Invariants: outside a call, each map entry's position is where the list has its map key. Undo, log, restore and
-eviction are the tables' and need nothing here. `journal`, where it is not None, gets the old rows of every write.
+eviction are the tables' and need nothing here. `undo_log`, where it is not None, gets the old rows of every write.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ from holdfast.functions.columns import AnyArray, BoolArray, IntArray
 from holdfast.functions.operator import NewTable, TableSchema
 from holdfast.functions.running import ranks, spans
 from holdfast.functions.timing.expiry import BatchClock, Expiry, expired_rows, renewed
+from holdfast.functions.undo_log import UndoLog
 from holdfast.state.keys import grouped_by
 from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
@@ -47,18 +48,10 @@ class SavedRows:
             self.table.column(name).scatter(self.slots, values, valid)
 
 
-def save_rows(table: StateTable, slots: Slots) -> SavedRows:
+def save_rows(table: StateTable, slots: Slots, undo_log: UndoLog) -> None:
+    """Note the rows of these slots, so that all later changes to them can be undone."""
     columns = [table.column(name).gather(slots) for name in table.value_schema.names]
-    return SavedRows(table, slots, table.present[slots], columns)
-
-
-class Saved(Protocol):
-    """Something as it was when a call began."""
-
-    def put_back(self) -> None: ...
-
-
-Journal = list[Saved]
+    undo_log.note(SavedRows(table, slots, table.present[slots], columns).put_back)
 
 
 def list_schema(key_schema: pa.Schema, element: pa.Field, expires: bool = False) -> TableSchema:
@@ -81,7 +74,8 @@ class EntryTable:
 
     def __init__(self, schema: TableSchema, making: "Making", expiry: Expiry | None = None) -> None:
         self.table = making.new_table(schema.keys, schema.values, making.max_parallelism)
-        self.journal: Journal | None = None
+        self.undo_log: UndoLog | None = None
+        """Log of the call in flight; None: its changes are not undone alone."""
         self.expiry = expiry
         self._clock = making.clock
 
@@ -133,8 +127,8 @@ class EntryTable:
         self.table.column(TIME).scatter(slots, times, np.ones(len(slots), np.bool_))
 
     def _note(self, slots: Slots) -> None:
-        if self.journal is not None and len(slots):
-            self.journal.append(save_rows(self.table, slots))
+        if self.undo_log is not None and len(slots):
+            save_rows(self.table, slots, self.undo_log)
 
 
 @dataclass(frozen=True)

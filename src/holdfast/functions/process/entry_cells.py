@@ -7,11 +7,11 @@
           ◄── all changed entries of all keys at once, after the last row
 
 Reads and writes of the batch are kept as Python values by slot and entry; nothing is written to a table before `store`.
-With `undoable`, the values that each write replaced are noted, so that a call that failed can be put back.
+The values that each write replaced go to the undo log, so that a call that failed can be undone.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from holdfast.functions.process.entries import ListEntries, Making, MapEntries
 from holdfast.functions.process.states import ListState, MapState, size_column, start_column
 from holdfast.functions.process.values import Codec, Fit, Misfit, fit_for
 from holdfast.functions.running import Cursor
+from holdfast.functions.undo_log import UndoLog
 from holdfast.state.physical import Slots
 from holdfast.state.table import StateTable
 
@@ -75,7 +76,13 @@ class _EntryCells(ABC, Generic[OfKey]):
     """The tables of this state alone, by name."""
 
     def __init__(
-        self, operator: str, name: str, state: ListState | MapState, cursor: Cursor, undoable: bool, kind: type[OfKey]
+        self,
+        operator: str,
+        name: str,
+        state: ListState | MapState,
+        cursor: Cursor,
+        undo_log: UndoLog,
+        kind: type[OfKey],
     ) -> None:
         self.operator = operator
         self.name = name
@@ -83,8 +90,7 @@ class _EntryCells(ABC, Generic[OfKey]):
         self.cursor = cursor
         self.codec: Codec = state.codec()
         self._table: StateTable | None = None
-        self._undoable = undoable
-        self._undo: list[Callable[[], None]] = []
+        self._undo_log = undo_log
         self._kind: type[OfKey] = kind
         self._sizes: dict[int, int] = {}
         self._of_keys: dict[int, OfKey] = {}
@@ -145,24 +151,15 @@ class _EntryCells(ABC, Generic[OfKey]):
             return []
         return [slot for slot in slots.tolist() if 0 < self._sizes[slot] <= SMALL_MAX]
 
-    def save(self, slots: list[int]) -> int:
-        return len(self._undo)
-
-    def put_back(self, slots: list[int], saved: int) -> None:
-        while len(self._undo) > saved:
-            self._undo.pop()()
+    def save(self, slots: list[int], undo_log: UndoLog) -> None:
+        """Do nothing: each change is noted when it is made, since a call changes few of a key's entries."""
 
     def reset(self) -> None:
         self._sizes.clear()
         self._of_keys.clear()
         self._loaded.clear()
         self._places.clear()
-        self._undo.clear()
         self._whole = 0
-
-    def _note(self, undo: Callable[[], None]) -> None:
-        if self._undoable:
-            self._undo.append(undo)
 
     def _fit(self, fit: Fit, value: Any, what: str) -> Any:
         try:
@@ -190,11 +187,11 @@ class MapCells(_EntryCells[_Map]):
         name: str,
         state: MapState,
         cursor: Cursor,
-        undoable: bool,
+        undo_log: UndoLog,
         key_schema: pa.Schema,
         making: Making,
     ) -> None:
-        super().__init__(operator, name, state, cursor, undoable, _Map)
+        super().__init__(operator, name, state, cursor, undo_log, _Map)
         self._key_type = state.key_type
         self._fit_key = fit_for(state.key_type, nullable=False)
         schemas = state.tables(name, key_schema)
@@ -239,7 +236,7 @@ class MapCells(_EntryCells[_Map]):
 
     def _write(self, map_key: Any, kept: Any) -> None:
         current = self.current()
-        if self._undoable:
+        if self._undo_log.is_kept:
             before, known, written = current.found.get(map_key), map_key in current.found, map_key in current.written
 
             def undo() -> None:
@@ -251,7 +248,7 @@ class MapCells(_EntryCells[_Map]):
                 if not written:
                     current.written.discard(map_key)
 
-            self._note(undo)
+            self._undo_log.note(undo)
         current.found[map_key] = kept
         current.written.add(map_key)
 
@@ -309,11 +306,11 @@ class ListCells(_EntryCells[_List]):
         name: str,
         state: ListState,
         cursor: Cursor,
-        undoable: bool,
+        undo_log: UndoLog,
         key_schema: pa.Schema,
         making: Making,
     ) -> None:
-        super().__init__(operator, name, state, cursor, undoable, _List)
+        super().__init__(operator, name, state, cursor, undo_log, _List)
         elements = f"{name}.elements"
         self.entries = ListEntries(state.tables(name, key_schema)[elements], making, state.expiry)
         self.tables = {elements: self.entries.rows.table}
@@ -344,7 +341,7 @@ class ListCells(_EntryCells[_List]):
         def undo() -> None:
             added.pop()
 
-        self._note(undo)
+        self._undo_log.note(undo)
 
     def replace(self, values: Iterable[Any]) -> None:
         current = self.current()
@@ -353,7 +350,7 @@ class ListCells(_EntryCells[_List]):
         def undo() -> None:
             current.replaced, current.added = before
 
-        self._note(undo)
+        self._undo_log.note(undo)
         fitted = [self._fit(self.codec.put, value, "an element") for value in values]
         current.replaced, current.added = fitted, []
 

@@ -22,6 +22,7 @@ from holdfast.functions.process.subtask_broadcast import Broadcasts
 from holdfast.functions.process.subtask_list import OpenedUnionList, SubtaskList, opened_list
 from holdfast.functions.timing.expiry import BatchClock
 from holdfast.functions.timing.timers import to_datetime
+from holdfast.functions.undo_log import UndoLog
 
 if TYPE_CHECKING:
     from holdfast.functions.process.declared import Context, ProcessSpec
@@ -42,6 +43,7 @@ class FunctionOperator(Operator):
         self.tables = {"state": self._table}
         self.tables.update({list_table(name): each.table for name, each in self._lists.items()})
         self._clock = BatchClock()
+        self._undo_log = UndoLog(is_kept=spec.bad_records == "dead_letter")
         self._making = Making(max_parallelism, new_table, self._clock)
         self._broadcasts = Broadcasts(spec.name, spec.broadcast, max_parallelism)
         self.tables.update(self._broadcasts.tables)

@@ -14,19 +14,20 @@ from holdfast.functions.process.entries import Making
 from holdfast.functions.process.entry_cells import KeyedListState, KeyedMapState, ListCells, MapCells
 from holdfast.functions.process.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 from holdfast.functions.running import Cursor
+from holdfast.functions.undo_log import UndoLog
 
 AnyCells = Cells | ListCells | MapCells
 
 
 def keyed(
-    operator: str, name: str, declared: State, cursor: Cursor, undoable: bool, key_schema: pa.Schema, making: Making
+    operator: str, name: str, declared: State, cursor: Cursor, undo_log: UndoLog, key_schema: pa.Schema, making: Making
 ) -> tuple[AnyCells, State]:
     """The cells of a declared state, and its view for user code."""
     if isinstance(declared, MapState):
-        map_cells = MapCells(operator, name, declared, cursor, undoable, key_schema, making)
+        map_cells = MapCells(operator, name, declared, cursor, undo_log, key_schema, making)
         return map_cells, KeyedMapState(declared, map_cells)
     if isinstance(declared, ListState):
-        list_cells = ListCells(operator, name, declared, cursor, undoable, key_schema, making)
+        list_cells = ListCells(operator, name, declared, cursor, undo_log, key_schema, making)
         return list_cells, KeyedListState(declared, list_cells)
     cells = Cells(operator, name, declared, cursor, making.clock)
     made: Any

@@ -55,9 +55,8 @@ class ProcessOperator(FunctionOperator):
         super().__init__(spec, context, max_parallelism, new_table)
         self._cursor = Cursor()
         self._cells: list[AnyCells] = []
-        undoable = spec.bad_records == "dead_letter"
         for name, declared in spec.states.items():
-            cells, state = keyed(spec.name, name, declared, self._cursor, undoable, spec.key_schema, self._making)
+            cells, state = keyed(spec.name, name, declared, self._cursor, self._undo_log, spec.key_schema, self._making)
             self._cells.append(cells)
             self.tables.update(cells.tables)
             self._seen_states[name] = state
@@ -67,7 +66,7 @@ class ProcessOperator(FunctionOperator):
         if spec.has_timers:
             watermarked = spec.input.event_time is not None
             self._timers = TimerTable(
-                spec.key_schema, max_parallelism, new_table, self._table, self._cursor, watermarked
+                spec.key_schema, max_parallelism, new_table, self._table, self._cursor, self._undo_log, watermarked
             )
             self.tables[TIMERS] = self._timers.table
             context.timers = self._timers.service
@@ -128,6 +127,7 @@ class ProcessOperator(FunctionOperator):
 
     def _forget(self) -> None:
         """Forget the batch in cells and timers."""
+        self._undo_log.clear()
         self._loaded = self._keyed = 0
         self._timer_keys.clear()
         for cells in self._cells:
@@ -144,18 +144,14 @@ class ProcessOperator(FunctionOperator):
         self._loaded = len(touched)
         return slots
 
-    def _save(self, slots: list[int]) -> list[Any]:
-        saved: list[Any] = [cells.save(slots) for cells in self._cells]
-        saved += [each.save() for each in self._lists.values()]
-        return saved if self._timers is None else [*saved, self._timers.save()]
-
-    def _put_back(self, slots: list[int], saved: list[Any]) -> None:
-        for cells, kept in zip(self._cells, saved, strict=False):
-            cells.put_back(slots, kept)
-        for each, entries in zip(self._lists.values(), saved[len(self._cells) :], strict=False):
-            each.put_back(entries)
-        if self._timers is not None:
-            self._timers.put_back(saved[-1])
+    def _save(self, slots: list[int]) -> int:
+        """Note all that a call for these slots may change; return the mark to which a failure goes back."""
+        mark: int = self._undo_log.mark()
+        for cells in self._cells:
+            cells.save(slots, self._undo_log)
+        for each in self._lists.values():
+            each.save(self._undo_log)
+        return mark
 
     def _fire(self, timers: TimerTable, context: BatchContext, result: OperatorResult) -> None:
         """Call `on_timer` for all that is due, until nothing more is."""
@@ -176,7 +172,7 @@ class ProcessOperator(FunctionOperator):
         self, timestamp: datetime, made: "_TimerOutput", context: BatchContext, result: OperatorResult
     ) -> None:
         slot, may_fail = self._cursor.slot, self._spec.bad_records == "dead_letter"
-        saved = self._save([slot]) if may_fail else []
+        mark = self._save([slot]) if may_fail else 0
         try:
             produced = self._function.on_timer(timestamp, self._context)
             out = [self._fitter.shape(item) for item in yielded(produced)]
@@ -186,9 +182,10 @@ class ProcessOperator(FunctionOperator):
             place, reason, values = self._timer_failed(slot, timestamp, context, error)
             if not may_fail:
                 raise UserFunctionError(reason) from error
-            self._put_back([slot], saved)
+            self._undo_log.back_to(mark)
             result.bad.append(bad_row(self._spec.name, place, reason, values))
             return
+        self._undo_log.clear()
         if out:
             made.starts.append((len(made.rows), slot, timestamp))
             made.rows += out
@@ -255,13 +252,15 @@ class ProcessOperator(FunctionOperator):
         """Take a slice. If it fails anywhere and may fail, it is undone and taken again row by row."""
         if not self._careful:
             self._take_all(part, slots, first_row, context, result)
+            self._undo_log.clear()
             return
-        saved = self._save(slots)
+        mark = self._save(slots)
         try:
             self._take_all(part, slots, first_row, context, result)
         except UserFunctionError:
-            self._put_back(slots, saved)
+            self._undo_log.back_to(mark)
             self._take_each(part, slots, first_row, context, result)
+        self._undo_log.clear()
 
     def _calls(self, part: pa.RecordBatch, slots: list[int]) -> Iterable[tuple[int, Any, Any]]:
         """Slot, row and key of each row."""
@@ -312,11 +311,11 @@ class ProcessOperator(FunctionOperator):
         fitter, rows = self._fitter, list[Row]()
         for number, (slot, row, key) in enumerate(self._calls(part, slots)):
             cursor.slot, ctx.key = slot, key
-            saved = self._save([slot])
+            mark = self._save([slot])
             try:
                 rows += [fitter.fitted(fitter.shape(item)) for item in yielded(self._process_row(row, ctx))]
             except Exception as error:  # user code may raise anything
-                self._put_back([slot], saved)
+                self._undo_log.back_to(mark)
                 values = part.slice(number, 1).to_pylist()[0]
                 reason = str(self._error(part, number, first_row, context, error))
                 result.bad.append(bad_row(self._spec.name, where_of(context, first_row + number), reason, values))

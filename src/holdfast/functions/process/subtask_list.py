@@ -9,8 +9,8 @@ looks.
 The table is in memory whatever the state backend is: so are the entries.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from functools import partial
 from itertools import islice
 from typing import Any, NoReturn
 
@@ -22,6 +22,7 @@ from holdfast.functions.columns import python_values
 from holdfast.functions.process.entries import POSITION, VALUE
 from holdfast.functions.process.list_states import SubtaskListState, UnionListState
 from holdfast.functions.process.values import Misfit
+from holdfast.functions.undo_log import UndoLog
 from holdfast.state.seats import SEAT, key_group_of, seats_of
 from holdfast.state.table import StateTable
 
@@ -32,8 +33,6 @@ COMPARED = (int, str, bytes)
 
 Place = tuple[int, int]
 """Position and seat of an entry. Positions ascend; after a rescale two entries may have the same position."""
-Entries = Mapping[Place, Any]
-"""Kept values by place, in order. Never changed once another list may share it."""
 
 
 class SubtaskList:
@@ -47,7 +46,8 @@ class SubtaskList:
         self._who = f"operator {operator!r}: state {name!r}"
         self._seats = seats_of(max_parallelism)
         self._key_groups = range(0)
-        self._stored: Entries = {}
+        self._stored: dict[Place, Any] = {}
+        """Kept values as they were committed last, by place, in order; never changed while `_shared` is set."""
         """Entries as of the last batch that was committed."""
         self._now: dict[Place, Any] = {}
         self._shared = True
@@ -83,7 +83,7 @@ class SubtaskList:
 
     def reset(self) -> None:
         """Forget all that the batch did."""
-        self.put_back(self._stored)
+        self._put_back(self._stored)
         self._touched.clear()
 
     def end(self) -> None:
@@ -110,13 +110,12 @@ class SubtaskList:
             self._touched.add(place)
         self._append(entries, kept[len(entries) :])
 
-    def save(self) -> Entries:
-        """Return the entries for `put_back`."""
+    def save(self, undo_log: UndoLog) -> None:
+        """Note the entries, so that all later changes can be undone: the next change copies them."""
         self._shared = True
-        return self._now
+        undo_log.note(partial(self._put_back, self._now))
 
-    def put_back(self, saved: Entries) -> None:
-        assert isinstance(saved, dict)
+    def _put_back(self, saved: dict[Place, Any]) -> None:
         self._now, self._shared = saved, True
 
     def store(self) -> None:
@@ -154,17 +153,6 @@ class SubtaskList:
             return [self.codec.put(value) for value in values]
         except Misfit as misfit:
             raise UserFunctionError(f"{self._who}, an entry: {misfit}") from misfit
-
-
-@dataclass(frozen=True)
-class SavedList:
-    """A list as it was when a call began."""
-
-    of: SubtaskList
-    entries: Entries
-
-    def put_back(self) -> None:
-        self.of.put_back(self.entries)
 
 
 class OpenedList(SubtaskListState):

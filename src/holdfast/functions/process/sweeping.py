@@ -145,7 +145,7 @@ class _Entries(_Part):
         return ~known | expired_rows(times, known, self._expiry, self._clock.now_us)
 
     def _remove(self, keys: pa.RecordBatch) -> tuple[int, Slots]:
-        self._rows.journal = None
+        self._rows.undo_log = None
         slots = self.table.lookup(keys)
         self._rows.begin_time(slots)
         expired = self.table.present[slots] & ~self._rows.alive(slots)
@@ -196,7 +196,7 @@ class _MapEntries(_Entries):
         self._map = entries
 
     def _take_out(self, keys: pa.RecordBatch, slots: Slots, groups: IntArray, last: Any) -> int:
-        self._map.order.rows.journal = None
+        self._map.order.rows.undo_log = None
         size = size_column(self._name)
         nothing = pa.nulls(len(groups), self.table.value_schema.field(0).type)
         before = self._get(size, slots)

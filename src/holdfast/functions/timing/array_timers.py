@@ -4,7 +4,7 @@
     after the rows: due ones by the index ──► rounds: of each key the earliest ──► on_timers, until nothing is due
 
 A timer is a row without values, as those of functions by row (`timers`), in a table of the same form. The timers of a
-call are undone with its transaction, or by the journal of the call; the index may then propose timers that are gone.
+call are undone with its transaction, or by the undo log of the call; the index may then propose timers that are gone.
 """
 
 from collections.abc import Callable, Iterator

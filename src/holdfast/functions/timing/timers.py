@@ -15,6 +15,7 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from holdfast.errors import UserFunctionError
 from holdfast.functions.operator import NewTable, TableSchema, Timers
 from holdfast.functions.running import Cursor
 from holdfast.functions.timing.timer_index import TIME_KEY, TimerRuns
+from holdfast.functions.undo_log import UndoLog
 from holdfast.state.keys import grouped_by
 from holdfast.state.physical import Slots
 from holdfast.state.survey import START
@@ -125,6 +127,7 @@ class TimerTable:
         new_table: NewTable,
         own: StateTable,
         cursor: Cursor,
+        undo_log: UndoLog,
         watermarked: bool = True,
     ) -> None:
         schema = timers_schema(key_schema)
@@ -134,7 +137,9 @@ class TimerTable:
         self._cursor = cursor
         self._watermarked = watermarked
         self._changes: dict[Timer, bool] = {}
-        self._undo: list[tuple[Timer, bool | None]] = []
+        self._undo_log = undo_log
+        self._sets = 0
+        """Changes of timers in this batch, without those that were undone."""
         self._due: list[tuple[int, int, int]] = []
         self._stored: dict[int, dict[Timer, None]] = {}
         self._firing: tuple[int, int] | None = None
@@ -156,22 +161,10 @@ class TimerTable:
             self._apply(before)
         self._batch = _Batch(commits)
 
-    def save(self) -> int:
-        """Return the value that `put_back` takes to undo all that happens from now on."""
-        return len(self._undo)
-
-    def put_back(self, saved: int) -> None:
-        while len(self._undo) > saved:
-            timer, before = self._undo.pop()
-            if before is None:
-                del self._changes[timer]
-            else:
-                self._changes[timer] = before
-
     def reset(self) -> None:
         """The batch is over."""
         self._changes.clear()
-        self._undo.clear()
+        self._sets = 0
         self._due.clear()
         self._stored.clear()
         self._firing = None
@@ -227,11 +220,20 @@ class TimerTable:
         timer = (self._cursor.slot, kind, time_us)
         self._set(timer, wanted)
         if wanted and self._firing is not None and kind == self._firing[0] and time_us <= self._firing[1]:
-            heapq.heappush(self._due, (time_us, len(self._undo) + len(self._changes), timer[0]))
+            heapq.heappush(self._due, (time_us, self._sets + len(self._changes), timer[0]))
 
     def _set(self, timer: Timer, wanted: bool) -> None:
-        self._undo.append((timer, self._changes.get(timer)))
+        if self._undo_log.is_kept:
+            self._undo_log.note(partial(self._set_back, timer, self._changes.get(timer)))
+        self._sets += 1
         self._changes[timer] = wanted
+
+    def _set_back(self, timer: Timer, before: bool | None) -> None:
+        self._sets -= 1
+        if before is None:
+            del self._changes[timer]
+        else:
+            self._changes[timer] = before
 
     def _stored_due(self, kind: int, until_us: int, own_slots: Callable[[pa.RecordBatch], Slots]) -> dict[Timer, None]:
         """Return the timers in the table, in order of time, then key."""
