@@ -42,14 +42,11 @@ class DistinctValues(Collection):
         cells, cells_valid = self.state()
         distinct, groups = numbered(slots, len(cells))
         pairs = PairSet()
-        kept = [
-            self._numbers(cell) if ok else None
-            for cell, ok in zip(cells[distinct].tolist(), cells_valid[distinct].tolist(), strict=True)
-        ]
-        there = [each for each in kept if each is not None]
-        if there:
-            sizes = [0 if each is None else len(each) for each in kept]
-            pairs.add(np.repeat(np.arange(len(kept)), sizes), np.concatenate(there))
+        there = np.flatnonzero(cells_valid[distinct])
+        if len(there):
+            sets = cells[distinct[there]].tolist()
+            sizes = np.fromiter(map(len, sets), np.int64, len(sets))
+            pairs.add(np.repeat(there, sizes), self._numbers_of_sets(sets))
         known = len(pairs)
         pairs.add(groups, values)
         self._write_those_that_grew(distinct, pairs, known)
@@ -84,8 +81,9 @@ class DistinctValues(Collection):
         assert numbers is not None, "fixed-width"
         return numbers
 
-    def _numbers(self, cell: Any) -> IntArray:
-        return self._numbers_of(list_array([cell], pa.list_(self._element.field(0))).flatten())
+    def _numbers_of_sets(self, sets: list[Any]) -> IntArray:
+        """The values of all sets, one set after the other: a call for each set would cost more than its values."""
+        return self._numbers_of(list_array(sets, pa.list_(self._element.field(0))).flatten())
 
     def results(self, slots: Slots) -> pa.Array:
         values, valid = self.state()
