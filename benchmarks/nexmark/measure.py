@@ -66,6 +66,7 @@ def run_query(spark: Any, name: str, folder: Path, options: Any) -> dict[str, An
             senders=options.senders,
             checkpoint=hf.CheckpointConfig(trigger=hf.every("1s")),
             task_manager=hf.TaskManagerConfig(memory="6GB"),
+            failover=hf.FailoverConfig(start_timeout="10min"),
             max_rows_per_batch=options.rows_per_batch,
             max_event_time_skew="10s",
         )

@@ -8,11 +8,10 @@ import pyarrow.compute as pc
 import pytest
 
 import holdfast as hf
-from holdfast.exchange import partition
-from holdfast.exchange.warming import warm
+from holdfast.exchange import partition, warming
+from holdfast.functions.expressions import evaluated
 from holdfast.graph.build import build_program, without_spark
 from holdfast.graph.program import Program
-from holdfast.graph.projecting import Selection
 from holdfast.testing import TestSource
 
 SCHEMA = "k BIGINT, name STRING, price DECIMAL(10, 2), at TIMESTAMP"
@@ -47,29 +46,33 @@ def test_rows_are_combined_and_divided_as_those_of_a_unit_are(
         return original(rows, *others)
 
     monkeypatch.setattr(partition, "arrange", noted)
-    warm(program_of(DIVIDED[name]))
+    warming.warm(program_of(DIVIDED[name]))
     assert "stays cold" not in caplog.text
     assert divided
     if name in ("aggregate", "windows", "top", "last"):
         assert max(divided) < 100, "equal rows are combined"
 
 
-def test_expressions_are_evaluated_up_to_the_first_function_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[str] = []
-    original = Selection.__call__
-    monkeypatch.setattr(Selection, "__call__", lambda step, rows: (called.append(str(step)), original(step, rows))[1])
+def test_an_expression_is_evaluated_where_there_are_some_and_no_function_of_a_user_is_called(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    called: list[Any] = []
+    monkeypatch.setattr(warming, "evaluated", lambda *arguments: called.append(evaluated(*arguments)))
 
     def of_a_user(batch: pa.RecordBatch) -> pa.RecordBatch:
         raise AssertionError("a function of a user is not called")
 
-    large = pc.field("k") > 3
-    warm(program_of(lambda rows: rows.where(large).select("k").map_batches(of_a_user, "k BIGINT").where(large)))
-    assert len(called) == 1
+    warming.warm(program_of(lambda rows: rows.map_batches(of_a_user, "k BIGINT")))
+    assert not called
+    warming.warm(program_of(lambda rows: rows.map_batches(of_a_user, "k BIGINT").where(pc.field("k") > 3)))
+    assert [array.to_pylist() for [array] in called] == [[1, 1]]
+    assert "stays cold" not in caplog.text
 
 
 def test_a_leg_that_cannot_be_warmed_costs_time_only(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     program = program_of(DIVIDED["aggregate"])
     program.operators.clear()
-    warm(program)
+    warming.warm(program)
     assert "leg 0 stays cold" in caplog.text

@@ -1,19 +1,22 @@
 """Warming of a sender before it registers, so that its first unit costs no more than later units.
 
 The first expression loads a second library of PyArrow, the first combined rows load compiled kernels: together up to a
-second of processor time in a new process. Made-up rows go through each leg's expressions, its combiner and the division
-by key, and are thrown away. Functions of users are not called. No warming fails a process: a warmth that is missing
-costs time only.
+second of processor time in a new process. An expression is evaluated where a leg has expressions, and made-up rows go
+through each leg's combiner and the division by key. All of it is thrown away. Neither sources nor functions of users
+are called. No warming fails a process: a warmth that is missing costs time only.
 """
 
 import logging
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.equality import normalised_keys
 from holdfast.exchange import partition
+from holdfast.functions.expressions import evaluated
 from holdfast.functions.operator import OperatorSpec
-from holdfast.graph.program import Leg, MapBatches, OperatorTarget, Program, SourceOrigin
+from holdfast.graph.program import Leg, MapBatches, OperatorTarget, Program
 from holdfast.graph.projecting import Projection, Selection
 from holdfast.taskmanager.warming import made_up_rows
 
@@ -22,30 +25,19 @@ _log = logging.getLogger(__name__)
 ROWS = 8_192
 """Made-up rows of a leg: enough that a combiner combines them. A higher value takes longer."""
 KEY_GROUPS, PLACES = 128, 2
+NUMBERS = pa.schema([("number", pa.int64())])
 
 
 def warm(program: Program) -> None:
     """Load the libraries and kernels that the program's legs need."""
     for leg in program.legs:
         try:
-            if leg.in_python:
-                _warm_expressions(leg, program)
+            if any(isinstance(step, MapBatches) and isinstance(step.fn, Projection | Selection) for step in leg.steps):
+                evaluated(made_up_rows(NUMBERS), {"next": pc.field("number") + 1})
             if isinstance(leg.target, OperatorTarget):
                 _warm_target(leg, leg.target, program.operators[leg.target.operator])
         except Exception as error:
             _log.info("leg %d stays cold: %s", leg.index, error)
-
-
-def _warm_expressions(leg: Leg, program: Program) -> None:
-    """Evaluate the expressions of the leg, up to the first function of a user."""
-    if not isinstance(leg.origin, SourceOrigin) or leg.origin.output:
-        return
-    schema = program.sources[leg.origin.source].schema()
-    for step in leg.steps:
-        if not isinstance(step, MapBatches) or not isinstance(step.fn, Projection | Selection):
-            return
-        step.fn(made_up_rows(schema))
-        schema = step.schema
 
 
 def _warm_target(leg: Leg, target: OperatorTarget, spec: OperatorSpec) -> None:
