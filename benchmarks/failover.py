@@ -74,7 +74,7 @@ def keys(rows: pa.RecordBatch) -> pa.RecordBatch:
 def measure(options: argparse.Namespace, mode: str) -> dict[str, Any]:
     """Run one mode in this process, which has a Spark session of its own."""
     rng = random.Random(options.seed)
-    spark = _session(MASTERS[mode])
+    spark = session(MASTERS[mode])
     with tempfile.TemporaryDirectory(prefix="holdfast-failover-", ignore_cleanup_errors=True) as folder:
         job = hf.Job(
             spark,
@@ -90,7 +90,7 @@ def measure(options: argparse.Namespace, mode: str) -> dict[str, Any]:
         numbers = job.read(hf.SequenceSource(rows_per_second=options.rows_per_s, splits=4, name="numbers"))
         numbers.map_batches(keys, "k BIGINT").key_by("k").aggregate(n=hf.count(), name="counts").write(hf.NoopSink())
         query = job.start(hf.processing_time("0s"))
-        _until(lambda: query.totals.completed_checkpoints > 2)
+        until(lambda: query.totals.completed_checkpoints > 2)
         kills = [_kill(query, mode, rng, options.pause) for _ in range(options.kills)]
         query.trigger_checkpoint(WAIT_S_MAX)
         lost_bound = sum(each.rows for each in query.losses)
@@ -112,22 +112,22 @@ def measure(options: argparse.Namespace, mode: str) -> dict[str, Any]:
 
 def _kill(query: Query, mode: str, rng: random.Random, pause_s: float) -> dict[str, float]:
     """Kill one process and wait until all subtasks commit again."""
-    _until(lambda: query.status["standbyTaskManagers"] == STANDBY.get(mode, 0))
+    until(lambda: query.status["standbyTaskManagers"] == STANDBY.get(mode, 0))
     before, began_s = query.totals.batches, time.monotonic()
     time.sleep(pause_s)
     rate = (query.totals.batches - before) / (time.monotonic() - began_s)
     holders = [each for each in query.view().processes if each.role == "TaskManager" and not each.is_standby]
     numbers = {each.number for each in holders}
     route = rng.choice([each for each in query.taskManagers if each["task_manager"] in numbers])
-    victim = _listening_at(int(route["address"].rpartition(":")[2]))
+    victim = listening_at(int(route["address"].rpartition(":")[2]))
     if mode.startswith("executor"):
         victim = next(parent for parent in victim.parents() if "ExecutorBackend" in " ".join(parent.cmdline()))
     before, killed_s = _recoveries(query), time.monotonic()
     os.kill(victim.pid, signal.SIGKILL)
     survivor_s = _first_commit(query, killed_s) if mode == "drop" else 0.0
-    _until(lambda: _recoveries(query) > before)
+    until(lambda: _recoveries(query) > before)
     committed = query.totals.batches
-    _until(lambda: query.totals.batches > committed)
+    until(lambda: query.totals.batches > committed)
     seconds = time.monotonic() - killed_s
     read = {(each.number, each.incarnation): each.metrics.get("recoveryObjects", 0.0) for each in holders}
     read.pop((route["task_manager"], route["incarnation"]))
@@ -146,7 +146,7 @@ def _recoveries(query: Query) -> int:
 def _first_commit(query: Query, killed_s: float) -> float:
     """Seconds from the kill to the next committed batch, whoever takes part in it."""
     committed = query.totals.batches
-    _until(lambda: query.totals.batches > committed)
+    until(lambda: query.totals.batches > committed)
     return time.monotonic() - killed_s
 
 
@@ -170,7 +170,7 @@ def _offsets(storage: str) -> list[dict[str, Any]]:
     return [dict(each) for each in open_checkpoint(open_storage(storage)).record.offsets.values()]
 
 
-def _listening_at(port: int) -> psutil.Process:
+def listening_at(port: int) -> psutil.Process:
     for process in psutil.Process().children(recursive=True):
         try:
             connections = process.net_connections("tcp")
@@ -181,7 +181,7 @@ def _listening_at(port: int) -> psutil.Process:
     raise SystemExit(f"no process listens on port {port}")
 
 
-def _session(master: str) -> Any:
+def session(master: str) -> Any:
     import pyspark
     from pyspark.sql import SparkSession
 
@@ -201,8 +201,8 @@ def _session(master: str) -> Any:
     return spark
 
 
-def _until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S_MAX
+def until(condition: Callable[[], bool], seconds_max: float = WAIT_S_MAX) -> None:
+    deadline_s = time.monotonic() + seconds_max
     while not condition():
         if time.monotonic() > deadline_s:
             raise SystemExit("the job does not go on")

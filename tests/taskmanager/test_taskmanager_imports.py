@@ -16,3 +16,24 @@ def test_spark_s_second_attempt_at_a_process_ends_before_it_imports_anything_hea
     program = "import holdfast.spark.staying, sys; print('\\n'.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert [name for name in ("numba", "pyarrow", "holdfast.taskmanager") if name in loaded] == []
+
+
+WORKER_OF_THE_DAEMON = """
+import sys, threading
+import holdfast.spark.daemon
+holdfast.spark.daemon.load()
+loaded = set(sys.modules)
+import pyspark.worker
+import holdfast as hf
+hf.Job, hf.ProcessFunction, hf.DeltaSink
+from holdfast.storage.store import open_store
+from holdfast.taskmanager.warming import warm_kernels
+warm_kernels()
+open_store("memory://started")
+print(sorted(set(sys.modules) - loaded), threading.active_count())
+"""
+
+
+def test_holdfasts_daemon_leaves_its_workers_nothing_to_import_and_starts_no_thread():
+    run = subprocess.run([sys.executable, "-c", WORKER_OF_THE_DAEMON], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines() == ["[] 1"]

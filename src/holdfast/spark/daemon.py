@@ -1,15 +1,41 @@
-"""The process that Spark forks its Python workers from, with Holdfast loaded.
+"""The process that Spark forks its Python workers from, with everything loaded that a new worker would load.
 
-Spark's own daemon imports next to nothing before it forks, so each TaskManager and sender spends its first second on
-imports. In a session whose `spark.python.daemon.module` is "holdfast.spark.daemon" each executor imports once.
+Spark's own daemon imports next to nothing before it forks, so each TaskManager and sender spends its first one to two
+seconds of processor time on imports and compiled kernels. In a session whose `spark.python.daemon.module` is
+"holdfast.spark.daemon" each executor does that once, and its workers begin with it.
+
+    daemon: imports, kernels ──fork──► TaskManager, sender, worker of a short job: the program, a connection, a port
+
+Invariant: nothing loaded here starts a thread of Python, or the runtime of a store, since neither outlives a fork.
 """
 
+import gc
+import logging
+
+import pyspark.worker  # noqa: F401  Spark imports it after the fork
 from pyspark.daemon import manager
 
+import holdfast.api  # a user's module imports the public names
 import holdfast.exchange.main
 import holdfast.spark.staying
 import holdfast.spark.tasks
+import holdfast.storage.obstore_store
 import holdfast.taskmanager.main  # noqa: F401
+from holdfast.taskmanager.warming import warm_kernels
+
+_log = logging.getLogger(__name__)
+
+
+def load() -> None:
+    """Load the kernels, and keep the garbage collector from touching, and so copying, memory that workers share."""
+    try:
+        warm_kernels()
+    except Exception as error:
+        _log.info("kernels are loaded by each worker: %s", error)
+    gc.collect()
+    gc.freeze()
+
 
 if __name__ == "__main__":
+    load()
     manager()

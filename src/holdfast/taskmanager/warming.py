@@ -39,18 +39,28 @@ def warm(program: Program, store: ObjectStore) -> None:
             _log.info("operator %r stays cold: %s", name, error)
 
 
+def warm_kernels() -> None:
+    """Load the kernels of tables with usual keys, without a program or a store: before a process forks others."""
+    for key in (pa.int64(), pa.string()):
+        _warm_table(pa.schema([("key", key)]), pa.schema([("count", pa.int64()), ("value", pa.binary())]))
+
+
 def _warm_tables(spec: OperatorSpec) -> None:
-    """Restore, look up, change, commit and undo rows of each table."""
     for keys, values in spec.table_schemas().values():
-        stored = _stored_rows(StateTable(keys, values, KEY_GROUPS), keys, values)
-        table = StateTable(keys, values, KEY_GROUPS)
-        table.apply(stored, 0, KEY_GROUPS)
-        for end in (table.commit, table.undo):
-            table.begin(1)
-            table.lookup(made_up_rows(keys))
-            table.changes()
-            end()
-        table.close()
+        _warm_table(keys, values)
+
+
+def _warm_table(keys: pa.Schema, values: pa.Schema) -> None:
+    """Restore, look up, change, commit and undo rows of a table."""
+    stored = _stored_rows(StateTable(keys, values, KEY_GROUPS), keys, values)
+    table = StateTable(keys, values, KEY_GROUPS)
+    table.apply(stored, 0, KEY_GROUPS)
+    for end in (table.commit, table.undo):
+        table.begin(1)
+        table.lookup(made_up_rows(keys))
+        table.changes()
+        end()
+    table.close()
 
 
 def _stored_rows(table: StateTable, keys: pa.Schema, values: pa.Schema) -> pa.RecordBatch:
