@@ -4,9 +4,9 @@
 
 A keyed count of a steady stream, 8 subtasks on 4 TaskManagers, checkpoints every second. In turn a TaskManager's worker
 is killed (`rewind`: survivors go back in memory, the replacement restores; `restart`: all restore; `drop`: survivors
-go on; `standby`: as
-rewind, and a standby takes the place), or the executor under it on `local-cluster` (`executor`, `executor_standby`).
-All results are compared with a recomputation in the end.
+go on; `standby`: as rewind, and a standby takes the place), or the executor under it on `local-cluster` (`executor`,
+`executor_standby`). A kill waits until all processes serve that served at first. All results are compared with a
+recomputation in the end.
 
     p50_s, max_s            from the kill to the first committed batch with all subtasks
     lost_rows, doubled_rows by the final counts of all keys
@@ -91,7 +91,9 @@ def measure(options: argparse.Namespace, mode: str) -> dict[str, Any]:
         numbers.map_batches(keys, "k BIGINT").key_by("k").aggregate(n=hf.count(), name="counts").write(hf.NoopSink())
         query = job.start(hf.processing_time("0s"))
         until(lambda: query.totals.completed_checkpoints > 2)
-        kills = [_kill(query, mode, rng, options.pause) for _ in range(options.kills)]
+        until(lambda: query.status["standbyTaskManagers"] == STANDBY.get(mode, 0))
+        whole = len(query.view().processes)
+        kills = [_kill(query, mode, rng, options.pause, whole) for _ in range(options.kills)]
         query.trigger_checkpoint(WAIT_S_MAX)
         lost_bound = sum(each.rows for each in query.losses)
         query.stop()
@@ -110,9 +112,9 @@ def measure(options: argparse.Namespace, mode: str) -> dict[str, Any]:
     }
 
 
-def _kill(query: Query, mode: str, rng: random.Random, pause_s: float) -> dict[str, float]:
-    """Kill one process and wait until all subtasks commit again."""
-    until(lambda: query.status["standbyTaskManagers"] == STANDBY.get(mode, 0))
+def _kill(query: Query, mode: str, rng: random.Random, pause_s: float, whole: int) -> dict[str, float]:
+    """Kill one process of the `whole` number, and wait until all subtasks commit again."""
+    until(lambda: len(query.view().processes) >= whole)
     before, began_s = query.totals.batches, time.monotonic()
     time.sleep(pause_s)
     rate = (query.totals.batches - before) / (time.monotonic() - began_s)
