@@ -15,19 +15,23 @@ import logging
 import pyspark.worker  # noqa: F401  Spark imports it after the fork
 from pyspark.daemon import manager
 
-import holdfast.api  # a user's module imports the public names
+import holdfast
 import holdfast.exchange.main
 import holdfast.spark.staying
 import holdfast.spark.tasks
 import holdfast.storage.obstore_store
-import holdfast.taskmanager.main  # noqa: F401
+import holdfast.taskmanager.main
 from holdfast.taskmanager.warming import warm_kernels
 
 _log = logging.getLogger(__name__)
 
 
 def load() -> None:
-    """Load the kernels, and keep the garbage collector from touching, and so copying, memory that workers share."""
+    """Load the public API, which users' modules import, and the kernels.
+
+    Afterwards the garbage collector leaves alone, and so does not copy, the memory that workers share.
+    """
+    _log.debug("loaded %d public names", len(holdfast.__all__))
     try:
         warm_kernels()
     except Exception as error:
