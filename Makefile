@@ -67,8 +67,8 @@ simulate: setup  ## One seed of the simulation again, with its whole trace: make
 	@$(RUN) python tests/simulation/simulation_run.py $(SEED)
 
 check: setup  ## Style, types, import direction, sizes
-	$(RUN) ruff check $(CODE)
-	$(RUN) ruff format --check $(CODE)
+	$(RUN) ruff check --no-cache $(CODE)
+	$(RUN) ruff format --no-cache --check $(CODE)
 	$(RUN) mypy
 	$(PYTEST) -q tests/test_tidy.py
 

@@ -73,7 +73,7 @@ class Query:
         }
 
     def view(self) -> JobView:
-        """The job as it is now, as one immutable value: what the page and `holdfast top` show."""
+        """The job as it is now, as an immutable value, which the page and `holdfast top` show."""
         return self._master.view()
 
     @property
@@ -99,7 +99,7 @@ class Query:
 
     @property
     def checkpoints(self) -> CheckpointList:
-        """The last 100 triggers of this start, oldest first, and what became of each; `outcome` says that.
+        """The last 100 triggers of this start, oldest first, each with its `outcome`.
 
         The storage keeps such a list over restarts: `holdfast checkpoints <storage>`.
         """

@@ -35,6 +35,12 @@ def test_every_file_and_folder_that_the_architecture_page_names_exists() -> None
     assert not missing
 
 
+def test_every_module_that_the_architecture_page_names_exists() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    there = {path.name for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.py")}
+    assert set(re.findall(r"`([a-z0-9_]+\.py)`", text)) - there == set()
+
+
 def test_the_architecture_page_names_every_room_of_the_code() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     rooms = {found.parent.name for found in (ROOT / "src" / "holdfast").glob("*/__init__.py")}

@@ -18,7 +18,7 @@ from holdfast.settings import CheckpointConfig
 
 
 class Cutting(Recording):
-    """Recording with cuts."""
+    """Rules of cuts, on top of the rules of records."""
 
     def __init__(self, config: CheckpointConfig) -> None:
         super().__init__(config)
@@ -70,7 +70,7 @@ class Cutting(Recording):
             self._refuse(BY_POLICY)
 
     def _refuse(self, trigger: str) -> None:
-        """Nothing is cut at this boundary; the refusal has an id of its own, so that it counts once."""
+        """Refuse a cut at this boundary, under a checkpoint id of its own, so that the refusal counts once."""
         self._last_id = CheckpointId(self._last_id + 1)
         refusals = self._demand.refusals
         refused = NotifyRefused(self._last_id, trigger, refusals, counted=any(each.hard for each in refusals))

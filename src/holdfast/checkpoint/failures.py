@@ -24,7 +24,7 @@ class FailureManager:
             self._trying_since_s = now_s
 
     def completed(self, checkpoint_id: CheckpointId) -> None:
-        """A checkpoint was recorded."""
+        """Note that a checkpoint was recorded."""
         self._last_success = max(self._last_success, checkpoint_id)
         self.reset()
 

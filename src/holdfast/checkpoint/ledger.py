@@ -162,7 +162,7 @@ class Ledger:
         kept.replace([*kept.entries[:start], one, *kept.entries[start + len(taken) :]])
 
     def gather_failed(self, event: GatherFailed, now_s: float) -> None:
-        """Nothing was stored, as far as is known. It is begun anew after a pause, under another number."""
+        """Note that a group of committables was probably not stored; it is begun anew after a pause."""
         kept = self._gathering(event.sink, event.gathering)
         if kept is not None:
             kept.gathering = None

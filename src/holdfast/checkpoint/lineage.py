@@ -61,7 +61,7 @@ class Lineage:
         return found | {name for name, (born, end) in self._ended.items() if born <= version < end}
 
     def names(self) -> Iterable[str]:
-        """All that are needed."""
+        """Names that any pinned version or the newest needs."""
         return [*self._born, *self._ended]
 
     def _begin(self, names: Set[str]) -> tuple[set[str], set[str]]:

@@ -75,7 +75,7 @@ class PendingCheckpoints:
         self._pending[pending.checkpoint_id] = pending
 
     def remove(self, checkpoint_id: CheckpointId) -> PendingCheckpoint | None:
-        """Take it out; None where there is none."""
+        """Take a checkpoint out; None if it is not pending."""
         return self._pending.pop(checkpoint_id, None)
 
     @property

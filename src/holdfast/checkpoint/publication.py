@@ -44,7 +44,7 @@ class SinkQueue:
 
 
 class Publication:
-    """All sinks' queues."""
+    """The queues of groups of all sinks."""
 
     def __init__(self) -> None:
         self._queues: dict[str, SinkQueue] = {}

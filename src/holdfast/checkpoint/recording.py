@@ -19,7 +19,7 @@ from holdfast.settings import CheckpointConfig
 
 
 class Recording(Coordination):
-    """Coordination with records."""
+    """Rules of records, on top of what all rules share."""
 
     def __init__(self, config: CheckpointConfig) -> None:
         super().__init__(config)
@@ -30,7 +30,7 @@ class Recording(Coordination):
 
     @property
     def _quiet(self) -> bool:
-        """No record is unanswered."""
+        """True if the outcome of every record is known."""
         return self._pending.unanswered is None and self._again is None
 
     # --- sending ------------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ class LinkMaker(Protocol):
 
 
 class WarmLinks:
-    """`LinkMaker` over Flight."""
+    """Makes links over Flight (`LinkMaker`), whose connections stay open."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections

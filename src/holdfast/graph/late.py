@@ -13,7 +13,7 @@ GIVEN_BY = ("aggregate(), top() or process() of a windowed key, a drop_duplicate
 
 
 def late_paths(paths: Sequence[Path], operators: Mapping[str, OperatorDeclaration], number: int) -> tuple[Path, ...]:
-    """The paths of late rows of the operators where `paths` begin. Raises `JobRefused` where there is no such input."""
+    """The paths of late rows of the operators where `paths` begin. Raises `JobRefused`: there is no such input."""
     return tuple(_late_path(path, operators, number) for path in paths)
 
 

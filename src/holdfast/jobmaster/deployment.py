@@ -16,7 +16,7 @@ class Layout:
     parallelism: int
     max_parallelism: int
     task_managers: int
-    """Number of places."""
+    """Number of TaskManagers that hold subtasks."""
     standby: int = 0
     """Number of TaskManagers that hold no place until another is lost."""
 

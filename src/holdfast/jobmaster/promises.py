@@ -30,7 +30,7 @@ class RestartCheckpoint(NamedTuple):
 
 
 class Promises:
-    """Open promises, by request."""
+    """Promises that are not kept yet, by request."""
 
     def __init__(self) -> None:
         self._checkpoints: dict[str, Future[JournalNumber | None]] = {}

@@ -213,7 +213,7 @@ class KeyedState(ABC):
 
     @abstractmethod
     def _gave_up(self) -> None:
-        """A checkpoint was aborted."""
+        """Let go of all that only the aborted checkpoint needed."""
 
     @abstractmethod
     def _rewound(self, to_batch: BatchNumber) -> None:
@@ -225,7 +225,7 @@ class KeyedState(ABC):
 
     @abstractmethod
     def _ended(self) -> None:
-        """The table is closed."""
+        """Close the table's log, if it has a log."""
 
     # --- commits ------------------------------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ the disk."""
 
 @dataclass(frozen=True)
 class Copy:
-    """An object as it was found: all of it in `head`, or the rest in the file `body`."""
+    """An object as it was found: as a whole in `head`, or with its rest in the file `body`."""
 
     head: bytes
     length: int
@@ -165,7 +165,7 @@ class LocalCopies:
         self._add(name, entry)
 
     def open(self, name: str) -> Copy | None:
-        """The copy of an object, checked; None where there is none that is whole."""
+        """Open the copy of an object, checked; None if no whole copy is there."""
         with self._lock:
             entry = self._entries.get(name) or self._others.get(name)
         if entry is None:

@@ -68,7 +68,7 @@ class BaseStore(Protocol):
     """Records by key, both bytes. Used by a single thread, except `memory_bytes`."""
 
     is_empty: bool
-    """Nothing was ever written to it."""
+    """True as long as nothing was written to the store."""
 
     @property
     def memory_bytes(self) -> int: ...

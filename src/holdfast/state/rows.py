@@ -62,7 +62,7 @@ class OldRows(RowCopies):
 
     @property
     def copies(self) -> RowCopies:
-        """The same without slots."""
+        """Give the same rows without their slots."""
         return RowCopies(self.present, self.columns)
 
     def only(self, chosen: Bools) -> "OldRows":

@@ -59,11 +59,11 @@ class Answers:
         self._numbers = itertools.count(1)
 
     def next_sequence(self) -> int:
-        """Above all before."""
+        """Return a number above those of all acknowledgements before."""
         return next(self._numbers)
 
     def end(self) -> None:
-        """Nothing is repeated any more."""
+        """End: acknowledgements are not repeated any more."""
         self.ended.set()
 
 
@@ -131,7 +131,7 @@ class CheckpointWork:
         hit("taskmanager.acknowledge.after")
 
     def _acknowledge(self, acknowledgement: Acknowledgement) -> None:
-        """Send it as a difference; a repetition is whole, since the JobMaster may not know what it differs from."""
+        """Send an acknowledgement as a difference; a repetition is whole, as the JobMaster may lack the one before."""
         attempts = itertools.chain([self._answers.names.shortened(acknowledgement)], itertools.repeat(acknowledgement))
         self._until_answered(lambda: self._job_master.acknowledge(next(attempts)))
         self._answers.names.answered(acknowledgement)

@@ -1,4 +1,4 @@
-"""The JSON under `/api/v1/`: what the page and `holdfast top` show of a job. Pure: from a `JobView` to plain values.
+"""The JSON under `/api/v1/`, which the page and `holdfast top` show. Pure: from a `JobView` to plain values.
 
 Names are snake_case. Times are seconds since the Unix epoch (`…_at_s`), durations are seconds (`…_s`) or milliseconds
 (`…_ms`), sizes are bytes (`…_bytes`). docs/guide/page.md describes each field.

@@ -29,7 +29,7 @@ class Answer:
     name: str
     error: BaseException | None
     attempts: int
-    """Attempts made until then."""
+    """Number of attempts until the answer."""
     attempt: int
     """The number of the attempt that decided, from 1."""
     hedges: int

@@ -35,7 +35,7 @@ class PersistRequest:
         self._error: BaseException | None = None
 
     def encode(self, piece_bytes_max: int) -> Iterator[EncodedPiece]:
-        """The pieces."""
+        """Encode the change sets; yield the pieces of the object."""
         yield from encode_pieces(
             self.log,
             self._change_sets,
@@ -89,7 +89,7 @@ class PackedObject:
         self.length += piece.length
 
     def take_data(self) -> bytes:
-        """The object's bytes; once."""
+        """Take the object's bytes out; may be called once."""
         data, self.buffers = b"".join(self.buffers), []
         return data
 

@@ -52,7 +52,7 @@ class KeptRows:
         return self._index.memory_bytes
 
     def begin(self) -> None:
-        """A batch begins."""
+        """Begin a batch."""
         if self._columns:
             self._index.begin()
 
@@ -74,7 +74,7 @@ class KeptRows:
         return counts
 
     def times(self, slots: Slots) -> Times:
-        """The times of rows."""
+        """The event times of the rows in these slots."""
         return {name: self.table.column(name).values[slots] for name in self._columns}
 
     def set_matched(self, slots: Slots) -> None:
@@ -167,7 +167,7 @@ class KeptRows:
         self._heads.present[heads[(counts[0] == 0) & (counts[1] == 0)]] = False
 
     def _renumber(self, heads: Slots) -> None:
-        """Give the rows of keys numbers without gaps, after all that they had."""
+        """Number new rows of each key without gaps, above the numbers of the key's earlier rows."""
         if not len(heads):
             return
         groups, slots = self.of_keys(heads)

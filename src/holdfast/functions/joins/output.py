@@ -36,7 +36,7 @@ class SideRows(ABC):
 
 
 class RowsOfBatch(SideRows):
-    """Rows that came."""
+    """Rows of a side that came with this batch."""
 
     def __init__(self, rows: pa.RecordBatch) -> None:
         self._rows = rows

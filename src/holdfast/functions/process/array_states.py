@@ -84,7 +84,7 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _fill(array: pa.Array, default: pa.Scalar | None, missing: BoolArray) -> pa.Array:
-    """The default where `missing`."""
+    """Replace missing values by the default."""
     if default is None or not missing.any():
         return array
     plain = default.as_py()

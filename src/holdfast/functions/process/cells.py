@@ -29,7 +29,7 @@ class Cells:
     """A single state of an operator."""
 
     tables: dict[str, StateTable] = {}
-    """No tables of its own."""
+    """No tables: the values are columns of the operator's table."""
 
     def __init__(self, operator: str, name: str, state: State, cursor: Cursor, clock: BatchClock) -> None:
         self.operator = operator
@@ -84,7 +84,7 @@ class Cells:
             undo_log.note(partial(self._times.update, zip(slots, times, strict=True)))
 
     def reset(self) -> None:
-        """The batch is over."""
+        """Forget the values of the batch."""
         self.kept.clear()
         self._times.clear()
 

@@ -303,7 +303,7 @@ class ProcessSpec(OperatorSpec):
 
     @property
     def states(self) -> dict[str, State]:
-        """The states of keys."""
+        """States that belong to keys, by name."""
         found = declared_states(self.function)
         return {name: state for name, state in found.items() if not isinstance(state, SubtaskListState)}
 

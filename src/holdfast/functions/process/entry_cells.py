@@ -355,7 +355,7 @@ class ListCells(_EntryCells[_List]):
         current.replaced, current.added = fitted, []
 
     def all(self) -> list[Any]:
-        """All elements as kept."""
+        """All elements, in the form in which they are stored."""
         current = self.current()
         kept = current.replaced
         if kept is None:

@@ -72,7 +72,7 @@ class State:
         return [value] if self.expiry is None else [value, pa.field(time_column(name), pa.int64())]
 
     def tables(self, name: str, key_schema: pa.Schema) -> dict[str, TableSchema]:
-        """The tables of its own."""
+        """Schemas of the tables that this state has for itself, by name."""
         return {}
 
     def __repr__(self) -> str:
@@ -165,7 +165,7 @@ class FoldingState(State):
         self._not_running()
 
     def clear(self) -> None:
-        """Forget it."""
+        """Forget the key's value."""
         self._not_running()
 
 
@@ -334,7 +334,7 @@ class MapState(State):
         self._not_running()
 
     def remove(self, map_key: Any, groups: Any = None) -> None:
-        """Remove an entry; nothing where there is none."""
+        """Remove an entry; do nothing if the key has no such entry."""
         self._not_running()
 
     def update(self, entries: Mapping[Any, Any]) -> None:

@@ -43,7 +43,7 @@ class ArrayTimerService(TimerService):
         self._change(EVENT, timestamps, groups, True)
 
     def delete_event_time(self, timestamps: Any, groups: Any = None) -> None:
-        """Nothing where there is none."""
+        """Delete timers; do nothing for keys without such a timer."""
         self._change(EVENT, timestamps, groups, False)
 
     def register_processing_time(self, timestamps: Any, groups: Any = None) -> None:
@@ -51,7 +51,7 @@ class ArrayTimerService(TimerService):
         self._change(PROCESSING, timestamps, groups, True)
 
     def delete_processing_time(self, timestamps: Any, groups: Any = None) -> None:
-        """Nothing where there is none."""
+        """Delete timers; do nothing for keys without such a timer."""
         self._change(PROCESSING, timestamps, groups, False)
 
 
@@ -83,7 +83,7 @@ class ArrayTimers:
         return sum(index.memory_bytes for index in self._indexes.values())
 
     def begin(self) -> None:
-        """A batch begins."""
+        """Begin a batch: bring the index to the state of the table."""
         self._fired, self._keys, self._draining = 0, None, False
         for index in self._indexes.values():
             index.begin()

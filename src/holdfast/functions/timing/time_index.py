@@ -98,7 +98,7 @@ class TimeBuckets:
         return None
 
     def times(self, entries: pa.RecordBatch) -> Integers:
-        """The times of entries."""
+        """Return the times of these entries."""
         times: Integers = values_of(entries.column(self._time))
         return times
 

@@ -74,7 +74,7 @@ class TimerService:
         self._set(EVENT, to_micros(timestamp), True)
 
     def delete_event_time(self, timestamp: datetime) -> None:
-        """Nothing where there is none."""
+        """Delete a timer of the current key; do nothing if there is no such timer."""
         self._set(EVENT, to_micros(timestamp), False)
 
     def register_processing_time(self, timestamp: datetime) -> None:
@@ -82,7 +82,7 @@ class TimerService:
         self._set(PROCESSING, to_micros(timestamp), True)
 
     def delete_processing_time(self, timestamp: datetime) -> None:
-        """Nothing where there is none."""
+        """Delete a timer of the current key; do nothing if there is no such timer."""
         self._set(PROCESSING, to_micros(timestamp), False)
 
 
@@ -162,7 +162,7 @@ class TimerTable:
         self._batch = _Batch(commits)
 
     def reset(self) -> None:
-        """The batch is over."""
+        """Forget the changes of the batch."""
         self._changes.clear()
         self._sets = 0
         self._due.clear()

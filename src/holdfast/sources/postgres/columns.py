@@ -88,7 +88,7 @@ class TableColumns(msgspec.Struct, frozen=True):
 
 
 def arrow_type(oid: int, modifier: int) -> pa.DataType:
-    """Return the Arrow type of a PostgreSQL type; text where there is none that shows all values exactly."""
+    """Return the Arrow type of a PostgreSQL type; text if no type shows all values exactly."""
     if oid == _NUMERIC and modifier >= 4:
         precision, scale = (modifier - 4) >> 16, (modifier - 4) & 0x7FF
         if precision <= 38 and scale <= precision:
