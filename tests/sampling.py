@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-Value = tuple[str, int]
-"""A parameter's name, and the place of the value among its values."""
+Value = tuple[str, str]
+"""A parameter's name, and one of its values as text."""
 
 
 def quick(*names: str, of: Mapping[str, Any]) -> list[Any]:
@@ -29,9 +29,9 @@ def leave_to_test_long(items: Iterable[pytest.Item]) -> None:
         if isinstance(item, pytest.Function) and item.get_closest_marker("sampled") and hasattr(item, "callspec"):
             combinations[f"{item.path}::{item.originalname}"].append(item)
     for of_one_test in combinations.values():
-        quick = [item for item in of_one_test if item.get_closest_marker("long") is None]
-        chosen = set(sample([set(item.callspec.indices.items()) for item in quick]))
-        for number, item in enumerate(quick):
+        short = [item for item in of_one_test if item.get_closest_marker("long") is None]
+        chosen = set(sample([{(name, repr(value)) for name, value in each.callspec.params.items()} for each in short]))
+        for number, item in enumerate(short):
             if number not in chosen:
                 item.add_marker(pytest.mark.long)
 

@@ -2,16 +2,30 @@
 
 from itertools import product
 
+import pytest
+
 from sampling import sample
 
 
 def test_each_value_comes_and_no_more_combinations_than_the_longest_parameter_has_values() -> None:
-    combinations = [{("backend", a), ("way", b), ("seed", c)} for a, b, c in product(range(3), range(2), range(6))]
+    values = product(["heap", "disk", "cache"], ["rows", "arrays"], "123456")
+    combinations = [{("backend", backend), ("way", way), ("seed", seed)} for backend, way, seed in values]
     chosen = [combinations[number] for number in sample(combinations)]
     assert len(chosen) == 6
     assert set().union(*chosen) == set().union(*combinations)
 
 
 def test_values_that_come_in_some_combinations_only_are_chosen_too() -> None:
-    combinations = [{("backend", 0), ("kind", 0)}, {("backend", 1), ("kind", 0)}, {("backend", 1), ("kind", 1)}]
+    both = [("heap", "sum"), ("disk", "sum"), ("disk", "list")]
+    combinations = [{("backend", backend), ("kind", kind)} for backend, kind in both]
     assert sample(combinations) == [0, 2]
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("one", range(3))
+@pytest.mark.parametrize("other", ["a", "b"])
+def test_a_sampled_test_runs_as_often_as_its_longest_parameter_has_values(
+    one: int, other: str, request: pytest.FixtureRequest
+) -> None:
+    own = [item for item in request.session.items if item.name.partition("[")[0] == request.node.originalname]
+    assert len([item for item in own if item.get_closest_marker("long") is None]) <= 3

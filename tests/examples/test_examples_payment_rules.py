@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.kill
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_alerts_are_those_of_a_direct_computation_though_a_task_manager_is_killed() -> None:
     command = [sys.executable, "-m", "examples.payment_rules", "--rounds", "4", "--rows", "2000", "--kill"]

@@ -81,6 +81,7 @@ def is_late(bounds: str, time_us: int, closed: int | None) -> bool:
     return time_us // 10_000_000 * 10_000_000 + 10_000_000 <= closed if bounds == "window" else time_us < closed
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("bounds", [*BOUNDS, "window"])
 def test_joins_are_what_duckdb_gives_over_the_same_rows(bounds: str, how: str, tables: NewTable) -> None:

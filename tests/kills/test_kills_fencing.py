@@ -15,6 +15,7 @@ from holdfast.journal.fence import journal_numbers, newest_checkpoint, read_reco
 from holdfast.journal.records import Takeover
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing import Fault, FaultyStore
+from sampling import quick
 
 SLOW = Shape(rows=4000, rows_per_batch=40, interval_s=0.005, log_handles_max=2)
 CANDIDATES = {"journal.takeover.listed", "journal.takeover.put"}
@@ -59,7 +60,12 @@ def held_at(point: str, shape: Shape, folder: Path) -> tuple[Driver, Pause]:
     return first, pause
 
 
-@pytest.mark.parametrize("point", sorted(failpoints.KNOWN.keys() - NOT_HERE.keys()))
+POINTS = {point: point for point in sorted(failpoints.KNOWN.keys() - NOT_HERE.keys())}
+BEFORE = [point for point in POINTS if not point.endswith(".after")]
+"""A pause after a step is, but for a few lines, the pause before the next one."""
+
+
+@pytest.mark.parametrize("point", quick(*BEFORE, of=POINTS))
 def test_one_that_stood_still_at_a_failpoint_while_another_took_over_changes_nothing_any_more(point, tmp_path):
     shape = random.Random(point).choice(shapes(point))
     first, pause = held_at(point, shape, tmp_path)

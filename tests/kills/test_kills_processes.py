@@ -48,12 +48,15 @@ TASK_MANAGER_POINTS = {
 """Failpoints in processes that Spark started, and at which hit in its process each kills."""
 
 DRIVER_POINTS = {
-    "jobmaster.deploy.after": 1,
-    "jobmaster.record.before": 2,
-    "jobmaster.record.after": 1,
-    "sink.delta.committed": 1,
+    "two of them": {"jobmaster.record.before": 2, "sink.delta.committed": 1},
+    "the most telling ones": {
+        "jobmaster.deploy.after": 1,
+        "jobmaster.record.before": 2,
+        "jobmaster.record.after": 1,
+        "sink.delta.committed": 1,
+    },
 }
-"""The most telling ones in the driver; all the others in process: see test_kills_deaths."""
+"""Failpoints in the driver, and at which hit each kills; all the others in process: see test_kills_deaths."""
 
 
 def armed(points: dict[str, int], folder: Path) -> dict[str, str]:
@@ -81,18 +84,19 @@ def test_task_managers_and_tasks_are_killed_at_each_of_their_failpoints_within_o
     assert killed(tmp_path / "killed") == TASK_MANAGER_POINTS.keys()
 
 
-def test_a_driver_is_killed_again_and_again_and_each_next_one_goes_on(tmp_path):
+@pytest.mark.parametrize("hits", quick("two of them", of=DRIVER_POINTS))
+def test_a_driver_is_killed_again_and_again_and_each_next_one_goes_on(hits, tmp_path):
     """Processes of the killed driver, its TaskManagers too, are still alive when the next driver takes over."""
     shape = Shape("chain", "delta", rows=6000, rows_per_batch=300, interval_s=0.2)
-    points = armed(DRIVER_POINTS, tmp_path / "killed")
-    for start in range(len(DRIVER_POINTS) + 1):
+    points = armed(hits, tmp_path / "killed")
+    for start in range(len(hits) + 1):
         with DriverProcess(tmp_path, {tmp_path / "job": shape}, armed=points, name=f"driver-{start}") as driver:
             code = driver.wait()
             assert code in (0, -signal.SIGKILL), driver.text()
             if code == 0:
                 break
     check(shape, tmp_path / "job")
-    assert killed(tmp_path / "killed") == DRIVER_POINTS.keys()
+    assert killed(tmp_path / "killed") == hits.keys()
 
 
 @pytest.mark.long
@@ -133,7 +137,8 @@ def records(job: Path) -> list[tuple[int, int]]:
     return [(number, read_record(store, number).epoch) for number in journal_numbers(store)]
 
 
-@pytest.mark.parametrize("senders", quick("senders that stay", of={"short jobs": 0, "senders that stay": 2}))
+@pytest.mark.long
+@pytest.mark.parametrize("senders", [0, 2], ids=["short jobs", "senders that stay"])
 def test_work_that_is_repeated_counts_once_and_a_task_manager_is_replaced_all_the_same(senders, tmp_path):
     """`local[4,3]`: Spark tries a task again twice. Tasks and senders die after they have sent, or have staged."""
     shape = Shape("every", "delta", rows=9000, rows_per_batch=300, interval_s=0.3)

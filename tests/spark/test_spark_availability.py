@@ -34,6 +34,7 @@ class Sums(hf.ProcessFunction):
         return hf.SnapshotAvailability.AVAILABLE
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_what_a_function_holds_in_memory_survives_a_kill_since_it_was_not_cut_in_between(
     spark: Any, tmp_path: Path

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from spark_kit import kill_task_manager, new_job
 from test_spark_streams import numbers
 
@@ -25,6 +26,7 @@ class Listing(hf.ProcessFunction):
         yield (row.v, *self.at_open)
 
 
+@pytest.mark.long
 def test_after_a_kill_all_subtasks_see_the_entries_of_the_checkpoint(spark, tmp_path):
     job, sink = new_job(spark, tmp_path, task_managers=2, senders=1, max_rows_per_batch=50), hf.MemorySink(name="out")
     rows = numbers(job, 1_000_000).key_by("k")

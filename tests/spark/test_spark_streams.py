@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from spark_kit import new_job, newest, run, tuples, write_rows
 
 import holdfast as hf
+from sampling import quick
 from waiting import until
 
 
@@ -21,14 +22,12 @@ def how(request, monkeypatch):
     return request.param
 
 
-def ways(*short_marks: pytest.MarkDecorator) -> pytest.MarkDecorator:
-    """Run a test with units as short Spark jobs and in senders that stay; the first with further marks."""
-    short = pytest.param(0, marks=short_marks, id="short jobs")
-    return pytest.mark.parametrize("how", [short, pytest.param(None, id="senders that stay")], indirect=True)
+WAYS = {"short jobs": 0, "senders that stay": None}
 
 
-in_both_ways, in_both_ways_at_length = ways(), ways(pytest.mark.long)
-"""Each way of sending, receiving, transforming and failing is there as short jobs in the first; the rest at length."""
+def in_both_ways(*names: str) -> pytest.MarkDecorator:
+    """Run a test with units as short Spark jobs and in senders that stay; `make test` takes the named ways alone."""
+    return pytest.mark.parametrize("how", quick(*names, of=WAYS), indirect=True)
 
 
 def by_key(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -56,7 +55,7 @@ class Total(hf.ProcessFunction):
         yield {"k": row.k, "total": self.total.value()}
 
 
-@in_both_ways
+@in_both_ways("short jobs", "senders that stay")
 def test_aggregates_and_functions_on_two_task_managers(spark, tmp_path, how):
     job = new_job(spark, tmp_path, parallelism=3, task_managers=2, max_rows_per_batch=400)
     stream, every, changes, total = numbers(job, 1000), hf.MemorySink(), hf.MemorySink(), hf.MemorySink()
@@ -78,7 +77,7 @@ def half_now_and_then(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch([pc.bit_wise_and(value, 7), pc.if_else(rare, 2**62, 1)], names=["k", "v"])
 
 
-@in_both_ways_at_length
+@in_both_ways("senders that stay")
 def test_tasks_combine_the_rows_of_a_key_until_a_sum_overflows(spark, tmp_path, how):
     bad = tmp_path / "bad"
     job = new_job(spark, tmp_path, max_rows_per_batch=20_000, bad_records="dead_letter", dead_letters=f"file://{bad}")
@@ -95,7 +94,7 @@ def test_tasks_combine_the_rows_of_a_key_until_a_sum_overflows(spark, tmp_path, 
     assert query.restarts == []
 
 
-@in_both_ways
+@in_both_ways("short jobs")
 def test_operators_one_behind_another_with_steps_of_both_kinds_between(spark, tmp_path, how):
     job, sink = new_job(spark, tmp_path), hf.MemorySink()
     stream = numbers(job, 800).transform(lambda df: df.where("v % 2 = 0"))
@@ -108,7 +107,7 @@ def test_operators_one_behind_another_with_steps_of_both_kinds_between(spark, tm
     assert newest(sink) == dict.fromkeys(range(5), 40)
 
 
-@in_both_ways_at_length
+@in_both_ways("senders that stay")
 def test_a_transform_may_use_functions_views_and_static_tables_of_the_users_session(spark, tmp_path, how):
     names = spark.createDataFrame([(k, f"key {k}") for k in range(8)], "k BIGINT, name STRING")
     spark.range(4).selectExpr("id AS k").createOrReplaceTempView("holdfast_low_keys")
@@ -128,7 +127,7 @@ def test_a_transform_may_use_functions_views_and_static_tables_of_the_users_sess
     assert len(raw.rows()) == 400
 
 
-@in_both_ways_at_length
+@in_both_ways("senders that stay")
 def test_a_static_table_larger_than_the_batch_is_still_the_side_that_is_broadcast(spark, tmp_path, how):
     names = spark.range(0, 5000, 1, 3).selectExpr("id AS v", "id * 10 AS w")
     job, sink = new_job(spark, tmp_path), hf.MemorySink()
@@ -137,7 +136,7 @@ def test_a_static_table_larger_than_the_batch_is_still_the_side_that_is_broadcas
     assert tuples(sink) == sorted((v % 8, v * 10) for v in range(30))
 
 
-@in_both_ways
+@in_both_ways("senders that stay")
 def test_a_job_without_key_by_has_no_task_manager_and_uses_all_slots(spark, tmp_path, how):
     job, sink = new_job(spark, tmp_path, task_managers=2), hf.MemorySink()
     numbers(job, 100, splits=4).transform(lambda df: df.where("v < 10")).write(sink)
@@ -147,7 +146,7 @@ def test_a_job_without_key_by_has_no_task_manager_and_uses_all_slots(spark, tmp_
     assert [v for _, v in sorted(tuples(sink), key=lambda row: row[1])] == list(range(10))
 
 
-@in_both_ways_at_length
+@in_both_ways("senders that stay")
 def test_a_transform_that_keeps_no_row_gives_an_empty_result(spark, tmp_path, how):
     job, sink = new_job(spark, tmp_path), hf.MemorySink()
     numbers(job, 100).transform(lambda df: df.where("false")).key_by("k").aggregate(n=hf.count()).write(sink)
@@ -156,7 +155,7 @@ def test_a_transform_that_keeps_no_row_gives_an_empty_result(spark, tmp_path, ho
     assert query.lastProgress["sources"][0]["endOffset"] == {"0": 34, "1": 33, "2": 33}
 
 
-@in_both_ways_at_length
+@in_both_ways("senders that stay")
 def test_files_that_arrive_while_the_job_runs_are_read(spark, tmp_path, how):
     folder = tmp_path / "in"
     write_rows(folder / "a.parquet", [{"k": k, "v": 1} for k in range(4)])
@@ -178,7 +177,7 @@ def test_files_that_arrive_while_the_job_runs_are_read(spark, tmp_path, how):
     assert newest(sink) == {0: 2, 1: 2, 2: 2}
 
 
-@in_both_ways
+@in_both_ways("short jobs")
 def test_a_dataframe_source_reads_with_sparks_own_readers(spark, tmp_path, how):
     def read(session, start, end):
         return session.range(start["id"], end["id"], 1, 5).selectExpr("id AS v", "id % 8 AS k")
@@ -222,7 +221,7 @@ class NumbersReader(DataSourceStreamReader):
             yield (value, value % 8)
 
 
-@in_both_ways_at_length
+@in_both_ways("senders that stay")
 def test_a_pyspark_data_source_is_read_partition_by_partition(spark, tmp_path, how):
     job, sink = new_job(spark, tmp_path), hf.MemorySink()
     job.read(hf.DataSourceReaderSource(Numbers)).key_by("k").aggregate(total=hf.sum("v")).write(sink)
@@ -233,7 +232,7 @@ def test_a_pyspark_data_source_is_read_partition_by_partition(spark, tmp_path, h
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("through_spark", [False, True])
-@in_both_ways
+@in_both_ways("short jobs", "senders that stay")
 def test_malformed_rows_and_null_keys_become_dead_letters_with_their_place(spark, tmp_path, through_spark, how):
     folder = tmp_path / "in"
     folder.mkdir()
@@ -262,7 +261,7 @@ def test_malformed_rows_and_null_keys_become_dead_letters_with_their_place(spark
 LETTER = ("source", "split", "position", "operator", "reason", "payload")
 
 
-@in_both_ways
+@in_both_ways("senders that stay")
 def test_the_users_session_stays_as_it_was_and_spark_jobs_say_what_they_are(spark, tmp_path, how):
     spark.conf.set("spark.sql.adaptive.enabled", "true")
     before = dict(spark.sparkContext.getConf().getAll()), spark.sql("SET").collect()

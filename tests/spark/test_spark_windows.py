@@ -63,7 +63,8 @@ def test_the_busiest_keys_of_sliding_windows_are_what_a_recomputation_says(spark
     assert query.lastProgress["metrics"]["numLateRecordsDropped"] == 0
 
 
-@pytest.mark.parametrize("declared", quick("fixed", of=WINDOWS))
+@pytest.mark.long
+@pytest.mark.parametrize("declared", WINDOWS.values(), ids=WINDOWS)
 def test_windows_come_once_though_a_task_manager_is_killed(spark, tmp_path, declared) -> None:
     files = [events(number, 30 * number) for number in range(3)]
     late = [{"k": 1, "at": START}, {"k": 1, "at": START + timedelta(days=1)}]
