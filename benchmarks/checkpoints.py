@@ -4,8 +4,8 @@
 
 One subtask keeps `--state-mb` of state in RocksDB with a cache: values of 1,000 random bytes by int64 keys. All keys
 are put once; then random keys get new values, `--updates-per-s` of them (max: as many as go through), and a checkpoint
-is taken every `--interval`. A batch takes what came in since the last one; it begins `--trigger` after that one did, or
-when that one ends. (As soon as that one ends, 10,000 updates/s make 300 batches a second, which keep a core busy.)
+is taken every `--interval`. A batch takes the updates since the last batch; it begins `--trigger` after the last batch
+began, or when that batch ends. (Without a trigger 10,000 updates/s make 300 batches a second, which keep a core busy.)
 
 Everything is real but Spark: the JobMaster with its coordinator, journal and records, the TaskManager with its uploads,
 manifests and acknowledgements, and the object store (files in `--store`), in one process (`holdfast.testing`), so that
@@ -14,13 +14,13 @@ batches, encoding and materialization share two cores and one interpreter. Where
 
 Two jobs, with and without a changelog (`--changelog both`) or of two sizes (`--state-mb 1200 100`), are there at once
 and take turns of some seconds, the other being idle: within minutes the speed of a shared machine changes by more than
-a changelog costs. What one leaves to do is done within three seconds, before what counts of the other's turn.
+a changelog costs. Work that a turn leaves is done within three seconds, before the counted part of the other's turn.
 
     p50_ms … max_ms         from the cut to the record, of checkpoints after the warm-up
     incremental_bytes_p50   stored for one checkpoint; full_bytes_max: all state that one refers to, the largest
     table_bytes             the table's own snapshot, as it is stored: median over checkpoints
     space_amplification     full_bytes_max / table_bytes
-    stored_bytes_max        all state that lay in the store at any moment, also what is being replaced
+    stored_bytes_max        all state that lay in the store at any moment, also state that is being replaced
     rows_per_s              updates committed; max_lag_s: by how much they were ever behind `--updates-per-s`
     cpu_us_per_row          processor time of the whole process for one update, in microseconds
     recovery_s              from the loss of the TaskManager until all is restored, from a store with 100 MB/s and 20 ms
@@ -67,21 +67,21 @@ come at the same moment between two materializations.
 TURN_S = 15.0
 TURN_WARMUP_S = 3.0
 TURN_REST_S = 2.0
-"""After a turn, for what RocksDB and a materialization have left to do; with the next turn's warm-up it is enough."""
+"""Seconds after a turn for the work that RocksDB and a materialization have left; the next turn's warm-up comes on top."""
 JOBS_MAX = 2
 MEMORY = Path("/dev/shm")
 STORE_ROOM = 5
-"""Times the state: what is being replaced lies in the store, too."""
+"""Times the state: state that is being replaced lies in the store, too."""
 COPIES_PASSES = 3
 """Deleting all copies takes a while, in which new ones are made."""
 
 
 class Store:
-    """Knows what state lies in it, and can be put behind a slow network while the job runs.
+    """Knows the state that lies in it, and can be put behind a slow network while the job runs.
 
     Deleted files of state are kept, and written over. Memory that is let go may go back to a virtual machine's host,
-    and a file of 4 MB made of what has to come from there again took 15 instead of 1.5 ms: a store that is another
-    machine's takes nothing of this one's.
+    and a file of 4 MB made of blocks that have to come from there again took 15 instead of 1.5 ms. A store on another
+    machine takes no memory of this machine.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -252,7 +252,7 @@ class Running:
         for _ in range(0 if local else COPIES_PASSES):
             for copies in self.local_dir.glob("holdfast-copies-*/*/tm-*/*.*"):
                 copies.unlink(missing_ok=True)
-        # At once before the loss: what is stored meanwhile would stand in line before what is restored.
+        # At once before the loss: uploads meanwhile would stand in line before the downloads of the restore.
         self.store.slow = True
         restored_bytes = self.query.totals.checkpoints[-1].full_bytes
         began_s = time.monotonic()
@@ -419,7 +419,7 @@ def main(argv: list[str]) -> None:
 
 
 def compared(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Both, under what differs between them, and the first one by the other."""
+    """Print both, under the settings that differ, and the ratio of the first to the second."""
     by = "changelog" if results[0]["changelog"] != results[1]["changelog"] else "state_mb"
     one, other = (str(each[by]) for each in results)
     return {one: results[0], other: results[1], f"{one}_by_{other}": ratios(*results)}

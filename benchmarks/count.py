@@ -2,7 +2,7 @@
 
     python -m benchmarks.count --seconds 60 --keys 1000 --emit every --interval 1s --json
 
-Prints one JSON line; times in milliseconds. What happens before the clock starts (Spark, processes, compilation of
+Prints one JSON line; times in milliseconds. The time before the clock starts (Spark, processes, compilation of
 kernels) is `warmup_s`. `--against-flink` runs the same workload on Flink beside it and prints the ratios.
 `--emit changes --combine compare` runs it with and without combining in the sender, and prints the ratio.
 """
@@ -143,7 +143,7 @@ def run(options: argparse.Namespace, combine: bool) -> dict[str, Any]:
 
 
 def measure(query: hf.Query, options: argparse.Namespace, warmup_s: float) -> dict[str, Any]:
-    """Watch the running query for the time asked for. Raises what ended it."""
+    """Watch the running query for the time asked for. Raises the error that ended it."""
     before, started_s = query.totals, time.monotonic()
     query.awaitTermination(options.seconds)
     after, seconds = query.totals, time.monotonic() - started_s

@@ -5,7 +5,7 @@
 `--emit changes` combines in the senders, unless told `--no-combine`.
 
 No Spark and no checkpoints: the part of `benchmarks.count` between a source and a sink. Prints one JSON line of
-millions of rows a second: for each phase alone, and for what they add up to.
+millions of rows a second: for each phase alone, and for all of them together.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def serve(orders: Connection, secret: str, folder: str) -> None:
 
 
 def work(orders: Connection, secret: str, number: int, rows: int, keys: int, spec: AggregateSpec) -> None:
-    """A sender's and puller's process: does what it is sent, until None."""
+    """A process of a sender and puller: carries out orders until None comes."""
     routes: ExchangeRoutes = orders.recv()
     links = FlightLinks(routes, Connections(secret))
     while (order := orders.recv()) is not None:

@@ -38,7 +38,7 @@ class Cycle:
             return max(filled, self._first + int((time.monotonic() - self._began_s) * self._rate))
 
     def lag_s(self, rows: int) -> float:
-        """How long ago what comes next came into being."""
+        """Return how long ago the next rows came into being."""
         with self._lock:
             if not self._rate:
                 return 0.0

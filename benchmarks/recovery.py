@@ -3,7 +3,7 @@
     python -m benchmarks.recovery --json
 
 One table of `--state-mb` with incompressible values of `--value-bytes` (0: one int64), materialized; then a log of
-random updates that is `--log-mb` large. `direct` restores from a store without any delay: what it costs in processor
+random updates that is `--log-mb` large. `direct` restores from a store without any delay: the cost in processor
 time. `throttled` is a store of 100 MB/s and 20 ms; `off` there is the same table materialized at the same cut, without
 a log; `local` has copies of everything. `on_vs_off` and `local_vs_not` are ratios of times within this run.
 """

@@ -5,7 +5,7 @@
 Prints for 1, 4, 16, … TaskManagers (senders and splits in proportion) the processor time of the driver alone: for a
 batch in which every split has rows and every sender sends to every subtask, for a batch of `--small-rows` rows, for a
 checkpoint, and for the restart after a TaskManager died; and the largest message and the largest journal record.
-Messages are really encoded and decoded. What a connection costs besides (gRPC, TLS) is left out.
+Messages are really encoded and decoded. Other costs of a connection (gRPC, TLS) are left out.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from holdfast.testing.run import start_on
 
 WARMUP_BATCHES = 3
 SETTLE_S = 0.05
-"""After a checkpoint: until the driver has deleted what the checkpoint made needless."""
+"""After a checkpoint: Wait until the driver has deleted all that the checkpoint made needless."""
 WAIT_S_MAX = 60.0
 SCHEMA = pa.schema([pa.field("value", pa.int64(), nullable=False), pa.field("at", pa.timestamp("us"), nullable=False)])
 

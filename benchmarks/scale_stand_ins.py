@@ -1,7 +1,7 @@
 """Stand-ins for TaskManagers and senders: they answer the driver as real processes would, without Spark and rows.
 
-    driver ──encoded──► stand-in ──encoded──► driver          what a stand-in does is not the driver's time
-    driver ◄──acknowledgement, encoded── stand-in             what the driver makes of it is
+    driver ──encoded──► stand-in ──encoded──► driver          the work of a stand-in is not the driver's time
+    driver ◄──acknowledgement, encoded── stand-in             the driver's work on it is
 
 Every message is encoded by the one side and decoded by the other, as on a connection; the connection itself is left
 out. Handles, manifests, timers and metrics have the numbers that a job with RocksDB has in steady state: each table has
@@ -169,7 +169,7 @@ class _Table:
 
 
 class StandInTaskManager:
-    """Implements `TaskManagerGateway` on the driver's side of a connection, and what is behind it."""
+    """Implements `TaskManagerGateway` on the driver's side of a connection, and the TaskManager behind it."""
 
     def __init__(self, cluster: "StandInCluster", process: ProcessId) -> None:
         self.dead = False
@@ -277,7 +277,7 @@ class StandInTaskManager:
         self._cluster.background(self._checkpoint, checkpoint_id, batch)
 
     def _checkpoint(self, checkpoint_id: int, batch: int) -> None:
-        """All of a stand-in's, but for what the driver makes of the acknowledgement."""
+        """All of a stand-in's, but for the driver's work on the acknowledgement."""
         wire = self._cluster.wire
         with wire.elsewhere():
             ahead = self._grow()

@@ -2,8 +2,8 @@
 
     python -m benchmarks.state --backend rocksdb --cache 500000 --keys 1000000 --rows 5000000 --pattern returning --json
 
-All keys are in the table before the clock starts. Timed for each batch: begin, look-up (with what undo needs), the
-count with a running value for each row, what the changelog is given, commit. A checkpoint is persisted every second
+All keys are in the table before the clock starts. Timed for each batch: begin, look-up (with old rows for undo), the
+count with a running value for each row, the changes for the changelog, commit. A checkpoint is persisted every second
 into a store in memory, and releases undo. Not timed: making the input, compiling kernels (`warmup_s` covers both, and
 filling the table). Time is processor time of the thread that processes batches: uploads run on others; what batches
 wait for them is in `rows_per_s_by_wall` alone.
@@ -12,7 +12,7 @@ Patterns, by `--pattern`:
     random      keys uniformly at random; with a cache of N of K keys about N/K of the distinct rows of a batch hit
     returning   the pattern of FLIP-325 stretched over batches: half the keys once, the same half again, then the
                 other half twice, …; with a cache of K all hit, of K/2 half of them, of K/4 none
-`--changelog both` says what the changelog costs: one table, with it and without it in turn, a second each with a
+`--changelog both` gives the cost of the changelog: one table, with it and without it in turn, a second each with a
 checkpoint in its middle, and how fast batches with it are beside those without it: `on_off_ratio`, of all of them, with
 its standard error by how the pairs differ; of the median pair; of all of them by the clock. Two runs one after the
 other tell little on a shared machine: how fast memory answers changes within seconds. So do few pairs: in a noisy hour
@@ -117,7 +117,7 @@ class Log:
         self.last_cut = self.cuts.submit(self._cut, batch, self.writer.next_sqn(), self.on, self.last_cut)
 
     def await_cut(self) -> None:
-        """The last one; raises what any one raised."""
+        """Return the last result; raises the error of any of them."""
         if self.last_cut is not None:
             self.last_cut.result()
 
@@ -202,7 +202,7 @@ class Run:
 def measure(
     backend: str, cache: int, keys: int, key_type: str, rows: int, changelog: bool, pattern: str
 ) -> dict[str, Any]:
-    """Run the benchmark; the result is what `--json` prints."""
+    """Run the benchmark; `--json` prints the result."""
     started = time.perf_counter()
     run = Run(backend, cache, keys, key_type, rows, changelog, pattern)
     table, count = run.table, run.count

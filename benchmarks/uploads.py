@@ -6,7 +6,7 @@
 store's latencies follow the table that FLIP-158 gives for 500 streams of 5 MB to S3 (p50 459, p90 740, p95 833,
 p99 1,039, p99.9 3,202 ms): straight lines between its points and the least value `LEAST_MS`, a Pareto tail beyond.
 Every attempt, also one that hedges, takes the next of them from a shuffled deck, so that the first attempts follow the
-table exactly. The changes compress well: what the store is given is small, and it does not look at it.
+table exactly. The changes compress well: the stored objects are small, and it does not look at it.
 
 JSON: `unhedged` and `hedged` (each `p50_ms`, `p90_ms`, `p95_ms`, `p99_ms`, `p999_ms`, `uploads`, `requests`),
 `p999_cut` (1 - hedged / unhedged), `extra_requests` (requests over uploads, less 1).

@@ -1,4 +1,4 @@
-"""Windows alone, without Spark: what a row costs on its way to the state and in it, and what a key and window takes.
+"""Windows alone, without Spark: the cost of a row on its way to the state and in it, and the bytes of a key and window.
 
     python -m benchmarks.windows --kind sliding --keys 1000 --rows 2000000 --json
     python -m benchmarks.windows --open 1,100,10000 --json

@@ -3,9 +3,9 @@
     python -m examples.click_join --rows 200000 --kill
 
 Impressions and clicks lie in Parquet files, somewhat out of order. Each impression is joined with the clicks of the
-same user on the same ad within ten minutes; an impression without one is a sample as well, with nulls. Some users see a
-hundred times as many ads as others. Some clicks come hours too late: they are put aside among the dead letters. The
-samples are compared with a direct join over the same files.
+same user on the same ad within ten minutes; an impression without a click is a sample as well, with nulls. Some users
+see a hundred times as many ads as others. Some clicks come hours too late: they are put aside among the dead letters.
+The samples are compared with a direct join over the same files.
 """
 
 import itertools

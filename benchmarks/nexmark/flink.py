@@ -22,7 +22,7 @@ VARIANTS = {"": ("rocksdb", True), "_hashmap": ("hashmap", False)}
 
 
 def class_path() -> str:
-    """Install Flink, fetch what its SQL needs for Parquet, compile; returns the class path."""
+    """Install Flink, fetch the libraries of its SQL for Parquet, compile; returns the class path."""
     base, jars = install(), home() / "nexmark-jars"
     if shutil.which("mvn") is None:
         raise SystemExit("Flink's SQL needs Maven for its Parquet format (on Debian: apt-get install maven)")

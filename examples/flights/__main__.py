@@ -1,6 +1,6 @@
 """Replay the flights, kill a TaskManager after a third and the driver after two thirds, compare the result.
 
-Exit code 0: the table equals what is computed directly, to the last row, and no process was left behind.
+Exit code 0: the table equals the direct computation, to the last row, and no process was left behind.
 """
 
 import tempfile
@@ -39,7 +39,7 @@ class Recovery:
 
 
 class Replay:
-    """The job on its way through the input, and what is done to it there."""
+    """The job on its way through the input, and the kills on that way."""
 
     def __init__(self, folder: Path, rows: int, screen: Screen) -> None:
         self.seen: set[psutil.Process] = set()

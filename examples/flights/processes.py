@@ -17,7 +17,7 @@ LOG_LINES = 30
 
 
 class DriverFailed(Exception):
-    """The driver process ended by itself and not well; says with what words."""
+    """The driver process ended by itself with an error, whose words it repeats."""
 
 
 class Driver:
@@ -40,7 +40,7 @@ class Driver:
         return Status.read(self._status)
 
     def ended(self) -> bool:
-        """True if the driver has come to its end. Raises `DriverFailed` if that was a bad one."""
+        """True if the driver has come to its end. Raises `DriverFailed` if it ended with an error."""
         code = self._process.poll()
         if code:
             words = self._log.read_text(errors="replace").splitlines()[-LOG_LINES:]

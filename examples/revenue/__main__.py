@@ -1,6 +1,6 @@
 """Revenue per customer from a PostgreSQL database under load, with the driver killed; compared with the database.
 
-Exit code 0: the Delta table equals what the database says, to the last customer.
+Exit code 0: the Delta table equals the database's own answer, to the last customer.
 """
 
 import subprocess

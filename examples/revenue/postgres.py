@@ -1,4 +1,4 @@
-"""A PostgreSQL server of one's own: on a free port, as an unprivileged user, ended with the process that started it."""
+"""A PostgreSQL server for this program alone: on a free port, as an unprivileged user, ended with this program."""
 
 import os
 import pwd
@@ -66,7 +66,7 @@ class LocalPostgres:
         return f"host=127.0.0.1 port={self.port} user=holdfast dbname=postgres"
 
     def program(self, name: str) -> str:
-        """Return the path of one of PostgreSQL's programs, such as `pgbench`."""
+        """Return the path of a program of PostgreSQL's, such as `pgbench`."""
         return str(self._programs / name)
 
     def start(self, **settings: str) -> "LocalPostgres":
@@ -83,7 +83,7 @@ class LocalPostgres:
                     time.sleep(0.05)
                 if time.monotonic() > deadline_s:
                     raise RuntimeError(f"PostgreSQL does not start: {(self.folder / 'log').read_text()[-2000:]}")
-                time.sleep(0.1)  # what a killed server left is still going
+                time.sleep(0.1)  # processes that a killed server left are still ending
 
     def _answers(self) -> bool:
         ready = [self._programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]

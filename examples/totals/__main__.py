@@ -73,7 +73,7 @@ class TotalsReader:
 
 
 def check(found: dict[int, list[tuple[int, int]]], generator: Generator) -> None:
-    """Compare the topic of totals with what the generator wrote. Raises `SystemExit` naming the difference."""
+    """Compare the topic of totals with the sums that the generator wrote. Raises `SystemExit` naming the difference."""
     for customer, count in generator.orders.items():
         numbers = [number for number, _ in found.get(customer, [])]
         if numbers != list(range(1, count + 1)):
