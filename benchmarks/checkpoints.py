@@ -67,7 +67,7 @@ come at the same moment between two materializations.
 TURN_S = 15.0
 TURN_WARMUP_S = 3.0
 TURN_REST_S = 2.0
-"""Seconds after a turn for the work that RocksDB and a materialization have left; the next turn's warm-up comes on top."""
+"""Seconds after a turn for the work that RocksDB and a materialization have left, before the next turn's warm-up."""
 JOBS_MAX = 2
 MEMORY = Path("/dev/shm")
 STORE_ROOM = 5
