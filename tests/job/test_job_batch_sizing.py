@@ -2,7 +2,6 @@
 
 import random
 import time
-from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -77,24 +76,34 @@ def test_growth_and_bounds() -> None:
     assert sizer.rows == 1
 
 
-def slow(seconds_per_row: float) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    def step(batch: pa.RecordBatch) -> pa.RecordBatch:
-        time.sleep(batch.num_rows * seconds_per_row)
+class Slow:
+    """A step that takes a time for each row, which may change while the job runs."""
+
+    row_s = 0.0
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        time.sleep(batch.num_rows * Slow.row_s)
         return batch
 
-    return step
 
-
-def test_a_job_has_batches_of_about_that_duration() -> None:
+def test_a_job_has_batches_of_about_that_duration_also_after_rows_cost_ten_times_as_much() -> None:
+    Slow.row_s = 4e-6
     job = new_job(target_batch_duration="200ms", max_rows_per_batch=10_000_000)
     rows = job.read(hf.SequenceSource(name="numbers"))
-    rows.map_batches(slow(4e-6), "value BIGINT").write(hf.NoopSink())
+    rows.map_batches(Slow(), "value BIGINT").write(hf.NoopSink())
     query = start(job, hf.processing_time("0s"))
+
+    def settled_ms(first: int) -> float:
+        until(lambda: query.totals.batches >= first + 4)
+        return sorted(query.totals.batch_ms[first : first + 4])[1]
+
     try:
-        until(lambda: query.totals.batches >= 12)
-        last = query.totals.batch_ms[8:12]
-        assert 100 < sorted(last)[1] < 400, last
+        assert 100 < settled_ms(8) < 400
         assert query.totals.batch_rows[0] == ROWS_FIRST
+        Slow.row_s *= 10
+        jumped = query.totals.batches
+        assert 100 < settled_ms(jumped + 10) < 400
+        assert max(query.totals.batch_rows[jumped + 10 :]) < max(query.totals.batch_rows[:jumped]) / 2
     finally:
         query.stop()
 

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
-from job_kit import Feed, new_job, newest, pairs, store_of
+from job_kit import Feed, new_job, pairs, store_of
+from savepoints_kit import LIVE, Folders, files_of, made, put, sums, with_savepoint
 from typer.testing import CliRunner
 
 import holdfast as hf
@@ -20,55 +22,15 @@ from holdfast.journal.job import read_job
 from holdfast.maintenance.verify import verify
 from holdfast.storage.copying import CopyOrder
 from holdfast.storage.framing import frame
-from holdfast.storage.store import ObjectInfo, open_store
+from holdfast.storage.store import open_store
 from holdfast.taskmanager.taskmanager import TaskManager
 from holdfast.testing import start
 from waiting import until
-
-LIVE = hf.processing_time()
-
-
-class Folders:
-    """URLs of folders below a test's own."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def __call__(self, name: str) -> str:
-        return (self.root / name).as_uri()
 
 
 @pytest.fixture
 def url(tmp_path: Path) -> Folders:
     return Folders(tmp_path)
-
-
-def made(storage: str, feed: Feed, sink: hf.MemorySink, *, more: bool = False, changelog: bool = True, **settings: Any):
-    config = hf.CheckpointConfig(trigger=hf.manual(), changelog=changelog)
-    job = new_job(storage, checkpoint=config, **settings)
-    rows = job.read(feed)
-    rows.key_by("k").aggregate(total=hf.sum("v"), name="sums").write(sink)
-    if more:
-        rows.key_by("k").aggregate(rows=hf.count(), name="counts").write(hf.MemorySink(name="counted"))
-    return job
-
-
-def put(query: hf.Query, feed: Feed, *values: int) -> None:
-    for value in values:
-        feed.put(pairs((1, value)))
-    query.processAllAvailable()
-
-
-def sums(sink: hf.MemorySink) -> Any:
-    return newest(sink.rows(), "k")[1]["total"]
-
-
-def with_savepoint(url: Folders, feed: Feed, **settings: Any) -> None:
-    """Write a savepoint of the sum 3, and stop."""
-    query = start(made(url("one"), feed, hf.MemorySink(name="out"), **settings), LIVE)
-    put(query, feed, 1, 2)
-    query.savepoint(url("save"))
-    query.stop()
 
 
 def test_a_savepoint_is_read_after_it_was_moved_and_the_storage_is_gone(url: Folders) -> None:
@@ -151,132 +113,6 @@ def test_after_a_savepoint_that_could_not_be_written_the_query_goes_on(url: Fold
     assert sums(sink) == 7 and not query.view().savepoints
     query.stop(with_savepoint=url("save"))
     assert hf.read_state(url("save"), "sums").column("total.sum").to_pylist() == [7]
-
-
-def files_of(url: Folders, name: str) -> list[ObjectInfo]:
-    return list(open_store(url(name)).list(""))
-
-
-def test_a_savepoint_that_takes_too_long_leaves_no_files_and_the_query_goes_on(url: Folders) -> None:
-    feed, sink, goes_on = Feed(name="feed"), hf.MemorySink(name="out"), threading.Event()
-    query = start(made(url("one"), feed, sink), LIVE)
-    put(query, feed, 1, 2)
-    before = TaskManager.copy
-
-    def copy(self: TaskManager, order: CopyOrder) -> Any:
-        copied = before(self, order)
-        goes_on.wait()
-        return copied
-
-    for take in (query.savepoint, lambda url, timeout: query.stop(with_savepoint=url, timeout=timeout)):
-        goes_on.clear()
-        with mock.patch.object(TaskManager, "copy", copy):
-            with pytest.raises(TimeoutError, match=r"not written within 0\.1 s: 0 of"):
-                take(url("save"), timeout="100ms")
-            assert files_of(url, "save"), "a process still copies"
-            goes_on.set()
-            until(lambda: not files_of(url, "save"))
-    put(query, feed, 4)
-    query.savepoint(url("save"), timeout=60)
-    query.stop()
-    assert [each.outcome for each in query.savepoints] == ["failed", "failed", "completed"]
-    assert hf.read_state(url("save"), "sums").column("total.sum").to_pylist() == [7]
-
-
-def test_a_folder_is_written_again_only_after_a_late_copy_into_it_was_deleted(url: Folders) -> None:
-    feed, late, deletes = Feed(name="feed"), threading.Event(), threading.Event()
-    query = start(made(url("one"), feed, hf.MemorySink(name="out")), LIVE)
-    put(query, feed, 1, 2)
-    copy, discard = TaskManager.copy, savepoints.SavepointTarget.discard
-    saved: list[savepoints.Savepoint] = []
-
-    def copy_late(self: TaskManager, order: CopyOrder) -> Any:
-        late.wait()
-        return copy(self, order)
-
-    def discard_later(self: savepoints.SavepointTarget, written: Any) -> None:
-        deletes.wait()
-        discard(self, written)
-
-    with (
-        mock.patch.object(TaskManager, "copy", copy_late),
-        mock.patch.object(savepoints.SavepointTarget, "discard", discard_later),
-    ):
-        with pytest.raises(TimeoutError):
-            query.savepoint(url("save"), timeout="100ms")
-        late.set()
-        until(lambda: bool(files_of(url, "save")))
-        again = threading.Thread(target=lambda: saved.append(query.savepoint(url("save"), timeout=60)))
-        again.start()
-        until(lambda: bool(query.view().savepoints))
-        again.join(0.3)
-        deletes.set()
-        again.join(60)
-    query.stop()
-    assert len(saved) == 1 and verify(open_store(url("save"))).ok
-
-
-def test_a_stop_that_fails_lets_no_batch_be_planned_while_another_one_stops(url: Folders) -> None:
-    feed, waits, goes_on = Feed(name="feed"), threading.Event(), threading.Event()
-    query = start(made(url("one"), feed, hf.MemorySink(name="out")), LIVE)
-    put(query, feed, 1, 2)
-    before = TaskManager.copy
-
-    def copy(self: TaskManager, order: CopyOrder) -> Any:
-        waits.set()
-        goes_on.wait()
-        return before(self, order)
-
-    with mock.patch.object(TaskManager, "copy", copy):
-        stopping = threading.Thread(target=lambda: query.stop(with_savepoint=url("save")))
-        stopping.start()
-        waits.wait()
-        with pytest.raises(TimeoutError):
-            query.stop(with_savepoint=url("late"), timeout="100ms")
-        feed.put(pairs((1, 100)))
-        assert query.status["message"].startswith("Planning no further batch, to stop with a savepoint; savepoint ")
-        batches = query.totals.batches
-        query.awaitTermination(0.3)
-        goes_on.set()
-        stopping.join(60)
-    assert query.totals.batches == batches and not query.isActive
-    assert hf.read_state(url("save"), "sums").column("total.sum").to_pylist() == [3]
-
-
-def test_a_savepoint_whose_sinks_never_publish_ends_with_its_time(url: Folders) -> None:
-    feed, answers = Feed(name="feed"), threading.Event()
-
-    def publish(table: Any, number: int) -> None:
-        if not answers.is_set():
-            raise ConnectionError("nobody answers")
-
-    query = start(made(url("one"), feed, hf.CallbackSink(publish, name="out")), LIVE)
-    feed.put(pairs((1, 1)))
-    until(lambda: query.totals.batches == 1)
-    with pytest.raises(TimeoutError, match="nothing is copied yet"):
-        query.stop(with_savepoint=url("save"), timeout=0.1)
-    answers.set()
-    with pytest.raises(hf.SettingsError, match="with_savepoint"):
-        query.stop(timeout=1)
-    assert query.stop(with_savepoint=url("save"), timeout=60) is not None
-    assert not query.isActive
-
-
-def test_the_copies_of_a_savepoint_that_failed_are_deleted(url: Folders) -> None:
-    feed = Feed(name="feed")
-    query = start(made(url("one"), feed, hf.MemorySink(name="out")), LIVE)
-    put(query, feed, 1, 2)
-    before = TaskManager.copy
-
-    def copy(self: TaskManager, order: CopyOrder) -> Any:
-        before(self, order)
-        assert files_of(url, "save")
-        raise hf.StorageError("the disk is full")
-
-    with mock.patch.object(TaskManager, "copy", copy), pytest.raises(hf.StorageError, match="the disk is full"):
-        query.savepoint(url("save"))
-    assert not files_of(url, "save")
-    query.stop()
 
 
 def test_the_history_has_the_size_and_the_duration_of_savepoints(url: Folders) -> None:
@@ -417,6 +253,58 @@ def test_a_stop_with_a_savepoint_is_exactly_once_for_a_new_job(url: Folders) -> 
     totals = [row["total"] for row in [*sink.rows(), *after.rows()]]
     assert len(totals) == len(set(totals)), "no change is published twice"
     assert totals[-1] == sum(range(1, 30)) + 1000 and published <= len(totals)
+
+
+class HeldAtFour:
+    """A step that waits with a row whose value is 4."""
+
+    arrived, goes_on = threading.Event(), threading.Event()
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if 4 in batch.column("v").to_pylist():
+            HeldAtFour.arrived.set()
+            HeldAtFour.goes_on.wait()
+        return batch
+
+
+def test_a_batch_in_flight_at_a_stop_is_in_the_savepoint(url: Folders) -> None:
+    """Were it committed while the objects are copied, its output would come from the old query and from the new one."""
+    feed, sink = Feed(name="feed"), hf.MemorySink(name="out")
+
+    def job(storage: str, sink: hf.MemorySink, **settings: Any) -> hf.Job:
+        made = new_job(storage, checkpoint=hf.CheckpointConfig(trigger=hf.every("10ms")), **settings)
+        rows = made.read(feed).map_batches(HeldAtFour(), "k BIGINT, v BIGINT")
+        rows.key_by("k").aggregate(total=hf.sum("v"), name="sums").write(sink)
+        return made
+
+    query = start(job(url("one"), sink), LIVE)
+    put(query, feed, 1, 2)
+    feed.put(pairs((1, 4)))
+    HeldAtFour.arrived.wait()
+    before = TaskManager.copy
+
+    def copy(self: TaskManager, order: CopyOrder) -> Any:
+        HeldAtFour.goes_on.set()
+        until(lambda: 7 in totals_of(sink))
+        return before(self, order)
+
+    with mock.patch.object(TaskManager, "copy", copy):
+        stopping = threading.Thread(target=lambda: query.stop(with_savepoint=url("save")))
+        stopping.start()
+        until(lambda: bool(query.view().paused_by))
+        stopping.join(1)
+        HeldAtFour.goes_on.set()
+        stopping.join(60)
+    after = hf.MemorySink(name="out")
+    again = start(job(url("two"), after, start_from=url("save")), LIVE)
+    again.processAllAvailable()
+    put(again, feed, 8)
+    again.stop()
+    assert [total for total in totals_of(sink) + totals_of(after) if total > 3] == [7, 15]
+
+
+def totals_of(sink: hf.MemorySink) -> list[int]:
+    return [row["total"] for row in sink.rows()]
 
 
 def test_refusals_name_what_was_found(url: Folders) -> None:

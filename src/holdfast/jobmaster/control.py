@@ -145,14 +145,30 @@ class Control:
         """Return a record that is in the journal."""
         return self._recorder.record(number)
 
-    def pause_planning(self, who: str, *, paused: bool = True) -> None:
-        """Plan no further batch until `who` calls with `paused=False`, or the query ends."""
+    def pause_planning(self, who: str) -> "Future[None]":
+        """Plan no further batch until `resume_planning`, or the query ends.
 
-        def pause() -> None:
-            (self._paused.add if paused else self._paused.discard)(who)
-            self._listeners.planning(frozenset(self._paused))
+        `who` differs from call to call. The promise is kept once no batch is under way; it fails with
+        `CheckpointFailed`.
+        """
+        promise = self._promises.standstill(who)
+        self._events.put(partial(self._pause, who, self._paused.add))
+        if self._closing.is_set():
+            self._promises.fail_all()
+        return promise
 
-        self._events.put(pause)
+    def resume_planning(self, who: str) -> None:
+        """Plan batches again, unless others want a pause, too."""
+        self._events.put(partial(self._pause, who, self._paused.discard))
+
+    def stands_still(self, paused_by: frozenset[str]) -> None:
+        """Note that planning is paused and no batch is under way; earlier commits were noted before."""
+        if paused_by:
+            self._events.put(partial(self._promises.stands_still, paused_by))
+
+    def _pause(self, who: str, note: Callable[[str], None]) -> None:
+        note(who)
+        self._listeners.planning(frozenset(self._paused))
 
     def _request(self, event: Requested) -> "Future[JournalNumber | None]":
         promise = self._promises.checkpoint(event.request_id)

@@ -201,6 +201,7 @@ class JobMaster:
             refused_by=self._control.refused_by,
             outage=self.outages.message,
             savepoints=self._savepoints.under_way,
+            savepoint_history=self.savepoints,
             source_messages=self._planner.source_messages(),
             graph=self._graph,
             parallelism=layout.parallelism,

@@ -1,11 +1,12 @@
-"""Promises of the control loop: to those who asked for checkpoints or wait for
-publication, and to a failover that waits for its base.
+"""Promises of the control loop: to those who asked for checkpoints or wait for publication or for the batch under way,
+and to a failover that waits for its base.
 
 Any thread makes a promise; the control thread keeps it. Promises that are open when the query ends fail.
 """
 
 import contextlib
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ class Promises:
         self._checkpoints: dict[str, Future[JournalNumber | None]] = {}
         self._base: Future[RestartCheckpoint] | None = None
         self._publication: deque[Future[None]] = deque()
+        self._standstill: dict[str, Future[None]] = {}
 
     def checkpoint(self, request_id: str) -> "Future[JournalNumber | None]":
         """Promise the outcome of a request; it fails with `CheckpointFailed`."""
@@ -68,6 +70,19 @@ class Promises:
             while True:
                 self._publication.popleft().set_result(None)
 
+    def standstill(self, who: str) -> "Future[None]":
+        """Promise that no batch is under way, since `who` has paused planning; it fails with `CheckpointFailed`."""
+        promise: Future[None] = Future()
+        self._standstill[who] = promise
+        return promise
+
+    def stands_still(self, paused_by: Iterable[str]) -> None:
+        """Keep the promises to those who have paused planning."""
+        for who in paused_by:
+            promise = self._standstill.pop(who, None)
+            if promise is not None:
+                promise.set_result(None)
+
     def await_base(self, promise: "Future[RestartCheckpoint]") -> None:
         self._base = promise
 
@@ -82,6 +97,12 @@ class Promises:
             with contextlib.suppress(KeyError):
                 promise = self._checkpoints.popitem()[1]
                 promise.set_exception(CheckpointFailed("the query ended before the checkpoint completed"))
+        while self._standstill:
+            with contextlib.suppress(KeyError):
+                promise_of_standstill = self._standstill.popitem()[1]
+                promise_of_standstill.set_exception(
+                    CheckpointFailed("the query ended before the batch under way was committed")
+                )
         with contextlib.suppress(IndexError):
             while True:
                 ended = CheckpointFailed("the query ended before everything was published")

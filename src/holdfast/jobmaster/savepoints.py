@@ -120,27 +120,24 @@ class SavepointWriter:
     ) -> Savepoint:
         """Plan no further batch, publish everything, copy the last checkpoint, and stop.
 
-        After an error the query plans batches again, as if nobody had asked.
+        The batch under way is awaited: were it committed after the checkpoint, its output could be published here, and
+        again by a job that begins from the savepoint. After an error the query plans batches again, as if nobody had
+        asked.
         """
         target = open_target(url, storage_options)
         with self._noted(target, timeout_s) as progress:
-            reason = f"savepoint {target.store.url}"
-            self._control.pause_planning(reason)
+            reason = f"savepoint {target.store.url}, call {uuid4().hex}"
+            standstill = self._control.pause_planning(reason)
             try:
-                self._settle(progress)
+                progress.await_(standstill)
+                progress.await_(self._control.request_savepoint())
+                progress.await_(self._control.await_publication())
                 written = self._write_newest(target, progress)
             except BaseException:
-                self._control.pause_planning(reason, paused=False)
+                self._control.resume_planning(reason)
                 raise
         stop()
         return written
-
-    def _settle(self, progress: SavepointProgress) -> None:
-        """Wait until the newest checkpoint covers everything committed, and everything is published."""
-        before, number = None, progress.await_(self._control.request_savepoint())
-        while number != before:
-            progress.await_(self._control.await_publication())
-            before, number = number, progress.await_(self._control.request_savepoint())
 
     def _write_newest(self, target: SavepointTarget, progress: SavepointProgress) -> Savepoint:
         hold = self._control.hold_newest()

@@ -132,6 +132,7 @@ class WorkQueue:
 
     def plan(self, command: ev.PlanBatch) -> ev.Event:
         try:
+            self._control.stands_still(command.paused_by)
             return self._await_batch(bool(command.paused_by))
         except Exception as error:
             return ev.WorkFailed(error)

@@ -119,6 +119,8 @@ class JobView:
     outage: str | None
     savepoints: tuple[str, ...]
     """Progress of the savepoints that are being written."""
+    savepoint_history: tuple[SavepointStats, ...]
+    """The last savepoints and their outcomes, oldest first, also of earlier starts."""
     source_messages: tuple[str, ...]
     """Reasons why sources give no rows at the moment."""
     graph: JobGraph
@@ -167,8 +169,9 @@ class JobView:
             return "Stopped" if self.error is None else f"Ended with an error: {self.error}"
         if lagging := sorted(self.paused_by & set(self.graph.sinks)):
             return f"Waiting for sink {', '.join(lagging)}, which has too many groups to publish"
+        waits = [f"a checkpoint waits: {listed(self.refused_by)}"] if self.refused_by else []
         if self.paused_by:
-            return "; ".join(["Planning no further batch, to stop with a savepoint", *self.savepoints])
+            return "; ".join(["Planning no further batch, to stop with a savepoint", *waits, *self.savepoints])
         if self.outage is not None:
             return self.outage
         if self.source_messages:
@@ -178,7 +181,6 @@ class JobView:
         doing = f"Processing, without {self.splits_that_stand}" if self.splits_that_stand else "Processing"
         lost = sum(each.rows for each in self.losses if not each.acknowledged)
         ended = [f"exactly-once has ended: {lost:,} rows were lost (query.losses)"] if lost else []
-        waits = [f"a checkpoint waits: {listed(self.refused_by)}"] if self.refused_by else []
         return "; ".join([doing, *ended, *waits, *self.savepoints])
 
     @property

@@ -10,7 +10,6 @@ once everything is copied (`jobmaster.from_savepoint`).
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -42,24 +41,23 @@ class CopyFailure(msgspec.Struct, frozen=True):
 
 
 class CopyPortions:
-    """Partition function of an RDD: each task copies a portion. It answers nothing, or the failure that ended it."""
+    """Partition function of an RDD of encoded portions, a portion for each task. A task answers nothing, or the failure
+    that ended it."""
 
-    def __init__(
-        self, source: str, target: str, storage_options: Mapping[str, str], portions: Iterable[Portion]
-    ) -> None:
+    def __init__(self, source: str, target: str, storage_options: Mapping[str, str]) -> None:
         self._source = source
         self._target = target
         self._storage_options = dict(storage_options)
-        self._portions = [msgspec.msgpack.encode(each) for each in portions]
 
-    def __call__(self, partition: int, _: Iterator[Any]) -> Iterator[bytes]:
-        expected = {each.name: each for each in msgspec.msgpack.decode(self._portions[partition], type=Portion)}
-        try:
-            source = RetryingStore(open_store(self._source, self._storage_options, make=False))
-            target = RetryingStore(open_store(self._target, self._storage_options))
-            copy_objects(source, target, list(expected), expected=expected)
-        except HoldfastError as error:
-            yield msgspec.msgpack.encode(CopyFailure(type(error).__name__, str(error)))
+    def __call__(self, portions: Iterable[bytes]) -> Iterator[bytes]:
+        for portion in portions:
+            expected = {each.name: each for each in msgspec.msgpack.decode(portion, type=Portion)}
+            try:
+                source = RetryingStore(open_store(self._source, self._storage_options, make=False))
+                target = RetryingStore(open_store(self._target, self._storage_options))
+                copy_objects(source, target, list(expected), expected=expected)
+            except HoldfastError as error:
+                yield msgspec.msgpack.encode(CopyFailure(type(error).__name__, str(error)))
 
 
 def copy_on_executors(
@@ -82,12 +80,12 @@ def copy_on_executors(
         Spark could not run the tasks.
     """
     objects = savepoint.stored.objects
-    portions = list(portions_of(objects))
+    portions = [msgspec.msgpack.encode(each) for each in portions_of(objects)]
     size_bytes = sum(each.size for each in objects)
     done = f"copies {len(objects)} objects, {size_bytes} bytes, of savepoint {savepoint.store.url}"
     log.info("%s: %s in %d Spark tasks", store.url, done, len(portions))
-    body = CopyPortions(source, target, storage_options, portions)
-    tasks = spark.sparkContext.parallelize(range(len(portions)), max(1, len(portions))).mapPartitionsWithIndex(body)
+    body = CopyPortions(source, target, storage_options)
+    tasks = spark.sparkContext.parallelize(portions, max(1, len(portions))).mapPartitions(body)
     try:
         with described(spark, "holdfast-savepoint", f"holdfast: {done}"):
             failures = tasks.collect() if portions else []
