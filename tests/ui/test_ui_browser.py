@@ -93,12 +93,23 @@ class Watched:
         script += ".map((row) => row.cells.length > 1 ? row.cells[2].textContent : '')"
         return [each for each in self.browser.execute_script(script) if each]
 
+    def is_drawn_to_size(self) -> bool:
+        return bool(self.browser.execute_script("return WIDTH === Math.max(320, view.clientWidth - 32)"))
+
     def picture(self, name: str) -> None:
+        """Save what the page shows, if `HOLDFAST_SCREENSHOTS` names a folder: light, dark, and 400 px wide."""
         folder = os.environ.get("HOLDFAST_SCREENSHOTS")
-        if folder is not None:
+        if folder is None:
+            return
+        for kind, scheme, width in (("", "light", 1200), ("-dark", "dark", 1200), ("-narrow", "light", 400)):
+            scheme_is = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+            self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", scheme_is)
+            self.browser.set_window_size(width, 1000)
+            until(self.is_drawn_to_size)
             height = self.browser.execute_script("return document.body.scrollHeight")
-            self.browser.set_window_size(1200, min(1600, height + 160))
-            self.browser.save_screenshot(str(Path(folder) / f"{name}.png"))
+            self.browser.set_window_size(width, min(1600, height + 160))
+            until(self.is_drawn_to_size)
+            self.browser.save_screenshot(str(Path(folder) / f"{name}{kind}.png"))
 
 
 def _users(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -137,6 +148,8 @@ def test_the_page_follows_a_job_through_checkpoints_that_complete_are_refused_an
         query.trigger_checkpoint(30)
     watched.loses_manifests = False
     until(lambda: watched.outcomes()[:1] == ["declined"])
+    saved = query.savepoint("memory://browser-savepoint")
+    watched.sees("Savepoints", saved.url)
     watched.picture("page-checkpoints")
     _figures_equal_those_of_the_query(watched)
 
@@ -196,7 +209,15 @@ def test_the_page_is_used_by_keyboard_and_fits_a_narrow_screen(watched: Watched)
     browser.find_element(By.ID, "tab-overview").send_keys(Keys.ARROW_RIGHT)
     until(lambda: browser.find_element(By.ID, "tab-checkpoints").get_attribute("aria-selected") == "true")
     assert browser.switch_to.active_element.get_attribute("id") == "tab-checkpoints"
+    until(lambda: bool(browser.find_elements(By.CSS_SELECTOR, '[aria-label="history of checkpoints"]')))
+    browser.execute_script("document.querySelector('[aria-label=\"history of checkpoints\"]').focus()")
+    browser.execute_script("window.drawn = document.activeElement")
+    until(lambda: browser.execute_script("return !window.drawn.isConnected"))
+    assert browser.switch_to.active_element.get_attribute("aria-label") == "history of checkpoints", (
+        "the focus survives a new drawing"
+    )
     browser.set_window_size(400, 900)
+    until(watched.is_drawn_to_size)
     for tab in TABS:
         watched.open_tab(tab)
         until(lambda: bool(browser.find_elements(By.CSS_SELECTOR, "#view h2")))

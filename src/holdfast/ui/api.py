@@ -98,6 +98,7 @@ def checkpoints(view: JobView) -> Json:
         "restored": view.restored,
         "summary": {name: summary([getattr(each, name) for each in completed]) for name in SUMMARIZED},
         "history": [msgspec.to_builtins(each) for each in view.checkpoints],
+        "savepoints": [asdict(each) for each in view.savepoint_history],
         "epoch": view.epoch,
         "settings": dict(view.settings),
         "now_s": view.now_s,
