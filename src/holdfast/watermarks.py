@@ -122,11 +122,12 @@ class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         else:
             splits.update((split, each) for split, each in self.splits.items() if split in splits)
         for split, time_us in newest.items():
-            if split in splits:
-                before_us = splits[split].newest_us
+            before = splits.get(split)
+            if before is not None:
+                before_us = before.newest_us
                 newest_us = time_us if before_us is None or before_us < time_us else before_us
                 splits[split] = SplitTime(newest_us, batch_time_us)
-        newest_of_all_us = _greatest([self.newest_us, *newest.values()])
+        newest_of_all_us = _greatest([self.newest_us, max(newest.values(), default=None)])
         seen_us = batch_time_us if newest or self.seen_us is None else self.seen_us
         found = SourceTime(self.reached_us, newest_of_all_us, seen_us, watermark_us, self.complete, splits)
         return msgspec.structs.replace(found, reached_us=found.reached_at(batch_time_us, spec.idle_us, behind))

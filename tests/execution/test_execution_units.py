@@ -269,7 +269,7 @@ def _forgets_units_of_the_lost() -> AbstractContextManager[Any]:
 
 
 def _gives_to_the_busy() -> AbstractContextManager[Any]:
-    return mock.patch.object(rules._Sender, "free", True)
+    return mock.patch.object(rules.Units, "_is_free", lambda self, process: True)
 
 
 def _keeps_what_was_left() -> AbstractContextManager[Any]:

@@ -21,11 +21,11 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from waiting import until
 
 MASTER = "local-cluster[4,5,1024]"
-SPLITS, ROWS_PER_SPLIT, KEYS, ROWS_PER_BATCH = 200, 500, 64, 2_000
+SPLITS, ROWS_PER_SPLIT, KEYS, ROWS_PER_BATCH = 200, 300, 64, 1_500
 TASK_MANAGERS = SENDERS = 8
 KILLS = ("TaskManager", "sender", "executor", "sender", "TaskManager")
 BATCHES_BETWEEN_KILLS = 4
-WAIT_S = 240.0
+WAIT_S = 400.0
 
 
 def keys(rows):

@@ -39,6 +39,7 @@ from holdfast.checkpoint.gathering import Gathered, GatherFailed
 from holdfast.checkpoint.holding import HoldNewest, LetGo, SavepointRequested
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.checkpoint.outstanding import Outstanding
+from holdfast.checkpoint.pending import PendingState
 from holdfast.checkpoint.registry import GroupHolder, LogHolder, PendingHolder
 from holdfast.errors import HoldfastError
 from holdfast.ids import BatchNumber, CheckpointId
@@ -96,7 +97,7 @@ class Coordinator(Cutting):
         self._commands = []
         self._at_commit = isinstance(event, ev.CommitAcknowledged)
         self._handlers[type(event)](event)
-        if not self._superseded:
+        if not self._superseded and self._makes_more_possible(event):
             self._advance()
         return self._commands
 
@@ -258,6 +259,13 @@ class Coordinator(Cutting):
         self._commands.append(ev.CheckOwnership())
 
     # --- commands that follow an event --------------------------------------------------------------------------------
+
+    def _makes_more_possible(self, event: ev.Event) -> bool:
+        """False for an acknowledgement that those of further TaskManagers have to follow, and that frees no object."""
+        if not isinstance(event, ev.Acknowledged) or self._commands or self._registry.has_deletable:
+            return True
+        pending = self._pending.get(event.checkpoint_id)
+        return pending is None or pending.state is not PendingState.COLLECTING
 
     def _advance(self) -> None:
         """All that has become possible, in the order that `events.py` gives."""

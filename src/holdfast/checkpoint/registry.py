@@ -152,6 +152,11 @@ class ObjectRegistry:
                 del self._lineages[log]
         return free
 
+    @property
+    def has_deletable(self) -> bool:
+        """True if names came free since the last `take`."""
+        return bool(self._deletable)
+
     def take(self, now_s: float) -> list[str]:
         """Names to delete now, in the order they came free, then by name; each is given out once until answered."""
         while self._paused and self._paused[0][0] <= now_s:

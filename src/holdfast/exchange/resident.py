@@ -35,7 +35,7 @@ class OrderCommon(msgspec.Struct, frozen=True, array_like=True):
     routes: ExchangeRoutes
 
 
-class Order(msgspec.Struct, frozen=True, array_like=True):
+class Order(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Units for a sender under an attempt. `common`: an encoded `OrderCommon`, which the JobMaster encodes once."""
 
     common: msgspec.Raw

@@ -101,15 +101,15 @@ class UnitResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     attempt: str
     rows: int = 0
     sent: Sent = Sent()
-    committables: list[bytes] = []
+    committables: tuple[bytes, ...] = ()
     staged: int = 0
     """Rows that were staged for a sink."""
-    dead_letters: list[bytes] = []
+    dead_letters: tuple[bytes, ...] = ()
     bad_rows: int = 0
     failure: Failure | None = None
     event_times: dict[str, int] = {}
     """Newest event time of each split read, in microseconds, if the leg has a watermark."""
-    rows_by_subtask: list[tuple[str, int, int]] = []
+    rows_by_subtask: tuple[tuple[str, int, int], ...] = ()
     """Rows for each (operator, subtask), sent or dropped; only in a job that may drop rows."""
     gone: dict[int, str] = {}
     """TaskManagers whose rows were dropped, because they could not be reached, and why."""
@@ -326,12 +326,12 @@ def deliver(rows: Iterator[pa.RecordBatch], work: UnitWork, origin: UnitRows | N
         attempt=work.attempt,
         rows=origin.count if origin else 0,
         sent=sent,
-        committables=committables,
+        committables=tuple(committables),
         staged=staged,
-        dead_letters=work.stage_dead_letters(letters),
+        dead_letters=tuple(work.stage_dead_letters(letters)),
         bad_rows=len(bad),
         event_times=origin.event_times if origin else {},
-        rows_by_subtask=rows_by_subtask,
+        rows_by_subtask=tuple(rows_by_subtask),
         gone=dropped.gone,
     )
 

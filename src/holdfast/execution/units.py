@@ -245,8 +245,6 @@ class _Sender:
     """The attempt of the sender's last order."""
     units: deque[int] = field(default_factory=deque)
     """Units of the order that the sender has not reported."""
-    left_s: float | None = None
-    """Since when its order is not wanted any more; None: it is wanted, or there is none."""
     unit_s: float | None = None
     """Since when it works on its first unit, as of the first tick after that."""
     is_asked: bool = False
@@ -254,14 +252,6 @@ class _Sender:
 
     def next_unit(self) -> None:
         self.unit_s, self.is_asked = None, False
-
-    def left_before(self, time_s: float) -> bool:
-        """True if it goes on with an order that was not wanted any more at that time."""
-        return self.left_s is not None and self.left_s < time_s
-
-    @property
-    def free(self) -> bool:
-        return not self.units and self.left_s is None
 
 
 @dataclass(slots=True)
@@ -279,6 +269,8 @@ class Units:
     def __init__(self, count: int) -> None:
         self.count = count
         self._senders: dict[ProcessId, _Sender] = {}
+        self._left: dict[ProcessId, float] = {}
+        """Senders that go on with an order, and since when it is not wanted any more."""
         self._given_up: set[ProcessId] = set()
         self._level: _Level | None = None
         self._attempts = 0
@@ -341,9 +333,9 @@ class Units:
         yield from self._give()
 
     def _on_tick(self, event: UnitsTick) -> Iterable[Command]:
-        too_long_s = event.now_s - CANCEL_S_MAX
-        for process in [each for each, sender in self._senders.items() if sender.left_before(too_long_s)]:
-            yield from self._give_up(process, f"it goes on with cancelled units for more than {CANCEL_S_MAX:.0f} s")
+        for process, left_s in list(self._left.items()):
+            if left_s < event.now_s - CANCEL_S_MAX:
+                yield from self._give_up(process, f"it goes on with cancelled units for more than {CANCEL_S_MAX:.0f} s")
         if self._level is not None and self._level.unit_s_max < math.inf:
             for process, sender in list(self._senders.items()):
                 if sender.units:
@@ -386,8 +378,9 @@ class Units:
     def _without(self, process: ProcessId, reason: str, blames_unit: bool = True) -> Iterable[Command]:
         """Remove a sender that is gone: its units wait for another sender; the unit that it worked on is to blame."""
         sender = self._senders.pop(process, None)
+        is_left = self._left.pop(process, None) is not None
         level = self._level
-        if sender is None or level is None or sender.left_s is not None or not sender.units:
+        if sender is None or level is None or is_left or not sender.units:
             return
         if not blames_unit:
             level.waiting.extend(sender.units)
@@ -414,7 +407,7 @@ class Units:
         for process, sender in self._senders.items():
             if sender.units:
                 sender.units.clear()
-                sender.left_s = event.now_s
+                self._left[process] = event.now_s
                 yield CancelOrder(process, sender.attempt)
 
     def _on_reported(self, event: UnitReported) -> Iterable[Command]:
@@ -439,7 +432,7 @@ class Units:
             return
         if sender.units:
             yield from self._give_up(event.sender, f"it did not report unit {sender.units[0]}")
-        sender.left_s = None
+        self._left.pop(event.sender, None)
         yield from self._give()
 
     def _on_broke(self, event: AnswerBroke) -> Iterable[Command]:
@@ -451,6 +444,9 @@ class Units:
         """The sender that an event is of, where the event is about its last order."""
         sender = self._senders.get(event.sender)
         return sender if sender is not None and sender.attempt == event.attempt else None
+
+    def _is_free(self, process: ProcessId) -> bool:
+        return not self._senders[process].units and process not in self._left
 
     def _give(self) -> Iterable[Command]:
         """Divide the waiting units among the free senders; each gets every n-th unit."""
@@ -464,13 +460,17 @@ class Units:
             if not level.missing:
                 yield LevelDone()
             return
-        free = sorted(process for process, sender in self._senders.items() if sender.free)
+        free = sorted(filter(self._is_free, self._senders))
         if not free:
             return
         units = sorted(level.waiting)
         level.waiting.clear()
-        for index, process in enumerate(free[: len(units)]):
+        step = min(len(free), len(units))
+        for index, process in enumerate(free[:step]):
             self._attempts += 1
-            given = tuple(units[index :: min(len(free), len(units))])
-            self._senders[process] = _Sender(self._attempts, deque(given))
+            given = tuple(units[index::step])
+            sender = self._senders[process]
+            sender.attempt = self._attempts
+            sender.units.extend(given)
+            sender.next_unit()
             yield Give(process, self._attempts, given)

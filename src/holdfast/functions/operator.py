@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from holdfast.availability import SnapshotAvailability
@@ -38,8 +39,7 @@ class BatchContext:
     """The watermark of the batch before: windows up to it are closed."""
 
 
-@dataclass(frozen=True)
-class Timers:
+class Timers(msgspec.Struct, frozen=True, gc=False):
     """The work that a batch left for an operator by time: when next, by event time and by processing time.
 
     `fired`: how many timers did; `expired`: how many expired values were removed.

@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -198,16 +200,17 @@ class BatchRunner:
             results = run(units)
         if self.drop:
             results = self._without_the_gone(units, results, outcome)
-        for result in results:
-            self._collect(result, outcome)
+        by_leg = [(self.program.legs[leg], list(found)) for leg, found in groupby(results, attrgetter("leg"))]
+        for leg, found in by_leg:
+            self._collect(leg, found, outcome)
         failpoints.hit("jobmaster.level.after")
-        for result in results:
-            if result.failure is not None:
-                raise result.failure.error()
-            target = self.program.legs[result.leg].target
-            if isinstance(target, OperatorTarget):
-                sent = SentUnit(result.unit, result.attempt, result.sent)
-                arrived.setdefault(self.program.operator_levels[target.operator], []).append(sent)
+        for leg, found in by_leg:
+            for result in found:
+                if result.failure is not None:
+                    raise result.failure.error()
+            if isinstance(leg.target, OperatorTarget):
+                sent = [SentUnit(each.unit, each.attempt, each.sent) for each in found]
+                arrived.setdefault(self.program.operator_levels[leg.target.operator], []).extend(sent)
 
     def _run_units(self, request: LevelRequest, units: list[Unit]) -> list[UnitResult]:
         what = "push" if request.level == 0 else "pull"
@@ -254,23 +257,25 @@ class BatchRunner:
         for result in isolated.superseded:
             self._supersede(result, outcome)
 
-    def _collect(self, result: UnitResult, outcome: BatchOutcome) -> None:
-        leg = self.program.legs[result.leg]
+    def _collect(self, leg: Leg, results: list[UnitResult], outcome: BatchOutcome) -> None:
+        """Take the results of units of a leg, in unit order."""
         if isinstance(leg.origin, SourceOrigin):
-            self._count_source(leg, leg.origin.source, result.rows, outcome)
+            self._count_source(leg, leg.origin.source, sum(each.rows for each in results), outcome)
         if isinstance(leg.target, SinkTarget):
             sink = leg.target.sink
-            outcome.rows_by_sink[sink] = outcome.rows_by_sink.get(sink, 0) + result.staged
-            outcome.add(leg.target.sink, result.committables)
+            outcome.rows_by_sink[sink] = outcome.rows_by_sink.get(sink, 0) + sum(each.staged for each in results)
+            outcome.add(sink, chain.from_iterable(each.committables for each in results))
         if leg.watermark is not None:
-            outcome.note_event_times(leg.watermark.key, result.event_times)
-        outcome.bad_rows += result.bad_rows
+            for each in results:
+                outcome.note_event_times(leg.watermark.key, each.event_times)
         if isinstance(leg.target, OperatorTarget) and leg.target.broadcast:
-            outcome.broadcast = outcome.broadcast or len(result.sent) > 0 or bool(result.gone)
-        for operator, subtask, rows in result.rows_by_subtask:
-            outcome.sent[operator, subtask] += rows
-        if result.dead_letters:
-            outcome.add(DEAD_LETTERS, result.dead_letters)
+            outcome.broadcast = outcome.broadcast or any(len(each.sent) > 0 or each.gone for each in results)
+        for each in results:
+            outcome.bad_rows += each.bad_rows
+            for operator, subtask, rows in each.rows_by_subtask:
+                outcome.sent[operator, subtask] += rows
+            if each.dead_letters:
+                outcome.add(DEAD_LETTERS, each.dead_letters)
 
     @cached_property
     def _counting_legs(self) -> set[int]:

@@ -53,7 +53,7 @@ class _Call:
 
 
 class CheckpointCalls:
-    """Tells TaskManagers of checkpoints. `post` takes their answers, `call` runs a step on the control thread."""
+    """Tells TaskManagers of checkpoints. `post` takes what they decline."""
 
     def __init__(
         self,
@@ -61,13 +61,11 @@ class CheckpointCalls:
         clock: Clock,
         epoch: Epoch,
         post: Callable[[Event], None],
-        call: Callable[[Callable[[], None]], None],
     ) -> None:
         self._task_managers = task_managers
         self._clock = clock
         self._epoch = epoch
         self._post = post
-        self._call_in_loop = call
         self._watched: dict[int, Watch] = {}
         self._cuts: list[Future[None]] = []
         self._quick: deque[_Call] = deque()
@@ -87,21 +85,20 @@ class CheckpointCalls:
         failpoints.hit("jobmaster.cut.before")
         addresses = {each.task_manager: each.address for each in self._task_managers.routes()}
         taking_part = {each: addresses.get(each, "") for each in command.task_managers}
-        self._watched[command.checkpoint_id] = Watch(
-            self._clock.monotonic(), self._clock.now(), command.trigger, command.batch, taking_part
-        )
+        watch = Watch(self._clock.monotonic(), self._clock.now(), command.trigger, command.batch, taking_part)
+        self._watched[command.checkpoint_id] = watch
         self._cuts = [each for each in self._cuts if not each.done()]
         for task_manager, incarnation in command.task_managers.items():
-            self._cut_one(command, ProcessId(Role.TASK_MANAGER, task_manager, incarnation))
+            self._cut_one(command, ProcessId(Role.TASK_MANAGER, task_manager, incarnation), watch)
 
-    def _cut_one(self, command: events.Cut, process: ProcessId) -> None:
+    def _cut_one(self, command: events.Cut, process: ProcessId, watch: Watch) -> None:
         checkpoint_id, run, batch = command.checkpoint_id, self.run, command.batch
         answer = self._task_managers.order(process, lambda gateway: gateway.cut(run, checkpoint_id, batch))
         self._cuts.append(answer)
         self._quick.append(_Call(Step.CUT, checkpoint_id, process, time.monotonic(), answer))
-        answer.add_done_callback(partial(self._cut_answered, command, process))
+        answer.add_done_callback(partial(self._cut_answered, command, process, watch))
 
-    def _cut_answered(self, command: events.Cut, process: ProcessId, answer: "Future[Any]") -> None:
+    def _cut_answered(self, command: events.Cut, process: ProcessId, watch: Watch, answer: "Future[Any]") -> None:
         """Called on the thread of the call."""
         error = answer.exception()
         if error is not None:
@@ -110,13 +107,7 @@ class CheckpointCalls:
             soft = isinstance(error, TaskManagerLost)
             self._post(events.Declined(command.checkpoint_id, process.number, incarnation, str(error), soft))
             return
-        now_s = self._clock.monotonic()
-        self._call_in_loop(lambda: self._note_answered(command.checkpoint_id, process.number, now_s))
-
-    def _note_answered(self, checkpoint_id: CheckpointId, task_manager: int, now_s: float) -> None:
-        watch = self._watched.get(checkpoint_id)
-        if watch is not None:
-            watch.answered(task_manager, now_s)
+        watch.answered(process.number, self._clock.monotonic())
 
     def cuts_done(self, promise: "Future[None]") -> None:
         """Keep the promise once the cuts ordered so far are answered."""

@@ -1,7 +1,7 @@
 """Outcome of each trigger: durations and sizes of its checkpoint, or the reason why there is none.
 
 No clocks of different machines are compared: the start delay is the JobMaster's wait for the answer to its `cut`, minus
-the synchronous part that the TaskManager measured. Control thread only.
+the synchronous part that the TaskManager measured. Control thread only, but for `Watch.answered`.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class Watch:
     _acknowledged: dict[int, Acknowledgement] = field(default_factory=dict)
 
     def answered(self, task_manager: int, now_s: float) -> None:
-        """Note that a TaskManager has begun: its `cut` returned."""
+        """Note that a TaskManager has begun: its `cut` returned. Any thread may call this."""
         self._answered_s[task_manager] = now_s - self.started_s
 
     def acknowledged(self, ack: Acknowledgement) -> None:

@@ -96,7 +96,7 @@ class Control:
         self._events: queue.SimpleQueue[Event | Callable[[], None] | None] = queue.SimpleQueue()
         self._names = KnownNames()
         self._promises = Promises()
-        self._calls = CheckpointCalls(task_managers, clock, facts.epoch, self.post, self._events.put)
+        self._calls = CheckpointCalls(task_managers, clock, facts.epoch, self.post)
         self._paused: set[str] = set()
         self.backlog: Mapping[str, int] = {}
         """Groups that each sink has still to publish, as of the last tick; for display only."""

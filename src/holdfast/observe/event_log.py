@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 ENTRIES_MAX = 1000
 """Entries that the log keeps; a higher value lets people look further back."""
@@ -103,12 +103,21 @@ class ObservedRules(Generic[EventT, CommandT]):
             raise AssertionError(f"{broken}\nthe last events and commands:\n{last}") from None
 
 
-def _plain_values(fact: Any) -> dict[str, str]:
+def _plain_values(fact: object) -> dict[str, str]:
     """The fields of a dataclass that are numbers, texts, or errors; collections may be large, so they stay out."""
-    if not is_dataclass(fact):
-        return {}
-    values = ((each.name, getattr(fact, each.name)) for each in fields(fact))
+    values = ((name, getattr(fact, name)) for name in _field_names(type(fact)))
     return {name: _shown(value) for name, value in values if _is_plain(value)}
+
+
+_field_names_of: dict[type, tuple[str, ...]] = {}
+"""The names of the fields of each dataclass that was noted; none for another class."""
+
+
+def _field_names(kind: type) -> tuple[str, ...]:
+    found = _field_names_of.get(kind)
+    if found is None:
+        found = _field_names_of[kind] = tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
+    return found
 
 
 def _is_plain(value: object) -> bool:

@@ -141,12 +141,12 @@ class ProcessRequest(msgspec.Struct, frozen=True):
     """Watermarks of operators in the batch before, in microseconds."""
 
 
-class SubtaskResult(msgspec.Struct, frozen=True):
+class SubtaskResult(msgspec.Struct, frozen=True, gc=False):
     operator: str
     subtask: int
     rows_in: int
     rows_out: int
-    bad: list[BadRow] = []
+    bad: tuple[BadRow, ...] = ()
     timers: Timers | None = None
     late: int = 0
     """How many rows came too late."""

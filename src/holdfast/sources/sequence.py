@@ -7,6 +7,8 @@ alone, so only positions are stored.
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
+from itertools import chain, repeat
+from operator import add, sub
 
 import msgspec
 import numpy as np
@@ -145,26 +147,29 @@ class SequenceEnumerator(Enumerator):
             self._looked_at = total
             before = _indexes(self._latest)
             each, more = divmod(total, source.splits)
-            self._latest = {
-                split: max(before[split], each + (place < more)) for place, split in enumerate(self._splits)
-            }
+            ends = chain(repeat(each + 1, more), repeat(each))
+            self._latest = dict(zip(self._splits, map(max, _at(before, self._splits), ends), strict=False))
         return self._latest
 
     def plan(self, start: Offsets, until: Offsets, rows_max: int, bytes_max: int) -> SourcePlan:
         budget = max(1, min(rows_max, bytes_max // ROW_BYTES))
-        begin, end = _indexes(start), _indexes(until)
-        left = {split: rows for split in self._splits if (rows := end.get(split, 0) - begin.get(split, 0)) > 0}
-        reads = [
-            SplitRead(split, first := begin.get(split, 0), first + rows, rows)
-            for split, rows in divide_evenly(left, budget).items()
-            if rows
-        ]
-        return SourcePlan(start | {read.split: read.stop for read in reads} if reads else start, reads)
+        begin = _indexes(start)
+        rows = map(sub, _at(_indexes(until), self._splits), _at(begin, self._splits))
+        left = {split: each for split, each in zip(self._splits, rows, strict=True) if each > 0}
+        shares = {split: each for split, each in divide_evenly(left, budget).items() if each}
+        if not shares:
+            return SourcePlan(start, [])
+        starts = _at(begin, shares)
+        stops = list(map(add, starts, shares.values()))
+        reads = list(map(SplitRead, shares, starts, stops, shares.values()))
+        return SourcePlan(start | dict(zip(shares, stops, strict=True)), reads)
 
     def open_splits(self, offsets: Offsets) -> Collection[str]:
         source = self._source
         at = _indexes(offsets)
         shortest = source.length(source.splits - 1)
+        if max(at.values(), default=0) < shortest:
+            return self._splits
         return [
             split
             for split in self._splits
@@ -184,8 +189,9 @@ class SequenceEnumerator(Enumerator):
         self._started_s = self._clock.monotonic()
 
     def lag(self, offsets: Offsets) -> Mapping[str, int]:
-        at = _indexes(offsets)
-        return {split: max(0, position - at.get(split, 0)) for split, position in _indexes(self._latest).items()}
+        latest = _indexes(self._latest)
+        rows = list(map(sub, latest.values(), _at(_indexes(offsets), latest)))
+        return dict(zip(latest, rows if min(rows) >= 0 else (max(0, each) for each in rows), strict=True))
 
 
 def divide_evenly(left: Mapping[str, int], budget: int) -> dict[str, int]:
@@ -200,6 +206,11 @@ def divide_evenly(left: Mapping[str, int], budget: int) -> dict[str, int]:
         budget -= share
         waiting -= 1
     return shares
+
+
+def _at(positions: Mapping[str, int], splits: Collection[str]) -> list[int]:
+    """The positions of splits, in their order; 0 for a split that has none."""
+    return list(map(positions.get, splits, repeat(0)))
 
 
 def _indexes(offsets: Offsets) -> dict[str, int]:

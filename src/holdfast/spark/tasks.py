@@ -139,7 +139,7 @@ class ReadUnit:
             unit.leg,
             "",
             rows.count,
-            dead_letters=letters,
+            dead_letters=tuple(letters),
             bad_rows=len(rows.bad),
             failure=failure,
             event_times=rows.event_times,
@@ -207,7 +207,7 @@ class DeliverUnit:
         return msgspec.structs.replace(
             result,
             rows=note.rows,
-            dead_letters=[*note.dead_letters, *result.dead_letters],
+            dead_letters=(*note.dead_letters, *result.dead_letters),
             bad_rows=note.bad_rows + result.bad_rows,
             failure=note.failure or result.failure,
             event_times=note.event_times,

@@ -389,7 +389,7 @@ class TaskManager:
         subtask.counted.note(rows_out=rows_out)
         rows_in = sum(rows.num_rows for _, rows in inputs)
         return SubtaskResult(
-            subtask.name, subtask.subtask, rows_in, rows_out, result.bad, result.timers, result.late, late_out
+            subtask.name, subtask.subtask, rows_in, rows_out, tuple(result.bad), result.timers, result.late, late_out
         )
 
     def _each(self, subtasks: list[Subtask], do: Callable[[Subtask], T]) -> list[T]:
