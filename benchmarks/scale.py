@@ -114,7 +114,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a step of the driver's."""
+    """The cost of a step of the driver."""
 
     connected_ms: float
     """Processor time of this process, with all of its threads."""

@@ -36,7 +36,7 @@ _length = struct.Struct(">I")
 
 @dataclass(frozen=True)
 class Place:
-    """What the process of the stand-ins is told at its start."""
+    """The facts that the process of the stand-ins is given at its start."""
 
     program: bytes
     epoch: int
