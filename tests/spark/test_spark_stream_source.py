@@ -1,15 +1,18 @@
 """Streaming DataFrames as sources: Spark's own readers, restarts, and a TaskManager that dies."""
 
-import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pytest
 from spark_kit import kill_task_manager, new_job, newest, run, tuples, write_rows
 
 import holdfast as hf
 import kafka_kit
+from holdfast import failpoints
 from waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,7 +109,7 @@ def test_a_dataframe_that_spark_cannot_stream_is_refused_with_sparks_reason(spar
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_sparks_kafka_reader_is_read_over_a_restart(tmp_path):
+def test_messages_of_sparks_kafka_reader_count_once_although_the_driver_and_a_task_manager_are_killed(tmp_path):
     topic = kafka_kit.new_topic(3)
     for partition in range(3):
         kafka_kit.Writer().put(topic, [str(number).encode() for number in range(partition, 3000, 3)], partition)
@@ -115,6 +118,15 @@ def test_sparks_kafka_reader_is_read_over_a_restart(tmp_path):
     )
     script = [sys.executable, str(Path(__file__).with_name("stream_kafka_script.py"))]
     arguments = [kafka_kit.address(), topic, str(tmp_path), jars.stdout.strip()]
-    done = subprocess.run([*script, *arguments], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert sorted(json.loads(done.stdout)) == list(range(3000))
+    killed = [tmp_path / name for name in ("driver", "task-manager")]
+    points = zip(("stream.epoch.stored", "taskmanager.process.after"), killed, strict=True)
+    armed = ",".join(f"{point}=kill:{marker}" for point, marker in points)
+    environment = {**os.environ, failpoints.ENVIRONMENT_VARIABLE: armed}
+    starts = [
+        subprocess.run([*script, *arguments], capture_output=True, text=True, timeout=400, env=environment, check=False)
+        for _ in range(2)
+    ]
+    assert [start.returncode for start in starts] == [-signal.SIGKILL, 0], starts[-1].stderr[-4000:]
+    assert all(marker.exists() for marker in killed)
+    found = ds.dataset(tmp_path / "out").to_table().to_pylist()
+    assert sorted((row["value"], row["n"]) for row in found) == [(value, 1) for value in range(3000)]
