@@ -2,7 +2,7 @@
 
 import random
 
-from holdfast.watermarks import END_US, SourceTime, Watermarks, WatermarkSpec
+from holdfast.watermarks import END_US, FIRST_US, SourceTime, Watermarks, WatermarkSpec
 
 SPEC = WatermarkSpec("x", "at", 0)
 IDLE = WatermarkSpec("x", "at", 0, 50)
@@ -113,3 +113,13 @@ def test_drained_input_has_come_to_its_end_for_good() -> None:
     watermarks.committed({}, 1, {"x": {"0"}})
     again.restore(watermarks.times)
     assert (again.complete, again.complete_sources(), again.closed()) == (True, {"x"}, {"one": END_US})
+
+
+def test_a_watermark_is_a_time_that_a_datetime_can_hold_and_the_end_only_once_input_is_complete() -> None:
+    spec = WatermarkSpec("x", "at", 1_000_000)
+    early, last = (SourceTime().after({"a": time_us}, 1, spec, {"a"}) for time_us in (FIRST_US, END_US + 1_000_000))
+    assert early.watermark_at(1, spec) == FIRST_US
+    assert last.watermark_at(1, spec) == END_US - 1
+    behind = Watermarks({"x/at": spec}, {"op": {"x/at"}}, {"op": 5_000_000})
+    behind.restore({"x/at": early})
+    assert behind.of_operators(1) == {"op": FIRST_US}

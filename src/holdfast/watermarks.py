@@ -14,8 +14,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+FIRST_US = -62_135_596_800_000_000
+"""The least watermark: the first microsecond that a datetime can hold. Rows may have earlier times."""
 END_US = 253_402_300_799_999_999
-"""The watermark once the input is complete: the last microsecond that a datetime can hold."""
+"""The watermark once the input is complete: the last microsecond that a datetime can hold. Before that a watermark is
+less, however late the times of rows are."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,9 @@ class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if spec.of_batches:
             return _greatest([self.watermark_us, now_us])
         reached_us = self.reached_at(now_us, spec.idle_us, behind)
-        return _greatest([self.watermark_us, None if reached_us is None else reached_us - spec.delay_us])
+        if reached_us is None:
+            return self.watermark_us
+        return _greatest([self.watermark_us, min(max(reached_us - spec.delay_us, FIRST_US), END_US - 1)])
 
     def after(
         self,
@@ -264,7 +269,8 @@ class Watermarks:
             known = [time_us for key in keys if (time_us := watermarks[key]) is not None]
             if known and len(known) == len(keys):
                 least_us = min(known)
-                found[operator] = least_us if least_us == END_US else least_us - self._delays.get(operator, 0)
+                delay_us = 0 if least_us == END_US else self._delays.get(operator, 0)
+                found[operator] = max(least_us - delay_us, FIRST_US)
         return found
 
 

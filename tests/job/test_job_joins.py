@@ -219,3 +219,15 @@ def test_joins_refuse_what_they_cannot_bound() -> None:
         left.key_by("user", hf.window("shown", "10s")).join(other).write(hf.NoopSink())
         with pytest.raises(hf.JobRefused, match=match):
             run(job)
+
+
+def test_complete_input_gives_rows_that_met_none_though_they_are_valid_for_ever() -> None:
+    sink, ever = hf.MemorySink(name="out"), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    job = new_job()
+    prices = [{"item": 2, "since": at(1), "until": ever}, {"item": 1, "since": at(1), "until": ever}]
+    sold = job.read(TestSource([clicked((1, 5)), Eof(drain=True)], CLICKED)).with_watermark("at", "1s")
+    priced = job.read(TestSource([prices, Eof(drain=True)], "item BIGINT, since TIMESTAMP, until TIMESTAMP"))
+    priced = priced.with_watermark("since", "1s")
+    sold.key_by("who").join(priced.key_by("item"), between=("since", "until"), how="outer").write(sink)
+    run(job)
+    assert [(row["who"], row["item"]) for row in sink.rows()] == [(1, 1), (None, 2)]

@@ -3,6 +3,8 @@
 from collections import Counter
 from datetime import UTC, datetime
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from job_kit import SOON, new_job, new_storage, script
 
@@ -243,3 +245,43 @@ def test_what_windows_refuse() -> None:
         stream.key_by("k").aggregate(n=hf.count(), late="dead_letter")
     with pytest.raises(hf.SettingsError, match="needs Job"):
         stream.key_by("k", window).aggregate(n=hf.count(), late="dead_letter")
+
+
+def test_complete_input_closes_windows_that_end_after_the_last_time_that_python_has() -> None:
+    sinks = {name: hf.MemorySink(name=name) for name in ("windows", "sessions", "greatest")}
+    last = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    job = new_job()
+    source = TestSource([[{"k": 1, "at": at(5)}, {"k": 2, "at": last}], Eof(drain=True)], EVENTS)
+    stream = job.read(source).with_watermark("at", "1s")
+    days = stream.key_by("k", hf.window("at", "1d"))
+    days.aggregate(n=hf.count()).write(sinks["windows"])
+    stream.key_by("k", hf.session_window("at", "1h")).aggregate(n=hf.count()).write(sinks["sessions"])
+    days.top(1, by="at").write(sinks["greatest"])
+    run(job)
+    for sink in sinks.values():
+        assert sorted(sink.table().column("k").to_pylist()) == [1, 2], sink.name
+
+
+def test_days_begin_at_midnight_of_a_zone_east_of_utc() -> None:
+    sink = hf.MemorySink(name="out")
+    job = new_job()
+    schema = pa.schema([("k", pa.int64()), ("at", pa.timestamp("ms", "Europe/Berlin"))])
+    stream = job.read(TestSource([events((1, 23 * 3600)), Eof(drain=True)], schema)).with_watermark("at", "1s")
+    stream.key_by(hf.window("at", "1d", start="-1h")).aggregate(n=hf.count()).write(sink)
+    run(job)
+    assert [f"{row['window_start']:%d %H:%M}" for row in sink.rows()] == ["02 00:00"]
+
+
+def test_a_time_that_no_calendar_has_is_a_bad_record_and_moves_no_watermark(tmp_path) -> None:
+    sink = hf.MemorySink(name="out")
+    job = new_job(bad_records="dead_letter", dead_letters=tmp_path.as_uri())
+    milliseconds_as_seconds = pa.array([5_000_000, 1_700_000_000_000, 6], pa.int64()).cast(pa.timestamp("s"))
+    rows = pa.record_batch({"k": [1, 2, 3], "at": milliseconds_as_seconds})
+    late = pa.record_batch({"k": [4], "at": pa.array([5_000_001], pa.timestamp("s"))})
+    stream = job.read(TestSource([rows, late, Eof(drain=True)], rows.schema, name="in")).with_watermark("at", "1s")
+    stream.key_by("k", hf.window("at", "10s")).aggregate(n=hf.count()).write(sink)
+    run(job)
+    assert sorted(row["k"] for row in sink.rows()) == [1, 3, 4]
+    (letter,) = pq.read_table(next(tmp_path.rglob("*.parquet"))).to_pylist()
+    assert "outside the years 1 to 9999" in letter["reason"]
+    assert "1700000000000" in letter["payload"]

@@ -17,12 +17,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast import errors
 from holdfast.exchange.changes import unknown_changes
 from holdfast.exchange.combining import CombiningSender
 from holdfast.exchange.dropping import DroppedRows
+from holdfast.exchange.event_times import newest_us, odd_times, pieces_between, rows_with_odd_times
 from holdfast.exchange.partition import without
 from holdfast.exchange.sender import Sender, UnitAttempt
 from holdfast.failpoints import hit
@@ -42,14 +42,12 @@ from holdfast.ids import BatchNumber, Epoch, RunNumber
 from holdfast.protocol.streams import Sent
 from holdfast.sinks.base import StageContext
 from holdfast.sinks.dead_letters import bad_rows_to_batch
-from holdfast.sources.base import BadRow, Position, Source, SplitRead
+from holdfast.sources.base import BadRow, Position, Source, SourceBatch, SplitRead
 from holdfast.storage.store import ObjectStore
-from holdfast.watermarks import WatermarkSpec
 
 SKIPPED = "skipped by query.skip"
 """Reason of a dead letter for a row that a user skipped."""
 
-UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 """Number of each unit of timestamps in a second."""
 
 
@@ -217,7 +215,7 @@ class UnitRows:
                 self.position = batch.position
                 self._collect_bad(batch.bad)
                 if batch.rows.num_rows:
-                    yield self._timed(batch.rows)
+                    yield from self._timed(batch)
 
     def _skip(self, source: Source, origin: SourceOrigin, read: SplitRead) -> None:
         """Put the rows of a read aside, also if they cannot be read. The first leg of several keeps them."""
@@ -231,23 +229,25 @@ class UnitRows:
             payloads = [f"not readable: {type(error).__name__}: {error}"]
         self._collect_bad([BadRow("", read.split, str(read.start), SKIPPED, payload) for payload in payloads])
 
-    def _timed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _timed(self, batch: SourceBatch) -> Iterator[pa.RecordBatch]:
         """Note the rows' event times, or add the time of the batch."""
-        watermark = self.work.leg.watermark
+        watermark, rows = self.work.leg.watermark, batch.rows
         if watermark is None:
-            return rows
-        if watermark.of_batches:
+            yield rows
+        elif watermark.of_batches:
             time = pa.scalar(self.work.request.batch_time_us, BATCH_TIME)
-            return rows.append_column(pa.field(watermark.column, BATCH_TIME), pa.repeat(time, rows.num_rows))
-        self._note_event_time(rows, watermark)
-        return rows
+            yield rows.append_column(pa.field(watermark.column, BATCH_TIME), pa.repeat(time, rows.num_rows))
+        else:
+            odd = odd_times(rows.column(watermark.column))
+            self._collect_bad(rows_with_odd_times(batch, watermark.column, odd, self.split))
+            for self.position, piece in pieces_between(batch, odd):
+                self._note_event_time(piece.column(watermark.column))
+                yield piece
 
-    def _note_event_time(self, rows: pa.RecordBatch, watermark: WatermarkSpec) -> None:
-        times = rows.column(watermark.column)
-        newest = pc.max(times).value
-        if newest is not None:
-            newest_us = newest * 1_000_000 // UNITS[times.type.unit]
-            self.event_times[self.split] = max(newest_us, self.event_times.get(self.split, newest_us))
+    def _note_event_time(self, times: pa.Array) -> None:
+        found_us = newest_us(times)
+        if found_us is not None:
+            self.event_times[self.split] = max(found_us, self.event_times.get(self.split, found_us))
 
     def _collect_bad(self, bad: list[BadRow]) -> None:
         if bad and not self.work.keeps_bad_rows:

@@ -12,6 +12,10 @@ from holdfast.availability import SnapshotAvailability
 from holdfast.ids import BatchNumber
 from holdfast.sources.base import BadRow
 from holdfast.state.table import StateTable
+from holdfast.watermarks import END_US
+
+ALL_TIMES_US = (1 << 62) - 1
+"""Past the times of all rows: windows may end, and rows may leave, later than any watermark is."""
 
 NewTable = Callable[[pa.Schema, pa.Schema, int], StateTable]
 """Makes an empty table from key schema, value schema and the number of key groups."""
@@ -37,6 +41,12 @@ class BatchContext:
     watermark_us: int | None = None
     closed_us: int | None = None
     """The watermark of the batch before: windows up to it are closed."""
+
+    @property
+    def closes_us(self) -> int | None:
+        """The time up to which windows close and rows leave: the watermark, or past all times once the input is
+        complete; None: nothing does."""
+        return ALL_TIMES_US if self.watermark_us == END_US else self.watermark_us
 
 
 class Timers(msgspec.Struct, frozen=True, gc=False):

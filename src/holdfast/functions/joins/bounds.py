@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.functions.columns import BoolArray
-from holdfast.functions.operator import BatchContext
+from holdfast.functions.operator import ALL_TIMES_US, BatchContext
 from holdfast.functions.windows.declared import Window, shown_duration, times_of
 from holdfast.state.physical import Integers, validity_of
 
@@ -25,7 +25,7 @@ SIDES = ("left", "right")
 AT, FROM, UNTIL, LEAVES = "__at", "__from", "__until", "__leaves"
 """State columns: a left row's time, the times that a right row meets, when a row leaves."""
 MINUTE_US = 60_000_000
-NEVER_US = 1 << 62
+NEVER_US = ALL_TIMES_US + 1
 """The time at which rows leave that have to stay until another row replaces them."""
 
 Times = Mapping[str, Integers]
@@ -65,7 +65,7 @@ class Bounds(ABC):
 
     def until_us(self, context: BatchContext) -> int | None:
         """The time up to which rows leave in a batch; None: none does."""
-        return context.watermark_us if self.by_event_time else context.batch_time_us
+        return context.closes_us if self.by_event_time else context.batch_time_us
 
 
 @dataclass(frozen=True)

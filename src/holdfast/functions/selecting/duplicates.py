@@ -138,7 +138,7 @@ class DuplicatesOperator(Operator):
                     self._entries.field(AT), pa.array(times_of(kept.column(self._spec.time)))
                 )
             )
-        forgotten = 0 if context.watermark_us is None else self._forget(context.watermark_us - self._within_us)
+        forgotten = 0 if context.closes_us is None else self._forget(context.closes_us - self._within_us)
         first_us = self._index.earliest()
         timers = Timers(None if first_us is None else first_us + self._within_us + 1, None, forgotten)
         return replace(result, timers=timers, late=self._late.count, late_rows={0: self._late.rows})

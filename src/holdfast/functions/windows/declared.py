@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import SettingsError
 from holdfast.state.physical import Integers, values_of
-from holdfast.units import Duration, duration_s
+from holdfast.units import Duration, duration_s, signed_duration_us
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 PANE = "__window"
@@ -163,11 +163,12 @@ def window(column: str, size: Duration, slide: Duration | None = None, *, start:
         From the start of a window to the start of the next; windows overlap if it is less than `size`. None: they
         follow one another.
     start
-        Shifts all windows; without it they begin at multiples of `slide` since 1970, UTC.
+        Shifts all windows, by less than nothing too (`"-1h"`); without it they begin at multiples of `slide` since
+        1970, UTC.
     """
     size_us = _micros(size, "window(size)")
     slide_us = size_us if slide is None else _micros(slide, "window(slide)")
-    start_us = round(duration_s(start, "window(start)") * 1_000_000)
+    start_us = signed_duration_us(start, "window(start)")
     if not isinstance(column, str) or not column:
         raise SettingsError(f"window({column!r}): expected the name of a timestamp column")
     if slide_us > size_us:

@@ -70,7 +70,7 @@ class WindowRowsOperator(PaneOperator):
         self._index.begin()
         on_time = self._late.put_aside(inputs, lambda rows: self._late_rows(rows, context.closed_us), context, result)
         rows = concatenated([rows for _, rows in on_time if rows.num_rows], self._sent)
-        closed_us, until_us = self._ends(context.closed_us), self._ends(context.watermark_us)
+        closed_us, until_us = self._ends(context.closed_us), self._ends(context.closes_us)
         closing = until_us is not None and self._window.ends_between(closed_us, until_us)
         fired = 0
         if closing:

@@ -78,8 +78,8 @@ class SessionOperator(Operator):
         if rows.num_rows:
             self._take(rows, context, result)
         fired = 0
-        if context.watermark_us is not None:
-            fired = self._close(context.watermark_us - self._spec.lateness_us, result)
+        if context.closes_us is not None:
+            fired = self._close(context.closes_us - self._spec.lateness_us, result)
         first_us = self._index.earliest()
         next_us = None if first_us is None else first_us + self._spec.lateness_us
         return replace(

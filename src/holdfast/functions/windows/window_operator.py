@@ -44,7 +44,7 @@ class WindowOperator(PaneOperator):
         on_time = self._late.put_aside(inputs, lambda rows: self._late_rows(rows, context.closed_us), context, result)
         touched = self._panes.apply(on_time, context, result)
         self._index.add(self._table.keys_of(self._table.appeared()))
-        closed_us, until_us = self._ends(context.closed_us), self._ends(context.watermark_us)
+        closed_us, until_us = self._ends(context.closed_us), self._ends(context.closes_us)
         if self._spec.windowing.emit == "changes":
             self._put_out_changed(touched, closed_us, context, result)
         fired = 0 if until_us is None else self._close(closed_us, until_us, context, result)
