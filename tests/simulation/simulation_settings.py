@@ -125,6 +125,19 @@ class Life:
         """True if the store is away for longer than a query waits for it."""
         return any(each.for_s > self.outage_timeout_s for each in self.outages)
 
+    @property
+    def has_storm(self) -> bool:
+        """True if TaskManagers die again and again in this life."""
+        return any(each.action == "storm" for each in self.events)
+
+    def uploads_outlast_checkpoints(self, late_s: float) -> bool:
+        """True if checkpoints time out again and again where the store takes up to `late_s` for some uploads.
+
+        A second attempt overtakes a slow one, so only very short checkpoints have no time for it.
+        """
+        longest_s = late_s if self.upload_attempts_max == 1 else 1.0
+        return self.checkpoint_timeout_s < longest_s
+
 
 @dataclass(frozen=True)
 class Surroundings:

@@ -282,8 +282,11 @@ class World:
         started.process.kill()
 
     def _outage_ends(self, started: Started, outage: Outage) -> None:
-        """Nothing waited for much longer than it may. A restore may wait after a batch did, each as long as it may."""
-        if outage in self.store.outages and started.query is not None and not started.over:
+        """Nothing waited for much longer than it may. A restore may wait after a batch did, each as long as it may.
+
+        While TaskManagers die again and again no checkpoint is tried, so a failed one may wait for longer.
+        """
+        if outage in self.store.outages and started.query is not None and not (started.over or started.life.has_storm):
             waited_s = started.query._master.outages.waited_s
             limit_s = 3 * started.life.outage_timeout_s
             require(waited_s < limit_s, f"a query waited for its store for {waited_s:.0f} s")
@@ -361,12 +364,14 @@ class World:
         if self._is_stormy and (around.faults or around.lost or started.disturbed):
             lost = (errors.TaskManagerLost, errors.SenderLost, errors.RestartsExhausted)
             passing = (errors.CheckpointFailed, *lost)
-        if self._is_stormy and around.slow and started.life.checkpoint_timeout_s < 1.0:
-            passing = (*passing, errors.RestartsExhausted)  # uploads may take longer than that, again and again
+        if self._is_stormy and around.slow and started.life.uploads_outlast_checkpoints(around.late_s):
+            passing = (*passing, errors.RestartsExhausted)
         if self._is_stormy and (started.query is None or started.life.outlasted):
             passing = (*passing, errors.StorageError)
         if "publication to sink" in str(error) and (around.faults or self.settings.callback_errors):
             passing = (*passing, errors.StorageError)  # one attempt in a few seconds, and each may fail by chance
+        if "a checkpoint has failed" in str(error) and around.faults and started.life.upload_attempts_max == 1:
+            passing = (*passing, errors.StorageError)  # each of a checkpoint's many small objects may fail by chance
         if started.goes_back:
             passing = (*passing, errors.JobRefused)  # an earlier JobMaster that still lives may let go of it meanwhile
         if self.replaced(started):
