@@ -1,6 +1,7 @@
 """Aggregates by session against a recomputation from the rows, over undo, restarts and lateness."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from functions_windows_kit import (
     SCHEMA,
     SECOND,
     Row,
-    Shown,
     aggregated,
     commit,
     restored,
@@ -22,9 +22,12 @@ from functions_windows_kit import (
 
 import holdfast as hf
 from holdfast.errors import SettingsError
-from holdfast.functions.operator import EventTime, NewTable, OperatorInput
+from holdfast.functions.operator import EventTime, NewTable, OperatorInput, OperatorResult, OperatorSpec
+from holdfast.functions.windows.process import WindowProcessSpec
 from holdfast.functions.windows.session import SessionSpec
+from holdfast.functions.windows.top import TopSpec
 from holdfast.functions.windows.windowed import Windowing
+from holdfast.schema import to_arrow_schema
 from holdfast.state.backends import tables_of
 
 GAP = 10
@@ -41,14 +44,14 @@ def spec_of(lateness: int = 0, keys: tuple[str, ...] = ("k",), **aggregates: Any
 
 
 class Model:
-    """The open sessions of each key: lists of rows, in no order."""
+    """The open sessions of each key: lists of rows, in no order. `of` makes the output of a session's rows."""
 
-    def __init__(self, lateness: int, keyed: bool) -> None:
-        self.lateness, self.keyed = lateness, keyed
+    def __init__(self, lateness: int, keyed: bool, of: Callable[[list[Row]], Any] = aggregated) -> None:
+        self.lateness, self.keyed, self.of = lateness, keyed, of
         self.open: dict[str, list[list[Row]]] = {}
         self.late = 0
 
-    def batch(self, rows: list[Row], watermark: int | None, closed: int | None) -> Shown:
+    def batch(self, rows: list[Row], watermark: int | None, closed: int | None) -> dict[tuple[str, int, int], Any]:
         for row in rows:
             if closed is not None and row[1] + GAP <= closed - self.lateness:
                 self.late += 1
@@ -61,12 +64,12 @@ class Model:
             ]
             others = [session for session in self.open.get(key, []) if session not in meeting]
             self.open[key] = [*others, [*(each for session in meeting for each in session), row]]
-        closing: Shown = {}
+        closing: dict[tuple[str, int, int], Any] = {}
         for key, sessions in self.open.items():
             for session in list(sessions):
                 end = max(at for _, at, _ in session) + GAP
                 if watermark is not None and end <= watermark - self.lateness:
-                    closing[key, min(at for _, at, _ in session), end] = aggregated(session)
+                    closing[key, min(at for _, at, _ in session), end] = self.of(session)
                     sessions.remove(session)
         return closing
 
@@ -85,8 +88,14 @@ def test_sessions_are_what_the_model_recomputes(keys: tuple[str, ...], attempt: 
     seed = random.randrange(1_000_000)
     print("seed", seed)
     chance, lateness = random.Random(seed), seed % 3 * 4
-    spec = spec_of(lateness, keys)
-    operator, model = spec.create(0, 128, tables), Model(lateness, bool(keys))
+    follow(chance, spec_of(lateness, keys), Model(lateness, bool(keys)), shown, tables)
+
+
+def follow(
+    chance: random.Random, spec: OperatorSpec, model: Model, shown: Callable[..., Any], tables: NewTable
+) -> None:
+    """Compare an operator's output with the model's, over undo and restarts, until all sessions are closed."""
+    operator = spec.create(0, 128, tables)
     now, late = 100, 0
     watermark: int | None = None
     closed: int | None = None
@@ -108,6 +117,53 @@ def test_sessions_are_what_the_model_recomputes(keys: tuple[str, ...], attempt: 
     run_batch(operator, spec, 80, [], (10_000, closed))
     commit(operator)
     assert not any(len(table) for table in operator.tables.values()), "all sessions are closed, and nothing is left"
+
+
+class Values(hf.ProcessFunction):
+    """The rows of a session, with its bounds."""
+
+    def process(self, rows: Any, ctx: Any) -> Any:
+        bounds = (getattr(ctx.key, "k", ""), ctx.key.window_start, ctx.key.window_end)
+        assert all(bounds[1] <= row.at < bounds[2] for row in rows)
+        yield *bounds, sorted(-1000 if row.v is None else row.v for row in rows)
+
+
+VALUES = "k STRING, window_start TIMESTAMP, window_end TIMESTAMP, values ARRAY<BIGINT>"
+
+
+def sorted_values(rows: list[Row]) -> list[int]:
+    return sorted(-1000 if value is None else value for *_, value in rows)
+
+
+def listed(column: str, keyed: bool) -> Callable[[OperatorResult], dict[Any, list[Any]]]:
+    """Output by key and bounds: the values of a column of all rows, flat."""
+
+    def found(result: OperatorResult) -> dict[tuple[str, int, int], list[Any]]:
+        of: dict[tuple[str, int, int], list[Any]] = {}
+        for row in (row for batch in result.output for row in batch.to_pylist()):
+            bounds = (round(row[name].timestamp()) for name in ("window_start", "window_end"))
+            value = row[column]
+            of.setdefault((row["k"] if keyed else "", *bounds), []).extend(
+                value if isinstance(value, list) else [value]
+            )
+        return of
+
+    return found
+
+
+@pytest.mark.parametrize("keys", [("k",), ()], ids=["keyed", "alone"])
+def test_functions_get_the_rows_of_whole_sessions_and_top_their_greatest(
+    keys: tuple[str, ...], tables: NewTable
+) -> None:
+    seed = random.randrange(1_000_000)
+    print("seed", seed)
+    lateness = seed % 3 * 4
+    sessions, windowing = spec_of(keys=keys).input, Windowing(lateness_us=lateness * SECOND)
+    whole = WindowProcessSpec("whole", sessions, Values(), to_arrow_schema(VALUES), windowing)
+    follow(random.Random(seed), whole, Model(lateness, bool(keys), sorted_values), listed("values", bool(keys)), tables)
+    greatest = TopSpec("top", sessions, 2, "v", windowing=windowing)
+    model = Model(lateness, bool(keys), lambda rows: [None if v == -1000 else v for v in sorted_values(rows)[:-3:-1]])
+    follow(random.Random(seed), greatest, model, listed("v", bool(keys)), tables)
 
 
 def test_a_row_exactly_the_gap_later_is_in_the_same_session_as_in_spark() -> None:
@@ -136,3 +192,9 @@ def test_sessions_that_change_are_refused() -> None:
         SessionSpec("sessions", declared, AGGREGATES, Windowing("changes"))
     with pytest.raises(SettingsError, match="longer than nothing"):
         hf.session_window("at", 0)
+
+
+def test_a_key_named_like_the_count_of_rows_is_a_key_as_any_other() -> None:
+    schema = SCHEMA.set(0, SCHEMA.field("k").with_name("rows"))
+    declared = OperatorInput(schema, ("rows",), EventTime(("at",), "at"), hf.session_window("at", GAP), 1)
+    assert set(TopSpec("top", declared, 1, "v").create(0, 128).tables) == {"state", "newest", "rows"}

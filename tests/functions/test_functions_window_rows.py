@@ -192,6 +192,3 @@ def test_what_they_refuse() -> None:
         TopSpec("top", input_of(WINDOWS["tumbling"]), 1, "z")
     with pytest.raises(SettingsError, match="a whole number of rows from 1"):
         TopSpec("top", input_of(WINDOWS["tumbling"]), 0, "v")
-    sessions = OperatorInput(SCHEMA, ("k",), EventTime(("at",), "at"), hf.session_window("at", 10), 1)
-    with pytest.raises(JobRefused, match="for windows of a fixed size"):
-        TopSpec("top", sessions, 1, "v")

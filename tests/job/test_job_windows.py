@@ -285,3 +285,25 @@ def test_a_time_that_no_calendar_has_is_a_bad_record_and_moves_no_watermark(tmp_
     (letter,) = pq.read_table(next(tmp_path.rglob("*.parquet"))).to_pylist()
     assert "outside the years 1 to 9999" in letter["reason"]
     assert "1700000000000" in letter["payload"]
+
+
+class Path(hf.ProcessFunction):
+    """The seconds of a session's rows."""
+
+    def process(self, rows, ctx):
+        yield ctx.key.k, sorted(round(row.at.timestamp()) for row in rows)
+
+
+def test_a_function_gets_the_rows_of_whole_sessions_over_a_loss_and_a_rescale() -> None:
+    storage, sink = new_storage(), hf.MemorySink(name="out")
+    steps = [events((1, 0), (2, 3)), events((1, 20), (2, 50)), Abort(), events((1, 10)), events((2, 44), (1, 90))]
+    source = TestSource([*steps, Eof()], EVENTS, name="events")
+    length = source.length
+    for source.length, source.drains, parallelism in ((3, False, 1), (length, True, 3)):
+        job = new_job(storage, parallelism=parallelism, checkpoint=SOON)
+        stream = job.read(source).with_watermark("at", "1min")
+        sessions = stream.key_by("k", hf.session_window("at", "10s"))
+        sessions.process(Path(), "k BIGINT, seconds ARRAY<BIGINT>", name="paths").write(sink)
+        run(job)
+    found = sorted((row["k"], row["seconds"]) for row in sink.rows())
+    assert found == [(1, [0, 10, 20]), (1, [90]), (2, [3]), (2, [44, 50])]

@@ -19,13 +19,9 @@ from holdfast.errors import JobRefused, UserFunctionError
 from holdfast.functions.columns import python_values
 from holdfast.functions.operator import (
     BatchContext,
-    Combiner,
-    NewTable,
-    Operator,
     OperatorInput,
     OperatorResult,
     OperatorSpec,
-    TableSchema,
 )
 from holdfast.functions.process.broadcast import check_broadcasts
 from holdfast.functions.process.declared import BatchFunction, Context, ProcessFunction, ProcessSpec, check_function
@@ -33,12 +29,10 @@ from holdfast.functions.process.output import RowFitter, fit_batches, yielded
 from holdfast.functions.process.states import declared_states
 from holdfast.functions.running import bad_row, named_tuples, raised
 from holdfast.functions.timing.timers import to_datetime
-from holdfast.functions.windows.declared import Window
-from holdfast.functions.windows.rows_operator import WindowRowsOperator, rows_schemas
-from holdfast.functions.windows.sending import WindowSender
-from holdfast.functions.windows.windowed import FINAL, WindowedSpec, Windowing
+from holdfast.functions.windows.row_windows import RowWindowsSpec
+from holdfast.functions.windows.rows_operator import WindowFinish
+from holdfast.functions.windows.windowed import FINAL, Windowing
 from holdfast.state.physical import Integers
-from holdfast.state.table import StateTable
 
 ROWS_AT_ONCE_MAX = 1 << 17
 """Rows of windows that a `BatchFunction` gets together; a larger window comes alone."""
@@ -64,7 +58,7 @@ def process_spec(
 
 
 @dataclass(frozen=True)
-class WindowProcessSpec(WindowedSpec):
+class WindowProcessSpec(RowWindowsSpec):
     """Raises `SettingsError` or `JobRefused` when made. `schema`: of the rows that the function gives."""
 
     name: str
@@ -78,11 +72,6 @@ class WindowProcessSpec(WindowedSpec):
         check_broadcasts(self.name, self.function, ())
         self.check_input()
         kind = type(self.function).__name__
-        if not isinstance(self.window, Window):
-            raise JobRefused(
-                f"operator {self.name!r}: process() is for windows of a fixed size, found {self.window}; use a "
-                "ProcessFunction keyed by columns, with timers"
-            )
         if declared_states(self.function) or hasattr(self.function, "on_timer"):
             raise JobRefused(
                 f"operator {self.name!r}: {kind} has states or timers, but behind a window a function gets the rows of "
@@ -101,22 +90,14 @@ class WindowProcessSpec(WindowedSpec):
     def output_window(self) -> None:
         return None
 
-    def combiner(self, combine: bool, closed_us: int | None) -> Combiner:
-        assert isinstance(self.window, Window)
-        return WindowSender(self.window, closed_us, self.lateness_us, None)
-
-    def table_schemas(self) -> dict[str, TableSchema]:
-        return rows_schemas(self)
-
-    def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
-        return WindowProcessOperator(self, Context(self.name, subtask), max_parallelism, new_table)
+    def finish_of(self, subtask: int) -> WindowFinish:
+        return FunctionFinish(self, Context(self.name, subtask))
 
 
-class WindowProcessOperator(WindowRowsOperator):
-    """Runs a copy of the function."""
+class FunctionFinish(WindowFinish):
+    """Calls a copy of the function with the rows of windows."""
 
-    def __init__(self, spec: WindowProcessSpec, ctx: Context, max_parallelism: int, new_table: NewTable) -> None:
-        super().__init__(spec, max_parallelism, new_table)
+    def __init__(self, spec: WindowProcessSpec, ctx: Context) -> None:
         self._spec = spec
         self._ctx = ctx
         self._function: Any = cloudpickle.loads(cloudpickle.dumps(spec.function))

@@ -1,17 +1,18 @@
 """A subtask that keeps the rows of windows until they close, and then makes output of each window's rows.
 
     rows ──► late ones out ──► rows that open windows need ──► rows (key, pane, position → row), sizes (key, pane)
-    watermark ──► windows that end by it ──► their panes' rows, by the index, and those of this batch ──► `finish`
+    watermark ──► windows that end by it ──► their panes' rows, by the index, and those of this batch ──► `WindowFinish`
 
 Rows of windows that close in the batch that brought them are never stored: so it is behind other windows.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
+from holdfast.availability import SnapshotAvailability
 from holdfast.functions.kernels import number_keys
 from holdfast.functions.operator import BatchContext, NewTable, OperatorResult, TableSchema, Timers
 from holdfast.functions.running import ranks, spans
@@ -40,15 +41,8 @@ def rows_schemas(spec: WindowedSpec) -> dict[str, TableSchema]:
     }
 
 
-class WindowRowsOperator(PaneOperator):
-    def __init__(self, spec: WindowedSpec, max_parallelism: int, new_table: NewTable) -> None:
-        self.tables = {
-            name: new_table(schema.keys, schema.values, max_parallelism) for name, schema in rows_schemas(spec).items()
-        }
-        super().__init__(spec, self.tables["state"])
-        self._rows = self.tables[ROWS]
-        self._schema = spec.input.schema
-        self._sent = self._schema.append(PANE_FIELD)
+class WindowFinish(ABC):
+    """Makes output of the rows of windows that close."""
 
     @abstractmethod
     def finish(
@@ -64,6 +58,33 @@ class WindowRowsOperator(PaneOperator):
         `rows` are of the input's schema, in order of their windows; `keys` are the windows' key columns with their
         bounds, as in the output; `groups` are the rows' indexes among these.
         """
+
+    def is_snapshot_available(self) -> SnapshotAvailability:
+        """Say whether a checkpoint may be cut after the batch that was committed last."""
+        return SnapshotAvailability.AVAILABLE
+
+    def close(self) -> None:
+        return None
+
+
+class WindowRowsOperator(PaneOperator):
+    def __init__(
+        self, spec: WindowedSpec, of_windows: "WindowFinish", max_parallelism: int, new_table: NewTable
+    ) -> None:
+        self.tables = {
+            name: new_table(schema.keys, schema.values, max_parallelism) for name, schema in rows_schemas(spec).items()
+        }
+        super().__init__(spec, self.tables["state"])
+        self._of_windows = of_windows
+        self._rows = self.tables[ROWS]
+        self._schema = spec.input.schema
+        self._sent = self._schema.append(PANE_FIELD)
+
+    def is_snapshot_available(self) -> SnapshotAvailability:
+        return self._of_windows.is_snapshot_available()
+
+    def close(self) -> None:
+        self._of_windows.close()
 
     def process(self, inputs: list[tuple[int, pa.RecordBatch]], context: BatchContext) -> OperatorResult:
         result = OperatorResult(output=[])
@@ -91,11 +112,7 @@ class WindowRowsOperator(PaneOperator):
         sizes = self._table.column(SIZE)
         before = np.where(self._table.present[distinct], sizes.values[distinct], 0)
         positions = before[groups] + ranks(groups, len(distinct))
-        row_slots = self._rows.lookup(rows.append_column(POSITION, pa.array(positions)))
-        for field in self._rows.value_schema:
-            column = self._rows.column(field.name)
-            column.scatter(row_slots, *column.from_arrow(rows.column(field.name)))
-        self._rows.present[row_slots] = True
+        put_rows(self._rows, rows, positions)
         added = np.bincount(groups, minlength=len(distinct))
         sizes.scatter(distinct, before + added, np.ones(len(distinct), np.bool_))
         self._table.present[distinct] = True
@@ -125,11 +142,7 @@ class WindowRowsOperator(PaneOperator):
 
     def _row_slots(self, slots: Slots) -> Slots:
         """The rows of panes, in order of pane and arrival."""
-        sizes = self._table.column(SIZE).values[slots]
-        groups, positions = spans(sizes)
-        keys = self._table.keys_of(slots).take(pa.array(groups))
-        arrays = [*keys.columns, pa.array(positions)]
-        return self._rows.lookup(pa.RecordBatch.from_arrays(arrays, schema=self._rows.key_schema))
+        return slots_of_rows(self._rows, self._table.keys_of(slots), self._table.column(SIZE).values[slots])
 
     def _finish(
         self, rows: pa.RecordBatch, closed_us: int | None, until_us: int, context: BatchContext, result: OperatorResult
@@ -147,7 +160,23 @@ class WindowRowsOperator(PaneOperator):
         by_window = np.argsort(groups, kind="stable")
         shown = pa.RecordBatch.from_arrays(self._with_bounds(keys), schema=pa.schema(self._windowed.key_fields))
         whole = rows.select(self._schema.names).take(pa.array(by_window))
-        self.finish(whole, shown, groups[by_window], context, result)
+        self._of_windows.finish(whole, shown, groups[by_window], context, result)
+
+
+def put_rows(table: StateTable, rows: pa.RecordBatch, positions: Integers) -> None:
+    """Write rows into a table whose last key column is their position."""
+    slots = table.lookup(rows.append_column(POSITION, pa.array(positions)))
+    for field in table.value_schema:
+        column = table.column(field.name)
+        column.scatter(slots, *column.from_arrow(rows.column(field.name)))
+    table.present[slots] = True
+
+
+def slots_of_rows(table: StateTable, keys: pa.RecordBatch, sizes: Integers) -> Slots:
+    """The slots of all rows of some keys, so many of each: in order of key and position."""
+    groups, positions = spans(sizes)
+    arrays = [*keys.take(pa.array(groups)).columns, pa.array(positions)]
+    return table.lookup(pa.RecordBatch.from_arrays(arrays, schema=table.key_schema))
 
 
 def distinct_slots(slots: Slots, capacity: int) -> tuple[Slots, Integers]:

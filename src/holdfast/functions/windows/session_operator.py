@@ -79,7 +79,7 @@ class SessionOperator(Operator):
             self._take(rows, context, result)
         fired = 0
         if context.closes_us is not None:
-            fired = self._close(context.closes_us - self._spec.lateness_us, result)
+            fired = self._close(context.closes_us - self._spec.lateness_us, context, result)
         first_us = self._index.earliest()
         next_us = None if first_us is None else first_us + self._spec.lateness_us
         return replace(
@@ -109,11 +109,15 @@ class SessionOperator(Operator):
         session_keys, session_starts, session_ends = owners[first[:count]], starts[first[:count]], last_ends[:count]
         of_rows = of[len(was.keys) :]
         self._move(was, session_starts[of[: len(was.keys)]], context, result)
-        self._sessions.apply([(0, self._with_session(rows, session_starts[of_rows]))], context, result)
+        self._apply(self._with_session(rows, session_starts[of_rows]), context, result)
         self._link(keys, key_slots, session_keys, session_starts, session_ends)
         changed = np.unique(of_rows)
         entries = self._keyed(keys, session_keys[changed], session_starts[changed])
         self._index.add(entries.append_column(END, pa.array(session_ends[changed])))
+
+    def _apply(self, rows: pa.RecordBatch, context: BatchContext, result: OperatorResult) -> None:
+        """Take rows, with their sessions, into the aggregates."""
+        self._sessions.apply([(0, rows)], context, result)
 
     def _distinct_keys(self, rows: pa.RecordBatch) -> tuple[Slots, Integers]:
         """The slots of the rows' distinct keys in the table of the newest sessions, and each row's index among them."""
@@ -184,7 +188,7 @@ class SessionOperator(Operator):
 
     # Closing.
 
-    def _close(self, until_us: int, result: OperatorResult) -> int:
+    def _close(self, until_us: int, context: BatchContext, result: OperatorResult) -> int:
         """Put out and remove the sessions that end by then; how many they were."""
         entries = concatenated(self._index.between(None, until_us + 1), self._entries)
         self._index.drop(until_us + 1)
@@ -196,7 +200,7 @@ class SessionOperator(Operator):
         if not len(slots):
             return 0
         keys = self._state.keys_of(slots)
-        self._put_out(keys, ends.values[slots], self._sessions.aggregates.results(slots), result)
+        self._put_out(slots, self._with_bounds(keys, ends.values[slots]), context, result)
         self._state.present[slots] = False
         newest = self._newest.lookup(keys.select(self._newest.key_schema.names))
         self._newest.present[newest[self._newest.column(SESSION).values[newest] == values_of(keys.column(SESSION))]] = (
@@ -204,13 +208,18 @@ class SessionOperator(Operator):
         )
         return len(slots)
 
-    def _put_out(self, keys: pa.RecordBatch, ends: Integers, columns: list[pa.Array], result: OperatorResult) -> None:
+    def _put_out(self, slots: Slots, keys: list[pa.Array], context: BatchContext, result: OperatorResult) -> None:
+        """Put out sessions that close; `keys` are the key columns of the output."""
+        columns = [*keys, *self._sessions.aggregates.results(slots)]
+        result.output.append(pa.RecordBatch.from_arrays(columns, schema=self._spec.output_schema))
+
+    def _with_bounds(self, keys: pa.RecordBatch, ends: Integers) -> list[pa.Array]:
+        """The key columns of the output, from keys of the state and the sessions' ends."""
         kind = self._spec.bounds_type
         arrays = dict(zip(keys.schema.names, keys.columns, strict=True))
         arrays[WINDOW_START] = times_array(values_of(keys.column(SESSION)), kind)
         arrays[WINDOW_END] = times_array(ends, kind)
-        made = [arrays[name] for name in self._spec.key_columns]
-        result.output.append(pa.RecordBatch.from_arrays([*made, *columns], schema=self._spec.output_schema))
+        return [arrays[name] for name in self._spec.key_columns]
 
     def _all_entries(self, table: StateTable) -> Iterator[pa.RecordBatch]:
         """The entries of all sessions, between batches."""

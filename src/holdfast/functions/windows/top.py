@@ -15,17 +15,14 @@ from holdfast.errors import JobRefused, SettingsError
 from holdfast.functions.operator import (
     BatchContext,
     Combiner,
-    NewTable,
-    Operator,
     OperatorInput,
     OperatorResult,
-    TableSchema,
 )
 from holdfast.functions.windows import kernels
-from holdfast.functions.windows.declared import Window
-from holdfast.functions.windows.rows_operator import WindowRowsOperator, distinct_slots, rows_schemas
-from holdfast.functions.windows.sending import PANE_FIELD, WindowSender
-from holdfast.functions.windows.windowed import FINAL, WindowedSpec, Windowing
+from holdfast.functions.windows.row_windows import RowWindowsSpec
+from holdfast.functions.windows.rows_operator import WindowFinish, distinct_slots
+from holdfast.functions.windows.sending import PANE_FIELD
+from holdfast.functions.windows.windowed import FINAL, Windowing
 from holdfast.state.physical import Integers, physical_dtype, validity_of, values_of
 from holdfast.state.table import StateTable
 
@@ -54,7 +51,7 @@ def check_order(operator: str, by: str, schema: pa.Schema) -> None:
 
 
 @dataclass(frozen=True)
-class TopSpec(WindowedSpec):
+class TopSpec(RowWindowsSpec):
     """Raises `JobRefused` when made."""
 
     name: str
@@ -68,24 +65,17 @@ class TopSpec(WindowedSpec):
     def __post_init__(self) -> None:
         check_top(self.n, self.by)
         self.check_input()
-        if not isinstance(self.window, Window):
-            raise JobRefused(f"operator {self.name!r}: top() is for windows of a fixed size, found {self.window}")
         check_order(self.name, self.by, self.input.schema)
 
     @property
     def result_fields(self) -> list[pa.Field]:
         return [field for field in self.input.schema if field.name not in self.key_columns]
 
-    def combiner(self, combine: bool, closed_us: int | None) -> Combiner:
-        assert isinstance(self.window, Window)
-        inner = WindowTopSender(self) if combine and self.windowing.combine else None
-        return WindowSender(self.window, closed_us, self.lateness_us, inner)
+    def pane_sender(self) -> Combiner:
+        return WindowTopSender(self)
 
-    def table_schemas(self) -> dict[str, TableSchema]:
-        return rows_schemas(self)
-
-    def create(self, subtask: int, max_parallelism: int, new_table: NewTable = StateTable) -> Operator:
-        return TopOperator(self, max_parallelism, new_table)
+    def finish_of(self, subtask: int) -> WindowFinish:
+        return TopFinish(self)
 
 
 class WindowTopSender(Combiner):
@@ -109,9 +99,10 @@ class WindowTopSender(Combiner):
         return []
 
 
-class TopOperator(WindowRowsOperator):
-    def __init__(self, spec: TopSpec, max_parallelism: int, new_table: NewTable) -> None:
-        super().__init__(spec, max_parallelism, new_table)
+class TopFinish(WindowFinish):
+    """Puts out the greatest rows of windows."""
+
+    def __init__(self, spec: TopSpec) -> None:
         self._spec = spec
 
     def finish(
