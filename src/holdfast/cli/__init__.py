@@ -13,7 +13,6 @@ Exit code 0: all is well; 1: a problem was found and printed; 2: the command lin
 goes to stdout (`--json`: a single document), progress to stderr. The rules are in `maintenance/` and `stored_state/`.
 """
 
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -80,8 +79,7 @@ def checkpoints(storage: Storage, option: Options = None, json: Json = False) ->
     with told():
         found = read_stored(open_storage_of(storage, option))
     if json:
-        savepoints = [asdict(each) for each in found.savepoints]
-        print_json({"checkpoints": [asdict(each) for each in found.checkpoints], "savepoints": savepoints})
+        print_json(msgspec.to_builtins({"checkpoints": found.checkpoints, "savepoints": found.savepoints}))
     else:
         _print_history(found.checkpoints)
         if found.savepoints:

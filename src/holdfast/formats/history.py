@@ -36,8 +36,7 @@ class SubtaskPart:
     hedges: int = 0
 
 
-@dataclass(frozen=True)
-class TaskManagerPart:
+class TaskManagerPart(msgspec.Struct, frozen=True, gc=False):
     """A TaskManager's part of a checkpoint. Its fields mean the same as those of `CheckpointStats`.
 
     `answered`: the TaskManager acknowledged. Without an acknowledgement its sizes, times and repeats are 0.
@@ -54,7 +53,7 @@ class TaskManagerPart:
     full_bytes: int = 0
     retries: int = 0
     hedges: int = 0
-    subtasks: dict[str, SubtaskPart] = field(default_factory=dict)
+    subtasks: dict[str, SubtaskPart] = {}
 
 
 @dataclass(frozen=True)

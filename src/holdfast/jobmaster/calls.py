@@ -1,14 +1,19 @@
-"""Calls to other processes: threads that make them, and reports to the execution machine, which knows how long each
-may take."""
+"""Calls to other processes: rounds of calls, threads that make them, and reports to the execution machine, which knows
+how long each may take.
+
+A round is one object for all of its calls. A future for each call would be some twenty objects, and with many
+TaskManagers those of a few checkpoints would have Python's garbage collector look through the whole heap.
+"""
 
 import itertools
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from holdfast.execution import events
@@ -18,6 +23,65 @@ from holdfast.ids import ProcessId
 log = logging.getLogger(__name__)
 
 
+class Round:
+    """A call to some processes, and their answers: the first answer of a process counts. Thread-safe.
+
+    `call` takes a process's number and its gateway. `heard` is called with each process and its error, if any, on the
+    thread that brings the answer.
+    """
+
+    def __init__(
+        self,
+        processes: Iterable[ProcessId],
+        call: Callable[[int, Any], Any],
+        heard: Callable[[ProcessId, Exception | None], None] | None = None,
+    ) -> None:
+        self.call = call
+        self.results: dict[ProcessId, Any] = {}
+        self.errors: dict[ProcessId, Exception] = {}
+        self.done: Future[None] = Future()
+        """Kept once all have answered."""
+        self._heard = heard
+        self._lock = threading.Lock()
+        self._unanswered = dict.fromkeys(processes)
+        self._listeners: list[tuple[ProcessId, Callable[[], None]]] = []
+        if not self._unanswered:
+            self.done.set_result(None)
+
+    @property
+    def unanswered(self) -> list[ProcessId]:
+        """The processes without an answer yet."""
+        with self._lock:
+            return list(self._unanswered)
+
+    def settle(self, process: ProcessId, result: Any = None, error: Exception | None = None) -> None:
+        """Take a process's answer, unless it has one already."""
+        with self._lock:
+            if process not in self._unanswered:
+                return
+            del self._unanswered[process]
+            if error is None:
+                self.results[process] = result
+            else:
+                self.errors[process] = error
+            is_done = not self._unanswered
+            listeners = [listener for each, listener in self._listeners if each == process]
+        if self._heard is not None:
+            self._heard(process, error)
+        for listener in listeners:
+            listener()
+        if is_done:
+            self.done.set_result(None)
+
+    def when_answered(self, process: ProcessId, listener: Callable[[], None]) -> None:
+        """Call `listener` once the process has answered: at once, if it has."""
+        with self._lock:
+            if process in self._unanswered:
+                self._listeners.append((process, listener))
+                return
+        listener()
+
+
 class CallReporter:
     """Reporter of calls. Thread-safe."""
 
@@ -25,11 +89,12 @@ class CallReporter:
         self._tell = tell
         self._numbers = itertools.count(1)
 
-    def pending(self, answer: "Future[Any]", step: Step, about: str, began_s: float, process: ProcessId) -> None:
-        """Report a call to a process that began some time ago and has no answer yet."""
-        number = next(self._numbers)
-        self._tell(events.CallBegan(number, step, about, began_s, process))
-        answer.add_done_callback(lambda _: self._tell(events.CallEnded(number)))
+    def pending(self, asked: Round, step: Step, about: str, began_s: float) -> None:
+        """Report the calls of a round that began some time ago and have no answer yet."""
+        for process in asked.unanswered:
+            number = next(self._numbers)
+            self._tell(events.CallBegan(number, step, about, began_s, process))
+            asked.when_answered(process, partial(self._tell, events.CallEnded(number)))
 
     @contextmanager
     def under_way(self, step: Step, about: str) -> Iterator[None]:
@@ -43,15 +108,19 @@ class CallReporter:
 
 
 class CallThread:
-    """A thread that makes calls in turn. A call that never returns keeps this thread, and nobody else."""
+    """A thread that makes calls in turn. A call that never returns keeps this thread, and nobody else.
 
-    def __init__(self, name: str) -> None:
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+    `make(round, callee)` makes a call of a round; it raises nothing.
+    """
+
+    def __init__(self, name: str, make: Callable[[Round, Any], None]) -> None:
+        self._make = make
+        self._calls: queue.SimpleQueue[tuple[Round, Any] | None] = queue.SimpleQueue()
         threading.Thread(target=self._make_all, name=name, daemon=True).start()
 
-    def submit(self, call: Callable[[], None]) -> None:
-        """Make the call once all calls before it have returned. `call` raises nothing."""
-        self._calls.put(call)
+    def submit(self, asked: Round, callee: Any) -> None:
+        """Make the call once all calls before it have returned."""
+        self._calls.put((asked, callee))
 
     def end(self) -> None:
         """End the thread after the calls submitted so far."""
@@ -60,6 +129,6 @@ class CallThread:
     def _make_all(self) -> None:
         while (call := self._calls.get()) is not None:
             try:
-                call()
+                self._make(*call)
             except Exception:
                 log.exception("a call raised an error that it should have told; later calls are made all the same")

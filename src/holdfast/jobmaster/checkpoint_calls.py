@@ -11,13 +11,11 @@ on the control thread, but for `under_way`.
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from holdfast import failpoints
 from holdfast.checkpoint import events
@@ -29,8 +27,9 @@ from holdfast.errors import HoldfastError, TaskManagerLost
 from holdfast.execution.calls import Step
 from holdfast.formats.history import CheckpointStats
 from holdfast.ids import CheckpointId, Epoch, ProcessId, Role, RunNumber
+from holdfast.jobmaster.calls import Round
 from holdfast.jobmaster.checkpoint_stats import Watch
-from holdfast.jobmaster.taskmanagers import QUICK_S, TaskManagers
+from holdfast.jobmaster.taskmanagers import QUICK_S, Lane, TaskManagers
 from holdfast.jobmaster.waiters import when_done
 from holdfast.protocol.taskmanager import Acknowledgement, TaskManagerGateway
 
@@ -41,15 +40,16 @@ LAST_NEWS_S_MAX = 1.0
 checkpoint ends with the query anyway."""
 
 
-@dataclass(frozen=True)
-class _Call:
-    """A call to a single TaskManager about a checkpoint."""
+@dataclass
+class _Calls:
+    """The calls of a checkpoint's step to all of its TaskManagers."""
 
     step: Step
     checkpoint_id: CheckpointId
-    process: ProcessId
     began_s: float
-    answer: "Future[Any]"
+    asked: Round
+    are_reported: bool = False
+    """True once the execution machine knows of those that take long."""
 
 
 class CheckpointCalls:
@@ -67,10 +67,8 @@ class CheckpointCalls:
         self._epoch = epoch
         self._post = post
         self._watched: dict[int, Watch] = {}
-        self._cuts: list[Future[None]] = []
-        self._quick: deque[_Call] = deque()
-        """Calls that were made a moment ago, oldest first."""
-        self._news: list[Future[Any]] = []
+        self._under_way: list[_Calls] = []
+        """Calls of which some may have no answer yet, oldest first."""
         self.run = RunNumber(0)
         """The run whose calls TaskManagers take."""
 
@@ -87,40 +85,46 @@ class CheckpointCalls:
         taking_part = {each: addresses.get(each, "") for each in command.task_managers}
         watch = Watch(self._clock.monotonic(), self._clock.now(), command.trigger, command.batch, taking_part)
         self._watched[command.checkpoint_id] = watch
-        self._cuts = [each for each in self._cuts if not each.done()]
-        for task_manager, incarnation in command.task_managers.items():
-            self._cut_one(command, ProcessId(Role.TASK_MANAGER, task_manager, incarnation), watch)
+        run, checkpoint_id, batch = self.run, command.checkpoint_id, command.batch
+        processes = [ProcessId(Role.TASK_MANAGER, *each) for each in command.task_managers.items()]
+        heard = partial(self._cut_answered, checkpoint_id, watch)
+        asked = Round(processes, lambda _, gateway: gateway.cut(run, checkpoint_id, batch), heard)
+        self._begin(Step.CUT, checkpoint_id, asked)
 
-    def _cut_one(self, command: events.Cut, process: ProcessId, watch: Watch) -> None:
-        checkpoint_id, run, batch = command.checkpoint_id, self.run, command.batch
-        answer = self._task_managers.order(process, lambda gateway: gateway.cut(run, checkpoint_id, batch))
-        self._cuts.append(answer)
-        self._quick.append(_Call(Step.CUT, checkpoint_id, process, time.monotonic(), answer))
-        answer.add_done_callback(partial(self._cut_answered, command, process, watch))
+    def _begin(self, step: Step, checkpoint_id: CheckpointId, asked: Round) -> None:
+        self._under_way = [each for each in self._under_way if not each.asked.done.done()]
+        self._under_way.append(_Calls(step, checkpoint_id, time.monotonic(), asked))
+        self._task_managers.begin(asked, Lane.CHECKPOINTS)
 
-    def _cut_answered(self, command: events.Cut, process: ProcessId, watch: Watch, answer: "Future[Any]") -> None:
+    def _cut_answered(
+        self, checkpoint_id: CheckpointId, watch: Watch, process: ProcessId, error: Exception | None
+    ) -> None:
         """Called on the thread of the call."""
-        error = answer.exception()
-        if error is not None:
-            incarnation = process.incarnation
-            # The end of a TaskManager is a loss, which has a budget of its own, and no failure of checkpoints.
-            soft = isinstance(error, TaskManagerLost)
-            self._post(events.Declined(command.checkpoint_id, process.number, incarnation, str(error), soft))
+        if error is None:
+            watch.answered(process.number, self._clock.monotonic())
             return
-        watch.answered(process.number, self._clock.monotonic())
+        # The end of a TaskManager is a loss, which has a budget of its own, and no failure of checkpoints.
+        soft = isinstance(error, TaskManagerLost)
+        self._post(events.Declined(checkpoint_id, process.number, process.incarnation, str(error), soft))
 
     def cuts_done(self, promise: "Future[None]") -> None:
         """Keep the promise once the cuts ordered so far are answered."""
-        when_done(self._cuts, promise)
+        when_done(self._answers(Step.CUT), promise)
 
     def report_slow(self) -> None:
         """Report cuts and news that have no answer yet to the execution machine, each once."""
         now_s = time.monotonic()
-        while self._quick and now_s - self._quick[0].began_s >= QUICK_S:
-            call = self._quick.popleft()
-            if not call.answer.done():
-                about = f"checkpoint {call.checkpoint_id}"
-                self._task_managers.calls.pending(call.answer, call.step, about, call.began_s, call.process)
+        for each in self._under_way:
+            if now_s - each.began_s < QUICK_S:
+                return
+            if not each.are_reported:
+                each.are_reported = True
+                about = f"checkpoint {each.checkpoint_id}"
+                self._task_managers.calls.pending(each.asked, each.step, about, each.began_s)
+
+    def _answers(self, step: Step) -> "list[Future[None]]":
+        """Futures of the calls of a step, each kept once all TaskManagers have answered."""
+        return [each.asked.done for each in self._under_way if each.step is step]
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
@@ -158,20 +162,14 @@ class CheckpointCalls:
         return watch.ended(command.checkpoint_id, self._epoch, now_s, outcome, counted=counted, reason=reason)
 
     def _tell_all(self, checkpoint_id: CheckpointId, call: Callable[[TaskManagerGateway], None]) -> None:
-        self._news = [each for each in self._news if not each.done()]
-        began_s = time.monotonic()
-        for process in self._task_managers.holders():
-            told = self._task_managers.order(process, call)
-            self._quick.append(_Call(Step.NEWS, checkpoint_id, process, began_s, told))
-            told.add_done_callback(partial(_log_untold, process))
-            self._news.append(told)
+        holders = self._task_managers.holders()
+        self._begin(Step.NEWS, checkpoint_id, Round(holders, lambda _, gateway: call(gateway), _log_untold))
 
     def close(self) -> None:
         """Wait a moment for news under way; a call that hangs does not keep the query."""
-        wait_for(self._news, LAST_NEWS_S_MAX)
+        wait_for(self._answers(Step.NEWS), LAST_NEWS_S_MAX)
 
 
-def _log_untold(process: ProcessId, told: "Future[Any]") -> None:
-    error = told.exception()
+def _log_untold(process: ProcessId, error: Exception | None) -> None:
     if isinstance(error, HoldfastError):
         log.info("%s was not told: %s", process.name, error)

@@ -5,13 +5,11 @@ the execution machine which TaskManagers serve, have ended or do not answer, and
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import wait as wait_for
-from contextlib import suppress
 from enum import Enum
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from holdfast.clock import Clock
 from holdfast.errors import TaskManagerLost
@@ -19,7 +17,7 @@ from holdfast.execution import events
 from holdfast.execution.calls import Step
 from holdfast.execution.placement import weak_point
 from holdfast.ids import Incarnation, ProcessId, Role
-from holdfast.jobmaster.calls import CallReporter, CallThread
+from holdfast.jobmaster.calls import CallReporter, CallThread, Round
 from holdfast.jobmaster.cluster import Cluster
 from holdfast.jobmaster.processes import HEARTBEAT_TIMEOUT_S, Processes, Serving
 from holdfast.protocol.taskmanager import ExchangeRoute, TaskManagerGateway
@@ -29,7 +27,6 @@ QUICK_S = 1.0
 """Seconds within which an answered call is not reported: most calls take milliseconds."""
 
 T = TypeVar("T")
-Answer = Future[Any]
 Call = Callable[[int, TaskManagerGateway], T]
 
 
@@ -60,8 +57,8 @@ class TaskManagers(Processes[TaskManagerGateway]):
         self.calls = CallReporter(tell)
         self._tell = tell
         self._threads: dict[tuple[ProcessId, Lane], CallThread] = {}
-        self._open: dict[ProcessId, dict[Answer, None]] = {}
-        """Unanswered calls of each process, in the order in which they began."""
+        self._open: dict[ProcessId, dict[Round, None]] = {}
+        """The rounds in which each process has not answered, in the order in which they began."""
         self._deployed: Mapping[int, int] = {}
         self._needed = needed
 
@@ -78,8 +75,8 @@ class TaskManagers(Processes[TaskManagerGateway]):
         with self._changed:
             unanswered = self._open.pop(process, {})
             threads = [self._threads.pop((process, lane), None) for lane in Lane]
-        for answer in unanswered:
-            _settle(answer, error=TaskManagerLost(f"{process.name} ended: {reason}"))
+        for asked in unanswered:
+            asked.settle(process, error=TaskManagerLost(f"{process.name} ended: {reason}"))
         for thread in threads:
             if thread is not None:
                 thread.end()
@@ -154,31 +151,29 @@ class TaskManagers(Processes[TaskManagerGateway]):
 
         The end of a TaskManager counts as its answer, even if the call succeeded.
         """
-        serving = [self._serves(index) for index in sorted(self._deployed)]
-        answers = self._ask(serving, step, about, call)
-        errors = [error for error in (answer.exception() for answer in answers) if error is not None]
+        processes = [self._serves(index).process for index in sorted(self._deployed)]
+        asked = self._ask(processes, step, about, call)
+        errors = [asked.errors[each] for each in processes if each in asked.errors]
         if errors:
             raise next((error for error in errors if not isinstance(error, TaskManagerLost)), errors[0])
-        return [answer.result() for answer in answers]
+        return [asked.results[each] for each in processes]
 
-    def on_present(self, step: Step, about: str, call: Callable[[int, TaskManagerGateway], T]) -> dict[int, T]:
+    def on_present(self, step: Step, about: str, call: Call[T]) -> dict[int, T]:
         """Call all that hold places and serve; the answers by number. Who does not answer is given up and left out.
 
         Raises the first error other than `TaskManagerLost`.
         """
         with self._changed:
-            serving = [each for _, each in sorted(self._serving.items()) if self._holds_place(each.process)]
-        answers = self._ask(serving, step, about, call)
-        found: dict[int, T] = {}
-        for each, answer in zip(serving, answers, strict=True):
-            error = answer.exception()
-            if error is None:
-                found[each.process.number] = answer.result()
-            elif isinstance(error, TaskManagerLost):
-                self.give_up(each.process, str(error))
-            else:
+            serving = [each.process for _, each in sorted(self._serving.items())]
+        processes = [each for each in serving if self._holds_place(each)]
+        asked = self._ask(processes, step, about, call)
+        for each in processes:
+            error = asked.errors.get(each)
+            if isinstance(error, TaskManagerLost):
+                self.give_up(each, str(error))
+            elif error is not None:
                 raise error
-        return found
+        return {each.number: asked.results[each] for each in processes if each in asked.results}
 
     def left_out(self, task_manager: int, reason: str) -> None:
         """Give up a TaskManager that somebody could not reach: nothing that it still does counts."""
@@ -190,90 +185,75 @@ class TaskManagers(Processes[TaskManagerGateway]):
     def _holds_place(self, process: ProcessId) -> bool:
         return self._deployed.get(process.number) == process.incarnation
 
-    def _ask(
-        self,
-        serving: list[Serving[TaskManagerGateway]],
-        step: Step,
-        about: str,
-        call: Callable[[int, TaskManagerGateway], T],
-    ) -> list[Answer]:
+    def _ask(self, processes: Sequence[ProcessId], step: Step, about: str, call: Call[T]) -> Round:
         """Call them side by side, and wait for every answer."""
         began_s = time.monotonic()
-        answers = [self._begin(each, call) for each in serving]
-        wait_for(answers, QUICK_S)
-        for each, answer in zip(serving, answers, strict=True):
-            if not answer.done():
-                self.calls.pending(answer, step, about, began_s, each.process)
-        wait_for(answers)
-        return answers
+        asked = self.begin(Round(processes, call), Lane.BATCHES)
+        wait_for([asked.done], QUICK_S)
+        self.calls.pending(asked, step, about, began_s)
+        wait_for([asked.done])
+        return asked
 
-    def order(self, process: ProcessId, call: Callable[[TaskManagerGateway], None]) -> Answer:
-        """Begin a call of a checkpoint to that incarnation; return at once.
+    def begin(self, asked: Round, lane: Lane) -> Round:
+        """Begin the calls of a round; return the round at once.
 
-        The answer is an error if the incarnation does not serve, ends before it answers, or refuses.
+        The answer of an incarnation is `TaskManagerLost` if it does not serve, or ends before it answers.
         """
-        with self._changed:
-            serving = self._serving.get(process.number)
-        if serving is None or serving.process != process:
-            answer: Answer = Future()
-            answer.set_exception(TaskManagerLost(f"{process.name}: {self._reasons.get(process.number, 'has ended')}"))
-            return answer
-        return self._begin(serving, lambda _, gateway: call(gateway), Lane.CHECKPOINTS)
+        for process in asked.unanswered:
+            self._begin(asked, process, lane)
+        return asked
 
     def copy(self, number: int, order: CopyOrder) -> list[CopiedObject]:
         """Have a TaskManager copy objects, beside its other work. Raises `TaskManagerLost` once it has ended."""
-        serving, began_s = self._serves(number), time.monotonic()
-        answer = self._begin(serving, lambda _, gateway: gateway.copy(order), Lane.COPIES)
-        self.calls.pending(answer, Step.COPY, f"the savepoint {order.target}", began_s, serving.process)
-        copies: list[CopiedObject] = answer.result()
+        process, began_s = self._serves(number).process, time.monotonic()
+        asked = self.begin(Round([process], lambda _, gateway: gateway.copy(order)), Lane.COPIES)
+        self.calls.pending(asked, Step.COPY, f"the savepoint {order.target}", began_s)
+        wait_for([asked.done])
+        if process in asked.errors:
+            raise asked.errors[process]
+        copies: list[CopiedObject] = asked.results[process]
         return copies
 
-    def _begin(self, serving: Serving[TaskManagerGateway], call: Call[T], lane: Lane = Lane.BATCHES) -> Answer:
+    def _begin(self, asked: Round, process: ProcessId, lane: Lane) -> None:
         """Begin a call on the incarnation's own thread: a call that never returns does not delay calls to others."""
-        answer: Answer = Future()
-        process = serving.process
         with self._changed:
-            lives = self._serving.get(process.number) is serving and not self._stopping
-            lives = lives and (lane is not Lane.BATCHES or self._deployed.get(process.number) == process.incarnation)
-            if lives:
-                self._open.setdefault(process, {})[answer] = None
+            serving = self._serving.get(process.number)
+            if serving is not None and serving.process == process and self._takes_calls(process, lane):
+                self._open.setdefault(process, {})[asked] = None
                 thread = self._threads.get((process, lane))
                 if thread is None:
-                    thread = self._threads[process, lane] = CallThread(f"holdfast-{lane.value}-{process.number}")
-                thread.submit(partial(self._call, serving, call, answer, lane))
-        if not lives:
-            _settle(answer, error=TaskManagerLost(f"{process.name} has ended, or was started anew"))
-        return answer
+                    name = f"holdfast-{lane.value}-{process.number}"
+                    thread = self._threads[process, lane] = CallThread(name, partial(self._call, lane))
+                thread.submit(asked, serving)
+                return
+        reason = self._reasons.get(process.number, "has ended, or was started anew")
+        asked.settle(process, error=TaskManagerLost(f"{process.name}: {reason}"))
 
-    def _call(self, serving: Serving[TaskManagerGateway], call: Call[T], answer: Answer, lane: Lane) -> None:
+    def _takes_calls(self, process: ProcessId, lane: Lane) -> bool:
+        """False once the query ends. Calls of batches go only to TaskManagers that hold places."""
+        return not self._stopping and (lane is not Lane.BATCHES or self._holds_place(process))
+
+    def _call(self, lane: Lane, asked: Round, serving: Serving[TaskManagerGateway]) -> None:
+        process = serving.process
         try:
-            result = call(serving.process.number, serving.gateway)
+            result = asked.call(process.number, serving.gateway)
         except TaskManagerLost as error:
             if lane is Lane.BATCHES:
-                self._tell(events.Unreachable(serving.process, f"it does not answer: {error}"))
-            _settle(answer, error=error)
+                self._tell(events.Unreachable(process, f"it does not answer: {error}"))
+            asked.settle(process, error=error)
         except Exception as error:
-            _settle(answer, error=error)
+            asked.settle(process, error=error)
         else:
-            _settle(answer, result)
+            asked.settle(process, result)
         with self._changed:
-            self._open.get(serving.process, {}).pop(answer, None)
+            self._open.get(process, {}).pop(asked, None)
 
     def stop(self) -> None:
         super().stop()
         with self._changed:
             threads, self._threads = self._threads, {}
-            unanswered = [answer for answers in self._open.values() for answer in answers]
-        for answer in unanswered:
-            _settle(answer, error=TaskManagerLost("the query ends"))
+            unanswered = [(process, asked) for process, rounds in self._open.items() for asked in rounds]
+        for process, asked in unanswered:
+            asked.settle(process, error=TaskManagerLost("the query ends"))
         for thread in threads.values():
             thread.end()
-
-
-def _settle(answer: Answer, result: object = None, error: Exception | None = None) -> None:
-    """Settle an answer, unless it is settled already."""
-    with suppress(InvalidStateError):
-        if error is None:
-            answer.set_result(result)
-        else:
-            answer.set_exception(error)

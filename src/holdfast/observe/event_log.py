@@ -8,9 +8,11 @@ to an event: only names and plain values.
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
+
+import msgspec
 
 ENTRIES_MAX = 1000
 """Entries that the log keeps; a higher value lets people look further back."""
@@ -25,8 +27,7 @@ EventIn = TypeVar("EventIn", contravariant=True)
 CommandOut = TypeVar("CommandOut", covariant=True)
 
 
-@dataclass(frozen=True)
-class LoggedEvent:
+class LoggedEvent(msgspec.Struct, frozen=True, gc=False):
     """An event that a loop was told, or a command that it carried out."""
 
     at_s: float

@@ -158,14 +158,14 @@ class ProcessResult(msgspec.Struct, frozen=True):
     subtasks: list[SubtaskResult]
 
 
-class CommitAnswer(msgspec.Struct, frozen=True):
+class CommitAnswer(msgspec.Struct, frozen=True, gc=False):
     """A batch is committed: the metrics of now (`holdfast.metrics`), and who refuses a cut after this batch."""
 
     metrics: dict[str, float]
     refusals: list[Refusal] = []
 
 
-class Acknowledgement(msgspec.Struct, frozen=True):
+class Acknowledgement(msgspec.Struct, frozen=True, gc=False):
     """A TaskManager's part of a checkpoint is stored. Repeated until answered.
 
     `objects`: names that the manifest refers to (the manifest itself included); with `since` those that the
