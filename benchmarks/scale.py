@@ -7,10 +7,10 @@ which nothing else runs: for a batch in which every split has rows and every sen
 batch of `--small-rows` rows, for a checkpoint, and for the restart after a TaskManager died. Besides, the largest
 message and the largest journal record.
 
-Messages are really encoded and decoded. Sockets of the machine carry them, and the processor time that carrying takes
-is left out: `…_connected_ms` has it. `…_wall_ms` is the time that passed meanwhile, in which the stand-ins worked too,
-all of them in a single process. With `--flight` the calls are those of a real job, so that gRPC and TLS are in all
-figures, and the sizes of messages are not noted.
+Messages are really encoded and decoded. Sockets of the machine carry them, and the store's files are those of this
+machine; the processor time of both is left out: `…_connected_ms` has it. `…_wall_ms` is the time that passed
+meanwhile, in which the stand-ins worked too, all of them in a single process. With `--flight` the calls are those of a
+real job, so that gRPC and TLS are in all figures, and the sizes of messages are not noted.
 """
 
 import argparse
@@ -119,7 +119,7 @@ class Cost:
     connected_ms: float
     """Processor time of this process, with all of its threads."""
     carrying_ms: float
-    """The part of it that sockets took."""
+    """The part of it that sockets and files of the stand-in store took."""
     wall_ms: float
 
     @property

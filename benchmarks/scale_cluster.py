@@ -7,6 +7,7 @@ connections is to be measured too, the calls of a real job: Flight, with TLS, an
 import logging
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -61,6 +62,8 @@ class StandInStore:
         self._folder = tempfile.TemporaryDirectory(prefix="holdfast-scale-")
         self.folder = Path(self._folder.name)
         self.record_bytes = 0
+        self.deleting_s = 0.0
+        """Processor time that the deletion of files took."""
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
         self._objects[name] = bytes(data)
@@ -91,9 +94,11 @@ class StandInStore:
         return [ObjectInfo(name, known[name], 0.0) for name in found]
 
     def delete(self, names: Sequence[str]) -> None:
+        began_s = time.thread_time()
         for name in names:
             if self._objects.pop(name, None) is None and name.startswith(MANIFESTS):
                 (self.folder / name).unlink(missing_ok=True)
+        self.deleting_s += time.thread_time() - began_s
 
     def close(self) -> None:
         self._folder.cleanup()
@@ -203,6 +208,7 @@ class StandInCluster:
         self.sizes = Sizes()
         self._connections: list[Connection] = []
         self._secret = place.secret
+        self._store = store
         self._job_master = job_master
         self._on_completed = on_completed
         self._processes: dict[ProcessId, tuple[ProcessStarter, Any]] = {}
@@ -221,8 +227,8 @@ class StandInCluster:
         return made
 
     def carrying_s(self) -> float:
-        """The processor time that sockets have taken on the driver's side."""
-        return sum(each.spent_s for each in self._connections)
+        """The processor time that sockets, and files of the stand-in store, have taken on the driver's side."""
+        return self._store.deleting_s + sum(each.spent_s for each in self._connections)
 
     def _take(self, acknowledgements: Connection) -> None:
         """Take acknowledgements to the JobMaster, as its server does."""
