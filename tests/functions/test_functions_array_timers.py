@@ -154,11 +154,11 @@ def test_complete_input_fires_what_there_is_once() -> None:
 
 
 class Odd(hf.BatchFunction):
-    def __init__(self, timestamps: Any) -> None:
+    def __init__(self, *timestamps: Any) -> None:
         self.timestamps = timestamps
 
     def process(self, batch: Any, keys: Any, groups: Any, ctx: Any) -> None:
-        ctx.timers.register_event_time(self.timestamps)
+        ctx.timers.register_event_time(*self.timestamps)
 
     def on_timers(self, keys: Any, timestamps: Any, ctx: Any) -> None:
         return None
@@ -171,6 +171,11 @@ def test_what_is_refused() -> None:
         run(operator_of(tables, Odd([moment, moment])), 1, [("a", 1, True)], None)
     with pytest.raises(UserFunctionError, match="expected an array of timestamps"):
         run(operator_of(tables, Odd(["soon"])), 1, [("a", 1, True)], None)
+    for group in (1, -1):
+        with pytest.raises(
+            UserFunctionError, match=f"groups from {group} to {group}, expected indexes of the 1 distinct"
+        ):
+            run(operator_of(tables, Odd([moment], np.array([group]))), 1, [("a", 1, True)], None)
     with pytest.raises(UserFunctionError, match="needs a watermark"):
         run(operator_of(tables, Odd([moment]), time=False), 1, [("a", 1, True)], None)
     assert run(operator_of(tables, Odd(np.array([0], "M8[us]"))), 1, [("a", 1, True)], None).output == []

@@ -158,6 +158,10 @@ class ArrayTimers:
                 f"a time for each of {self._keys.num_rows} distinct keys" if groups is None else "as many as groups"
             )
             raise UserFunctionError(f"ctx.timers: {len(times)} timestamps, expected {expected}")
+        if len(owners) and not (owners.min() >= 0 and owners.max() < self._keys.num_rows):
+            found = f"groups from {owners.min()} to {owners.max()}"
+            expected = f"indexes of the {self._keys.num_rows} distinct keys"
+            raise UserFunctionError(f"ctx.timers: {found}, expected {expected}, behind the timestamps")
         known = pc.is_valid(times).to_numpy(zero_copy_only=False)
         kept: IntArray = owners[known]
         return values_of(times.filter(pa.array(known))), kept
