@@ -12,7 +12,7 @@ copies.
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -119,15 +119,19 @@ class ObjectCache:
     def ahead(self, ranges: Iterable[Range], decode: Callable[[Range, Copy], T]) -> Iterator[T]:
         """`decode` each range and its object, in order; done on other threads as soon as the object is there.
 
+        Once it has ended, also by an error, no thread decodes any of the ranges: what `decode` writes to may be deleted.
         Raises what `decode` raises, or `StorageError` where an object cannot be read.
         """
         pending: deque[Future[T]] = deque()
-        for each in ranges:
-            pending.append(self._decoded(each, decode))
-            if len(pending) == AHEAD_MAX:
+        try:
+            for each in ranges:
+                pending.append(self._decoded(each, decode))
+                if len(pending) == AHEAD_MAX:
+                    yield pending.popleft().result()
+            while pending:
                 yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+        finally:
+            wait([each for each in pending if not each.cancel()])
 
     def from_store(self, name: str) -> Copy:
         """Fetch the object from the store, even if this machine has a copy."""
@@ -168,6 +172,8 @@ class ObjectCache:
     def _decode(
         self, each: Range, decode: Callable[[Range, Copy], T], decoded: "Future[T]", download: "Future[Copy]"
     ) -> None:
+        if not decoded.set_running_or_notify_cancel():
+            return
         try:
             result = decode(each, download.result())
         except Exception as error:
