@@ -133,6 +133,17 @@ FORBIDDEN_TEXT = {
 }
 
 
+UNPICKLERS = {
+    "taskmanager/hosting.py": "the program, sent by the JobMaster, whose secret the Flight server has checked",
+    "spark/tasks.py": "the program and its steps, sent by Spark with the task",
+    "spark/probe.py": "the program, sent by Spark with the probe",
+    "sources/pyspark_reader.py": "a partition, planned by the JobMaster and sent with the task",
+    "functions/windows/process.py": "the same, of a function behind a window",
+    "functions/process/declared.py": "a round trip in one process: each subtask's own copy of a function",
+}
+"""The only modules that unpickle, and the source of the bytes: all of them come from the running driver."""
+
+
 @cache
 def committed() -> list[Path]:
     """Files under version control, and new ones that are not ignored; all files where there is no git."""
@@ -261,6 +272,21 @@ def test_pyspark_is_imported_in_the_spark_room_only():
         if name.split(".")[0] in ("pyspark", "py4j")
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_only_what_the_running_driver_sends_is_unpickled():
+    found = set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            imported = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            imported += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not {"pickle", "marshal", "shelve", "dill"} & set(imported), where(path)
+            called = node.func if isinstance(node, ast.Call) else None
+            if isinstance(called, ast.Attribute) and called.attr in ("loads", "Unpickler"):
+                owner = called.value.id if isinstance(called.value, ast.Name) else ""
+                if owner not in ("json", "tomllib"):
+                    found.add(path.relative_to(PACKAGE).as_posix())
+    assert found == set(UNPICKLERS)
 
 
 @pytest.mark.parametrize("room", sorted(PURE))

@@ -25,9 +25,9 @@ PROVOKED = {
 }
 """Settings without which no job comes by a failpoint."""
 
-EVERY = Shape(rows=1600, rows_per_batch=80, interval_s=0.005, log_handles_max=2)
-DELTA = Shape(**{**vars(EVERY), "rows": 800, "sink": "delta"})
-"""A commit of Delta takes most of a batch's time, so half as many batches have to do."""
+EVERY = Shape(rows=960, rows_per_batch=80, interval_s=0.005, log_handles_max=2)
+DELTA = Shape(**{**vars(EVERY), "rows": 560, "sink": "delta"})
+"""A commit of Delta takes most of a batch's time, so fewer batches have to do."""
 SHAPES = {
     "sink.callback": [Shape(**{**vars(EVERY), "sink": "callback"})],
     "sink.kafka": [Shape(**{**vars(EVERY), "rows": 400, "sink": "kafka"})],
