@@ -73,7 +73,7 @@ def samples_job(spark: SparkSession, folder: Path, rows: int) -> hf.Job:
         parallelism=2,
         task_managers=2,
         checkpoint=hf.CheckpointConfig(trigger=hf.every("500ms")),
-        max_rows_per_batch=max(1_000, rows // 20),
+        max_rows_per_batch=max(100, rows // 20),
         max_event_time_skew="10min",
         bad_records="dead_letter",
         dead_letters=(folder / "too-late").as_uri(),

@@ -119,7 +119,8 @@ class ObjectCache:
     def ahead(self, ranges: Iterable[Range], decode: Callable[[Range, Copy], T]) -> Iterator[T]:
         """`decode` each range and its object, in order; done on other threads as soon as the object is there.
 
-        Once it has ended, also by an error, no thread decodes any of the ranges: what `decode` writes to may be deleted.
+        Once it has ended, also by an error, no thread decodes any of the ranges: what `decode` writes to may be
+        deleted.
         Raises what `decode` raises, or `StorageError` where an object cannot be read.
         """
         pending: deque[Future[T]] = deque()
