@@ -260,7 +260,8 @@ class FailoverConfig:
     deploy_timeout, process_timeout, commit_timeout, cut_timeout
         Longest time of a call to a process whose heartbeats go on: a deployment (which restores state), a batch at one
         level of operators, a commit, the cut or the news of a checkpoint. After it the process is ended, and the job
-        restarts. The log names the process before that. None: no limit.
+        restarts. The log names the process before that. `process_timeout` also bounds the tasks of a level, after
+        which the batch is tried again; the log names the senders at work. None: no limit.
     """
 
     batch_attempts: int = 3

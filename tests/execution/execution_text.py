@@ -57,6 +57,8 @@ class ExecutionScenario(Scenario):
                 return [ev.CallBegan(int(plain[0]), Step[named["step"].upper()], named["about"], self.now, of)]
             case "answered":
                 return [ev.CallEnded(int(plain[0]))]
+            case "at-work":
+                return [ev.AtWork(tuple(process(word) for word in plain))]
             case "failover":
                 return [ev.FailoverAsked(" ".join(plain), "outage" in named)]
             case "failed" | "work-failed":

@@ -161,6 +161,37 @@ def test_a_run_that_was_cancelled_is_not_waited_for():
     assert [str(error) for error in errors] == ["run 1 was cancelled"]
 
 
+class Held(Answering):
+    """A sender that reports the unit 1 once the test lets it."""
+
+    def __init__(self, go: threading.Event) -> None:
+        self._go = go
+
+    def run(self, order: Order) -> Iterator[UnitResult]:
+        assert order.units[0].unit != 1 or self._go.wait(WAIT_S_MAX)
+        return super().run(order)
+
+
+def test_the_machine_hears_who_is_at_work_where_a_level_takes_long():
+    cluster, go, clock, told = Slots(), threading.Event(), ManualClock(), []
+    cluster.sender = lambda process, address: Held(go)  # type: ignore[method-assign, assignment, return-value]
+    senders = senders_on(cluster, clock=clock, told=told)
+    register(senders, cluster, 0, 1)
+    running = threading.Thread(target=senders.run_level, args=(level(2),))
+    running.start()
+    until(lambda: senders._level is not None and list(senders._level.results) == [0])
+    for _ in range(3):
+        assert not [event for event in told if isinstance(event, events.AtWork)], "most levels take milliseconds"
+        clock.advance(0.4)
+        senders.check_heartbeats()
+    clock.advance(2.0)
+    senders.check_heartbeats()
+    go.set()
+    running.join(WAIT_S_MAX)
+    [hung] = [each.process for each in cluster.started if each.process.number == 1]
+    assert [event for event in told if isinstance(event, events.AtWork)] == [events.AtWork((hung,))]
+
+
 class Together(Answering):
     """A sender that takes an order once another sender is given its order as well."""
 

@@ -110,6 +110,24 @@ def test_a_sender_that_was_paused_is_given_up_and_changes_nothing_when_it_wakes(
     query.stop()
 
 
+@pytest.mark.long
+def test_a_sender_that_hangs_is_named_before_its_limit_and_another_one_does_its_work(spark, tmp_path, caplog):
+    sink, held = hf.MemorySink(), Held(tmp_path, 1)
+    job = new_job(spark, tmp_path, senders=2, failover=hf.FailoverConfig(process_timeout="4s"))
+    job.read(hf.SequenceSource(80, splits=2)).map_batches(held, "k BIGINT, v BIGINT").write(sink)
+    query = job.start()
+    pid = held.process()
+    [hung] = [incarnation for incarnation, process in senders(query).items() if process.pid == pid]
+    [number] = [each.number for each, _ in query._master._senders.addresses() if each.incarnation == hung]
+    said = f"the cluster has been running the tasks of batch 1, push 0 for {{}} s (at work: sender {number})"
+    until(lambda: f"{said.format(4)}, longer than process_timeout='4s'" in caplog.text)
+    held.go()
+    query.processAllAvailable()
+    query.stop()
+    assert f"{said.format(2)}; after process_timeout='4s' it is ended" in caplog.text
+    assert sorted(row["v"] for row in sink.rows()) == list(range(80))
+
+
 def serving(query: hf.Query) -> list[int]:
     """The incarnations of the senders that serve now."""
     return sorted(each.process.incarnation for each in list(query._master._senders._serving.values()))

@@ -1,7 +1,8 @@
 """Calls to processes that are under way, and the time each may take.
 
 A process whose heartbeats go on may still hang: in a restore, or in a user's function. So each call has a limit by its
-step. The log names a call that takes long before the limit, and again each time the time has doubled.
+step. The log names a call that takes long before the limit, and again each time the time has doubled. A call about the
+tasks of a level concerns no single process: the log names the senders that are at work.
 """
 
 from dataclasses import dataclass
@@ -14,18 +15,18 @@ SLOW_S = 30.0
 """A call is slow after this time, or after half of its limit, whichever comes first."""
 AGAIN_S = 30.0
 """A call that outlives its limit is answered again after this time."""
+NAMED_MAX = 5
+"""Senders that the log names; it counts the others. A higher value makes longer lines."""
 
 
 class Step(StrEnum):
     """The steps whose calls are watched; most have a limit.
 
-    `LEVEL` is the tasks of a level of a batch, `UNIT` a unit in a sender, `NEWS` the end of a checkpoint, `COPY` a
-    portion of a savepoint.
+    `LEVEL` is the tasks of a level of a batch, `NEWS` the end of a checkpoint, `COPY` a portion of a savepoint.
     """
 
     DEPLOY = "deploying"
     LEVEL = "running the tasks of"
-    UNIT = "running a unit of"
     PROCESS = "processing"
     COMMIT = "committing"
     UNDO = "undoing"
@@ -37,7 +38,6 @@ class Step(StrEnum):
 LIMITED_BY: dict[Step, str | None] = {
     Step.DEPLOY: "deploy_timeout",
     Step.LEVEL: "process_timeout",
-    Step.UNIT: "process_timeout",
     Step.PROCESS: "process_timeout",
     Step.COMMIT: "commit_timeout",
     Step.UNDO: "commit_timeout",
@@ -79,12 +79,16 @@ class Calls:
     def __init__(self, config: FailoverConfig) -> None:
         self._config = config
         self._calls: dict[int, Call] = {}
+        self.at_work: tuple[ProcessId, ...] = ()
+        """Senders that work on the level under way, where it takes long."""
 
     def __len__(self) -> int:
         return len(self._calls)
 
     def began(self, call: Call) -> None:
         limit_s = self._limit_s(call.step)
+        if call.step is Step.LEVEL:
+            self.at_work = ()
         call.due_s = call.began_s + (SLOW_S if limit_s is None else min(SLOW_S, limit_s / 2))
         self._calls[call.number] = call
 
@@ -104,7 +108,7 @@ class Calls:
         taken_s = now_s - call.began_s
         limit_s = self._limit_s(call.step)
         field = LIMITED_BY[call.step]
-        text = f"{call} for {taken_s:.0f} s"
+        text = f"{call} for {taken_s:.0f} s{self._named() if call.step is Step.LEVEL else ''}"
         if field is not None and limit_s is not None and taken_s >= limit_s:
             call.due_s = now_s + AGAIN_S
             return Overdue(call, f"{text}, longer than {field}={getattr(self._config, field)!r}", True)
@@ -113,6 +117,13 @@ class Calls:
             return Overdue(call, f"{text}; {field or 'this step'} sets no limit", False)
         call.due_s = min(call.due_s, call.began_s + limit_s)
         return Overdue(call, f"{text}; after {field}={getattr(self._config, field)!r} it is ended", False)
+
+    def _named(self) -> str:
+        """The senders at work, in brackets."""
+        names = [each.name for each in self.at_work[:NAMED_MAX]]
+        others = len(self.at_work) - len(names)
+        more = f" and {others} more" if others else ""
+        return f" (at work: {', '.join(names)}{more})" if names else ""
 
     def _limit_s(self, step: Step) -> float | None:
         field = LIMITED_BY[step]

@@ -136,6 +136,13 @@ class CallEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class AtWork:
+    """The senders that work on the level under way, for messages. Told only where the level takes long."""
+
+    senders: tuple[ProcessId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Deployed:
     """Every TaskManager of the deployment can process under `run`."""
 
@@ -287,6 +294,7 @@ Event = (
     | Unreachable
     | CallBegan
     | CallEnded
+    | AtWork
     | Deployed
     | DeployFailed
     | BatchPlanned

@@ -58,6 +58,7 @@ class Machine(Batches):
             ev.Unreachable: self._on_unreachable,
             ev.CallBegan: self._supervision.call_began,
             ev.CallEnded: self._supervision.call_ended,
+            ev.AtWork: self._supervision.at_work,
             ev.Deployed: self._on_deployed,
             ev.DeployFailed: self._on_deploy_failed,
             ev.BatchPlanned: self._on_batch_planned,

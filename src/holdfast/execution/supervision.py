@@ -130,6 +130,9 @@ class Supervision:
     def call_ended(self, event: ev.CallEnded) -> None:
         self._calls.ended(event.number)
 
+    def at_work(self, event: ev.AtWork) -> None:
+        self._calls.at_work = event.senders
+
     def look(self, now_s: float, run: RunNumber) -> list[ev.Command]:
         """Name the calls and starts that take long; end those that take longer than their limit."""
         return [*self._look_at_calls(now_s, run), *self._look_at_starts(now_s)]

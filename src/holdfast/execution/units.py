@@ -303,6 +303,11 @@ class Units:
         """How many senders can take units, now or when they are free again."""
         return len(self._senders)
 
+    @property
+    def at_work(self) -> tuple[ProcessId, ...]:
+        """The senders that have not reported a unit of the level."""
+        return tuple(sorted(process for process, each in self._senders.items() if each.units))
+
     # --- senders ------------------------------------------------------------------------------------------------------
 
     def _on_serves(self, event: SenderServes) -> Iterable[Command]:

@@ -32,6 +32,7 @@ from holdfast.ids import ProcessId, Role, RunNumber
 from holdfast.jobmaster.cluster import Cluster, LevelRun
 from holdfast.jobmaster.processes import Processes, Serving
 from holdfast.jobmaster.readers import READERS_MIN, Readers
+from holdfast.jobmaster.taskmanagers import QUICK_S
 from holdfast.settings import RegionConfig
 from holdfast.storage.copying import CopiedObject, CopyOrder
 
@@ -46,6 +47,10 @@ class _Level:
     units: dict[int, Unit]
     common: msgspec.Raw
     """The part that all orders of the level share, encoded once."""
+    look_s: float
+    """When it is next looked who is at work."""
+    at_work: tuple[ProcessId, ...] = ()
+    """The senders at work, as the machine was told."""
     results: dict[int, UnitResult] = field(default_factory=dict)
     in_spark: list[Unit] = field(default_factory=list)
     """Units that no sender works off."""
@@ -103,7 +108,7 @@ class Senders(Processes[SenderGateway]):
         if not self._cluster.residents or not in_python:
             return self._cluster.run_level(run)
         common = msgspec.Raw(msgspec.msgpack.encode(OrderCommon(run.request, run.routes)))
-        level = _Level(run, {unit.unit: unit for unit in in_python}, common)
+        level = _Level(run, {unit.unit: unit for unit in in_python}, common, self._clock.monotonic() + QUICK_S)
         self._begin(level)
         try:
             others = [unit for unit in run.units if unit.unit not in level.units]
@@ -206,7 +211,19 @@ class Senders(Processes[SenderGateway]):
     def check_heartbeats(self) -> None:
         super().check_heartbeats()
         self._tell(rules.UnitsTick(self._clock.monotonic()))
+        self._tell_who_is_at_work()
         self._readers.look()
+
+    def _tell_who_is_at_work(self) -> None:
+        """Tell the machine who works on a level that takes long, so that the log names who hangs."""
+        with self._lock:
+            level, now_s = self._level, self._clock.monotonic()
+            if level is None or now_s < level.look_s:
+                return
+            level.look_s = now_s + QUICK_S
+            if level.at_work != self._units.at_work:
+                level.at_work = self._units.at_work
+                self._tell_machine(events.AtWork(level.at_work))
 
     def make_room(self, task_managers_missing: bool) -> None:
         """Give slots up for a TaskManager that has none while executors are missing; take them again once each has."""
