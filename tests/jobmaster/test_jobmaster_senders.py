@@ -192,6 +192,39 @@ def test_the_machine_hears_who_is_at_work_where_a_level_takes_long():
     assert [event for event in told if isinstance(event, events.AtWork)] == [events.AtWork((hung,))]
 
 
+class Dying(Answering):
+    """A sender that ends with its order; the cluster says why, perhaps after the answer broke off."""
+
+    def __init__(self, cluster: Slots, process: ProcessId, is_noticed: bool) -> None:
+        self._cluster, self._process, self._is_noticed = cluster, process, is_noticed
+
+    def run(self, order: Order) -> Iterator[UnitResult]:
+        if self._is_noticed:
+            [start] = [each for each in self._cluster.started if each.process == self._process]
+            threading.Timer(0.05, start.ended, (self._process, "the kernel ended it")).start()
+        raise hf.errors.SenderLost("stream removed")
+
+
+@pytest.mark.parametrize(("is_noticed", "reason"), [(True, "the kernel ended it"), (False, "stream removed")])
+def test_the_cluster_says_why_a_sender_ended_rather_than_the_answer_that_broke_off(is_noticed: bool, reason: str):
+    cluster, told = Slots(), []
+
+    def sender(process: ProcessId, address: str) -> Answering:
+        return Dying(cluster, process, is_noticed) if process.incarnation <= 2 else Answering()
+
+    cluster.sender = sender  # type: ignore[method-assign]
+    senders = senders_on(cluster, told=told)
+    register(senders, cluster, 0)
+    running = threading.Thread(target=senders.run_level, args=(level(1),), daemon=True)
+    running.start()
+    until(lambda: any(isinstance(event, events.Lost) for event in told))
+    assert [event.reason for event in told if isinstance(event, events.Lost)] == [reason]
+    until(lambda: len(cluster.started) == 3)
+    register(senders, cluster, 0)
+    running.join(WAIT_S_MAX)
+    assert not running.is_alive(), "another one takes the unit"
+
+
 class Together(Answering):
     """A sender that takes an order once another sender is given its order as well."""
 

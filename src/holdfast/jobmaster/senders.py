@@ -38,6 +38,10 @@ from holdfast.storage.copying import CopiedObject, CopyOrder
 
 log = logging.getLogger(__name__)
 
+BROKEN_S_MAX = 0.3
+"""Seconds that the cluster may take to say why a sender has ended, after its answer broke off. A higher value gives the
+units of a sender that is out of reach later to another."""
+
 
 @dataclass
 class _Level:
@@ -184,10 +188,17 @@ class Senders(Processes[SenderGateway]):
         except StaleCall:
             self._tell(rules.AnswerEnded(sender, order.attempt))
         except HoldfastError as error:
-            self._tell(rules.AnswerBroke(sender, order.attempt, str(error)))
+            self._call(self._broke, sender, order.attempt, str(error))
         else:
             if missing:
                 self._tell(rules.AnswerEnded(sender, order.attempt))
+
+    def _broke(self, sender: ProcessId, attempt: int, reason: str) -> None:
+        """Take an answer that broke off, mostly since the sender has died: a moment later the cluster says why."""
+        with self._changed:
+            has_ended = self._changed.wait_for(lambda: self._started.get(sender.number) != sender, BROKEN_S_MAX)
+        if not has_ended:
+            self._tell(rules.AnswerBroke(sender, attempt, reason))
 
     def _tell(self, event: rules.Event, result: UnitResult | None = None) -> None:
         with self._lock:
@@ -295,7 +306,7 @@ class Senders(Processes[SenderGateway]):
             try:
                 answer = gateway.run(order)
             except HoldfastError as error:
-                self._tell(rules.AnswerBroke(sender, order.attempt, str(error)))
+                self._call(self._broke, sender, order.attempt, str(error))
             else:
                 self._readers.read(partial(self._answer, sender, order, answer))
 
