@@ -34,7 +34,7 @@ from holdfast.testing.run import start_on
 
 WARMUP_BATCHES = 3
 SETTLE_S = 0.05
-"""After a checkpoint: until the driver has deleted what the checkpoint made needless."""
+"""Seconds after a checkpoint until the driver has deleted the objects that the checkpoint made needless."""
 WAIT_S_MAX = 60.0
 SCHEMA = pa.schema([pa.field("value", pa.int64(), nullable=False), pa.field("at", pa.timestamp("us"), nullable=False)])
 

@@ -33,7 +33,7 @@ LEAST_MS = 200.0
 TABLE_MS = {0.5: 459.0, 0.9: 740.0, 0.95: 833.0, 0.99: 1039.0, 0.999: 3202.0}
 QUANTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p95_ms": 0.95, "p99_ms": 0.99, "p999_ms": 0.999}
 TAIL = np.log(3202.0 / 1039.0) / np.log(10.0)
-"""Beyond p99.9 as between p99 and p99.9: so many times rarer, so many times longer."""
+"""Exponent of the tail beyond p99.9, as between p99 and p99.9: ten times rarer is ten to that power times longer."""
 SCHEMA = stored_schema(pa.schema([("key", pa.int64())]), pa.schema([("value", pa.binary())]))
 
 

@@ -78,7 +78,7 @@ def test_state_has_one_row_for_one_key(kind: pa.DataType, others: tuple[str, ...
 def test_key_by_brings_together_what_is_one_key(
     kind: str, keys: tuple[str, ...], backend: str, emit: Any, combine: bool
 ) -> None:
-    """Over several batches and subtasks; the combined rows of senders meet those of a batch that was not combined."""
+    """Rows come in several batches, to several subtasks; combined rows of senders meet rows that were not combined."""
     rows: list[list[dict[str, Any]]] = [[{"k": value, "text": "a"} for value in VALUES * times] for times in (1, 700)]
     sink = hf.MemorySink()
     job = hf.Job(

@@ -118,7 +118,8 @@ PURE_LEAVES = LEAVES - {"clock", "equality", "failpoints", "metrics"}
 
 BAD_OPENINGS = re.compile(
     r"\W*(it|its|that|this|those|these|what|which|who|whose|whether|where|of|in|on|at|by|for|with|without|as|from|to|and|"
-    r"but|or|nor|they|them)\b(?!')",
+    r"but|or|nor|they|them|so|also|after|between|over|under|above|below|beyond|behind|through|during|since|while|up)"
+    r"\b(?!')",
     re.IGNORECASE,
 )
 """Words with which no docstring opens: its first sentence begins with a verb, or with a noun that names its subject."""

@@ -65,7 +65,7 @@ class Replay:
         self._screen.say(f"all rows are processed and published, in {batches} batches, repeated ones included")
 
     def _watch(self, rows: int | None) -> None:
-        """Until so many rows are processed; None: to the driver's end."""
+        """Watch the driver until so many rows are processed; None: to the driver's end."""
         while not self._driver.ended():
             processed = self._look()
             if rows is not None and processed >= rows and self._recovery is None:

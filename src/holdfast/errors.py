@@ -65,7 +65,7 @@ class StorageError(HoldfastError):
 
 
 class ObjectNotFound(StorageError):
-    """There is no object of that name."""
+    """The store has no object of that name."""
 
 
 class ObjectExists(StorageError):

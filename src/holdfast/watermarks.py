@@ -116,7 +116,7 @@ class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         watermark_us: int | None = None,
         behind: SplitsBehind = NONE_BEHIND,
     ) -> "SourceTime":
-        """After a batch that was planned at that time, whose rows have these newest times by split.
+        """Return the times after a batch: when it was planned, and the newest time of its rows by split.
 
         `watermark_us`: the watermark that the batch had.
         """

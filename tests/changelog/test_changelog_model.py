@@ -80,7 +80,7 @@ class WriterModel(RuleBasedStateMachine):
 
     @rule(keys=st.lists(st.sampled_from(KEYS), min_size=3, max_size=5))
     def append_some(self, keys: list[str]) -> None:
-        """So many that they are uploaded ahead."""
+        """Append so many changes that they are uploaded ahead."""
         for key in keys:
             self.append(key, False)
 

@@ -1,4 +1,4 @@
-"""While a job runs, what its dead left and what landed late is found by a later sweep; what is needed stays."""
+"""A later sweep of a running job finds the objects that dead processes left or that came late; others stay."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -15,7 +15,7 @@ from holdfast.testing.run import run, start
 from waiting import until
 
 END_S_MAX = 20.0
-"""Less than the machine waits for work that never ends."""
+"""Bound in seconds on the end of a query: less than the machine waits for work that never ends."""
 
 
 @pytest.fixture(autouse=True)

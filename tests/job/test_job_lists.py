@@ -67,7 +67,7 @@ class ListingJob:
         self.query.trigger_checkpoint(60)
 
     def seen(self) -> int:
-        """So many entries are in the union that each subtask saw last; they are the first ones, and have one owner."""
+        """Return the size of the union that each subtask saw last: the first entries, each with an owner."""
         newest = {subtask: (union, own) for subtask, union, own in OPENED}
         assert set(newest) == set(range(self.parallelism))
         unions = {tuple(union) for union, _ in newest.values()}

@@ -68,7 +68,7 @@ class Job:
         self.batch = -1
         self.checkpoint_id = 0
         self.models: dict[int, Counter[int]] = {}
-        """After each batch that counts, from the last completed checkpoint on."""
+        """The expected state after each batch that counts, from the last completed checkpoint on."""
         self.recorded: list[TableHandle] = []
         self.recorded_model: Counter[int] = Counter()
         self.subtasks: list[Subtask] = []

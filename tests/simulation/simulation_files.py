@@ -18,7 +18,7 @@ from holdfast.state.own_folder import OwnFolder
 
 @contextmanager
 def files_end_with_processes() -> Iterator[None]:
-    """While it is open, a simulated process that is killed lets go of its folders, databases and copies."""
+    """Let a simulated process that is killed let go of its folders, databases and copies, within the context."""
     make, close, open_copies = OwnFolder.__init__, OwnFolder.close, LocalCopies._open
     make_base = RocksDBBase.__init__
 

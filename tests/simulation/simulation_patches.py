@@ -96,7 +96,7 @@ Put = Callable[[], None]
 
 @contextmanager
 def simulated() -> Iterator[None]:
-    """While it is open, Holdfast's modules use what is simulated."""
+    """Let Holdfast's modules use the simulated parts within the context."""
     try:
         for put, _ in _all_places():
             put()

@@ -116,7 +116,7 @@ def run_last(world: World) -> Started:
 
 
 def check_nothing_stays(world: World, last: Started) -> None:
-    """While it lives on, and rows go on coming, what is not needed at one moment is gone, or needed, at a later one."""
+    """Let the job live on, with rows that come: an object that is needless now is gone, or needed, later."""
     observer = Observer(world, last)
     try:
         world.run_until(lambda: observer.left == set(), "an end of it", SWEEP_S)

@@ -16,7 +16,7 @@ from typing import Any
 from greenlet import GreenletExit, getcurrent, greenlet
 
 STEPS_MAX = 500_000
-"""Between two events of the test: more of them go round in circles without time passing."""
+"""Bound on steps between two events of the test: a run with more steps goes round in circles without time passing."""
 
 
 class Stalled(AssertionError):
@@ -153,7 +153,7 @@ class Runtime:
         return self.current, self.current.token + 1
 
     def block(self, timeout_s: float | None = None) -> bool:
-        """Until somebody calls `wake` with the `waiter` made before, or for so long. True if woken."""
+        """Block until somebody calls `wake` with the `waiter` made before, or the time is over. True if woken."""
         fiber = self.current
         assert fiber is not None, "waits outside of every process"
         fiber.token += 1

@@ -99,7 +99,7 @@ class Life:
     upload_timeout_s: float | None
     changelog: bool
     cache_entries: int | None
-    """None: no RocksDB."""
+    """Bound on the entries of RocksDB's cache; None: no RocksDB."""
     local_recovery: bool
     events: tuple[Event, ...]
     partitioned: bool = False
@@ -161,7 +161,7 @@ class Settings:
     seed: int
     rows: int
     rows_over_s: float
-    """So long it takes until all of them are there."""
+    """Seconds until all rows are there."""
     splits: int
     keys: int
     emit: str
@@ -176,7 +176,7 @@ class Settings:
     ruled: bool
     """True: the job has an operator with a broadcast state."""
     skew_s: float | None
-    """So far ahead in event time a split may be; None: by any time."""
+    """Bound in seconds by which a split may be ahead in event time; None: no bound."""
     sinks: dict[str, str]
     inline_bytes_max: int
     callback_errors: float
@@ -188,7 +188,7 @@ class Settings:
     listed: bool = False
     """True: the job has an operator whose subtasks keep lists."""
     refusals: int = 0
-    """So often the source and an operator refuse a cut at one place; some places are never refused."""
+    """Number of times the source and an operator refuse a cut at a place; some places are never refused."""
     copies_max: int = 4
     """Objects of a savepoint that a process copies side by side."""
 
@@ -384,7 +384,7 @@ def _life(rng: random.Random, rows: int, fate: str | None, strike: str | None, l
 
 
 def _outages(rng: random.Random) -> tuple[Outage, ...]:
-    """None; a few that a query waits for, together longer than it would wait for one; or one that is too long."""
+    """Draw no outage; or a few, together longer than a query would outlast at once; or a single, too long outage."""
     kind = rng.choices(["none", "short", "long"], [8, 1, 1])[0]
     if kind == "none":
         return ()

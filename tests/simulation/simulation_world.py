@@ -49,7 +49,7 @@ from holdfast.testing.run import start_on
 Condition = Callable[[], object]
 LIFE_S_MAX = 3_000.0
 STATE_CHECKED_EVERY = 4
-"""So many records for one whose state is restored and compared: that takes longer than all else."""
+"""Number of records for each whose state is restored and compared: that takes longer than all else."""
 
 
 def checkpoints_of(life: Life) -> hf.CheckpointConfig:
@@ -88,7 +88,7 @@ class Started:
         self.hits = 0
         self.hits_at: dict[str, int] = {}
         self.to_fail = self.to_hang = self.to_die = 0
-        """So many of the next steps that can are to fail, to hang, or to be the end of their process."""
+        """Number of coming steps that are to fail, to hang, or to be the end of their process."""
         self.disturbed = bool(life.events)
         self.goes_back = False
         self.records_since_update = 0

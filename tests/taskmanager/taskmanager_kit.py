@@ -68,7 +68,7 @@ class NotingJobMaster:
         self.declines: list[Decline] = []
         self.registered: list[Registration] = []
         self.unanswered = 0
-        """So many registrations that came are left without an answer."""
+        """Number of registrations that are left without an answer."""
         self.heartbeats = 0
         self.wanted = True
 

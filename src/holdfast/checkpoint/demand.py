@@ -48,7 +48,7 @@ class Demand:
         """The requests that are made for a savepoint."""
         self._schedule = TriggerSchedule()
         self._refused_requests = 0
-        """So many of the requests, the first ones, were told that they wait."""
+        """Number of requests, counted from the oldest, that were told that they wait."""
         self._refused_hard: set[str] = set()
         """Kinds of triggers whose present trigger was refused hard already."""
         self.is_held = False

@@ -23,7 +23,8 @@ GATHER_BYTES_MAX = 1024 * 1024
 """Bytes of a sink's committables that are kept in memory. A higher value makes fewer and larger stored objects."""
 
 PAUSE_RATIO = 8
-"""So many times the bound in memory, as while the store fails, and no further batch is planned."""
+"""Multiple of `GATHER_BYTES_MAX` up to which committables may pile up in memory, as they do while the store fails;
+above it no further batch is planned. A higher value plans for longer, and takes more memory."""
 
 COMMITTABLE_BYTES = 256
 """A committable takes that much memory besides its bytes, roughly."""

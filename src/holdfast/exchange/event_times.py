@@ -18,7 +18,7 @@ from holdfast.watermarks import END_US, FIRST_US
 
 RowNumbers = npt.NDArray[np.int64]
 UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-"""How many of each unit a second has."""
+"""Number of each unit in a second."""
 
 
 def newest_us(times: pa.Array) -> int | None:

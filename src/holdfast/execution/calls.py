@@ -58,7 +58,7 @@ class Call:
     process: ProcessId | None
     began_s: float
     due_s: float = 0.0
-    """When the call is looked at next."""
+    """Time of the next look at the call."""
 
     def __str__(self) -> str:
         return f"{self.process.name if self.process else 'the cluster'} has been {self.step} {self.about}"

@@ -18,11 +18,11 @@ from holdfast.execution.phases import WORK_OF, Phase, Work
 from holdfast.ids import BatchNumber, RunNumber
 
 LOSS_NOTICE_S = 5.0
-"""So long the end of a process is awaited that did not answer; then the job goes on as if it lived."""
+"""Seconds to wait for the end of a process that did not answer; then the job goes on as if it lived."""
 GRACE_S = 1.0
-"""So long tasks may end by themselves when a user stops the query: Spark warns of each that it has to cancel."""
+"""Seconds in which tasks may end by themselves once a user stops the query: Spark warns of each task it cancels."""
 END_S_MAX = 30.0
-"""So long work in flight is awaited when the query ends."""
+"""Seconds to wait for work in flight when the query ends."""
 
 
 class Course:

@@ -53,10 +53,10 @@ class Started:
 
     now_s: float
     wanted: Mapping[Role, int]
-    """How many processes of each role there are to be; standbys come on top."""
+    """Number of processes to start of each role, without standbys."""
     base: JournalNumber | None
     standby: int = 0
-    """How many TaskManagers more there are to be, that take the places of lost ones."""
+    """Number of further TaskManagers to start, which take the places of lost TaskManagers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class DeployFailed:
 
 @dataclass(frozen=True, slots=True)
 class BatchPlanned:
-    """There is a batch to run."""
+    """The planner made a batch that is to be run."""
 
     batch: BatchNumber
 
@@ -228,7 +228,7 @@ class Undone:
 
 @dataclass(frozen=True, slots=True)
 class UndoFailed:
-    """The lack of an answer from a TaskManager, or several."""
+    """A TaskManager, or several, did not answer the call to undo the batch."""
 
     run: RunNumber
     error: Exception

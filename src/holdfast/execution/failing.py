@@ -26,7 +26,7 @@ class FailingSplit:
     reason: str
     attempts: int = 0
     next_s: float = -math.inf
-    """When it is tried again; infinite: it is parked."""
+    """Time at which the split is tried again; infinite: the split is parked."""
     failures: int = 0
     """Checkpoints in a row that completed without it."""
     is_counted: bool = False

@@ -61,7 +61,7 @@ class SenderEnded:
 
 @dataclass(frozen=True, slots=True)
 class SendersWanted:
-    """So many senders are to stay from now on, since Spark has slots for so many."""
+    """Spark has slots for `count` senders: that many are to stay from now on."""
 
     count: int
 
@@ -246,7 +246,7 @@ class _Sender:
     units: deque[int] = field(default_factory=deque)
     """Units of the order that the sender has not reported."""
     unit_s: float | None = None
-    """Since when it works on its first unit, as of the first tick after that."""
+    """Time of the first tick after the sender began its first unit; None: no tick has come since."""
     is_asked: bool = False
     """True if it was asked for the split at which it hangs."""
 
@@ -300,7 +300,7 @@ class Units:
 
     @property
     def serving(self) -> int:
-        """How many senders can take units, now or when they are free again."""
+        """Number of senders that can take units, now or when they are free again."""
         return len(self._senders)
 
     @property

@@ -67,7 +67,7 @@ class OperatorResult:
     bad: list[BadRow] = field(default_factory=list)
     timers: "Timers | None" = None
     late: int = 0
-    """How many rows came too late."""
+    """Number of rows that came too late."""
     late_rows: dict[int, list[pa.RecordBatch]] = field(default_factory=dict)
     """Late rows of each input, where they are put out as a stream of their own."""
 
@@ -153,11 +153,11 @@ class OperatorInput:
     schema: pa.Schema
     key_columns: tuple[str, ...]
     event_time: EventTime | None = None
-    """None where the sources have no watermark."""
+    """The event time of the rows; None if a source has no watermark."""
     window: Any = None
     """The window among the keys (`windows.declared`), if any."""
     window_place: int = 0
-    """How many key columns were declared before the window."""
+    """Number of key columns that were declared before the window."""
     broadcast: str = ""
     """Name of the broadcast state that the rows make, which are sent to every subtask; empty: rows go by key."""
 

@@ -161,7 +161,7 @@ class Program:
     operator_delays: dict[str, int] = field(default_factory=dict)
     """Microseconds by which an operator's watermark is behind its sources' watermarks."""
     sink_watermarks: dict[str, SinkWatermark] = field(default_factory=dict)
-    """Only sinks all of whose inputs have a watermark."""
+    """Watermarks of sinks by name, for sinks all of whose inputs have a watermark."""
     state: StateBackend = IN_MEMORY
 
     def runs_in_python(self, leg: Leg) -> bool:

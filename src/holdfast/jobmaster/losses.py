@@ -70,7 +70,7 @@ class LossLedger:
         return found
 
     def recorded(self, batch: BatchNumber) -> list[LostRows]:
-        """Note a checkpoint after that batch; returns the losses that are final by it."""
+        """Note a checkpoint after that batch; return the losses that it makes final."""
         with self._lock:
             while self._batches and self._batches[0].batch <= batch:
                 self._batches.popleft()
@@ -78,7 +78,7 @@ class LossLedger:
             return final
 
     def went_back(self) -> list[LostRows]:
-        """Note a return to the newest checkpoint; returns the losses that are none after all."""
+        """Note a return to the newest checkpoint; return the losses that it repairs: their rows are processed again."""
         with self._lock:
             self._batches.clear()
             repaired, self._open = self._open, []

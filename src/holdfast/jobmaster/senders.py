@@ -52,7 +52,7 @@ class _Level:
     common: msgspec.Raw
     """The part that all orders of the level share, encoded once."""
     look_s: float
-    """When it is next looked who is at work."""
+    """Time of the next look at the senders at work."""
     at_work: tuple[ProcessId, ...] = ()
     """The senders at work, as the machine was told."""
     results: dict[int, UnitResult] = field(default_factory=dict)

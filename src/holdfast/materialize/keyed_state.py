@@ -43,7 +43,7 @@ class PendingCut:
     batch: BatchNumber
     base: Base | None = None
     rows: int | None = None
-    """How many rows the table has at the cut, where that is known."""
+    """Number of rows of the table at the cut, if it is known."""
     handle: Future[TableHandle] = field(default_factory=Future)
 
 

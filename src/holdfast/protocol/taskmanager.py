@@ -55,7 +55,7 @@ class Deployment(msgspec.Struct, frozen=True):
     first_batch: BatchNumber = BatchNumber(0)
     """Batches below it belong to an earlier deployment."""
     base: BaseCheckpoint | None = None
-    """None: from the beginning."""
+    """The checkpoint to restore; None: the job starts from the beginning."""
     changelog: ChangelogSettings = DEFAULTS
     rewind: bool = True
     """True: state of the base that is still in memory is used; False: it is restored."""
@@ -149,9 +149,9 @@ class SubtaskResult(msgspec.Struct, frozen=True, gc=False):
     bad: tuple[BadRow, ...] = ()
     timers: Timers | None = None
     late: int = 0
-    """How many rows came too late."""
+    """Number of rows that came too late."""
     late_out: dict[str, int] = {}
-    """How many of them are put out as streams, by the name of the output."""
+    """Number of late rows that are put out as streams, by the name of the output."""
 
 
 class ProcessResult(msgspec.Struct, frozen=True):

@@ -147,7 +147,7 @@ class _Restoration:
 
     @property
     def _rows(self) -> int | None:
-        """How many rows the table has in the end, where that is known."""
+        """Number of rows that the table has in the end, if it is known."""
         return self.handle.rows if self.only else None
 
     def _replay(self, ranges: Sequence[Range], rows: int | None) -> None:

@@ -64,7 +64,7 @@ def _refusal(operator: str, state: str, part: str, stored: str, declared: str, r
 
 
 def check_kinds(stored: Mapping[str, pa.Schema], declared: Mapping[str, pa.Schema], operator: str) -> None:
-    """Both are the stored schemas of all tables of an operator, by table. A state's name does not change its kind.
+    """Check that each state has the kind it was stored as. `stored` and `declared`: schemas of an operator's tables.
 
     Raises
     ------

@@ -35,16 +35,16 @@ log = logging.getLogger(__name__)
 
 FOLDER_PREFIX = "holdfast-state-"
 WRITE_BUFFER_BYTES = 24 * 1024 * 1024
-"""Up to four lie unmerged when a materialization links the files, which a restart reads as well: tables of 1.2 GB take
-50 MB less than with buffers of 32 MB at 10,000 rows of 1 kB a second. With 16 MB a table of small rows without a cache
-took 7 % longer."""
+"""Size of a write buffer, and so of a flushed file. Up to four of these lie unmerged when a materialization links the
+files, and a restart reads them as well: tables of 1.2 GB take 50 MB less than with buffers of 32 MB at 10,000 rows of
+1 kB a second. With 16 MB a table of small rows without a cache took 7 % longer."""
 WRITE_BUFFERS_MAX = 4
 FILE_BYTES = 24 * 1024 * 1024
 """The size of a merged file. A materialization reads each file into memory, and RocksDB's own 64 MB are more than
 malloc keeps once they are freed (`taskmanager/process_memory`); a larger file also occupies a store for longer when a
 checkpoint comes."""
 SETTLED_FILES_MAX = 1
-"""Flushed and not yet merged: a flush may follow right after a merge."""
+"""Number of flushed files up to which merging counts as done: a flush may follow right after a merge."""
 ACTIVE, IMMUTABLE, AT_LEVEL_0 = (
     "rocksdb.cur-size-active-mem-table",
     "rocksdb.num-immutable-mem-table",
@@ -62,8 +62,8 @@ BACKGROUND_JOBS = 3
 two processors can: files of 1.2 GB grew to 2.2 GB within minutes, all of which a restart reads."""
 BLOOM_BITS = 10
 MEMTABLE_BLOOM_SHARE = 0.02
-"""About 12 bits for each of the smallest rows, as they fill a buffer; five times as many are no longer in the
-processor's cache."""
+"""Share of a write buffer that its Bloom filter takes: about 12 bits for each row if rows are as small as can be. A
+filter of five times that size does not fit the processor's cache."""
 READ_KEYS = 256
 """Keys that are read at a time: the records found are still in the processor's cache when they are copied."""
 SCAN_ROWS = 65_536

@@ -49,14 +49,14 @@ ENTRIES_LEAST = 128
 INDEX_ENTRY_BYTES = 16
 """Bytes of an entry of the index."""
 LOADS_MAX = ((1 << 14, 0.125), (1 << 18, 0.375))
-"""Up to so many entries: the load from which on the index grows. Small ones are kept sparse, which costs no memory
-worth counting and saves mispredicted branches."""
+"""Pairs of a number of entries and the load from which on an index of up to that number grows. Small indexes are kept
+sparse, which costs no memory worth counting and saves mispredicted branches."""
 LOAD_MAX = 0.625
 SLOTS_LEAST = 64
 ARENA_LEAST = 1024
 GROW_BY_PART_FROM = 1 << 17
-"""Below it arrays double, so that small tables grow in few steps; above, memory counts for more: entries grow by a
-half, slots, of which columns have as many, by a quarter."""
+"""Size below which arrays double, so that small tables grow in few steps. Larger arrays grow less, since memory counts
+for more: entries by a half; slots, of which each column has as many, by a quarter."""
 SLOTS_STEP_MAX = 1 << 18
 """The most slots that are added at once: adding costs in proportion to the slots added."""
 SLOTS_MAX = int(np.iinfo(np.int32).max)

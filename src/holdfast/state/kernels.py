@@ -139,7 +139,7 @@ def _swapped(word: Any) -> Any:
 
 @kernel
 def _bits_of(value: Any) -> Any:
-    """How many bits it takes to write a uint64."""
+    """Number of bits that it takes to write a uint64."""
     bits = 0
     while bits < 64 and value >> np.uint64(bits) != 0:
         bits += 1

@@ -137,7 +137,7 @@ def grouped_by(key_schema: pa.Schema, columns: int) -> pa.Schema:
 
 
 def group_columns(key_schema: pa.Schema) -> int:
-    """How many leading key columns decide the key group: all, unless the schema comes from `grouped_by`."""
+    """Number of leading key columns that decide the key group: all, unless the schema comes from `grouped_by`."""
     return int((key_schema.metadata or {}).get(_GROUP_COLUMNS, len(key_schema)))
 
 

@@ -114,7 +114,7 @@ def _touch_logged(slots: Slots, distinct: bool, last_use: Integers, log: Slots, 
 
 @kernel
 def _pop(log: Slots, oldest: int, uses: int, last_use: Integers, popped: Slots) -> Any:
-    """Move on from `oldest` until `popped` is full; how many are in it, and where to go on."""
+    """Move on from `oldest` until `popped` is full; return how many slots it has, and the place to go on from."""
     at, taken = oldest, 0
     last_use_at = last_use.ctypes.data
     while at < uses and taken < len(popped):
@@ -130,7 +130,7 @@ def _pop(log: Slots, oldest: int, uses: int, last_use: Integers, popped: Slots) 
 
 @kernel
 def _rewrite(log: Slots, oldest: int, uses: int, last_use: Integers) -> Any:
-    """Leave out uses that are not the last of their slots, and number the others anew; how many they are."""
+    """Leave out uses that are not the last of their slots, and number the others anew; return the number of others."""
     kept = 0
     for at in range(oldest, uses):
         slot = np.uint64(log[at])

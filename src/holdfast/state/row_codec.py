@@ -15,7 +15,7 @@ from holdfast.state.physical import Bools
 
 
 class RowCodec:
-    """Between gathered columns and records."""
+    """Encodes gathered columns as records, and decodes records."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns

@@ -77,7 +77,7 @@ class StateTable:
         self.value_schema = value_schema
         self.max_parallelism = max_parallelism
         self.commits: int | None = None
-        """How many batches were committed since rows were put anew (restore, rewind); None before the first."""
+        """Number of batches committed since rows were put anew (restore, rewind); None before the first batch."""
         self._stored_schema = stored_schema(key_schema, value_schema)
         if len(set(self._stored_schema.names)) < len(self._stored_schema):
             raise JobRefused(f"the state's columns {self._stored_schema.names} have a name twice; rename one")
@@ -459,7 +459,7 @@ class StateTable:
         self._settle(slots, self._rows.present_at(slots))
 
     def _settle(self, touched: Slots, present: Bools) -> None:
-        """After a batch: only present rows in the index, no more than the limit, and memory follows them."""
+        """End a batch: remove absent rows from the index, evict rows past the cache's limit, and give memory back."""
         if not present.all():
             absent = touched[~present]
             self._slots_go(absent)

@@ -48,7 +48,7 @@ from holdfast.uploads.uploader import Uploader
 _log = logging.getLogger(__name__)
 
 PROGRESS_S = 5.0
-"""How often a recovery that takes long says how far it is."""
+"""Seconds between two messages of a long recovery that say how far it is."""
 
 
 @dataclass(frozen=True)

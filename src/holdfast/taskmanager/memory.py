@@ -31,7 +31,7 @@ def check_state(settings: TaskManagerSettings, subtasks: Sequence[Subtask]) -> N
 
 
 def give_up_undo(settings: TaskManagerSettings, subtasks: Sequence[Subtask]) -> None:
-    """Between batches: let go of the oldest undo where it no longer fits beside the tables; of the largest first."""
+    """Drop the oldest undo if it does not fit beside the tables; the largest first. Called between batches."""
     tables = [table for each in subtasks for table in each.tables]
     free = settings.state_memory_bytes_max - sum(each.memory_bytes for each in subtasks)
     surplus = sum(table.undo_bytes for table in tables) - free

@@ -29,7 +29,7 @@ HOST = "holdfast"
 CURVE = ec.SECP256R1()
 CURVE_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 SEED_BYTES = 48
-"""More than the order has, so that all keys are as likely as they can be told to be."""
+"""Bytes of the seed of a key: 16 more than the curve's order has, so that the remainder favours no key noticeably."""
 
 VALID_FROM = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 VALID_TO = datetime.datetime(2099, 12, 31, tzinfo=datetime.UTC)

@@ -213,7 +213,7 @@ class ThrottledStore:
         self._inner.delete(names)
 
     def _transfer(self, size_bytes: int, asked_s: float) -> None:
-        """After the latency, and after the bytes of requests that came before."""
+        """Wait as long as the request takes: the latency, then its bytes after the bytes of earlier requests."""
         with self._lock:
             self._free_at_s = max(self._free_at_s, asked_s + self._latency_s) + size_bytes / self._bytes_per_s
             end_s = self._free_at_s

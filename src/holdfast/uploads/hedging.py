@@ -50,7 +50,7 @@ class Hedging:
             self._budget = min(SAVED_REQUESTS_MAX, self._budget + EXTRA_REQUESTS_RATIO_MAX)
 
     def attempt_succeeded(self, size_bytes: int, took_s: float) -> None:
-        """Also of those that were no longer needed: they are the slow ones."""
+        """Learn from an attempt that stored its object, also if another attempt was faster: slow attempts count too."""
         with self._lock:
             self._observed.append((size_bytes, took_s))
             self._unlearned += 1
@@ -59,7 +59,7 @@ class Hedging:
                 self._learn()
 
     def timeout_s(self, size_bytes: int) -> float | None:
-        """After so long an attempt with that many bytes is slow."""
+        """Seconds after which an attempt with that many bytes is slow; None: never."""
         if self._timeout_s is None:
             return None
         with self._lock:

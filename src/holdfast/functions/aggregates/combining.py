@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.functions.aggregates.declared import AggregateSpec
 
 SAMPLE_ROWS = 1 << 12
-"""So many rows decide; fewer are not worth combining."""
+"""Rows of a batch by which a sender decides whether to combine; smaller batches are not worth combining."""
 REPEATS_MIN = 1 / 64
 """The share of the sample's rows whose key came before, from which on combining is begun. Keys at random meet it up to
 some 130,000 keys; with so many, combining costs about as much as it saves. A higher value combines more seldom."""

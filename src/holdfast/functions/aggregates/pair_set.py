@@ -10,7 +10,7 @@ from holdfast.state.hashing import mix
 from holdfast.state.physical import Slots
 
 PAIRS_LEAST = 64
-"""So many pairs a new set has room for."""
+"""Number of pairs for which a new set has room."""
 
 
 class PairSet:

@@ -48,7 +48,7 @@ class Bounds(ABC):
 
     @abstractmethod
     def leaves(self, side: int, times: Times) -> Integers | None:
-        """When rows leave; None: never."""
+        """Times at which rows leave; None: never."""
 
     @property
     @abstractmethod
@@ -158,7 +158,7 @@ class AsOf(EventBounds):
         return times[AT] + 1 if side == LEFT else times[LEAVES]
 
     def leaves_as_newest(self, at: Integers) -> Integers:
-        """When right rows leave if none replaces them."""
+        """Times at which right rows leave if no row replaces them."""
         return np.full(len(at), NEVER_US, np.int64) if self.tolerance_us is None else at + (self.tolerance_us + 1)
 
     def earliest(self, at: Integers) -> Integers:
@@ -186,7 +186,7 @@ class SameWindow(Bounds):
         raise AssertionError("rows get their windows first, by `leaves_of`")
 
     def leaves_of(self, side: int, starts: Integers) -> Integers:
-        """When the rows of windows with these starts leave."""
+        """Times at which the rows of windows with these starts leave."""
         leaves: Integers = starts + (self.windows[side].size_us + self.behind_us)
         return leaves
 

@@ -203,7 +203,7 @@ class JoinOperator(Operator):
         self._kept[side].add(rows, keys, heads, groups, times, matched)
 
     def _let_leave(self, until_us: int | None) -> int:
-        """Remove the rows that leave by a time; how many they are."""
+        """Remove the rows that leave by a time; return their number."""
         if until_us is None:
             return 0
         count = 0

@@ -24,7 +24,8 @@ from holdfast.state.table import StateTable
 NUMBER, MATCHED = "__number", "__matched"
 """State columns: a row's number among those of its key; whether it met a row of the other side."""
 GAPS_MAX = 16
-"""So many gaps a key may have at least."""
+"""Number of gaps in the numbers of a key's rows up to which the rows are never numbered anew. A higher value: rows are
+numbered anew less often, and a look at a key passes over more numbers without a row."""
 
 
 def head_columns(side: int) -> tuple[str, str, str]:
@@ -69,7 +70,7 @@ class KeptRows:
         return groups[there], slots[there]
 
     def count_of(self, heads: Slots) -> Integers:
-        """How many rows there are of keys."""
+        """Number of kept rows of each key."""
         counts: Integers = self._heads.column(self._head_names[2]).values[heads]
         return counts
 

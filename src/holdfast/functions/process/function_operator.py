@@ -77,7 +77,7 @@ class FunctionOperator(Operator):
         self._function.__dict__.update(self._seen_states)
 
     def _open(self) -> None:
-        """Before any row; errors name operator and subtask."""
+        """Call the function's `open`, before any row; an error names operator and subtask."""
         function, context = self._function, self._context
         try:
             function.open(context)

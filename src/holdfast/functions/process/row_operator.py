@@ -73,7 +73,7 @@ class ProcessOperator(FunctionOperator):
         self._loaded = 0
         self._timer_keys: dict[int, Any] = {}
         self._keyed = 0
-        """How many of the touched slots have their keys in `_timer_keys`."""
+        """Number of touched slots, counted from the first, whose keys are in `_timer_keys`."""
         self._careful = 0
         self._fitter = RowFitter(spec.schema)
         self._install()

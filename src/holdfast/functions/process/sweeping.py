@@ -28,13 +28,13 @@ from holdfast.state.survey import START
 from holdfast.state.table import StateTable
 
 ROUNDS = 4
-"""Over a table, in the time that its values live."""
+"""Rounds over a table within the life of its values. A higher value removes values sooner, and looks at more rows."""
 ROWS_LEAST = 1024
-"""Fewer are not looked at, unless they are all: a look costs something by itself."""
+"""Least rows to look at, unless the table has fewer: a look costs something by itself."""
 ROWS_MAX = 65_536
 """Rows of a table that a batch looks at, at most. A higher value removes sooner, and makes batches longer."""
 IDLE_US_LEAST = 1_000_000
-"""Between two batches that are started for removal alone."""
+"""Least microseconds between two batches that are started for removal alone."""
 
 Cells = Mapping[str, tuple[AnyArray, BoolArray]]
 
@@ -48,7 +48,7 @@ class SweepPace:
         self._at_us = 0
 
     def rows(self, size: int, now_us: int) -> int:
-        """How many to look at now, of `size` that there are."""
+        """Number of rows to look at now, of the `size` rows of the table."""
         passed = 1.0 if self._owed is None else max(0, now_us - self._at_us) / self._round_us
         self._owed = min(size, (self._owed or 0.0) + size * passed)
         self._at_us = now_us
@@ -60,7 +60,7 @@ class SweepPace:
         self._owed = 0.0 if over else max(0.0, self._owed - rows)
 
     def next_us(self, size: int) -> int | None:
-        """When the next look is due where no batch comes before; None where there is nothing to look at."""
+        """Time at which the next look is due if no batch comes before; None if there is nothing to look at."""
         if not size:
             return None
         missing = max(0.0, min(size, ROWS_MAX) - (self._owed or 0.0))
@@ -207,7 +207,7 @@ class _MapEntries(_Entries):
 
 @dataclass(frozen=True)
 class Swept:
-    """How much was removed, and when to look again though no rows come, in microseconds of `batch_time`."""
+    """Number of values that were removed, and the `batch_time` in microseconds of the next look even without rows."""
 
     removed: int
     next_us: int | None

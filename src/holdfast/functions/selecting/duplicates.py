@@ -161,7 +161,7 @@ class DuplicatesOperator(Operator):
         return found
 
     def _forget(self, before_us: int) -> int:
-        """Forget the keys whose kept row has a time before that; how many they were."""
+        """Forget the keys whose kept row has a time before that; return the number of keys."""
         entries = concatenated(self._index.between(None, before_us), self._entries)
         self._index.drop(before_us)
         slots = self._table.lookup(entries.select(self._table.key_schema.names))

@@ -163,7 +163,7 @@ class KeyedTopOperator(Operator):
         return concatenated([kept, new], self._schema).take(pa.array(order))
 
     def _write(self, rows: pa.RecordBatch, places: Integers) -> pa.RecordBatch:
-        """Store rows at their ranks; the output."""
+        """Store rows at their ranks; return them as output."""
         spec = self._spec
         keys = [rows.column(name) for name in spec.input.key_columns]
         others = [rows.column(field.name) for field in spec.others]

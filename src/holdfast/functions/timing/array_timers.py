@@ -116,7 +116,7 @@ class ArrayTimers:
         self._draining = False
 
     def left(self) -> Timers:
-        """When something is due next."""
+        """Return the next due times, and the number of timers that fired."""
         return Timers(self._indexes[EVENT].earliest(), self._indexes[PROCESSING].earliest(), self._fired)
 
     def _remove(self, keys: pa.RecordBatch) -> None:

@@ -39,7 +39,8 @@ KIND_KEY = "__timer_kind"
 EVENT, PROCESSING = 0, 1
 KINDS = (EVENT, PROCESSING)
 DELETED_LEAST = 65_536
-"""So many deleted timers may be in the index, however few are left."""
+"""Number of deleted timers up to which the index is never built anew, however few timers are left. A higher value takes
+more memory and builds the index anew less often."""
 REBUILD_ROWS = 65_536
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -143,7 +144,7 @@ class TimerTable:
         self._due: list[tuple[int, int, int]] = []
         self._stored: dict[int, dict[Timer, None]] = {}
         self._firing: tuple[int, int] | None = None
-        """While timers fire: their kind, and up to which time they are due."""
+        """Kind of the timers that fire now, and the time up to which they are due; None while no timers fire."""
         self._fired = 0
         self._index = self._new_index()
         self._batch: _Batch | None = None

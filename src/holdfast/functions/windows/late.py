@@ -46,7 +46,7 @@ class LateRows:
 
     @property
     def count(self) -> int:
-        """How many rows of the batch were late."""
+        """Number of late rows in the batch."""
         return self._count
 
     @property

@@ -126,7 +126,7 @@ class WindowRowsOperator(PaneOperator):
         context: BatchContext,
         result: OperatorResult,
     ) -> int:
-        """Finish the windows that end by `until_us`, of stored rows and `direct` ones; how many rows were removed."""
+        """Finish the windows that end by `until_us`, of stored and `direct` rows; return the number of removed rows."""
         removed_before = self._window.closed_before(until_us)
         slots = self._slots_before(removed_before if self._window.tumbles else until_us)
         row_slots = self._row_slots(slots)

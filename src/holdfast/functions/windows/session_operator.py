@@ -189,7 +189,7 @@ class SessionOperator(Operator):
     # Closing.
 
     def _close(self, until_us: int, context: BatchContext, result: OperatorResult) -> int:
-        """Put out and remove the sessions that end by then; how many they were."""
+        """Put out and remove the sessions that end by then; return their number."""
         entries = concatenated(self._index.between(None, until_us + 1), self._entries)
         self._index.drop(until_us + 1)
         slots = self._state.lookup(entries.select(self._state.key_schema.names))

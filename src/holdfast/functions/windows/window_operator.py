@@ -54,7 +54,7 @@ class WindowOperator(PaneOperator):
     # Closing.
 
     def _close(self, closed_us: int | None, until_us: int, context: BatchContext, result: OperatorResult) -> int:
-        """Put out the windows that end by `until_us`, remove panes that no window needs; how many were."""
+        """Put out the windows that end by `until_us`; return the number of panes removed, as no window needs them."""
         if not self._window.ends_between(closed_us, until_us):
             return 0
         removed_before = self._window.closed_before(until_us)

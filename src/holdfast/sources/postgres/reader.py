@@ -344,4 +344,4 @@ class Reader:
 
 
 _APART = frozenset(b"RMT")
-"""Kinds of messages that are looked at each by itself."""
+"""Kinds of messages that are handled one at a time, apart from pieces of rows: relations, messages, truncations."""
