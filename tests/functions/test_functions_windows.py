@@ -30,6 +30,7 @@ from holdfast.functions.windows.aggregate import WindowSpec
 from holdfast.functions.windows.declared import Window
 from holdfast.functions.windows.windowed import Windowing
 from holdfast.state.backends import tables_of
+from holdfast.state.table import StateTable
 
 
 @pytest.fixture(params=["hashmap", pytest.param("rocksdb", marks=pytest.mark.long), "cache"])
@@ -182,6 +183,9 @@ def test_senders_combine_what_is_on_time_and_send_late_rows_as_they_are() -> Non
     sender = spec.combiner(True, 100 * SECOND)
     parts = [*sender.take(batch_of(rows)), *sender.finish()]
     assert [(number, part.num_rows) for number, part in parts] == [(0, 5000), (COMBINED_INPUT, 1)]
+    sender = spec.combiner(True, 90 * SECOND)
+    parts = [*sender.take(batch_of(rows)), *sender.finish()]
+    assert [(number, part.num_rows) for number, part in parts] == [(COMBINED_INPUT, 2)], "none is late"
 
 
 def test_windows_are_refused_where_they_make_no_sense() -> None:
@@ -198,13 +202,16 @@ def test_windows_are_refused_where_they_make_no_sense() -> None:
 
 
 @pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
-def test_a_batch_touches_what_came_and_what_closes_however_many_windows_are_open(window: Window) -> None:
+def test_a_batch_touches_what_came_and_what_closes_however_many_windows_are_open(
+    window: Window, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = spec_of(window)
     operator = spec.create(0, 128)
     size = window.size_us // SECOND
     rows: list[Row] = [(str(key), 1000 + size * number, 1) for key in range(5) for number in range(400)]
     run_batch(operator, spec, 1, rows, (None, None))
     commit(operator)
+    monkeypatch.setattr(StateTable, "survey", lambda *_: pytest.fail("all keys were looked at"))
     closed = None
     for number, watermark in enumerate(range(1000, 1000 + 6 * size, size), 2):
         run_batch(operator, spec, number, [("a", 5000, 1)], (watermark, closed))

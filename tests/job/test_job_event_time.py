@@ -43,15 +43,30 @@ def timed(source, sink, storage=None, function=None, **settings):
     return job
 
 
+def write_file(path: Path, times: list[datetime]) -> None:
+    pq.write_table(pa.table({"k": [1] * len(times), "at": pa.array(times, pa.timestamp("us", "UTC"))}), path)
+
+
 @pytest.mark.parametrize("rows_max", [7, 25, 60, 1000])
 def test_the_same_timers_fire_whatever_the_size_of_batches(tmp_path: Path, rows_max: int) -> None:
     for number in range(4):
-        seconds = [at(number * 15 + offset / 2) for offset in range(30)]
-        file = tmp_path / f"{number}.parquet"
-        pq.write_table(pa.table({"k": pa.array([1] * 30), "at": pa.array(seconds, pa.timestamp("us", "UTC"))}), file)
+        write_file(tmp_path / f"{number}.parquet", [at(number * 15 + offset / 2) for offset in range(30)])
     sink = hf.MemorySink(name="out")
     run(timed(hf.FileSource(str(tmp_path)), sink, max_rows_per_batch=rows_max))
     assert [second for _, second in tuples(sink)] == [10, 20, 30, 40, 50]
+
+
+def test_a_file_that_is_read_in_part_holds_the_watermark_back(tmp_path: Path) -> None:
+    for number, first in enumerate((100, 0)):
+        write_file(tmp_path / f"{number}.parquet", [at(first + second) for second in range(10)])
+    job, sink = new_job(max_rows_per_batch=15), hf.MemorySink()
+    stream = job.read(hf.FileSource(str(tmp_path))).with_watermark("at", 0)
+    stream.key_by("k", hf.window("at", "1s")).aggregate(n=hf.count()).write(sink)
+    query = start(job, hf.available_now(drain=True))
+    query.awaitTermination()
+    watermarks = [batch["sources"][0].get("watermark") for batch in query.recentProgress]
+    assert watermarks[:2] == ["1970-01-01T00:00:04.000Z", "1970-01-01T00:01:49.000Z"]
+    assert (len(sink.rows()), query.lastProgress["metrics"]["numLateRecordsDropped"]) == (20, 0)
 
 
 def test_drained_input_fires_every_timer_once_and_refuses_what_comes_later() -> None:

@@ -1,9 +1,12 @@
 """Windows of whole jobs in process: failures and restarts, complete input, late rows, what is refused."""
 
+import random
 from collections import Counter
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from job_kit import SOON, new_job, new_storage, script
@@ -14,6 +17,11 @@ from holdfast.testing.source import Abort, Eof, TestSource
 
 EVENTS = "k BIGINT, at TIMESTAMP"
 BACKENDS = [hf.HashMapState(), hf.RocksDBState(cache_max_entries=2)]
+WINDOWS = {
+    "tumbling": hf.window("at", "10s"),
+    "sliding": hf.window("at", "10s", "4s"),
+    "session": hf.session_window("at", "2s"),
+}
 
 
 def at(second: float) -> datetime:
@@ -79,6 +87,54 @@ def test_sessions_are_exactly_once_over_failures_and_restarts(state) -> None:
         run(job)
     expected = Counter((key, (second - key) // 30 * 30) for batch in batches for key, second in batch)
     assert Counter({(key, start - start % 30): n for key, start, n in counted(sink)}) == expected
+
+
+EVERY = {
+    **{name: getattr(hf, name)("v") for name in ("sum", "mean", "min", "max", "stddev", "variance", "first", "last")},
+    **{name: getattr(hf, name)("s") for name in ("count", "count_distinct", "approx_count_distinct", "collect_list")},
+    "collect_set": hf.collect_set("v"),
+    "max_by": hf.max_by("s", "n"),
+    "min_by": hf.min_by("v", "n"),
+    "some": hf.sum("v", where=pc.field("v") > 3),
+}
+
+
+def aggregated(rows: list[dict[str, Any]], *windows: Any) -> list[dict[str, Any]]:
+    """Every aggregate of rows by `k` and the window; `numbers` says which rows they were."""
+    job, sink = new_job(parallelism=2, task_managers=2), hf.MemorySink()
+    source = TestSource(
+        [rows[:20], rows[20:40], rows[40:], Eof(drain=True)], "k BIGINT, at TIMESTAMP, v BIGINT, s STRING, n BIGINT"
+    )
+    keyed = job.read(source).with_watermark("at", "1min").key_by("k", *windows)
+    keyed.aggregate(**EVERY, numbers=hf.collect_list("n")).write(sink)
+    run(job)
+    return [{name: comparable(name, value) for name, value in row.items()} for row in sink.rows()]
+
+
+def comparable(name: str, value: Any) -> Any:
+    if name == "collect_set":
+        return sorted(value)
+    return round(value, 9) if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
+def test_every_aggregate_of_a_window_is_that_of_its_rows(window: Any) -> None:
+    chance = random.Random(1)
+    rows = [
+        {
+            "k": n % 3,
+            "at": at(chance.randrange(60)),
+            "v": chance.choice([None, *range(7)]),
+            "s": chance.choice("abc") if n % 4 else None,
+            "n": n,
+        }
+        for n in range(60)
+    ]
+    found = aggregated(rows, window)
+    again = [{**rows[n], "k": place} for place, row in enumerate(found) for n in row["numbers"]]
+    newest = {row["k"]: row for row in aggregated(again)}
+    for place, row in enumerate(found):
+        assert {name: row[name] for name in EVERY} == {name: newest[place][name] for name in EVERY}
 
 
 def test_a_window_alone_is_a_key_and_its_column_keeps_its_place() -> None:

@@ -21,7 +21,7 @@ from holdfast.errors import UserFunctionError
 from holdfast.functions.columns import BoolArray, IntArray, python_values
 from holdfast.functions.process.entries import ListEntries, Making, MapEntries
 from holdfast.functions.process.states import ListState, MapState, size_column, start_column
-from holdfast.functions.process.values import Codec, Fit, Misfit, fit_for
+from holdfast.functions.process.values import Codec, Misfit, fit_for
 from holdfast.functions.running import Cursor
 from holdfast.functions.undo_log import UndoLog
 from holdfast.state.physical import Slots
@@ -161,11 +161,8 @@ class _EntryCells(ABC, Generic[OfKey]):
         self._places.clear()
         self._whole = 0
 
-    def _fit(self, fit: Fit, value: Any, what: str) -> Any:
-        try:
-            return fit(value)
-        except Misfit as misfit:
-            raise UserFunctionError(f"operator {self.operator!r}: state {self.name!r}, {what}: {misfit}") from misfit
+    def _misfit(self, misfit: Misfit, what: str) -> UserFunctionError:
+        return UserFunctionError(f"operator {self.operator!r}: state {self.name!r}, {what}: {misfit}")
 
     def _keys(self, slots: Sequence[int]) -> pa.RecordBatch:
         assert self._table is not None, "loaded"
@@ -215,7 +212,10 @@ class MapCells(_EntryCells[_Map]):
         self._of_keys.update(zip(small, maps, strict=True))
 
     def key(self, map_key: Any) -> Any:
-        return self._fit(self._fit_key, map_key, "a map key")
+        try:
+            return self._fit_key(map_key)
+        except Misfit as misfit:
+            raise self._misfit(misfit, "a map key") from misfit
 
     def read(self, map_key: Any) -> Any:
         """Return the kept value, or `ABSENT`."""
@@ -232,7 +232,11 @@ class MapCells(_EntryCells[_Map]):
         return kept
 
     def put(self, map_key: Any, value: Any) -> None:
-        self._write(map_key, self._fit(self.codec.put, value, f"map key {map_key!r}"))
+        try:
+            kept = self.codec.put(value)
+        except Misfit as misfit:
+            raise self._misfit(misfit, f"map key {map_key!r}") from misfit
+        self._write(map_key, kept)
 
     def _write(self, map_key: Any, kept: Any) -> None:
         current = self.current()
@@ -336,7 +340,7 @@ class ListCells(_EntryCells[_List]):
 
     def add(self, value: Any) -> None:
         added = self.current().added
-        added.append(self._fit(self.codec.put, value, "an element"))
+        added.append(self._fitted(value))
 
         def undo() -> None:
             added.pop()
@@ -351,8 +355,14 @@ class ListCells(_EntryCells[_List]):
             current.replaced, current.added = before
 
         self._undo_log.note(undo)
-        fitted = [self._fit(self.codec.put, value, "an element") for value in values]
+        fitted = [self._fitted(value) for value in values]
         current.replaced, current.added = fitted, []
+
+    def _fitted(self, element: Any) -> Any:
+        try:
+            return self.codec.put(element)
+        except Misfit as misfit:
+            raise self._misfit(misfit, "an element") from misfit
 
     def all(self) -> list[Any]:
         """All elements, in the form in which they are stored."""
