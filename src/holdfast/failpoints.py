@@ -107,12 +107,12 @@ KNOWN: Mapping[str, str] = {
 }
 """Every failpoint, with the state of the program there."""
 
-Call = Callable[[], None]
+Strike = Callable[[], None]
 
 
 @dataclass
 class _Armed:
-    action: str | Call
+    action: str | Strike
     argument: str
     count: int | None
     hits: int = 0
@@ -143,7 +143,7 @@ def hit(name: str) -> None:
     _act(name, point)
 
 
-def arm(name: str, action: str | Call) -> None:
+def arm(name: str, action: str | Strike) -> None:
     """Arm a failpoint in this process. `action`: a function, or text as in the environment variable, without the name.
 
     Raises

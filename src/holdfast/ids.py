@@ -28,6 +28,10 @@ Incarnation = NewType("Incarnation", int)
 """A start of a process, numbered by the JobMaster; scope: an epoch and a role."""
 
 
+SplitPosition = int | float | str | bool | None
+"""A position in a split of a source, by the source's own rule; None before the first row."""
+
+
 class Role(StrEnum):
     """Purpose of a process that the JobMaster started. The value is its name in messages. Hashed as text, since `Enum`
     would hash in Python each time that a process is looked up."""

@@ -144,7 +144,7 @@ class SourceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return min(known) - spec.delay_us if known and len(known) == len(times) else None
 
 
-Times = Mapping[str, SourceTime]
+SourceTimes = Mapping[str, SourceTime]
 """The watermarks by `WatermarkSpec.key`."""
 
 
@@ -168,9 +168,9 @@ class Watermarks:
         self._waits_for_behind = waits_for_behind
         self.behind: Mapping[str, Collection[str]] = {}
         """Splits that are behind since they failed, by source."""
-        self.times: Times = {}
+        self.times: SourceTimes = {}
 
-    def restore(self, times: Times) -> None:
+    def restore(self, times: SourceTimes) -> None:
         """Begin with the times of a checkpoint."""
         self.times = {key: times.get(key, SourceTime()) for key in self._specs}
 

@@ -19,7 +19,7 @@ from holdfast.sources.base import (
     SplitRead,
 )
 from holdfast.storage.store import ObjectStore, open_store
-from holdfast.testing.source import Rows, TestSource
+from holdfast.testing.source import ScriptRows, TestSource
 
 _numbers = itertools.count()
 WAIT_S_MAX = 30.0
@@ -42,7 +42,7 @@ def store_of(job: hf.Job) -> ObjectStore:
     return open_store(job.storage)
 
 
-def script(*batches: Rows, schema: str = "k BIGINT, v BIGINT", name: str | None = None) -> TestSource:
+def script(*batches: ScriptRows, schema: str = "k BIGINT, v BIGINT", name: str | None = None) -> TestSource:
     """Each argument is a batch."""
     return TestSource(list(batches), schema, name=name)
 

@@ -11,7 +11,7 @@ from obstore.store import MemoryStore
 
 from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
 from holdfast.formats.handles import LogPiece
-from holdfast.recovery.downloads import Fetched, ObjectCache, Range
+from holdfast.recovery.downloads import Fetched, ObjectCache, StoredRange
 from holdfast.recovery.local import Copy, LocalCopies
 from holdfast.storage import names
 from holdfast.storage.obstore_store import ObstoreStore
@@ -45,7 +45,7 @@ def piece(name: str, offset: int = 0, length: int = 1) -> LogPiece:
     return LogPiece(name, offset, length, 0, 1, 0, 128)
 
 
-def part(each: Range, copy: Copy) -> bytes:
+def part(each: StoredRange, copy: Copy) -> bytes:
     return copy.data()[each.offset : each.offset + each.length]
 
 
@@ -116,7 +116,7 @@ def test_what_is_replayed_while_it_is_chosen_to_be_fetched_ahead_is_fetched_once
 def test_an_error_reaches_whoever_replays_and_nobody_hangs() -> None:
     store = stored({"o": b"a"})
 
-    def damaged(each: Range, copy: Copy) -> bytes:
+    def damaged(each: StoredRange, copy: Copy) -> bytes:
         raise CorruptObject(f"{each.object}: damaged")
 
     with ObjectCache(store) as cache:  # type: ignore[arg-type]
@@ -172,7 +172,7 @@ def test_after_an_error_no_thread_decodes_any_more() -> None:
     store = stored({"bad": b"x", "slow": b"y"})
     slow_begun, slow_may_end, ended = threading.Event(), threading.Event(), threading.Event()
 
-    def decode(each: Range, copy: Copy) -> None:
+    def decode(each: StoredRange, copy: Copy) -> None:
         if each.object == "bad":
             assert slow_begun.wait(WAIT_S)
             threading.Timer(0.05, slow_may_end.set).start()

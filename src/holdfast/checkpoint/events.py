@@ -48,7 +48,6 @@ from holdfast.checkpoint.holding import HoldEvent
 from holdfast.checkpoint.outcomes import Outcome
 from holdfast.checkpoint.positions import Group as Group
 from holdfast.checkpoint.positions import Position as Position
-from holdfast.checkpoint.positions import Scalar as Scalar
 from holdfast.ids import BatchNumber, CheckpointId, Incarnation, JournalNumber, RunNumber
 from holdfast.settings import CheckpointConfig
 

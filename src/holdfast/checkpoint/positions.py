@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.behind import Behind
-from holdfast.ids import JournalNumber
+from holdfast.ids import JournalNumber, SplitPosition
 from holdfast.watermarks import SourceTime
-
-Scalar = int | float | str | bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +13,7 @@ class Position:
     """The positions at which a batch ends; opaque to the rules, handed back in `StoreAndRecord`."""
 
     batch_time_us: int
-    offsets: Mapping[str, Mapping[str, Scalar]]
+    offsets: Mapping[str, Mapping[str, SplitPosition]]
     source_objects: Mapping[str, list[str]] = field(default_factory=dict)
     watermarks: Mapping[str, SourceTime] = field(default_factory=dict)
     behind: Behind = field(default_factory=dict)

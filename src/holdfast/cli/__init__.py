@@ -27,7 +27,7 @@ from holdfast.cleanup.observation import observe
 from holdfast.cleanup.observation import plan as plan_cleaning
 from holdfast.cleanup.plan import CleanupPlan, carry_out
 from holdfast.cli import state as state_commands
-from holdfast.cli.common import Json, Options, Storage, open_storage_of, print_json, progress, told
+from holdfast.cli.common import JsonOption, Options, Storage, open_storage_of, print_json, progress, told
 from holdfast.errors import HoldfastError
 from holdfast.formats.history import CheckpointStats, SavepointStats, read_stored
 from holdfast.ids import Epoch
@@ -59,7 +59,7 @@ def options(
 
 
 @app.command()
-def verify(storage: Storage, option: Options = None, json: Json = False) -> None:
+def verify(storage: Storage, option: Options = None, json: JsonOption = False) -> None:
     """Read everything that the retained checkpoints, or a savepoint, refer to and report problems. Writes nothing."""
     with told():
         store = open_storage_of(storage, option)
@@ -74,7 +74,7 @@ def verify(storage: Storage, option: Options = None, json: Json = False) -> None
 
 
 @app.command()
-def checkpoints(storage: Storage, option: Options = None, json: Json = False) -> None:
+def checkpoints(storage: Storage, option: Options = None, json: JsonOption = False) -> None:
     """List the last triggers and savepoints, completed or not. Written every 10 s while the job runs."""
     with told():
         found = read_stored(open_storage_of(storage, option))
@@ -98,7 +98,7 @@ def gc(
     storage: Storage,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
     option: Options = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Delete objects of epochs before the newest takeover that the newest checkpoint does not need.
 

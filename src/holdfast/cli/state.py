@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.common import Json, Options, Storage, open_storage_of, print_json, progress, told
+from holdfast.cli.common import JsonOption, Options, Storage, open_storage_of, print_json, progress, told
 from holdfast.errors import HoldfastError
 from holdfast.stored_state.difference import CHANGE, difference
 from holdfast.stored_state.opened import LATEST, OpenedCheckpoint, open_checkpoint
@@ -33,12 +33,14 @@ ROW_KEYS = {
 }
 """Columns that tell a row apart from others of the same key, by kind of state."""
 
-Operator = Annotated[str | None, typer.Argument(help="Name of an operator.")]
+OperatorArgument = Annotated[str | None, typer.Argument(help="Name of an operator.")]
 Checkpoint = Annotated[str, typer.Option("--checkpoint", help="Number of a retained checkpoint's record, or latest.")]
-State = Annotated[str | None, typer.Option("--state", help="A map or list state, or timers; by default values.")]
+StateOption = Annotated[str | None, typer.Option("--state", help="A map or list state, or timers; by default values.")]
 
 
-def operators(storage: Storage, checkpoint: Checkpoint = LATEST, option: Options = None, json: Json = False) -> None:
+def operators(
+    storage: Storage, checkpoint: Checkpoint = LATEST, option: Options = None, json: JsonOption = False
+) -> None:
     """List the operators of a checkpoint: key columns, states, rows and stored bytes."""
     with told():
         opened = open_checkpoint(open_storage_of(storage, option), _number(checkpoint))
@@ -53,8 +55,8 @@ def operators(storage: Storage, checkpoint: Checkpoint = LATEST, option: Options
 
 def state(
     storage: Storage,
-    operator: Operator = None,
-    state: State = None,
+    operator: OperatorArgument = None,
+    state: StateOption = None,
     checkpoint: Checkpoint = LATEST,
     key: Annotated[
         list[str] | None, typer.Option("--key", metavar="COLUMN=VALUE", help="Only rows of this key; repeat it.")
@@ -63,7 +65,7 @@ def state(
         Path | None, typer.Option("--to", help="Write all rows to this file: .parquet, .csv, .jsonl.")
     ] = None,
     option: Options = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Show the rows of an operator's state; without an operator's name, list the operators."""
     if operator is None:
@@ -88,9 +90,9 @@ def diff(
     older: Annotated[int, typer.Argument(help="Number of a retained checkpoint's record.")],
     newer: Annotated[int, typer.Argument(help="Number of a later one.")],
     operator: Annotated[str | None, typer.Option("--operator", help="Show the rows of this operator's state.")] = None,
-    state: State = None,
+    state: StateOption = None,
     option: Options = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Count the rows that came, went or changed between two checkpoints, per operator and state."""
     with told():

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.sources.base import BadRow, Position, SourceBatch
+from holdfast.ids import SplitPosition
+from holdfast.sources.base import BadRow, SourceBatch
 from holdfast.state.physical import validity_of, values_of
 from holdfast.watermarks import END_US, FIRST_US
 
@@ -52,7 +53,7 @@ def rows_with_odd_times(batch: SourceBatch, column: str, odd: RowNumbers, split:
     ]
 
 
-def pieces_between(batch: SourceBatch, odd: RowNumbers) -> Iterator[tuple[Position, pa.RecordBatch]]:
+def pieces_between(batch: SourceBatch, odd: RowNumbers) -> Iterator[tuple[SplitPosition, pa.RecordBatch]]:
     """The other rows, in pieces that follow one another in the batch, each with the position of its first row."""
     if not len(odd):
         yield batch.position, batch.rows
@@ -63,5 +64,5 @@ def pieces_between(batch: SourceBatch, odd: RowNumbers) -> Iterator[tuple[Positi
             yield _position(batch, begin), batch.rows.slice(begin, stop - begin)
 
 
-def _position(batch: SourceBatch, number: int) -> Position:
+def _position(batch: SourceBatch, number: int) -> SplitPosition:
     return batch.position + number if isinstance(batch.position, int) else batch.position

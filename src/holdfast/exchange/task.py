@@ -38,11 +38,11 @@ from holdfast.graph.program import (
     SinkTarget,
     SourceOrigin,
 )
-from holdfast.ids import BatchNumber, Epoch, RunNumber
+from holdfast.ids import BatchNumber, Epoch, RunNumber, SplitPosition
 from holdfast.protocol.streams import Sent
 from holdfast.sinks.base import StageContext
 from holdfast.sinks.dead_letters import bad_rows_to_batch
-from holdfast.sources.base import BadRow, Position, Source, SourceBatch, SplitRead
+from holdfast.sources.base import BadRow, Source, SourceBatch, SplitRead
 from holdfast.storage.store import ObjectStore
 
 SKIPPED = "skipped by query.skip"
@@ -184,7 +184,7 @@ class UnitRows:
     count: int = 0
     bad: list[BadRow] = field(default_factory=list)
     split: str = ""
-    position: Position = None
+    position: SplitPosition = None
     source: str = ""
     event_times: dict[str, int] = field(default_factory=dict)
 

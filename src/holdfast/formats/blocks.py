@@ -27,7 +27,7 @@ KEY_GROUP_COLUMN = "__key_group"
 BLOCK_BYTES = 1024 * 1024
 """Uncompressed target. Large enough that a schema in each costs nothing, small enough to skip and to split."""
 
-Codec = Literal["lz4", "zstd"]
+Compression = Literal["lz4", "zstd"]
 
 SAMPLE_BYTES = 32 * 1024
 SHRINKS_TO = 0.9
@@ -60,7 +60,7 @@ class HasBlocks(Protocol):
     def blocks(self) -> Sequence[HasLength]: ...
 
 
-Directory = TypeVar("Directory", bound=HasBlocks)
+D = TypeVar("D", bound=HasBlocks)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def encode_blocks(
     change_sets: Sequence[pa.RecordBatch],
     key_group_start: int,
     key_group_stop: int,
-    codec: Codec,
+    codec: Compression,
     target_bytes: int,
     merge: Merge | None = None,
 ) -> Iterator[Block]:
@@ -134,8 +134,8 @@ def decode_block(what: str, entry: BlockEntry, data: memoryview, batches: int) -
 
 
 def read_framed_directory(
-    what: str, data: memoryview, length: int, magic: bytes, version: int, kind: type[Directory]
-) -> tuple[Directory, int]:
+    what: str, data: memoryview, length: int, magic: bytes, version: int, kind: type[D]
+) -> tuple[D, int]:
     """The directory in front of blocks, and where the blocks start.
 
     Raises
@@ -192,7 +192,7 @@ def _edges(
     return np.concatenate(([start], inner, [stop])).astype(np.int32)
 
 
-def _shrinks(change_sets: Sequence[pa.RecordBatch], codec: Codec) -> bool:
+def _shrinks(change_sets: Sequence[pa.RecordBatch], codec: Compression) -> bool:
     """Return whether compressing these rows is worth while, judged by a sample."""
     rows = max(change_sets, key=lambda each: each.num_rows)
     count = rows.num_rows * SAMPLE_BYTES // max(1, rows.nbytes)
@@ -203,7 +203,7 @@ def _shrinks(change_sets: Sequence[pa.RecordBatch], codec: Codec) -> bool:
     return bool(packed.size < SHRINKS_TO * sample.size)
 
 
-def _encode(slices: Sequence[pa.RecordBatch], start: int, stop: int, compression: Codec | None) -> Block:
+def _encode(slices: Sequence[pa.RecordBatch], start: int, stop: int, compression: Compression | None) -> Block:
     sink = pa.BufferOutputStream()
     # Encode on this thread alone: Arrow's threads would take the processor from the thread that batches run on.
     options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)

@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 from holdfast.errors import CorruptObject
-from holdfast.ids import BatchNumber, CheckpointId, Epoch
+from holdfast.ids import BatchNumber, CheckpointId, Epoch, SplitPosition
 from holdfast.storage.framing import frame, unframe
 from holdfast.storage.names import HistoryName, history, parse
 from holdfast.storage.store import ObjectStore
 
 HISTORY_MAGIC, HISTORY_VERSION = b"HFCH", 2
-
-Scalar = int | float | str | bool | None
 
 NO_EPOCH = Epoch(0)
 """The epoch of entries that were written before histories named it."""
@@ -114,7 +112,7 @@ class LostRows:
     """Rows whose effect on state is lost."""
     rows_dropped: dict[str, int] = field(default_factory=dict)
     """Rows that came while the TaskManager was missing."""
-    positions: dict[str, dict[str, tuple[Scalar, Scalar]]] = field(default_factory=dict)
+    positions: dict[str, dict[str, tuple[SplitPosition, SplitPosition]]] = field(default_factory=dict)
     acknowledged: bool = False
     """True once a user has taken note of it."""
 

@@ -23,7 +23,7 @@ from holdfast.formats.blocks import (
     BLOCK_BYTES,
     Block,
     BlockEntry,
-    Codec,
+    Compression,
     Merge,
     decode_block,
     encode_blocks,
@@ -107,7 +107,7 @@ def encode_pieces(
     change_sets: Sequence[ChangeSet],
     *,
     merge: Merge | None = None,
-    codec: Codec = "lz4",
+    codec: Compression = "lz4",
     block_bytes: int = BLOCK_BYTES,
     piece_bytes_max: int = OBJECT_BYTES_MAX - HEADER_BYTES,
 ) -> Iterator[EncodedPiece]:

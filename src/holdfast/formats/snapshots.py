@@ -17,7 +17,7 @@ from holdfast.errors import CorruptObject
 from holdfast.formats.blocks import (
     BLOCK_BYTES,
     BlockEntry,
-    Codec,
+    Compression,
     decode_block,
     encode_blocks,
     read_framed_directory,
@@ -69,7 +69,7 @@ def encode_part(
     sqn: int,
     batch: BatchNumber,
     *,
-    codec: Codec = "zstd",
+    codec: Compression = "zstd",
     block_bytes: int = BLOCK_BYTES,
 ) -> tuple[bytes, MaterializedPart]:
     """Encode rows (at least a single row) sorted by key group: the object, and the handle's part without its name.

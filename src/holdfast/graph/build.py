@@ -19,6 +19,7 @@ from holdfast.graph.program import (
     DEAD_LETTERS,
     LATE,
     Leg,
+    LegStep,
     MapBatches,
     OperatorOrigin,
     OperatorTarget,
@@ -26,7 +27,6 @@ from holdfast.graph.program import (
     SinkTarget,
     SinkWatermark,
     SourceOrigin,
-    Step,
     Transform,
 )
 from holdfast.graph.projecting import Omission, Projection, Selection, columns_read
@@ -412,7 +412,7 @@ class _Builder:
             )
         return (watermark.key,)
 
-    def _resolve(self, path: Path, columns: tuple[str, ...] | None = None) -> tuple[tuple[Step, ...], pa.Schema]:
+    def _resolve(self, path: Path, columns: tuple[str, ...] | None = None) -> tuple[tuple[LegStep, ...], pa.Schema]:
         """The steps of a path and the schema behind them; `columns`: those of its source that are read."""
         if path.origin not in self._schemas:
             raise JobRefused(
@@ -424,7 +424,7 @@ class _Builder:
         if columns is not None:
             batch_time = schema.names[len(self._schemas[path.origin]) :]
             schema = pa.schema([schema.field(name) for name in (*columns, *batch_time)])
-        steps: list[Step] = []
+        steps: list[LegStep] = []
         for step in path.steps:
             if isinstance(step, MapBatches):
                 steps.append(step)

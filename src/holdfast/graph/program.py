@@ -61,7 +61,7 @@ def _on_the_driver(_: Any) -> Any:
     raise AssertionError("transforms are called on the driver only")
 
 
-Step = MapBatches | Transform
+LegStep = MapBatches | Transform
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Leg:
     index: int
     level: int
     origin: SourceOrigin | OperatorOrigin
-    steps: tuple[Step, ...]
+    steps: tuple[LegStep, ...]
     target: OperatorTarget | SinkTarget
     schema: pa.Schema
     watermark: WatermarkSpec | None = None

@@ -24,7 +24,7 @@ TICK_S = 0.05
 """Bound in seconds on the delay of the machine's timers; a lower value costs more wake-ups. Losses and answers wait for
 no tick."""
 
-Work = Callable[[], ev.Event]
+Workload = Callable[[], ev.Event]
 
 
 class Interruption:
@@ -68,7 +68,7 @@ class Conductor:
         self._rules = ObservedRules("execution", machine, event_log)
         self._execute = execute
         self._events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
-        self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Workload | None] = queue.SimpleQueue()
         self._has_ended = False
         self._loop_thread = threading.Thread(target=self._loop, name=f"holdfast-{name}", daemon=True)
         self._work_thread = threading.Thread(target=self._work_off, name=f"holdfast-{name}-work", daemon=True)
@@ -81,7 +81,7 @@ class Conductor:
         """Tell the machine a fact. Any thread may call this."""
         self._events.put(event)
 
-    def begin(self, work: Work) -> None:
+    def begin(self, work: Workload) -> None:
         """Give the work thread a task; the machine is told the event that the task returns."""
         self.interruption.begin()
         self._work.put(work)

@@ -25,7 +25,7 @@ COPIER_LOSSES_MAX = 5
 LOOK_AGAIN_S = 0.2
 """Seconds between two looks for the successor of a process that has ended."""
 
-Portion = tuple[str, ...]
+NamePortion = tuple[str, ...]
 
 
 class Copiers(Protocol):
@@ -43,9 +43,9 @@ class Portions:
 
     def __init__(self, names: Sequence[str]) -> None:
         ends = range(0, len(names), OBJECTS_A_PORTION)
-        self._waiting: deque[Portion] = deque(tuple(names[each : each + OBJECTS_A_PORTION]) for each in ends)
-        self._under_way: set[Portion] = set()
-        self._losses: dict[Portion, int] = {}
+        self._waiting: deque[NamePortion] = deque(tuple(names[each : each + OBJECTS_A_PORTION]) for each in ends)
+        self._under_way: set[NamePortion] = set()
+        self._losses: dict[NamePortion, int] = {}
         self.copies: dict[str, CopiedObject] = {}
         self.failure: Exception | None = None
 
@@ -54,7 +54,7 @@ class Portions:
         """True if everything is copied, or the copy has failed."""
         return self.failure is not None or not (self._waiting or self._under_way)
 
-    def take(self) -> Portion | None:
+    def take(self) -> NamePortion | None:
         """Give out a portion; None if none waits, although a portion that is under way may come back."""
         if not self._waiting or self.failure is not None:
             return None
@@ -62,11 +62,11 @@ class Portions:
         self._under_way.add(portion)
         return portion
 
-    def copied(self, portion: Portion, copies: Sequence[CopiedObject]) -> None:
+    def copied(self, portion: NamePortion, copies: Sequence[CopiedObject]) -> None:
         self._under_way.remove(portion)
         self.copies.update((each.name, each) for each in copies)
 
-    def lost(self, portion: Portion, error: Exception) -> None:
+    def lost(self, portion: NamePortion, error: Exception) -> None:
         """Note that the process of a portion ended, so that another process copies it."""
         self._under_way.remove(portion)
         self._losses[portion] = self._losses.get(portion, 0) + 1
@@ -166,7 +166,7 @@ class SpreadCopy:
             else:
                 self._note(self._portions.copied, portion, copies)
 
-    def _next(self) -> Portion | None:
+    def _next(self) -> NamePortion | None:
         """Wait for a portion; None once the copy is over."""
         with self._changed:
             while (portion := self._portions.take()) is None and not self._is_over():

@@ -16,9 +16,9 @@ from collections import Counter, deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from holdfast.checkpoint.positions import Position, Scalar
+from holdfast.checkpoint.positions import Position
 from holdfast.formats.history import LostRows
-from holdfast.ids import BatchNumber
+from holdfast.ids import BatchNumber, SplitPosition
 
 SubtaskRows = Counter[tuple[str, int]]
 """Rows by operator and subtask."""
@@ -115,11 +115,13 @@ def _without(batch: CommittedRows, subtasks: Collection[int]) -> CommittedRows:
     return CommittedRows(batch.batch, others(batch.taken), others(batch.dropped))
 
 
-def _ranges(begins: Position | None, ends: Position | None) -> dict[str, dict[str, tuple[Scalar, Scalar]]]:
+def _ranges(
+    begins: Position | None, ends: Position | None
+) -> dict[str, dict[str, tuple[SplitPosition, SplitPosition]]]:
     """The positions from which and up to which rows are among the lost, by source and split."""
     if ends is None:
         return {}
-    started: Mapping[str, Mapping[str, Scalar]] = {} if begins is None else begins.offsets
+    started: Mapping[str, Mapping[str, SplitPosition]] = {} if begins is None else begins.offsets
     return {
         source: {split: (started.get(source, {}).get(split), stop) for split, stop in splits.items()}
         for source, splits in ends.offsets.items()

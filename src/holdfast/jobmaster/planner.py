@@ -19,20 +19,18 @@ from dataclasses import dataclass
 
 from holdfast.availability import Refusal, refusal
 from holdfast.behind import Behind
-from holdfast.checkpoint.events import Position, Scalar
+from holdfast.checkpoint.events import Position
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, JobRefused
 from holdfast.execution.isolation import SplitName
 from holdfast.functions.operator import Timers
 from holdfast.graph.plan import Plan, group_reads
-from holdfast.ids import BatchNumber
+from holdfast.ids import BatchNumber, SplitPosition
 from holdfast.jobmaster.batch_sizing import BatchSizer
-from holdfast.jobmaster.regional import RegionalPlanning
+from holdfast.jobmaster.regional import AllOffsets, RegionalPlanning
 from holdfast.observe.view import SplitView
 from holdfast.sources.base import Enumerator, Offsets, SourcePlan, SplitRead
 from holdfast.watermarks import Watermarks
-
-AllOffsets = dict[str, Offsets]
 
 NONE_FAILED: Mapping[SplitName, str] = {}
 
@@ -108,7 +106,7 @@ class Planner:
         """Sources that were asked for their first positions and whose answers are not in a checkpoint yet."""
         self._begun = False
         """True once the batch without rows that fixes those positions is planned."""
-        self._completed: Mapping[str, Mapping[str, Scalar]] | None = None
+        self._completed: Mapping[str, Mapping[str, SplitPosition]] | None = None
         """Positions that sources were last told of."""
         self.offsets: AllOffsets = {}
 
@@ -134,7 +132,7 @@ class Planner:
 
     def restore(self, base: Position | None) -> None:
         """Go back to a checkpoint of this process's own, or to the beginning. Batch numbers and time go on."""
-        offsets: Mapping[str, Mapping[str, Scalar]] = base.offsets if base is not None else {}
+        offsets: Mapping[str, Mapping[str, SplitPosition]] = base.offsets if base is not None else {}
         self.offsets = {name: dict(offsets.get(name, self._initial[name])) for name in self._enumerators}
         self._watermarks.restore({} if base is None else base.watermarks)
         if self._regional is not None:

@@ -17,7 +17,7 @@ READERS_MIN = 4
 IDLE_S_MAX = 10.0
 """A reader beyond `READERS_MIN` ends after so many seconds without an answer."""
 
-Answer = Callable[[], None]
+Reading = Callable[[], None]
 """Reads an answer to its end."""
 
 
@@ -26,14 +26,14 @@ class Readers:
 
     def __init__(self, readers_max: int) -> None:
         self._readers_max = max(1, readers_max)
-        self._answers: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Reading | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._count = 0
         self._taken = 0
         self._taken_at_look = 0
         self._closed = False
 
-    def read(self, answer: Answer) -> None:
+    def read(self, answer: Reading) -> None:
         """Have an answer read soon."""
         with self._lock:
             if self._closed:
@@ -68,7 +68,7 @@ class Readers:
             self._taken += 1
             answer()
 
-    def _next(self) -> Answer | None:
+    def _next(self) -> Reading | None:
         """The next answer; None ends the reader."""
         while True:
             try:

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 LOG_EVERY_S = 5.0
 """Seconds between two lines about a copy's progress. Lower values write more lines."""
 
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 
 class SavepointProgress:
@@ -40,7 +40,7 @@ class SavepointProgress:
         """Seconds that it may still take; None if there is no limit."""
         return None if self._timeout_s is None else max(0.0, self._timeout_s - self.duration_s)
 
-    def await_(self, promise: "Future[Answer]") -> Answer:
+    def await_(self, promise: "Future[T]") -> T:
         """Wait for a step of the savepoint. Raises `TimeoutError` if there is no time left."""
         try:
             return promise.result(self.left_s)

@@ -27,7 +27,7 @@ QUICK_S = 1.0
 """Seconds within which an answered call is not reported: most calls take milliseconds."""
 
 T = TypeVar("T")
-Call = Callable[[int, TaskManagerGateway], T]
+GatewayCall = Callable[[int, TaskManagerGateway], T]
 
 
 class Lane(Enum):
@@ -146,7 +146,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
         lost or as standby."""
         self._deployed = live
 
-    def on_all(self, step: Step, about: str, call: Call[T]) -> list[T]:
+    def on_all(self, step: Step, about: str, call: GatewayCall[T]) -> list[T]:
         """Call all that hold places side by side, wait for every answer, raise the first error.
 
         The end of a TaskManager counts as its answer, even if the call succeeded.
@@ -158,7 +158,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
             raise next((error for error in errors if not isinstance(error, TaskManagerLost)), errors[0])
         return [asked.results[each] for each in processes]
 
-    def on_present(self, step: Step, about: str, call: Call[T]) -> dict[int, T]:
+    def on_present(self, step: Step, about: str, call: GatewayCall[T]) -> dict[int, T]:
         """Call all that hold places and serve; the answers by number. Who does not answer is given up and left out.
 
         Raises the first error other than `TaskManagerLost`.
@@ -185,7 +185,7 @@ class TaskManagers(Processes[TaskManagerGateway]):
     def _holds_place(self, process: ProcessId) -> bool:
         return self._deployed.get(process.number) == process.incarnation
 
-    def _ask(self, processes: Sequence[ProcessId], step: Step, about: str, call: Call[T]) -> Round:
+    def _ask(self, processes: Sequence[ProcessId], step: Step, about: str, call: GatewayCall[T]) -> Round:
         """Call them side by side, and wait for every answer."""
         began_s = time.monotonic()
         asked = self.begin(Round(processes, call), Lane.BATCHES)

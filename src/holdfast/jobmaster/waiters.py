@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from holdfast.ids import JournalNumber
-from holdfast.jobmaster.planner import AllOffsets
+from holdfast.jobmaster.regional import AllOffsets
 
 log = logging.getLogger(__name__)
 

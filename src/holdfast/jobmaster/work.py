@@ -27,9 +27,10 @@ from holdfast.jobmaster.news import SourceNews
 from holdfast.jobmaster.outages import BATCHES, PLANNING, RESTORES, Outages, is_outage
 from holdfast.jobmaster.pace import IDLE_S_MAX, IDLE_S_MIN, NAP_S_MIN, AskingAgain, batch_due_in_s, idle_wait_s
 from holdfast.jobmaster.parts import log_restored, position_of
-from holdfast.jobmaster.planner import AllOffsets, Planner
+from holdfast.jobmaster.planner import Planner
 from holdfast.jobmaster.progress import Progress, Standing
 from holdfast.jobmaster.promises import RestartCheckpoint
+from holdfast.jobmaster.regional import AllOffsets
 from holdfast.jobmaster.waiters import Waiters
 from holdfast.settings import AvailableNow, OnLoss, ProcessingTime
 

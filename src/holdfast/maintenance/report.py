@@ -11,7 +11,7 @@ CHANGELOG, MATERIALIZED = "changelog objects", "materialized objects"
 SOURCES, COMMITTABLES, STAGED = "source chunks", "committables", "staged files"
 KINDS = (JOB, RECORDS, MANIFESTS, CHANGELOG, MATERIALIZED, SOURCES, COMMITTABLES, STAGED)
 
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Function called with the bytes read so far and the bytes to read, as far as known."""
 
 

@@ -24,7 +24,7 @@ from holdfast.journal.records import CheckpointRecord, Record
 from holdfast.journal.savepoints import find_savepoint
 from holdfast.maintenance import report as kinds
 from holdfast.maintenance.objects import Check, Key, Wrong, copy_check, part_check, piece_check, staged_check
-from holdfast.maintenance.report import CheckpointSummary, Progress, Report
+from holdfast.maintenance.report import CheckpointSummary, OnProgress, Report
 from holdfast.recovery.restore import select
 from holdfast.sinks.gathered import Expanded
 from holdfast.sinks.staging import StagedRows, decode_one
@@ -39,7 +39,7 @@ READS_MAX = 8
 ROUNDS_MAX = 20
 
 
-def verify(store: ObjectStore, progress: Progress = lambda done, total: None) -> Report:
+def verify(store: ObjectStore, progress: OnProgress = lambda done, total: None) -> Report:
     """Check everything that the checkpoints in the journal refer to, or a savepoint. Raises `StorageError` if the
     storage cannot be listed."""
     try:
@@ -66,7 +66,7 @@ def _unreadable(store: ObjectStore, error: CorruptObject) -> Report:
 class _Verification:
     """A round of verification. `verified`: checks of earlier rounds that found nothing wrong."""
 
-    def __init__(self, store: ObjectStore, verified: set[Key], progress: Progress) -> None:
+    def __init__(self, store: ObjectStore, verified: set[Key], progress: OnProgress) -> None:
         self._store = store
         self._verified = verified
         self._progress = progress

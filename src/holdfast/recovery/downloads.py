@@ -31,7 +31,7 @@ AHEAD_MAX = 4
 """Ranges of a table that are decoded, or being decoded, before they are replayed. A higher value takes more memory."""
 AHEAD_BYTES_MAX = 256 * 1024 * 1024
 
-Range = LogPiece | MaterializedPart
+StoredRange = LogPiece | MaterializedPart
 T = TypeVar("T")
 
 
@@ -99,7 +99,7 @@ class ObjectCache:
         with self._lock:
             return self._ahead_bytes
 
-    def expect(self, ranges: Iterable[Range]) -> None:
+    def expect(self, ranges: Iterable[StoredRange]) -> None:
         """Each of these will be decoded once, in about this order: their objects are fetched ahead."""
         with self._lock:
             for each in ranges:
@@ -116,7 +116,7 @@ class ObjectCache:
         """The whole object; waits for it. Raises `StorageError` where it cannot be read."""
         return memoryview(self._start(name).result().data())
 
-    def ahead(self, ranges: Iterable[Range], decode: Callable[[Range, Copy], T]) -> Iterator[T]:
+    def ahead(self, ranges: Iterable[StoredRange], decode: Callable[[StoredRange, Copy], T]) -> Iterator[T]:
         """`decode` each range and its object, in order; done on other threads as soon as the object is there.
 
         Once it has ended, also by an error, no thread decodes any of the ranges: what `decode` writes to may be
@@ -154,13 +154,17 @@ class ObjectCache:
             self._objects.clear()
             self._to_fetch.clear()
 
-    def _decoded(self, each: Range, decode: Callable[[Range, Copy], T]) -> "Future[T]":
+    def _decoded(self, each: StoredRange, decode: Callable[[StoredRange, Copy], T]) -> "Future[T]":
         decoded: Future[T] = Future()
         self._start(each.object).add_done_callback(partial(self._arrived, each, decode, decoded))
         return decoded
 
     def _arrived(
-        self, each: Range, decode: Callable[[Range, Copy], T], decoded: "Future[T]", download: "Future[Copy]"
+        self,
+        each: StoredRange,
+        decode: Callable[[StoredRange, Copy], T],
+        decoded: "Future[T]",
+        download: "Future[Copy]",
     ) -> None:
         if download.cancelled():
             decoded.cancel()
@@ -171,7 +175,11 @@ class ObjectCache:
             decoded.cancel()
 
     def _decode(
-        self, each: Range, decode: Callable[[Range, Copy], T], decoded: "Future[T]", download: "Future[Copy]"
+        self,
+        each: StoredRange,
+        decode: Callable[[StoredRange, Copy], T],
+        decoded: "Future[T]",
+        download: "Future[Copy]",
     ) -> None:
         if not decoded.set_running_or_notify_cancel():
             return

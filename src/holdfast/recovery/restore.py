@@ -21,7 +21,7 @@ from holdfast.formats.base_files import FilesDirectory, read_files, read_files_h
 from holdfast.formats.handles import FILE, HEADING, ROWS, LogPiece, MaterializedPart, TableHandle
 from holdfast.formats.log_objects import check_object, read_piece
 from holdfast.formats.snapshots import read_part
-from holdfast.recovery.downloads import ObjectCache, Range
+from holdfast.recovery.downloads import ObjectCache, StoredRange
 from holdfast.recovery.local import Copy
 from holdfast.state.base_rocksdb import scan_folder
 from holdfast.state.local_disk import on_disk
@@ -54,9 +54,9 @@ def select(
     return chosen
 
 
-def ranges_of(handles: Iterable[TableHandle], key_group_start: int, key_group_stop: int) -> list[Range]:
+def ranges_of(handles: Iterable[TableHandle], key_group_start: int, key_group_stop: int) -> list[StoredRange]:
     """List the ranges that `restore_table` reads for these key groups, in its order."""
-    ranges: list[Range] = []
+    ranges: list[StoredRange] = []
     for handle in handles:
         own = handle.narrow(key_group_start, key_group_stop)
         ranges += own.materialized
@@ -64,7 +64,7 @@ def ranges_of(handles: Iterable[TableHandle], key_group_start: int, key_group_st
     return ranges
 
 
-def read_range(handle: TableHandle, each: Range, copy: Copy) -> list[pa.RecordBatch]:
+def read_range(handle: TableHandle, each: StoredRange, copy: Copy) -> list[pa.RecordBatch]:
     """The rows in a range of an object, in the stored schema, for the key groups of its handle.
 
     Raises
@@ -150,7 +150,7 @@ class _Restoration:
         """Number of rows that the table has in the end, if it is known."""
         return self.handle.rows if self.only else None
 
-    def _replay(self, ranges: Sequence[Range], rows: int | None) -> None:
+    def _replay(self, ranges: Sequence[StoredRange], rows: int | None) -> None:
         """Apply the ranges to the table. With a known number of `rows` at the end, it looks up no old rows."""
         start, stop = self.handle.key_group_start, self.handle.key_group_stop
         for changes in self.fetch.ahead(ranges, lambda each, copy: read_range(self.handle, each, copy)):
@@ -195,7 +195,7 @@ class _Restoration:
             return heading.rows
         return self._rows if own.start <= covered.start and covered.stop <= own.stop else None
 
-    def _lay_out(self, folder: Path, each: Range, copy: Copy) -> FilesDirectory:
+    def _lay_out(self, folder: Path, each: StoredRange, copy: Copy) -> FilesDirectory:
         """The files of an object, written into the folder, or linked there where this machine has them."""
         assert isinstance(each, MaterializedPart)
         handle = self.handle

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import CorruptObject
 from holdfast.formats.handles import ROWS, MaterializedPart, TableHandle
-from holdfast.recovery.downloads import ObjectCache, Range
+from holdfast.recovery.downloads import ObjectCache, StoredRange
 from holdfast.recovery.local import Copy
 from holdfast.recovery.restore import read_range
 from holdfast.state.changes import DELETED, merge_changes
@@ -45,7 +45,7 @@ def read_whole(handles: Sequence[TableHandle], fetch: ObjectCache) -> dict[Table
 def _rows(handles: Sequence[TableHandle], fetch: ObjectCache) -> pa.RecordBatch:
     owners = {each: handle for handle in handles for each in handle.ranges()}
 
-    def decoded(each: Range, copy: Copy) -> list[pa.RecordBatch]:
+    def decoded(each: StoredRange, copy: Copy) -> list[pa.RecordBatch]:
         return _of_range(owners[each], each, copy)
 
     joined = [pa.RecordBatch.from_pylist([], pa.ipc.read_schema(pa.py_buffer(handles[-1].schema)))]
@@ -69,7 +69,7 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return found[0] if found else batches[0]
 
 
-def _of_range(handle: TableHandle, each: Range, copy: Copy) -> list[pa.RecordBatch]:
+def _of_range(handle: TableHandle, each: StoredRange, copy: Copy) -> list[pa.RecordBatch]:
     if isinstance(each, MaterializedPart) and each.kind != ROWS:
         raise CorruptObject(
             f"{each.object}: holds files of the table {handle.operator}.{handle.table}, expected rows: every subtask "

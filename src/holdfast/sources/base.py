@@ -13,11 +13,10 @@ import pyarrow as pa
 
 from holdfast.availability import SnapshotAvailability
 from holdfast.clock import Clock
-from holdfast.ids import Epoch
+from holdfast.ids import Epoch, SplitPosition
 from holdfast.storage.store import ObjectStore
 
-Position = int | float | str | bool | None
-Offsets = dict[str, Position]
+Offsets = dict[str, SplitPosition]
 """Positions by split, or by another name that the source chooses. Flat, and stored in the journal."""
 
 
@@ -30,8 +29,8 @@ class SplitRead(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     split: str
-    start: Position
-    stop: Position
+    start: SplitPosition
+    stop: SplitPosition
     rows: int = 0
     detail: bytes = b""
     is_skipped: bool = False
@@ -67,7 +66,7 @@ class SourceBatch:
     """Rows in the order in which they were read. If `position` is an int, row i stands at `position + i`."""
 
     rows: pa.RecordBatch
-    position: Position
+    position: SplitPosition
     bad: list[BadRow] = field(default_factory=list)
 
 

@@ -30,7 +30,7 @@ executor ends."""
 PORTION_OBJECTS_MAX = 256
 """Objects that a task copies. Higher values save tasks, and copy more again if an executor ends."""
 
-Portion = list[CopiedObject]
+CopyPortion = list[CopiedObject]
 
 
 class CopyFailure(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class CopyPortions:
 
     def __call__(self, portions: Iterable[bytes]) -> Iterator[bytes]:
         for portion in portions:
-            expected = {each.name: each for each in msgspec.msgpack.decode(portion, type=Portion)}
+            expected = {each.name: each for each in msgspec.msgpack.decode(portion, type=CopyPortion)}
             try:
                 source = RetryingStore(open_store(self._source, self._storage_options, make=False))
                 target = RetryingStore(open_store(self._target, self._storage_options))
@@ -96,9 +96,9 @@ def copy_on_executors(
         raise getattr(errors, failure.error)(failure.message)
 
 
-def portions_of(objects: Iterable[CopiedObject]) -> Iterator[Portion]:
+def portions_of(objects: Iterable[CopiedObject]) -> Iterator[CopyPortion]:
     """Divide objects into the portions of tasks, within both limits; only an object that is alone may be larger."""
-    portion: Portion = []
+    portion: CopyPortion = []
     size_bytes = 0
     for each in objects:
         if portion and (size_bytes + each.size > PORTION_BYTES_MAX or len(portion) == PORTION_OBJECTS_MAX):

@@ -25,7 +25,7 @@ from holdfast.state.columns import placed
 from holdfast.state.physical import Bools, Slots
 from holdfast.state.rows import KeyedRows, OldRows, Rows
 
-Groups = npt.NDArray[np.int32]
+KeyGroups = npt.NDArray[np.int32]
 
 PIECE_ROWS = 65_536
 
@@ -71,7 +71,7 @@ class Captured:
         self._number_of = np.zeros(len(wanted), np.int32)
         """The number of each slot's saved row, from 1 on."""
         self._listed_to = 0
-        self._unlisted: list[tuple[Slots, Groups]] = []
+        self._unlisted: list[tuple[Slots, KeyGroups]] = []
         """Saved before their slots were listed."""
         self._closed = False
 

@@ -16,17 +16,17 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
 from numba.extending import intrinsic
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def kernel(function: Function) -> Function:
+def kernel(function: F) -> F:
     """Compile `function` on first use (once a machine); the GIL is released while it runs."""
-    return cast(Function, njit(cache=True, nogil=True)(function))
+    return cast(F, njit(cache=True, nogil=True)(function))
 
 
-def inlined(function: Function) -> Function:
+def inlined(function: F) -> F:
     """The decorator of helpers that take arrays in hot loops: each real call would count references, atomically."""
-    return cast(Function, njit(inline="always")(function))
+    return cast(F, njit(inline="always")(function))
 
 
 def _prefetch(typing_context: Any, address: Any) -> Any:

@@ -10,13 +10,9 @@ Each field says where it ends, so two keys are equal exactly if their bytes are.
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from holdfast.state.compiled import copy_bytes, kernel
-
-Bools = npt.NDArray[np.bool_]
-Integers = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
+from holdfast.state.physical import Bools, Bytes, Integers
 
 
 @kernel

@@ -23,7 +23,7 @@ from holdfast.state.rows import COMPACT_FROM, COMPACT_SHARE, Rows
 BASE_ROWS_MAX = 16_384
 """Records of a base store that are read at once: they cost about a microsecond each."""
 
-Wanted = Callable[[Mapping[str, tuple[Values, Bools]]], Bools]
+RowFilter = Callable[[Mapping[str, tuple[Values, Bools]]], Bools]
 """Decides which rows are wanted, from their values and validity by value column."""
 
 
@@ -47,7 +47,9 @@ class Survey:
     place: SurveyPlace
 
 
-def survey(rows: Rows, residency: Residency | None, place: SurveyPlace, rows_max: int, wanted: Wanted | None) -> Survey:
+def survey(
+    rows: Rows, residency: Residency | None, place: SurveyPlace, rows_max: int, wanted: RowFilter | None
+) -> Survey:
     """Look at the next rows of the round, at most `rows_max`; without `wanted` all are."""
     if place.key is None and (residency is None or residency.entries_max):
         used = rows.index.slots_used
@@ -58,7 +60,7 @@ def survey(rows: Rows, residency: Residency | None, place: SurveyPlace, rows_max
     return _in_base(rows, residency, place.key or b"", min(rows_max, BASE_ROWS_MAX), wanted)
 
 
-def _in_memory(rows: Rows, start: int, rows_max: int, wanted: Wanted | None, has_base: bool) -> Survey:
+def _in_memory(rows: Rows, start: int, rows_max: int, wanted: RowFilter | None, has_base: bool) -> Survey:
     used = rows.index.slots_used
     stop = min(used, start + max(COMPACT_FROM, 4 * COMPACT_SHARE * rows_max))
     slots = start + kernels.where(rows.present[start:stop])[:rows_max]
@@ -71,7 +73,7 @@ def _in_memory(rows: Rows, start: int, rows_max: int, wanted: Wanted | None, has
     return Survey(_keys(rows, rows.index.columns(found)), len(slots), over if stop == used else SurveyPlace(stop))
 
 
-def _in_base(rows: Rows, residency: Residency, start: bytes, rows_max: int, wanted: Wanted | None) -> Survey:
+def _in_base(rows: Rows, residency: Residency, start: bytes, rows_max: int, wanted: RowFilter | None) -> Survey:
     keys, records = next(residency.base.scan(start, rows_max + 1), ([], []))
     place = SurveyPlace(0, keys.pop()) if len(keys) > rows_max else START
     found = keys

@@ -33,7 +33,7 @@ from holdfast.state.physical import Bools, Slots, values_of
 from holdfast.state.residency import BaseStore, Residency
 from holdfast.state.row_codec import RowCodec
 from holdfast.state.rows import KeyedRows, OldRows, Presence, Rows
-from holdfast.state.survey import Survey, SurveyPlace, Wanted, survey
+from holdfast.state.survey import RowFilter, Survey, SurveyPlace, survey
 from holdfast.state.transaction import Transaction
 from holdfast.state.unlogged import Unlogged, touched_by
 from holdfast.state.widening import check_stored, widened
@@ -201,7 +201,7 @@ class StateTable:
         schema = pa.schema([*self.key_schema, *self.value_schema])
         return pa.RecordBatch.from_arrays(self._rows.arrow(self._rows.copy(slots)), schema=schema)
 
-    def survey(self, place: SurveyPlace, rows_max: int, wanted: Wanted | None) -> Survey:
+    def survey(self, place: SurveyPlace, rows_max: int, wanted: RowFilter | None) -> Survey:
         """Look at the next rows of a round over all rows, without touching them (see `survey`)."""
         return survey(self._rows, self._residency, place, rows_max, wanted)
 

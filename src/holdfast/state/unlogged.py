@@ -104,7 +104,7 @@ class Condensed:
         return self.slots.nbytes
 
 
-Part = UndoSegment | Condensed
+UndoPart = UndoSegment | Condensed
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +125,7 @@ class Taken:
     """
 
     read: list[KeyedRows]
-    parts: Sequence[Part] = ()
+    parts: Sequence[UndoPart] = ()
     slots: Slots | None = None
     now: KeyedRows | None = None
     later: Sequence[OldRows] = ()
@@ -150,7 +150,7 @@ class Taken:
         return [*self.read, self.now.take(kernels.where(different))]
 
 
-def touched_by(parts: Sequence[Part], slots_used: int) -> Slots:
+def touched_by(parts: Sequence[UndoPart], slots_used: int) -> Slots:
     """The distinct slots of `parts`, all below `slots_used`; of several parts in order.
 
     `parts` are all changes that wait up to some batch. In order, the table is read from its begin to its end.
@@ -197,11 +197,11 @@ class Unlogged:
         if self.memory_bytes - condensed_bytes > self._history.memory_bytes + WAITING_BYTES_MAX:
             self._condense()
 
-    def waiting(self, up_to_batch: int) -> list[Part]:
+    def waiting(self, up_to_batch: int) -> list[UndoPart]:
         """The parts that wait, of batches up to that batch."""
         return [each for each in self._parts() if each.batch <= up_to_batch]
 
-    def take(self, up_to_batch: int, in_flight: OldRows | None, gathered: Sequence[Part], touched: Slots) -> Taken:
+    def take(self, up_to_batch: int, in_flight: OldRows | None, gathered: Sequence[UndoPart], touched: Slots) -> Taken:
         """Take out the changes of batches up to that batch; `in_flight` was saved by the batch that is running.
 
         `touched` are the slots of `gathered`, which waited then.
@@ -211,7 +211,7 @@ class Unlogged:
         CheckpointFailed
             The changes can no longer be told from the changes of later batches. Nothing was taken out.
         """
-        undivided: list[Read | Part] = [*self._read, *self._parts()]
+        undivided: list[Read | UndoPart] = [*self._read, *self._parts()]
         for each in undivided:
             if each.first <= up_to_batch < each.batch:
                 raise CheckpointFailed(
@@ -287,7 +287,7 @@ class Unlogged:
             each.unseen = None
         self._chain.end()
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[UndoPart]:
         return [*([] if self._condensed is None else [self._condensed]), *self._waiting]
 
     def _keep(self, waiting: list[UndoSegment], condensed: Condensed | None) -> None:

@@ -31,7 +31,7 @@ from holdfast.materialize.policy import AWAITED, HURRIED, MaterializationPolicy
 from holdfast.materialize.replica import Replica
 from holdfast.materialize.snapshotted_table import SnapshottedTable
 from holdfast.protocol.taskmanager import Deployment, JobMasterGateway, SubtaskDeployment
-from holdfast.recovery.downloads import Fetched, ObjectCache, Range
+from holdfast.recovery.downloads import Fetched, ObjectCache, StoredRange
 from holdfast.recovery.local import LocalCopies
 from holdfast.recovery.restore import ranges_of, restore_table
 from holdfast.recovery.whole import TableName, read_whole
@@ -256,7 +256,7 @@ def _layout(deployment: Deployment) -> Deployment:
     return msgspec.structs.replace(deployment, run=0, first_batch=0, base=None, subtasks=subtasks, whole=[])
 
 
-def _ranges(deployment: Deployment, program: Program) -> Iterator[Range]:
+def _ranges(deployment: Deployment, program: Program) -> Iterator[StoredRange]:
     """The downloads of all subtasks, which read side by side; tables that all of them read are read once."""
     whole = {(each.operator, each.table) for each in deployment.whole}
     of_each = [[each for handle in deployment.whole for each in handle.ranges()]]

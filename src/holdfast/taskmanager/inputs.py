@@ -20,7 +20,7 @@ from holdfast.protocol.taskmanager import ExchangeTag, ProcessRequest
 from holdfast.taskmanager.buffers import RowBuffer, SpillArea
 from holdfast.taskmanager.digest import Section, fold, of_sections
 
-Taken = dict[tuple[str, int], list[tuple[int, pa.RecordBatch]]]
+TakenRows = dict[tuple[str, int], list[tuple[int, pa.RecordBatch]]]
 """The (input number, rows) of each operator and subtask, in order."""
 
 
@@ -92,7 +92,7 @@ class Inputs:
                 found = self._attempts[key] = Attempt(tag, self._area)
             return found
 
-    def take(self, request: ProcessRequest) -> Taken:
+    def take(self, request: ProcessRequest) -> TakenRows:
         """The rows of the attempts that count, in the order of `request.streams`; within an attempt by input number.
 
         Raises
@@ -100,7 +100,7 @@ class Inputs:
         HoldfastError
             If the rows that arrived differ from the rows that an attempt claims to have sent; names both.
         """
-        taken: Taken = {}
+        taken: TakenRows = {}
         for stream in request.streams:
             key = _AttemptKey(request.run, request.batch, stream.unit, stream.attempt)
             with self._lock:

@@ -69,12 +69,12 @@ def _flight_error(name: str, message: str) -> Exception:
     return error
 
 
-Lost = Callable[[str], Exception]
+LostError = Callable[[str], Exception]
 """Makes the error for a connection that does not answer, from the reason."""
 
 
 @contextmanager
-def calling(lost: Lost) -> Iterator[None]:
+def calling(lost: LostError) -> Iterator[None]:
     """Turn Flight errors of the client's call inside back into errors of `holdfast.errors`, or into those of `lost`."""
     try:
         yield
@@ -83,7 +83,7 @@ def calling(lost: Lost) -> Iterator[None]:
         raise remote_error(error, lost) from (None if getattr(error, "extra_info", b"") else error)
 
 
-def remote_error(error: BaseException, lost: Lost) -> Exception:
+def remote_error(error: BaseException, lost: LostError) -> Exception:
     """The error that a failed call stands for."""
     body = getattr(error, "extra_info", b"")
     if not body:

@@ -11,7 +11,7 @@ from holdfast.errors import SettingsError, TaskManagerLost
 from holdfast.schema import to_arrow_schema
 from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, Source, SourceBatch, SourcePlan, SplitRead
 
-Rows = Sequence[Mapping[str, Any]]
+ScriptRows = Sequence[Mapping[str, Any]]
 
 
 class Abort:
@@ -35,7 +35,7 @@ class Boundaries:
     availability: SnapshotAvailability
 
 
-Step: TypeAlias = Rows | pa.RecordBatch | Abort | Boundaries | Eof
+ScriptStep: TypeAlias = ScriptRows | pa.RecordBatch | Abort | Boundaries | Eof
 
 
 class Aborted(TaskManagerLost):
@@ -52,7 +52,7 @@ class TestSource(Source):
     __test__ = False
     kind = "test"
 
-    def __init__(self, script: Sequence[Step], schema: Any, *, name: str | None = None) -> None:
+    def __init__(self, script: Sequence[ScriptStep], schema: Any, *, name: str | None = None) -> None:
         self.name = name
         self._schema = to_arrow_schema(schema)
         self._steps = [self._step(index, step) for index, step in enumerate(script)]
@@ -66,7 +66,7 @@ class TestSource(Source):
         answers = [step.availability for step in self._steps[:place] if isinstance(step, Boundaries)]
         return answers[-1] if answers else SnapshotAvailability.AVAILABLE
 
-    def _step(self, index: int, step: Step) -> Any:
+    def _step(self, index: int, step: ScriptStep) -> Any:
         if isinstance(step, Abort | Boundaries | Eof | pa.RecordBatch):
             return step
         try:

@@ -9,7 +9,6 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -20,8 +19,8 @@ from rich.text import Text
 from holdfast.errors import HoldfastError
 from holdfast.observe.view import JobView
 from holdfast.ui import api
+from holdfast.ui.api import Json
 
-Json = dict[str, Any]
 Documents = tuple[Json, Json]
 """The JSON documents `job` and `checkpoints` of the page (`holdfast.ui.api`)."""
 

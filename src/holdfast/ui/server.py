@@ -33,11 +33,11 @@ class HttpServer:
     def __init__(self, application: Application, host: str, port: int, setting: str) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
-        class Server(_Server):
+        class OfFamily(_Server):
             address_family = family
 
         try:
-            self._server = Server((host, port), _Handler)
+            self._server = OfFamily((host, port), _Handler)
         except OSError as error:
             raise JobRefused(
                 f"{setting}={port}: nothing can listen there on {host}: {error}; give another port, or 0 for any"

@@ -8,21 +8,21 @@ from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 Request = TypeVar("Request")
-Log = TypeVar("Log")
+L = TypeVar("L")
 
 
-class Gathering(Generic[Log, Request]):
+class Gathering(Generic[L, Request]):
     """The requests that wait. Not thread-safe: its owner holds a lock."""
 
     def __init__(self, delay_s: float, bytes_max: int) -> None:
         self._delay_s = delay_s
         self._bytes_max = bytes_max
-        self._asked: set[Log] = set()
+        self._asked: set[L] = set()
         self._requests: list[Request] = []
         self._bytes = 0
         self._deadline_s: float | None = None
 
-    def ask(self, log: Log, now_s: float, request: Request | None = None, size_bytes: int = 0) -> None:
+    def ask(self, log: L, now_s: float, request: Request | None = None, size_bytes: int = 0) -> None:
         """A log asks to persist; without a request where it has nothing new."""
         if not self._requests and log in self._asked:
             # A log asks once in each cut. The cut before had nothing to store, so nobody took the logs that had asked.
@@ -35,7 +35,7 @@ class Gathering(Generic[Log, Request]):
         if self._deadline_s is None:
             self._deadline_s = now_s + self._delay_s
 
-    def due_in_s(self, now_s: float, registered: Iterable[Log]) -> float | None:
+    def due_in_s(self, now_s: float, registered: Iterable[L]) -> float | None:
         """Seconds until the requests are to be taken: 0 is now, None is never, as nothing waits."""
         if self._deadline_s is None:
             return None

@@ -39,7 +39,7 @@ from holdfast.functions.operator import Combiner, NewTable, Operator, OperatorIn
 from holdfast.functions.running import RESERVED_PREFIX
 from holdfast.state.table import StateTable
 
-Function = Literal[
+AggregateFunction = Literal[
     "count",
     "sum",
     "min",
@@ -59,7 +59,7 @@ Function = Literal[
 Emit = Literal["changes", "every"]
 BadRecords = Literal["fail", "dead_letter"]
 
-FUNCTIONS: tuple[Function, ...] = get_args(Function)
+FUNCTIONS: tuple[AggregateFunction, ...] = get_args(AggregateFunction)
 NEVER_NULL = {"count", "count_distinct", "approx_count_distinct", "collect_list", "collect_set"}
 COLLECTIONS = {"collect_list", "collect_set", "count_distinct"}
 """Functions whose state is a list of values."""
@@ -73,7 +73,7 @@ class Aggregate:
     `where`: the condition under which rows count; `without_conditions` turns it into columns.
     """
 
-    function: Function
+    function: AggregateFunction
     column: str | None
     other: str | None = None
     where: pc.Expression | None = None
@@ -244,7 +244,7 @@ def _is_nested(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _fits(function: Function, kind: pa.DataType) -> bool:
+def _fits(function: AggregateFunction, kind: pa.DataType) -> bool:
     if function in ("sum", "mean", "stddev", "variance"):
         return _is_number(kind)
     if function in ("min", "max", "collect_set", "count_distinct", "approx_count_distinct"):
@@ -270,7 +270,7 @@ _EXPECTED: dict[str, str] = {
 }
 
 
-def result_type(function: Function, kind: pa.DataType) -> pa.DataType:
+def result_type(function: AggregateFunction, kind: pa.DataType) -> pa.DataType:
     """Return the type of an aggregate over a column of type `kind`."""
     if function in ("count", "count_distinct", "approx_count_distinct"):
         return pa.int64()
@@ -337,7 +337,7 @@ class BoundAggregate:
         state. Both travel with combined rows and are not kept."""
         if self.aggregate.function != "sum" or pa.types.is_floating(self.result_type):
             return ()
-        of_running: tuple[Function, Function] = ("min", "max")
+        of_running: tuple[AggregateFunction, AggregateFunction] = ("min", "max")
         return tuple(
             BoundAggregate(self.state_column, Aggregate(function, self.state_column), self.result_type)
             for function in of_running

@@ -36,7 +36,7 @@ ROWS_MAX = 65_536
 IDLE_US_LEAST = 1_000_000
 """Least microseconds between two batches that are started for removal alone."""
 
-Cells = Mapping[str, tuple[AnyArray, BoolArray]]
+StoredCells = Mapping[str, tuple[AnyArray, BoolArray]]
 
 
 class SweepPace:
@@ -95,7 +95,7 @@ class _Part(ABC):
         return removed, touched
 
     @abstractmethod
-    def _wanted(self, cells: Cells) -> BoolArray:
+    def _wanted(self, cells: StoredCells) -> BoolArray:
         """Rows with something expired, or with a value whose time has not begun."""
 
     @abstractmethod
@@ -109,7 +109,7 @@ class _Values(_Part):
         super().__init__(own, own, min(each.ttl_us for each in expiries.values()), clock)
         self._expiries = expiries
 
-    def _wanted(self, cells: Cells) -> BoolArray:
+    def _wanted(self, cells: StoredCells) -> BoolArray:
         wanted = np.zeros(len(cells[next(iter(self._expiries))][1]), np.bool_)
         for name, expiry in self._expiries.items():
             times, known = cells[time_column(name)]
@@ -140,7 +140,7 @@ class _Entries(_Part):
         self._rows = rows
         self._expiry = expiry
 
-    def _wanted(self, cells: Cells) -> BoolArray:
+    def _wanted(self, cells: StoredCells) -> BoolArray:
         times, known = cells[TIME]
         return ~known | expired_rows(times, known, self._expiry, self._clock.now_us)
 

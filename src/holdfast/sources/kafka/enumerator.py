@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from holdfast.clock import Clock
 from holdfast.errors import PositionLost
-from holdfast.sources.base import Enumerator, Offsets, Position, SourcePlan, SplitRead
+from holdfast.ids import SplitPosition
+from holdfast.sources.base import Enumerator, Offsets, SourcePlan, SplitRead
 from holdfast.sources.kafka.cluster import KafkaCluster, TopicFacts, partition_of, split_name
 from holdfast.sources.sequence import divide_evenly
 
@@ -171,7 +172,7 @@ def partitions(offsets: Offsets) -> dict[str, int]:
 
 
 def partition_end(offsets: Offsets, split: str) -> int:
-    end: Position = offsets.get(split, 0)
+    end: SplitPosition = offsets.get(split, 0)
     return int(end or 0)
 
 

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import JobRefused, SettingsError, StorageError
+from holdfast.ids import SplitPosition
 from holdfast.schema import to_arrow_schema
-from holdfast.sources.base import BadRow, Enumerator, EnumeratorContext, Position, Source, SourceBatch, SplitRead
+from holdfast.sources.base import BadRow, Enumerator, EnumeratorContext, Source, SourceBatch, SplitRead
 from holdfast.sources.kafka.avro import AvroSchema
 from holdfast.sources.kafka.client import client_options, client_package
 from holdfast.sources.kafka.cluster import KafkaCluster, partition_of
@@ -261,12 +262,12 @@ def ahead(parse: Callable[[Messages], SourceBatch], found: Iterator[Messages]) -
             yield waiting.popleft().result()
 
 
-def offset(position: Position) -> int:
+def offset(position: SplitPosition) -> int:
     assert isinstance(position, int)
     return position
 
 
-def place_of(offsets: np.ndarray[Any, np.dtype[np.int64]]) -> Position:
+def place_of(offsets: np.ndarray[Any, np.dtype[np.int64]]) -> SplitPosition:
     """Return the position of a batch: the first offset, or a text with both ends if offsets are missing in between."""
     if len(offsets) == 0:
         return None

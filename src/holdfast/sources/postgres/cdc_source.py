@@ -22,7 +22,7 @@ from holdfast.storage.store import ObjectStore
 from holdfast.units import Duration, Size, duration_s, size_bytes
 
 Snapshot = Literal["initial", "chunked", "never"]
-Isolation = Literal["transaction", "row"]
+CdcIsolation = Literal["transaction", "row"]
 Before = Literal["full", "key"]
 Truncation = Literal["fail", "ignore", "delete"]
 NewColumn = Literal["fail", "ignore"]
@@ -87,7 +87,7 @@ class PostgresCdcSource(Source):
         tables: Sequence[str],
         *,
         snapshot: Snapshot = "initial",
-        isolation: Isolation = "transaction",
+        isolation: CdcIsolation = "transaction",
         before: Before = "full",
         truncate: Truncation = "fail",
         on_new_column: NewColumn = "fail",
@@ -199,7 +199,7 @@ class PostgresCdcSource(Source):
     def _check_settings(self) -> None:
         choices = {
             "snapshot": (self._snapshot, Snapshot),
-            "isolation": (self._isolation, Isolation),
+            "isolation": (self._isolation, CdcIsolation),
             "before": (self._before, Before),
             "truncate": (self._truncate, Truncation),
             "on_new_column": (self._on_new_column, NewColumn),

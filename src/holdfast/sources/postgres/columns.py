@@ -22,7 +22,7 @@ SESSION += "-c client_encoding=UTF8"
 """Options of every session: the form in which PostgreSQL writes values."""
 
 Ints = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
+ByteArray = npt.NDArray[np.uint8]
 
 _PLAIN: dict[int, pa.DataType] = {
     16: pa.bool_(),
@@ -96,7 +96,7 @@ def arrow_type(oid: int, modifier: int) -> pa.DataType:
     return _PLAIN.get(oid, pa.string())
 
 
-def text_array(data: Bytes, starts: Ints, lengths: Ints) -> pa.Array:
+def text_array(data: ByteArray, starts: Ints, lengths: Ints) -> pa.Array:
     """Return values as strings; negative lengths are nulls."""
     count = len(starts)
     offsets = np.zeros(count + 1, np.int64)

@@ -22,7 +22,7 @@ from holdfast.sources.postgres.columns import (
     COMMIT_TIME,
     LSN,
     XID,
-    Bytes,
+    ByteArray,
     Ints,
     PublishedColumn,
     TableColumns,
@@ -99,7 +99,7 @@ class Scan:
     def __init__(self, payloads: Sequence[bytes], open: PartialTransaction | None) -> None:
         count = len(payloads)
         self.payloads = payloads
-        self.data: Bytes = np.frombuffer(b"".join(payloads), np.uint8)
+        self.data: ByteArray = np.frombuffer(b"".join(payloads), np.uint8)
         places = np.zeros(count + 1, np.int64)
         np.cumsum(np.fromiter(map(len, payloads), np.int64, count), out=places[1:])
         self.kinds, self._old_kinds = np.empty(count, np.uint8), np.empty(count, np.uint8)
@@ -203,7 +203,7 @@ def rows_of(scan: Scan, relation: Relation, keys: Sequence[int]) -> ChangedRows:
 
 
 def _moved(
-    scan: Scan, relation: Relation, old: Ints, new: Ints, old_kinds: Bytes, keys: Sequence[int]
+    scan: Scan, relation: Relation, old: Ints, new: Ints, old_kinds: ByteArray, keys: Sequence[int]
 ) -> npt.NDArray[np.bool_]:
     """Return which messages are updates that change the key."""
     both = np.flatnonzero((old >= 0) & (new >= 0))
@@ -218,7 +218,7 @@ def _moved(
     return moved
 
 
-def values(data: Bytes, tuples: Ints, columns: int) -> tuple[Ints, Ints]:
+def values(data: ByteArray, tuples: Ints, columns: int) -> tuple[Ints, Ints]:
     """Return where the values of tuples lie and how long they are, each as (columns, tuples)."""
     starts, lengths = np.zeros((columns, len(tuples)), np.int64), np.zeros((columns, len(tuples)), np.int64)
     tuple_values(data, tuples, starts, lengths)
