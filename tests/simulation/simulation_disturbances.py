@@ -26,6 +26,7 @@ STEPS_THAT_FAIL = (
     "jobmaster.record.before",
 )
 STEPS_THAT_HANG = (
+    "sender.unit.before",
     "taskmanager.deploy.before",
     "taskmanager.process.before",
     "taskmanager.process.subtask",
@@ -35,8 +36,8 @@ STEPS_THAT_HANG = (
     "taskmanager.release",
     "taskmanager.cut.before",
 )
-"""Steps of a TaskManager whose calls have a limit: heartbeats go on while one of them hangs."""
-STEPS_OF_A_STORM = ("taskmanager.deploy.after", "taskmanager.process.before")
+"""Steps of a sender or TaskManager whose calls have a limit: heartbeats go on while one of them hangs."""
+STEPS_OF_A_STORM = ("sender.unit.before", "taskmanager.deploy.after", "taskmanager.process.before")
 
 
 def hit(world: World, name: str) -> None:

@@ -19,6 +19,7 @@ from holdfast.checkpoint.publication import Publication
 from holdfast.checkpoint.registry import ObjectRegistry, PendingHolder
 from holdfast.errors import StorageError
 from holdfast.execution import events as ev
+from holdfast.execution.units import Units
 from holdfast.formats import handles
 from holdfast.functions.joins import asof_operator
 from holdfast.functions.joins.bounds import Within
@@ -38,7 +39,9 @@ from holdfast.materialize.base import Base, Bases
 from holdfast.materialize.keyed_state import KeyedState
 from holdfast.materialize.logged_table import LoggedTable
 from holdfast.materialize.replica import Replica
+from holdfast.sinks.base import PublishContext
 from holdfast.state.table import StateTable
+from holdfast.uploads.janitor import DeletionQueue
 from holdfast.uploads.ownership import Ownership
 from holdfast.watermarks import Watermarks
 
@@ -121,8 +124,8 @@ def _gives_up_a_record_that_may_be_written() -> AbstractContextManager[Any]:
 def _publishes_under_the_number_of_the_record_that_carries() -> AbstractContextManager[Any]:
     before = JobFacts.record
 
-    def record(self: JobFacts, command: Any, stored: Any, number: Any) -> Any:
-        made = before(self, command, stored, number)
+    def record(self: JobFacts, command: Any, stored: Any, number: Any, *previous: Any) -> Any:
+        made = before(self, command, stored, number, *previous)
         groups = {
             sink: [msgspec.structs.replace(each, number=number) for each in refs] for sink, refs in made.groups.items()
         }
@@ -147,7 +150,7 @@ def _deletes_what_was_acknowledged() -> AbstractContextManager[Any]:
 
 
 def _does_not_look_at_late_uploads_again() -> AbstractContextManager[Any]:
-    return mock.patch("holdfast.uploads.janitor.Janitor.look_again", lambda self: None)
+    return mock.patch.object(DeletionQueue, "look_again", lambda self: None)
 
 
 def _lets_a_released_object_go_at_once() -> AbstractContextManager[Any]:
@@ -193,11 +196,14 @@ def _skips_what_a_rewind_or_a_pending_checkpoint_needs() -> AbstractContextManag
 
 
 def _forgets_the_losers_of_hedging() -> AbstractContextManager[Any]:
-    return mock.patch("holdfast.uploads.janitor.Janitor.suspect", lambda self, name: None)
+    return mock.patch.object(DeletionQueue, "suspect", lambda self, name: None)
 
 
 def _publishes_by_the_settings_of_today() -> AbstractContextManager[Any]:
-    return mock.patch("holdfast.jobmaster.publisher.replace", lambda context, layout: context)
+    def of_today(context: PublishContext, layout: bytes, **stored: Any) -> PublishContext:
+        return replace(context, **stored)
+
+    return mock.patch("holdfast.jobmaster.publisher.replace", of_today)
 
 
 def _gathers_across_cuts() -> AbstractContextManager[Any]:
@@ -355,7 +361,16 @@ def _gives_every_entry_to_the_first_owner() -> AbstractContextManager[Any]:
     return mock.patch.object(subtask_list, "key_group_of", lambda position, key_groups_owned: 0)
 
 
+def _lets_senders_go_on() -> AbstractContextManager[Any]:
+    def left(self: Units, event: Any) -> list[Any]:
+        self._level = None
+        return []
+
+    return mock.patch.object(Units, "_on_left", left)
+
+
 MUTATIONS: dict[str, Mutation] = {
+    "reports about a level that was left count for the next": _lets_senders_go_on,
     "replicas of broadcast state do not go back": _leaves_replicas_as_they_are,
     "the view of broadcast state does not follow its table back": _does_not_look_whether_rules_went_back,
     "broadcast rows come behind the other rows of their batch": _shows_the_rules_of_the_batch_before,

@@ -59,8 +59,8 @@ class Event:
     action: str
     """crash: the process that is there; kill: a TaskManager; master: the JobMaster; replace: it stands still, a next
     one takes over, and it goes on; still: the process that is there stands still for a while; stop: orderly;
-    hang: the next call to a TaskManager that can, until its process is ended; storm: TaskManagers die again and again,
-    soon after they start; fail: the next step of a batch or checkpoint that can; checkpoint: one is asked for;
+    hang: the next call to a sender or TaskManager that can, until its process is ended; storm: they die again and
+    again, soon after they start; fail: the next step of a batch or checkpoint that can; checkpoint: one is asked for;
     failover: the job goes back to its newest checkpoint; savepoint: one is taken; update: settings change;
     clean: somebody runs `holdfast gc`."""
     task_manager: int = 0
