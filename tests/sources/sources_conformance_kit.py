@@ -1,5 +1,6 @@
 """One bench for each kind of source: the source, a way to give it more rows, and a way to make it fail."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,17 +10,21 @@ from uuid import uuid4
 import cloudpickle
 import pyarrow as pa
 from sources_kit import SCHEMA, ids, new_store, write
+from sources_postgres_server import Database
+from sources_stream_kit import Rows, SparkCheckpoint
 
 import kafka_kit
 from holdfast.clock import ManualClock
-from holdfast.sources.base import Enumerator, EnumeratorContext, Source, SplitRead
+from holdfast.sources.base import Enumerator, EnumeratorContext, Offsets, Source, SplitRead
 from holdfast.sources.dataframe import DataFrameSource
 from holdfast.sources.files.file_source import FileSource
 from holdfast.sources.kafka.kafka_source import KafkaSource
 from holdfast.sources.pyspark_reader import DataSourceReaderSource
 from holdfast.sources.sequence import SequenceSource
+from holdfast.sources.spark_stream.stream_source import StreamingDataFrameSource
 from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing.source import TestSource
+from waiting import until
 
 Read = Callable[[Source, SplitRead], list[tuple]]
 
@@ -44,15 +49,41 @@ class SourceBench:
     rows: Callable[[], list[tuple]]
     all_there: Callable[[], None] = lambda: None
     fail: Callable[[bool], None] | None = None
-    """Make looking for new data fail (True), or work again (False); None for a source that cannot fail."""
+    """Make looking for new data fail (True), or work again (False); None for a source that no test can make fail so."""
     read: Read = read_in_a_task
     has_lag: bool = True
+    is_there: Callable[[Offsets], bool] = lambda latest: True
+    """True if `latest` includes all rows so far: the enumerator of a slot or of a stream reads them on a thread."""
+    is_alone: bool = False
+    """True: a new enumerator takes the place of all earlier ones, and deletes what lies before its position."""
+    rounds: int = 20
+    """Looks for new rows while the source is read: enough for a file source to merge its discovery chunks."""
     clock: ManualClock = field(default_factory=ManualClock)
     store: ObjectStore = field(default_factory=new_store)
 
+    _alone: Enumerator | None = None
+
     def enumerator(self, source: Source, epoch: int = 1) -> Enumerator:
-        source.schema()
-        return source.enumerator(EnumeratorContext(self.store, "source", epoch, self.clock))
+        self.close()
+        describe(source)
+        made = source.enumerator(EnumeratorContext(self.store, "source", epoch, self.clock))
+        self._alone = made if self.is_alone else None
+        return made
+
+    def latest(self, planner: Enumerator) -> Offsets:
+        """Return the latest offsets once they include all rows so far."""
+        until(lambda: self.is_there(planner.latest()), lambda: f"all rows; there are those before {planner.latest()}")
+        return planner.latest()
+
+    def close(self) -> None:
+        """Close the enumerator that is alone, as the death of its driver would."""
+        if self._alone is not None:
+            self._alone.close()
+
+
+def describe(source: Source) -> None:
+    """Let a source look at its schemas, as the driver does before anything else."""
+    source.outputs() if source.has_outputs else source.schema()
 
 
 def sequence(folder: Path) -> SourceBench:
@@ -232,6 +263,83 @@ def kafka(folder: Path) -> SourceBench:
     )
 
 
+def streaming_dataframe(folder: Path) -> SourceBench:
+    """Spark's own query is left out: a stand-in gives its epochs, each in partitions, some of them empty."""
+    storage, spark = f"file://{folder}/storage", SparkCheckpoint()
+    store = open_store(storage)
+
+    def declare() -> Source:
+        source = StreamingDataFrameSource(Rows(spark))
+        source.bind(storage, {})
+        return source
+
+    def more() -> None:
+        first = 10 * len(spark.epochs)
+        spark.epochs.append([range(first, first + 3), [], range(first + 3, first + 10)])
+
+    def read(source: Source, planned: SplitRead) -> list[tuple]:
+        return output_rows(source, "", planned, store)
+
+    more()
+    return SourceBench(
+        declare,
+        more,
+        lambda: [(n,) for n in range(10 * len(spark.epochs))],
+        read=read,
+        is_there=lambda latest: latest["segment"] == len(spark.epochs),
+        is_alone=True,
+        rounds=8,
+        store=store,
+    )
+
+
+def output_rows(source: Source, output: str, planned: SplitRead, store: ObjectStore, *columns: str) -> list[tuple]:
+    """The rows of one of a source's outputs, read from the job's storage as by a task."""
+    shipped = cloudpickle.loads(cloudpickle.dumps(source))
+    batches = [batch.rows for batch in shipped.read_output(output, planned, store, columns or None)]
+    return [tuple(row.values()) for rows in batches for row in rows.to_pylist()]
+
+
+def postgres(snapshot: str) -> Callable[[Database], SourceBench]:
+    """Two tables, with rows that come in transactions of both; some are rolled back."""
+
+    def make(database: Database) -> SourceBench:
+        tables = database.create("a", "b", columns="id int PRIMARY KEY")
+        numbers, written = itertools.count(), []
+        reached = [0]
+
+        def more() -> None:
+            for end in ("COMMIT", "ROLLBACK", "COMMIT"):
+                rows = [(table, next(numbers)) for table in tables for _ in range(3)]
+                inserts = "; ".join(f"INSERT INTO {table} VALUES ({number})" for table, number in rows)
+                database.execute(f"BEGIN; {inserts}; {end}")
+                written.extend(rows if end == "COMMIT" else [])
+            # A place in the log before the end of the last transaction, and behind the ends of all others.
+            insert = f"INSERT INTO {tables[0]} VALUES ({next(numbers)})"
+            number, lsn = database.execute(f"{insert} RETURNING id, pg_current_wal_insert_lsn() - '0/0'")[0]
+            written.append((tables[0], number))
+            reached[0] = int(lsn)
+
+        def read(source: Source, planned: SplitRead) -> list[tuple]:
+            return [(table, *row) for table in tables for row in output_rows(source, table, planned, bench.store, "id")]
+
+        if snapshot == "never":
+            database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (database.slot,))
+        more()
+        bench = SourceBench(
+            lambda: database.source(snapshot=snapshot),
+            more,
+            lambda: written,
+            read=read,
+            is_there=lambda latest: latest["lsn"] > reached[0],
+            is_alone=True,
+            rounds=5,
+        )
+        return bench
+
+    return make
+
+
 BENCHES: dict[str, Callable[[Path], SourceBench]] = {
     "sequence": sequence,
     "script": script,
@@ -245,4 +353,11 @@ BENCHES: dict[str, Callable[[Path], SourceBench]] = {
     "datasource-limited": datasource(LimitedReader),
     "dataframe": dataframe,
     "kafka": kafka,
+    "streaming-dataframe": streaming_dataframe,
+}
+
+BENCHES_OF_A_DATABASE: dict[str, Callable[[Database], SourceBench]] = {
+    "postgres": postgres("never"),
+    "postgres-initial": postgres("initial"),
+    "postgres-chunked": postgres("chunked"),
 }
