@@ -41,7 +41,7 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.decimal128(38, 0): st.integers(-(10**12), 10**12).map(Decimal),
     pa.list_(pa.int64()): st.lists(st.integers(0, 3), max_size=2),
 }
-EXACT: tuple[hf.Function, ...] = (
+EXACT: tuple[hf.AggregateFunction, ...] = (
     "count",
     "sum",
     "min",
