@@ -3,12 +3,14 @@
     python -m benchmarks.by_hand --keys 5000 --json
 
 Each workload runs batches of one row or one timer a key, begin to commit. Figures are microseconds of the thread's CPU
-time for each row or timer, as the median batch has them, so that other load on the machine counts less.
+time for each row or timer, as the median batch has them, so that other load on the machine counts less. The last ones
+are for each value of a timestamp column that becomes a Python object.
 """
 
 import argparse
 import json
 import statistics
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,6 +21,7 @@ import pyarrow as pa
 import holdfast as hf
 from benchmarks.functions import take
 from holdfast.clock import SystemClock
+from holdfast.functions.columns import python_values
 from holdfast.functions.operator import BatchContext, EventTime, Operator, OperatorInput
 from holdfast.functions.process.declared import ProcessSpec
 from holdfast.taskmanager.process_memory import GarbageCollection
@@ -105,6 +108,9 @@ BY_TIMER = {
 }
 
 
+ZONES = {"timestamp in UTC": "UTC", "timestamp elsewhere": "Europe/Berlin", "timestamp without zone": None}
+
+
 def operator_of(function: type[hf.ProcessFunction]) -> Operator:
     declared = OperatorInput(INPUT, ("k",), EventTime(("at",), "at"))
     return ProcessSpec("by-hand", declared, function(), OUTPUT, "fail").create(0, 128)
@@ -133,6 +139,17 @@ def by_timer(function: type[hf.ProcessFunction], keys: int) -> float:
     return 1e6 * statistics.median(seconds) / keys
 
 
+def by_value(zone: str | None, keys: int) -> float:
+    """Microseconds of a timestamp of a column."""
+    column = pa.array(np.arange(keys) * 1_234_567_891, pa.timestamp("us", zone))
+    seconds = []
+    for _ in range(BATCHES):
+        begun_s = time.thread_time()
+        python_values(column)
+        seconds.append(time.thread_time() - begun_s)
+    return 1e6 * statistics.median(seconds) / keys
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=int, default=5_000)
@@ -141,6 +158,7 @@ def main() -> None:
     with GarbageCollection(SystemClock()):
         found = {name: by_row(function, options.keys) for name, function in BY_ROW.items()}
         found |= {name: by_timer(function, options.keys) for name, function in BY_TIMER.items()}
+        found |= {name: by_value(zone, options.keys) for name, zone in ZONES.items()}
     figures = {name: round(micros, 2) for name, micros in found.items()}
     if options.json:
         print(json.dumps(figures))

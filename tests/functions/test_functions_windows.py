@@ -159,7 +159,7 @@ def test_late_rows_become_bad_records_by_choice() -> None:
     result = run_batch(operator, spec, 1, [("a", 103, 1), ("b", 93, 2)], (100, 100))
     assert result.late == 1
     (bad,) = result.bad
-    assert "late: its windows were closed at the watermark 1970-01-01T00:01:40+00:00" in bad.reason
+    assert "late: the watermark 1970-01-01T00:01:40+00:00 says that its time was complete" in bad.reason
     assert bad.payload == '{"k": "b", "at": "1970-01-01 00:01:33+00:00", "v": 2}'
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import holdfast as hf
-from benchmarks.nexmark import queries
+from benchmarks.nexmark import by_hand, queries
 from benchmarks.nexmark.events import KINDS, write_events
 from benchmarks.nexmark.expected import SQL, difference, expected
 from benchmarks.nexmark.queries import QUERIES, Events
@@ -81,6 +81,13 @@ def test_a_missing_and_a_wrong_result_are_told(folder: Path) -> None:
     assert difference("q4", right.slice(1), folder) == "q4: 1 results are missing, 0 are too many"
     wrong = right.set_column(1, "mean", pc.add(right["mean"], 1.0))
     assert difference("q4", wrong, folder) == "q4: 5 results are missing, 5 are too many"
+
+
+@pytest.mark.parametrize("way", [way for way in by_hand.WAYS if "by" in way])
+def test_queries_that_are_written_by_hand_give_the_same(way: str, tmp_path: Path) -> None:
+    write_events(tmp_path / "events", 15_000, seed=1, events_per_file=8_000)
+    _, different = by_hand.run(way, tmp_path / "events", 4_000)
+    assert different == ""
 
 
 @pytest.mark.parametrize("name", QUERIES)

@@ -63,7 +63,7 @@ class DuplicatesSpec(OperatorSpec):
         if found.column is None:
             raise JobRefused(
                 f"operator {self.name!r}: drop_duplicates(within=…) needs the rows' event time, and its input has no "
-                f"column {' or '.join(found.names)} any more; it has {', '.join(self.input.schema.names)}"
+                f"column {' or '.join(map(repr, found.names))} any more; it has {', '.join(self.input.schema.names)}"
             )
         return found.column
 

@@ -64,7 +64,7 @@ class LateRows:
             self._rows.append(found)
         elif self._policy == "dead_letter":
             watermark = "" if context.closed_us is None else to_datetime(context.closed_us).isoformat()
-            reason = f"operator {self._operator!r}: late: its windows were closed at the watermark {watermark}"
+            reason = f"operator {self._operator!r}: late: the watermark {watermark} says that its time was complete"
             places = np.flatnonzero(late).tolist()
             for place, values in zip(places, found.to_pylist(), strict=True):
                 result.bad.append(bad_row(self._operator, where_of(context, first_row + place), reason, values))
