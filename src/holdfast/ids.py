@@ -18,6 +18,9 @@ CheckpointId = NewType("CheckpointId", int)
 BatchNumber = NewType("BatchNumber", int)
 """A planned batch; scope: an epoch."""
 
+FIRST_BATCH = BatchNumber(0)
+"""Number of an epoch's first batch, and of the only batch of a table that serves a calculation."""
+
 NO_BATCH = BatchNumber(-1)
 """Number below those of all batches: before the first."""
 

@@ -19,7 +19,7 @@ class Replica:
     def __init__(self, table: StateTable) -> None:
         self._table = table
         self._lock = threading.Lock()
-        self._cuts: dict[int, int] = {}
+        self._cuts: dict[CheckpointId, BatchNumber] = {}
         """The batch of each checkpoint that was cut and has not ended."""
         self.sizes = Sizes()
 

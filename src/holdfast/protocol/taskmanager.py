@@ -16,7 +16,7 @@ from holdfast.changelog_config import DEFAULTS, ChangelogSettings
 from holdfast.formats.handles import TableHandle
 from holdfast.formats.history import SubtaskPart
 from holdfast.functions.operator import Timers
-from holdfast.ids import BatchNumber, CheckpointId, Epoch, Incarnation, ProcessId, RunNumber
+from holdfast.ids import FIRST_BATCH, BatchNumber, CheckpointId, Epoch, Incarnation, ProcessId, RunNumber
 from holdfast.protocol.streams import Streams
 from holdfast.sources.base import BadRow
 from holdfast.storage.copying import CopiedObject, CopyOrder
@@ -52,7 +52,7 @@ class Deployment(msgspec.Struct, frozen=True):
     """`graph.program.Program`, cloudpickled; travels only, never stored."""
     max_parallelism: int
     subtasks: list[SubtaskDeployment]
-    first_batch: BatchNumber = BatchNumber(0)
+    first_batch: BatchNumber = FIRST_BATCH
     """Batches below it belong to an earlier deployment."""
     base: BaseCheckpoint | None = None
     """The checkpoint to restore; None: the job starts from the beginning."""

@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from holdfast.errors import HoldfastError
+from holdfast.ids import BatchNumber
 from holdfast.state.index import KeyIndex
 from holdfast.state.keys import Keys
 from holdfast.state.physical import Slots
@@ -28,14 +29,14 @@ class UndoSegment:
     segment (`unlogged.Chain`).
     """
 
-    batch: int
+    batch: BatchNumber
     rows: OldRows
     appeared: int
     keys: Keys | None = None
     unseen: Slots | None = None
 
     @property
-    def first(self) -> int:
+    def first(self) -> BatchNumber:
         """The first of its batches, which is its only batch."""
         return self.batch
 
@@ -84,7 +85,7 @@ class UndoHistory:
         while self.memory_bytes > self._bytes_max:
             self._drop_oldest()
 
-    def take_after(self, batch: int) -> list[UndoSegment]:
+    def take_after(self, batch: BatchNumber) -> list[UndoSegment]:
         """Takes out the segments of later batches, newest first.
 
         Raises
@@ -106,7 +107,7 @@ class UndoHistory:
         self.by_slot = [each for each in self.by_slot if each.batch <= batch]
         return taken
 
-    def release(self, up_to_batch: int) -> None:
+    def release(self, up_to_batch: BatchNumber) -> None:
         """Give up going back to before this batch. From any thread; memory is let go at the next call."""
         self._released = up_to_batch if self._released is None else max(self._released, up_to_batch)
 

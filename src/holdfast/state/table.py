@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import JobRefused
+from holdfast.ids import BatchNumber
 from holdfast.state import kernels
 from holdfast.state.capture import Captured
 from holdfast.state.changes import decoded, merge_changes, stored_rows, stored_schema, value_schema_of, within
@@ -154,7 +155,7 @@ class StateTable:
         """The presence of each row, by slot. Operators set it."""
         return Presence(self._rows)
 
-    def begin(self, batch: int) -> None:
+    def begin(self, batch: BatchNumber) -> None:
         """Start a transaction. There must be none."""
         self._refuse_in_batch("begin")
         with self._lock:
@@ -228,7 +229,7 @@ class StateTable:
         transaction.deferred = not transaction.is_empty
         return self if transaction.deferred else None
 
-    def collect(self, up_to_batch: int) -> list[pa.RecordBatch]:
+    def collect(self, up_to_batch: BatchNumber) -> list[pa.RecordBatch]:
         """Take out the deferred changes of batches up to that batch, in order of replay. From any thread, at any time.
 
         Raises `CheckpointFailed` if they were condensed with the changes of later batches (`unlogged`).
@@ -269,7 +270,7 @@ class StateTable:
             self._rows.put(old.slots, old)
             self._settle(old.slots, old.present)
 
-    def rewind(self, to_batch: int) -> None:
+    def rewind(self, to_batch: BatchNumber) -> None:
         """Undo all committed batches after `to_batch`, outside a batch.
 
         Raises
@@ -281,7 +282,7 @@ class StateTable:
         with self._lock:
             self._rewind(to_batch)
 
-    def _rewind(self, to_batch: int) -> None:
+    def _rewind(self, to_batch: BatchNumber) -> None:
         undone = []
         taken = self._history.take_after(to_batch)
         self._unlogged.rewind(to_batch)
@@ -302,7 +303,7 @@ class StateTable:
             self._history.shrink(bytes_max)
             self._unlogged.shrink(bytes_max)  # changes that wait to be logged hold the same rows
 
-    def release(self, up_to_batch: int) -> None:
+    def release(self, up_to_batch: BatchNumber) -> None:
         """The state after `up_to_batch` is in a completed checkpoint: no rewind goes back further."""
         self._history.release(up_to_batch)
         if self._residency is not None:

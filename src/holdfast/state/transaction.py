@@ -6,6 +6,7 @@ kept after the batch (`history`).
 
 import numpy as np
 
+from holdfast.ids import BatchNumber
 from holdfast.state.physical import Bools, Slots
 from holdfast.state.rows import OldRows, Rows, concatenated
 
@@ -13,7 +14,7 @@ from holdfast.state.rows import OldRows, Rows, concatenated
 class Transaction:
     """The touched rows of batch `batch`, in order of first touch: a segment for each look-up that touched any."""
 
-    def __init__(self, batch: int, first_stamp: int, none: OldRows) -> None:
+    def __init__(self, batch: BatchNumber, first_stamp: int, none: OldRows) -> None:
         self.batch = batch
         self.first_stamp = first_stamp
         """Rows stamped before it are unseen (`unlogged.Chain`)."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.errors import CheckpointFailed
+from holdfast.ids import BatchNumber
 from holdfast.state import kernels
 from holdfast.state.history import UndoHistory, UndoSegment
 from holdfast.state.physical import Slots
@@ -95,8 +96,8 @@ class Timeline:
 class Condensed:
     """Neighbouring batches from `first` to `batch`, of which the slots are kept alone: no cut can divide them."""
 
-    first: int
-    batch: int
+    first: BatchNumber
+    batch: BatchNumber
     slots: Slots
 
     @property
@@ -111,8 +112,8 @@ UndoPart = UndoSegment | Condensed
 class Read:
     """The changes of batches from `first` to `batch`; of several no cut can divide them."""
 
-    first: int
-    batch: int
+    first: BatchNumber
+    batch: BatchNumber
     rows: KeyedRows
 
 
@@ -197,11 +198,13 @@ class Unlogged:
         if self.memory_bytes - condensed_bytes > self._history.memory_bytes + WAITING_BYTES_MAX:
             self._condense()
 
-    def waiting(self, up_to_batch: int) -> list[UndoPart]:
+    def waiting(self, up_to_batch: BatchNumber) -> list[UndoPart]:
         """The parts that wait, of batches up to that batch."""
         return [each for each in self._parts() if each.batch <= up_to_batch]
 
-    def take(self, up_to_batch: int, in_flight: OldRows | None, gathered: Sequence[UndoPart], touched: Slots) -> Taken:
+    def take(
+        self, up_to_batch: BatchNumber, in_flight: OldRows | None, gathered: Sequence[UndoPart], touched: Slots
+    ) -> Taken:
         """Take out the changes of batches up to that batch; `in_flight` was saved by the batch that is running.
 
         `touched` are the slots of `gathered`, which waited then.
@@ -226,7 +229,7 @@ class Unlogged:
         if parts:
             slots = touched if parts == gathered else touched_by(parts, self._rows.index.slots_used)
             now = self._rows.with_keys(self._rows.copy(slots))
-            saved = [each.rows for each in self._by_slot(up_to_batch + 1)]
+            saved = [each.rows for each in self._by_slot(BatchNumber(up_to_batch + 1))]
             later = saved if in_flight is None else [*saved, in_flight]
             taken = Taken(read, parts, slots, now, later, self._rows.capacity)
         self._read = [each for each in self._read if each.batch > up_to_batch]
@@ -242,7 +245,8 @@ class Unlogged:
         if not parts:
             return
         read: list[Read] = []
-        segments = self._by_slot(parts[0].batch if self._condensed is None else self._condensed.batch + 1)
+        condensed = self._condensed
+        segments = self._by_slot(parts[0].batch if condensed is None else BatchNumber(condensed.batch + 1))
         if parts == segments and len(segments) == 1:
             read.append(self._changed(segments[0], self._rows.copy(segments[0].slots)))
         else:
@@ -275,7 +279,7 @@ class Unlogged:
             condensed = Condensed(given_up[0].first, given_up[-1].batch, slots)
             self._keep([each for each in self._waiting if each in kept], condensed)
 
-    def rewind(self, to_batch: int) -> None:
+    def rewind(self, to_batch: BatchNumber) -> None:
         """Drop the changes of later batches. Condensed batches are older: their undo was dropped."""
         self._end_chain()
         self._keep([each for each in self._waiting if each.batch <= to_batch], self._condensed)
@@ -296,7 +300,7 @@ class Unlogged:
         self.memory_bytes = sum(each.memory_bytes for each in self._parts())
         self.unseen_bytes = sum(0 if each.unseen is None else each.unseen.nbytes for each in waiting)
 
-    def _by_slot(self, from_batch: int) -> list[UndoSegment]:
+    def _by_slot(self, from_batch: BatchNumber) -> list[UndoSegment]:
         """Segments of that batch and later ones, including those whose undo was dropped."""
         found = {*self._waiting, *self._history.by_slot}
         return sorted((each for each in found if each.batch >= from_batch), key=lambda each: each.batch)

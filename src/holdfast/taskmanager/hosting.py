@@ -80,7 +80,7 @@ class Hosted:
     checkpoints: CheckpointWork
     deployment: Deployment
     copies: LocalCopies | None = None
-    _cuts: dict[int, BatchNumber] = field(default_factory=dict)
+    _cuts: dict[CheckpointId, BatchNumber] = field(default_factory=dict)
     """The batch of each checkpoint that was cut here, from the last completed checkpoint on."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     recovery: Recovery = field(default_factory=Recovery)

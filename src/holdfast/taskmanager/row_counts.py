@@ -27,9 +27,9 @@ class SubtaskRowCounts:
     def __init__(self) -> None:
         self.committed = RowCounts()
         self._in_flight = RowCounts()
-        self._after: dict[int, RowCounts] = {}
+        self._after: dict[BatchNumber, RowCounts] = {}
         """The counts after each batch that a rewind may go back to."""
-        self._cuts: dict[int, int] = {}
+        self._cuts: dict[CheckpointId, BatchNumber] = {}
 
     def note(self, rows_in: int = 0, rows_out: int = 0, late: int = 0) -> None:
         """Add rows of the batch in flight."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from holdfast.functions.operator import BatchContext, OperatorSpec
 from holdfast.graph.program import Program
-from holdfast.ids import BatchNumber
+from holdfast.ids import FIRST_BATCH, BatchNumber
 from holdfast.state.table import StateTable
 from holdfast.storage import names
 from holdfast.storage.store import ObjectStore
@@ -22,6 +22,7 @@ _log = logging.getLogger(__name__)
 
 ROWS = 2
 KEY_GROUPS = 128
+UNDONE, KEPT = BatchNumber(1), BatchNumber(2)
 
 
 def warm(program: Program, store: ObjectStore) -> None:
@@ -56,7 +57,7 @@ def _warm_table(keys: pa.Schema, values: pa.Schema) -> None:
     table = StateTable(keys, values, KEY_GROUPS)
     table.apply(stored, 0, KEY_GROUPS)
     for end in (table.commit, table.undo):
-        table.begin(1)
+        table.begin(FIRST_BATCH)
         table.lookup(made_up_rows(keys))
         table.changes()
         end()
@@ -77,16 +78,16 @@ def _warm_operator(name: str, spec: OperatorSpec) -> None:
     operator = spec.create(0, KEY_GROUPS)
     inputs = [(number, made_up_rows(each.schema)) for number, each in enumerate(spec.inputs)]
     try:
-        for number, is_kept in ((1, False), (2, True)):
+        for number, is_kept in ((UNDONE, False), (KEPT, True)):
             for table in operator.tables.values():
                 table.begin(number)
-            operator.process(inputs, BatchContext(BatchNumber(number), 0, name, 0))
+            operator.process(inputs, BatchContext(number, 0, name, 0))
             for table in operator.tables.values():
                 table.defer_changes()
                 table.commit() if is_kept else table.undo()
                 table.collect(number)
         for table in operator.tables.values():
-            table.rewind(1)
+            table.rewind(UNDONE)
     finally:
         operator.close()
         for table in operator.tables.values():

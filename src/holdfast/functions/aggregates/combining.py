@@ -22,6 +22,7 @@ from holdfast.functions.aggregates.accumulators import Chunk
 from holdfast.functions.aggregates.checked_sums import try_all
 from holdfast.functions.aggregates.table import Accumulators, rows_needed
 from holdfast.functions.operator import COMBINED_INPUT, Combiner
+from holdfast.ids import FIRST_BATCH
 from holdfast.state.table import StateTable
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class AggregateCombiner(Combiner):
         self._table = StateTable(spec.key_schema, spec.combined_schema, 1)
         self._of_rows = Accumulators(spec.bound, self._table, sending=True)
         self._of_running = Accumulators(extremes, self._table)
-        self._table.begin(0)
+        self._table.begin(FIRST_BATCH)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
         self._sampled = False
@@ -127,5 +128,5 @@ class AggregateCombiner(Combiner):
     def _begin_anew(self) -> None:
         self._of_rows.forget()
         self._table.undo()
-        self._table.begin(0)
+        self._table.begin(FIRST_BATCH)
         self._rows = 0

@@ -26,6 +26,7 @@ from holdfast.functions.running import ranks, spans
 from holdfast.functions.timing.time_index import concatenated
 from holdfast.functions.windows.rows_operator import distinct_slots
 from holdfast.functions.windows.top import check_order, check_top, greatest
+from holdfast.ids import FIRST_BATCH
 from holdfast.state.keys import grouped_by
 from holdfast.state.physical import Integers, Slots
 from holdfast.state.table import StateTable
@@ -98,7 +99,7 @@ class TopSender(Combiner):
     def take(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         spec = self._spec
         keys = StateTable(spec.input.key_schema, pa.schema([]), 1)
-        keys.begin(0)
+        keys.begin(FIRST_BATCH)
         distinct, groups = distinct_slots(keys.lookup(rows), len(keys.present))
         if len(distinct) * spec.n >= rows.num_rows:
             return [(0, rows)]

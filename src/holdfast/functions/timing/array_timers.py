@@ -20,6 +20,7 @@ from holdfast.functions.operator import NewTable, Timers
 from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, concatenated, keys_of_table
 from holdfast.functions.timing.timer_index import TIME_KEY
 from holdfast.functions.timing.timers import EVENT, KIND_KEY, KINDS, PROCESSING, TimerService, timers_schema
+from holdfast.ids import FIRST_BATCH
 from holdfast.state.physical import Slots, values_of
 from holdfast.state.table import StateTable
 from holdfast.watermarks import END_US
@@ -177,6 +178,6 @@ class ArrayTimers:
 def _groups_of(keys: pa.RecordBatch) -> IntArray:
     """A number for each row, the same for equal keys, smaller ones first seen first."""
     distinct = StateTable(keys.schema, pa.schema([]), 1)
-    distinct.begin(0)
+    distinct.begin(FIRST_BATCH)
     groups: IntArray = distinct.lookup(keys).astype(np.int64)
     return groups

@@ -21,6 +21,7 @@ from holdfast.functions.windows.declared import PANE
 from holdfast.functions.windows.panes import PaneOperator
 from holdfast.functions.windows.sending import PANE_FIELD
 from holdfast.functions.windows.windowed import WindowedSpec
+from holdfast.ids import FIRST_BATCH
 from holdfast.state.keys import grouped_by
 from holdfast.state.physical import Integers, Slots, values_of
 from holdfast.state.table import StateTable
@@ -153,7 +154,7 @@ class WindowRowsOperator(PaneOperator):
         order = np.argsort(starts, kind="stable")
         rows, starts = rows.take(pa.array(owners[order])), starts[order]
         windows = StateTable(self._keys, pa.schema([]), 1)
-        windows.begin(0)
+        windows.begin(FIRST_BATCH)
         keyed = rows.set_column(rows.schema.get_field_index(PANE), PANE_FIELD, pa.array(starts))
         distinct, groups = distinct_slots(windows.lookup(keyed), len(windows.present))
         keys = windows.keys_of(distinct)

@@ -23,6 +23,7 @@ from holdfast.functions.windows.row_windows import RowWindowsSpec
 from holdfast.functions.windows.rows_operator import WindowFinish, distinct_slots
 from holdfast.functions.windows.sending import PANE_FIELD
 from holdfast.functions.windows.windowed import FINAL, Windowing
+from holdfast.ids import FIRST_BATCH
 from holdfast.state.physical import Integers, physical_dtype, validity_of, values_of
 from holdfast.state.table import StateTable
 
@@ -88,7 +89,7 @@ class WindowTopSender(Combiner):
     def take(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         spec = self._spec
         keys = StateTable(self._keys, pa.schema([]), 1)
-        keys.begin(0)
+        keys.begin(FIRST_BATCH)
         distinct, groups = distinct_slots(keys.lookup(rows), len(keys.present))
         if len(distinct) * spec.n * 2 > rows.num_rows:
             return [(0, rows)]

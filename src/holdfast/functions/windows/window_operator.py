@@ -21,6 +21,7 @@ from holdfast.functions.windows.declared import PANE
 from holdfast.functions.windows.merging import merge_states
 from holdfast.functions.windows.panes import LONG_AGO_US, PaneOperator
 from holdfast.functions.windows.sending import PANE_FIELD
+from holdfast.ids import FIRST_BATCH
 from holdfast.state.physical import Integers, Slots, values_of
 from holdfast.state.table import StateTable
 
@@ -89,7 +90,7 @@ class WindowOperator(PaneOperator):
     def _new_merged(self) -> AggregateTable:
         """A table for windows, keyed like panes, with a window's start in place of the pane's."""
         table = StateTable(self._keys, self._table.value_schema, 1)
-        table.begin(0)
+        table.begin(FIRST_BATCH)
         return AggregateTable(self._spec.kept.bound, table)
 
     def _merge_into(
