@@ -1,5 +1,8 @@
 """Event time of whole jobs in process: watermarks whatever the batches, complete input, skew, what is refused."""
 
+import math
+import random
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -139,6 +142,40 @@ def test_a_source_far_ahead_waits() -> None:
     waited = [ahead_end for behind_end, ahead_end in ends if behind_end < 100]
     assert len(set(waited)) == 1, ends
     assert ends[-1] == [100, 20]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_source_is_read_that_is_further_ahead_than_allowed_and_windows_have_all_rows(seed: int) -> None:
+    chance, sink = random.Random(seed), hf.MemorySink()
+    skew, times = chance.choice([1, 10, 60]), dict[str, list[int]]()
+    job = new_job(max_rows_per_batch=chance.choice([5, 30]), max_event_time_skew=skew, parallelism=2, task_managers=2)
+    streams = []
+    for name in "abc":
+        step, first = chance.choice([1, 3, 9]), chance.choice([0, 40, 200])
+        times[name] = [first + step * place for place in range(chance.choice([0, 20, 60]))]
+        feed = Feed(EVENTS, name=name)
+        feed.put(events(*times[name]))
+        streams.append(job.read(feed).with_watermark("at", 0))
+    united = streams[0].union(streams[1]).union(streams[2])
+    united.key_by("k", hf.window("at", "20s")).aggregate(n=hf.count()).write(sink)
+    query = start(job, hf.available_now(drain=True))
+    query.awaitTermination()
+    for batch in query.recentProgress:
+        places = {
+            source["description"]: (source["startOffset"]["0"], source["endOffset"]["0"]) for source in batch["sources"]
+        }
+        reached = {
+            name: times[name][begin - 1] if begin else -math.inf
+            for name, (begin, _) in places.items()
+            if begin < len(times[name])
+        }
+        slowest = min(reached, key=reached.__getitem__, default="")
+        read = {name for name, (begin, end) in places.items() if end > begin}
+        assert bool(read) == bool(reached), "where rows are left, a batch reads some"
+        assert all(name == slowest or reached[name] <= reached[slowest] + skew for name in read), reached
+    found = {round(row["window_start"].timestamp()): row["n"] for row in sink.rows()}
+    assert found == Counter(second // 20 * 20 for each in times.values() for second in each)
+    assert query.lastProgress["metrics"]["numLateRecordsDropped"] == 0
 
 
 def test_progress_shows_the_watermark_of_each_source_and_operator() -> None:
