@@ -55,11 +55,11 @@ class Job:
     spark
         A classic `SparkSession`. The job works in a clone of it, and never stops it. None only for `holdfast.testing`.
     name
-        For messages and the Spark UI; fixed for the life of the storage, so that no other job takes it over.
+        Name in messages and in the Spark UI; fixed for the life of the storage, so that no other job takes it over.
     storage
         URL of the job's own folder: `file:///…`, `s3://…`, `gs://…`, `az://…`; reachable from all executors.
     storage_options
-        For obstore (credentials, endpoints); never stored or logged.
+        Options for obstore (credentials, endpoints); never stored or logged.
     parallelism
         Subtasks of each keyed operator. Default: the number of Spark's slots that TaskManagers leave free.
     max_parallelism
@@ -81,7 +81,7 @@ class Job:
     regions
         `RegionConfig()`: a split that fails stays behind by itself, and the others go on. None: it fails its batch.
     on_loss
-        What the others do when a TaskManager is lost. `"rewind"`: they go back to the last checkpoint, in memory as far
+        Reaction to the loss of a TaskManager. `"rewind"`: the others go back to the last checkpoint, in memory as far
         as undo reaches, so that only the replacement restores. `"restart"`: all of them restore. `"drop"`: they go on,
         and rows for the lost one are dropped until its replacement joins; its work since the last checkpoint is lost
         as well, and exactly-once ends. Rows are not combined then, so that each of them is counted.

@@ -322,26 +322,26 @@ class KeyedStream:
         other
             A keyed stream of the same job, whose keys have the same types.
         within
-            How much later than this stream's row the other one's is, at least and at most, both included:
+            Least and greatest time by which the other stream's row is later than this stream's row, both included:
             `("-5min", "10min")`.
         how
             `"left"`, `"right"`, `"outer"` also give rows that met no other, once the watermark says that none will
             come; `"semi"` gives the rows of this stream that met another, once; `"anti"` those that met none. `"asof"`
             gives each row of this stream once, with the newest row of the other that is not after it, or with nulls.
         between
-            Instead of `within`: two columns of the other stream; rows of this one meet it from the time in the first,
-            which is its event time, to the time in the second.
+            Two columns of the other stream, instead of `within`: its rows meet rows of this stream from the time in the
+            first column, which is its event time, to the time in the second.
         ttl
             Instead of a bound of event time: rows are kept for so long after they came.
         tolerance
-            With `how="asof"`: by how much the other stream's row may be before this one's, at most. None: by any time,
-            so that the newest row of each key is kept for ever.
+            Greatest time by which the other stream's row may be earlier, with `how="asof"`. None: no bound, so that the
+            newest row of each key is kept for ever.
         suffix
             Suffix of the other stream's columns whose names this stream has too.
         late
             Treatment of rows that come after the watermark: `"drop"` counts them, `"dead_letter"` also writes them to
-            the job's dead letters, `"stream"` gives those of this stream as `.late` of the returned one, and the
-            other's as `.late_right`.
+            the job's dead letters, `"stream"` gives late rows of this stream as `.late` of the returned stream, and
+            late rows of the other as `.late_right`.
         """
         if not isinstance(other, KeyedStream):
             raise SettingsError(f"join({other!r}): expected a keyed stream; add .key_by(…) to it")

@@ -68,7 +68,7 @@ class SendersWanted:
 
 @dataclass(frozen=True, slots=True)
 class LevelBegun:
-    """Units are to be worked off; their numbers. A level ends before the next level begins."""
+    """The `units` of a level, by number, are to be worked off. A level ends before the next level begins."""
 
     units: tuple[int, ...]
     isolated: frozenset[int] = frozenset()

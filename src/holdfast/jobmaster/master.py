@@ -359,7 +359,7 @@ class JobMaster:
         return accepted
 
     def _look_at_placement(self) -> None:
-        """Say which executor's loss standbys could not make up for, once all serve, and when that changes."""
+        """Warn of the executor whose loss the standbys could not make up for, once all serve and on a change."""
         layout = self._settings.layout
         if layout.standby == 0 or self._task_managers.standby < layout.standby:
             return

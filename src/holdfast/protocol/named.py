@@ -19,14 +19,14 @@ from holdfast.protocol.taskmanager import Acknowledgement
 
 
 class AnsweredNames:
-    """The TaskManager's side, for one incarnation. Thread-safe."""
+    """Shortens acknowledgements of an incarnation of a TaskManager to differences. Thread-safe."""
 
     def __init__(self) -> None:
         self._last: tuple[int, frozenset[str]] | None = None
         """The checkpoint of the last answered acknowledgement, and the names in it."""
 
     def shortened(self, ack: Acknowledgement) -> Acknowledgement:
-        """The acknowledgement as a difference, if one was answered before and the difference is shorter."""
+        """The acknowledgement as a difference from the last answered acknowledgement, if that is shorter."""
         last = self._last
         if last is None:
             return ack

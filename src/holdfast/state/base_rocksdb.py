@@ -75,7 +75,7 @@ class RocksDBBase:
     Parameters
     ----------
     local_dir
-        Where the folder is made; None: the process's temporary folder.
+        The folder in which its folder is made; None: the process's temporary folder.
     """
 
     def __init__(self, local_dir: str | None = None) -> None:

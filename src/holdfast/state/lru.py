@@ -68,7 +68,7 @@ class Recency:
         self._log = None
 
     def _begin_log(self) -> Slots:
-        """Set all slots in order, numbered anew."""
+        """Begin the log with all slots, in the order of their last uses, which are numbered anew."""
         slots = kernels.where(self._last_use != 0)
         slots = slots[kernels.argsort(kernels.gather(self._last_use, slots).view(np.uint64))]
         self._log = np.empty(LOG_SHARE * len(slots), np.int32)

@@ -173,7 +173,7 @@ class Rows:
         kernels.scatter(self.present, slots, rows.present)
 
     def changed(self, old: OldRows, present: Bools) -> Bools:
-        """Mark the rows that are not as they were; rows that may have been changed in place count as changed.
+        """Mark the rows that differ from the saved `old`; rows that may have been changed in place count as changed.
 
         `present` says which of them are there now.
         """

@@ -56,9 +56,9 @@ class StateTable:
     max_parallelism
         The number of key groups of the job.
     base
-        Where rows are that are not in memory; closed with the table. None: all rows are in memory.
+        The store of the rows that are not in memory; closed with the table. None: all rows are in memory.
     cache_max_entries
-        With a base: so many rows stay in memory after a batch, the most recently used.
+        Number of rows, the most recently used, that stay in memory after a batch if there is a base.
     undo_bytes_max
         The most memory of undo of committed batches; past it the oldest undo is dropped.
     """

@@ -26,8 +26,8 @@ from holdfast.state.rows import KeyedRows, OldRows, RowCopies, Rows
 WAITING_BYTES_MAX = 256 * 1024 * 1024
 """Bytes of waiting changes beyond the bytes of undo, which mostly holds the same rows; past it, they are condensed."""
 LAG_BATCHES = 8
-"""Newest batches that are not condensed, however large: cuts lag behind commits. Higher: later cuts work, more
-memory."""
+"""Number of newest batches that are not condensed, however large, as cuts lag behind commits. A higher value lets a cut
+lag further, and takes more memory."""
 
 
 class Chain:

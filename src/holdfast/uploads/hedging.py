@@ -32,7 +32,7 @@ class Hedging:
     Parameters
     ----------
     timeout_s
-        Of the retry policy; None: no attempt is ever slow.
+        The retry policy's time-out in seconds; None: no attempt is ever slow.
     """
 
     def __init__(self, timeout_s: float | None) -> None:

@@ -34,7 +34,7 @@ class Puts:
     Parameters
     ----------
     scheduler
-        With the lane `DELETES`, and those that `put` is given.
+        Has the lane `DELETES`, and the lanes that `put` is given.
     """
 
     def __init__(self, policy: RetryPolicy, scheduler: Scheduler, janitor: DeletionQueue) -> None:
@@ -77,7 +77,7 @@ class Puts:
         return future
 
     def take_repeats(self, names: Iterable[str]) -> dict[str, Repeats]:
-        """Repeats of those objects that took any; told once."""
+        """Hand out the repeats of the objects that took repeats. Each object's are handed out a single time."""
         with self._lock:
             return {name: self._repeats.pop(name) for name in names if name in self._repeats}
 

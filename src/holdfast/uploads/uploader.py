@@ -221,7 +221,7 @@ class Uploader:
         self._ownership.acknowledge(objects)
 
     def take_repeats(self, objects: Iterable[str]) -> dict[str, Repeats]:
-        """Take out the retries and hedges of objects that needed any, for the first that names these objects."""
+        """Take out the retries and hedges of these objects. The first caller that names an object gets them."""
         return self._puts.take_repeats(objects)
 
     def release(self, objects: Iterable[str]) -> None:

@@ -260,7 +260,7 @@ class ProcessSpec(OperatorSpec):
     Parameters
     ----------
     schema : pyarrow.Schema
-        Of the output (see `schema.to_arrow_schema` for other forms).
+        The schema of the output (see `schema.to_arrow_schema` for other forms).
     bad_records : {"fail", "dead_letter"}
         The treatment of a row for which the function raises, or whose output does not fit the schema.
     broadcast

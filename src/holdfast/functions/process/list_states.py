@@ -92,5 +92,5 @@ class SplitListState(SubtaskListState):
     Parameters
     ----------
     type : pyarrow.DataType or None
-        Of the entries, which may be null. None: any msgpack-able object.
+        The type of the entries, which may be null. None: any msgpack-able object.
     """

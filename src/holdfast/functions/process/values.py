@@ -204,7 +204,7 @@ def fit_for(kind: pa.DataType, nullable: bool = True) -> Fit:
 
 
 def plain_class(kind: pa.DataType) -> type | None:
-    """The class whose values `pyarrow.array` takes for this type as `fit_for` would, or raises; None: there is none."""
+    """The class whose values need no `fit_for`: `pyarrow.array` converts or refuses them likewise. None: no class."""
     types = pa.types
     tests: dict[type, tuple[Callable[[Any], bool], ...]] = {
         int: (types.is_integer,),

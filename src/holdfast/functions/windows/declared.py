@@ -160,7 +160,7 @@ def window(column: str, size: Duration, slide: Duration | None = None, *, start:
     size
         The length of each window: from `window_start` to before `window_end`.
     slide
-        From the start of a window to the start of the next; windows overlap if it is less than `size`. None: they
+        Time from the start of a window to the start of the next; windows overlap if it is less than `size`. None: they
         follow one another.
     start
         Shifts all windows, by less than nothing too (`"-1h"`); without it they begin at multiples of `slide` since

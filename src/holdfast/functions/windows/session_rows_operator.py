@@ -37,7 +37,7 @@ def sizes_of_sessions(spec: WindowedSpec) -> SessionSpec:
 
 
 def session_rows_schemas(spec: WindowedSpec) -> dict[str, TableSchema]:
-    """The tables: those of the sessions, and the rows."""
+    """The schemas of the tables of sessions, and of the table of their rows."""
     tables = sizes_of_sessions(spec).table_schemas()
     sessions = tables["state"].keys
     positions = pa.schema([*sessions, pa.field(POSITION, pa.int64())])
