@@ -119,8 +119,8 @@ def add_floats(slots: Slots, values: AnyArray, valid: BoolArray, sums: AnyArray,
 
 
 @kernel
-def _before(a: Any, b: Any) -> Any:
-    """Spark's order: NaN equals NaN and is above everything else."""
+def before(a: Any, b: Any) -> Any:
+    """True if `a` is less by Spark's order: NaN equals NaN and is above everything else."""
     return a < b or (b != b and a == a)
 
 
@@ -141,7 +141,7 @@ def keep_extreme(
     for i in range(slots.shape[0]):
         s = slots[i]
         if dense or valid[i]:
-            better = _before(state[s], values[i]) if greatest else _before(values[i], state[s])
+            better = before(state[s], values[i]) if greatest else before(values[i], state[s])
             if better or not state_valid[s]:
                 state[s] = values[i]
                 state_valid[s] = True

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.events import Event, Position
@@ -13,11 +14,12 @@ from holdfast.clock import Clock
 from holdfast.execution.failing import FailingSplits
 from holdfast.graph.program import DEAD_LETTERS
 from holdfast.jobmaster.control import Control, Listeners
-from holdfast.jobmaster.deployer import StartedJob
+from holdfast.jobmaster.deployer import MasterSettings, StartedJob
+from holdfast.jobmaster.deployment import Layout
 from holdfast.jobmaster.identity import identities
 from holdfast.jobmaster.job_facts import JobFacts
 from holdfast.jobmaster.outages import Outages
-from holdfast.jobmaster.planner import Planner
+from holdfast.jobmaster.planner import BatchLimits, Planner
 from holdfast.jobmaster.publisher import Publisher
 from holdfast.jobmaster.regional import RegionalPlanning
 from holdfast.jobmaster.taskmanagers import TaskManagers
@@ -25,17 +27,43 @@ from holdfast.journal.fence import TakenOver
 from holdfast.journal.journal import Journal
 from holdfast.journal.records import CheckpointRecord
 from holdfast.observe.event_log import EventLog
-from holdfast.settings import AvailableNow, CheckpointConfig
+from holdfast.settings import AvailableNow, CheckpointConfig, QueryTrigger
 from holdfast.sinks.base import PublishContext, Sink
 from holdfast.sinks.dead_letters import DEAD_LETTER_SCHEMA
 from holdfast.sources.base import EnumeratorContext
 from holdfast.sources.objects import SourceObjects
 from holdfast.watermarks import Watermarks
 
+if TYPE_CHECKING:
+    from holdfast.job import Job
+
 log = logging.getLogger(__name__)
 
 RECORD_ATTEMPTS_MAX = 2
 """Attempts at a record before it counts as waiting for the store; it is tried on after that."""
+
+
+def settings_of(job: "Job", layout: Layout, trigger: QueryTrigger) -> MasterSettings:
+    limits = BatchLimits(
+        job.max_rows_per_batch, job.max_bytes_per_batch, job.max_event_time_skew_us, job.target_batch_duration_s
+    )
+    return MasterSettings(
+        job.name,
+        layout,
+        job.checkpoint,
+        limits,
+        job.drop_state,
+        trigger,
+        job.failover,
+        job.on_loss,
+        metrics_port=job.metrics_port,
+        ui_port=job.ui_port,
+        ui_host=job.ui_host,
+        heartbeat_timeout_s=job.task_manager.heartbeat_timeout_s,
+        start_from=job.start_from if isinstance(job.start_from, int) else None,
+        publish_again=job.publish_again,
+        regions=job.regions,
+    )
 
 
 def facts_of(job: StartedJob, base: CheckpointRecord | None) -> JobFacts:

@@ -15,10 +15,9 @@ from holdfast.graph.build import build_program
 from holdfast.graph.program import Program
 from holdfast.graph.regions import explained
 from holdfast.ids import Epoch
-from holdfast.jobmaster.deployer import MasterSettings
 from holdfast.jobmaster.deployment import Layout
 from holdfast.jobmaster.from_savepoint import savepoint_of
-from holdfast.jobmaster.planner import BatchLimits
+from holdfast.jobmaster.parts import settings_of
 from holdfast.jobmaster.program_end import end_with_program
 from holdfast.jobmaster.start import ClusterContext, Start, open_stored_job, start_job, task_manager_settings
 from holdfast.protocol.taskmanager import JobMasterGateway
@@ -78,26 +77,7 @@ def _start(job: "Job", spark: SparkSession, trigger: QueryTrigger) -> Query:
     stored = open_stored_job(store, job.name, layout.parallelism, job.max_parallelism, savepoint)
     layout = replace(layout, max_parallelism=stored.max_parallelism)
 
-    limits = BatchLimits(
-        job.max_rows_per_batch, job.max_bytes_per_batch, job.max_event_time_skew_us, job.target_batch_duration_s
-    )
-    settings = MasterSettings(
-        job.name,
-        layout,
-        job.checkpoint,
-        limits,
-        job.drop_state,
-        trigger,
-        job.failover,
-        job.on_loss,
-        metrics_port=job.metrics_port,
-        ui_port=job.ui_port,
-        ui_host=job.ui_host,
-        heartbeat_timeout_s=job.task_manager.heartbeat_timeout_s,
-        start_from=job.start_from if isinstance(job.start_from, int) else None,
-        publish_again=job.publish_again,
-        regions=job.regions,
-    )
+    settings = settings_of(job, layout, trigger)
 
     def cluster(place: ClusterContext, _: JobMasterGateway) -> SparkCluster:
         return _cluster(job, session, program, shipped, place, layout.processes)

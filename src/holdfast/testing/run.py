@@ -9,10 +9,9 @@ from holdfast.graph.build import build_program, without_spark
 from holdfast.graph.program import Program
 from holdfast.job import Job
 from holdfast.jobmaster.cluster import Cluster
-from holdfast.jobmaster.deployer import MasterSettings
 from holdfast.jobmaster.deployment import Layout
 from holdfast.jobmaster.from_savepoint import savepoint_of
-from holdfast.jobmaster.planner import BatchLimits
+from holdfast.jobmaster.parts import settings_of
 from holdfast.jobmaster.start import ClusterContext, Start, open_stored_job, start_job
 from holdfast.protocol.taskmanager import JobMasterGateway
 from holdfast.query import Query
@@ -77,26 +76,7 @@ def start_on(job: Job, trigger: QueryTrigger, plain: ObjectStore, clock: Clock, 
         parallelism, stored.max_parallelism, task_managers, job.standby_task_managers if task_managers else 0
     )
 
-    limits = BatchLimits(
-        job.max_rows_per_batch, job.max_bytes_per_batch, job.max_event_time_skew_us, job.target_batch_duration_s
-    )
-    settings = MasterSettings(
-        job.name,
-        layout,
-        job.checkpoint,
-        limits,
-        job.drop_state,
-        trigger,
-        job.failover,
-        job.on_loss,
-        metrics_port=job.metrics_port,
-        ui_port=job.ui_port,
-        ui_host=job.ui_host,
-        heartbeat_timeout_s=job.task_manager.heartbeat_timeout_s,
-        start_from=job.start_from if isinstance(job.start_from, int) else None,
-        publish_again=job.publish_again,
-        regions=job.regions,
-    )
+    settings = settings_of(job, layout, trigger)
 
     def made(place: ClusterContext, gateway: JobMasterGateway) -> Cluster:
         return cluster(program, plain, place, gateway)

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.functions.kernels import before
 from holdfast.state.compiled import kernel
 
 
@@ -43,11 +44,6 @@ def merge_moments(slots: Any, more: Any, more_m2s: Any, more_counts: Any, means:
 
 
 @kernel
-def _less(a: Any, b: Any) -> Any:
-    return a < b or (b != b and a == a)
-
-
-@kernel
 def keep_by(
     slots: Any,
     values: Any,
@@ -69,7 +65,7 @@ def keep_by(
     for i in range(slots.shape[0]):
         s = slots[i]
         if by_dense or by_valid[i]:
-            better = _less(best[s], by[i]) if greatest else _less(by[i], best[s])
+            better = before(best[s], by[i]) if greatest else before(by[i], best[s])
             if better or not best_valid[s]:
                 best[s] = by[i]
                 best_valid[s] = True

@@ -24,9 +24,8 @@ from holdfast.functions.operator import (
 )
 from holdfast.functions.running import ranks, spans
 from holdfast.functions.timing.time_index import concatenated
-from holdfast.functions.windows.rows_operator import distinct_slots
+from holdfast.functions.windows.rows_operator import distinct_keys, distinct_slots
 from holdfast.functions.windows.top import check_order, check_top, greatest
-from holdfast.ids import FIRST_BATCH
 from holdfast.state.keys import grouped_by
 from holdfast.state.physical import Integers, Slots
 from holdfast.state.table import StateTable
@@ -98,10 +97,8 @@ class TopSender(Combiner):
 
     def take(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         spec = self._spec
-        keys = StateTable(spec.input.key_schema, pa.schema([]), 1)
-        keys.begin(FIRST_BATCH)
-        distinct, groups = distinct_slots(keys.lookup(rows), len(keys.present))
-        if len(distinct) * spec.n >= rows.num_rows:
+        count, groups = distinct_keys(rows, spec.input.key_schema)
+        if count * spec.n >= rows.num_rows:
             return [(0, rows)]
         kept = np.sort(greatest(rows.column(spec.by), groups, spec.n, False, spec.least))
         return [(0, rows if len(kept) == rows.num_rows else rows.take(pa.array(kept)))]

@@ -21,9 +21,8 @@ from holdfast.functions.operator import (
     TableSchema,
 )
 from holdfast.functions.timing.time_index import concatenated
-from holdfast.functions.windows.rows_operator import distinct_slots
+from holdfast.functions.windows.rows_operator import distinct_keys, distinct_slots
 from holdfast.functions.windows.top import greatest
-from holdfast.ids import FIRST_BATCH
 from holdfast.state.physical import Integers
 from holdfast.state.table import StateTable
 
@@ -78,9 +77,7 @@ class LastSender(Combiner):
         self._spec = spec
 
     def take(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
-        keys = StateTable(self._spec.input.key_schema, pa.schema([]), 1)
-        keys.begin(FIRST_BATCH)
-        _, groups = distinct_slots(keys.lookup(rows), len(keys.present))
+        _, groups = distinct_keys(rows, self._spec.input.key_schema)
         kept = np.sort(last_of_groups(rows.column(self._spec.by), groups))
         return [(0, rows if len(kept) == rows.num_rows else rows.take(pa.array(kept)))]
 

@@ -185,3 +185,11 @@ def distinct_slots(slots: Slots, capacity: int) -> tuple[Slots, Integers]:
     groups, distinct = np.empty(len(slots), np.int64), np.empty(len(slots), np.int32)
     count = number_keys(slots, np.full(capacity, -1, np.int32), groups, distinct)
     return distinct[:count], groups
+
+
+def distinct_keys(rows: pa.RecordBatch, keys: pa.Schema) -> tuple[int, Integers]:
+    """The number of distinct keys, and for each row the index of its key in order of first appearance."""
+    table = StateTable(keys, pa.schema([]), 1)
+    table.begin(FIRST_BATCH)
+    distinct, groups = distinct_slots(table.lookup(rows), len(table.present))
+    return len(distinct), groups

@@ -20,12 +20,10 @@ from holdfast.functions.operator import (
 )
 from holdfast.functions.windows import kernels
 from holdfast.functions.windows.row_windows import RowWindowsSpec
-from holdfast.functions.windows.rows_operator import WindowFinish, distinct_slots
+from holdfast.functions.windows.rows_operator import WindowFinish, distinct_keys
 from holdfast.functions.windows.sending import PANE_FIELD
 from holdfast.functions.windows.windowed import FINAL, Windowing
-from holdfast.ids import FIRST_BATCH
 from holdfast.state.physical import Integers, physical_dtype, validity_of, values_of
-from holdfast.state.table import StateTable
 
 CANDIDATES_MAX = 64
 """Greatest rows that are looked for in turn, at most; for more, all rows are sorted."""
@@ -88,10 +86,8 @@ class WindowTopSender(Combiner):
 
     def take(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         spec = self._spec
-        keys = StateTable(self._keys, pa.schema([]), 1)
-        keys.begin(FIRST_BATCH)
-        distinct, groups = distinct_slots(keys.lookup(rows), len(keys.present))
-        if len(distinct) * spec.n * 2 > rows.num_rows:
+        count, groups = distinct_keys(rows, self._keys)
+        if count * spec.n * 2 > rows.num_rows:
             return [(0, rows)]
         kept = np.sort(greatest(rows.column(spec.by), groups, spec.n, spec.ties, spec.least))
         return [(0, rows.take(pa.array(kept)))]
