@@ -1,4 +1,5 @@
-"""Errors that only a log tells of, while a world is simulated: those in the call-backs of futures fail it."""
+"""Errors that only a log tells of, while a world is simulated: those in the call-backs of futures, and of parts of a
+query that could not be closed, fail it."""
 
 import logging
 import threading
@@ -9,7 +10,7 @@ from simulation_runtime import Runtime
 
 
 class _Errors(logging.Handler):
-    """Errors that only a log is told of: errors in the call-backs of futures."""
+    """Notes errors; keeps those after which a query goes on as if nothing were wrong."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__(logging.ERROR)
@@ -19,7 +20,8 @@ class _Errors(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         self._runtime.note("logged", f"{record.getMessage()}: {type(error).__name__}: {error}")
-        if record.name == "concurrent.futures" and error is not None and not self._runtime.closing:
+        passes_over = record.name == "concurrent.futures" or "could not be closed" in record.msg
+        if passes_over and error is not None and not self._runtime.closing:
             self._runtime.errors.append(error)
 
 

@@ -223,6 +223,11 @@ class Thread:
         self._kwargs = kwargs or {}
         self.fiber: Fiber | None = None
 
+    @property
+    def ident(self) -> int | None:
+        """None until it is started."""
+        return None if self.fiber is None else id(self.fiber)
+
     def run(self) -> None:
         if self._call is not None:
             self._call(*self._args, **self._kwargs)
