@@ -45,6 +45,8 @@ LISTED_EVERY = 5
 OUTAGES_APART_S = 15.0
 """Time for whatever waits to be tried again, and to succeed, before the next outage."""
 OUTAGE_S_LONG = 5 * OUTAGE_TIMEOUT_S
+SLOWER = 100.0
+"""Factor by which a slow request takes longer."""
 ROWS_OVER_S_LONG = 60.0
 """Rows come for that long where there are several outages, so that each of them meets something to do."""
 
@@ -130,12 +132,13 @@ class Life:
         """True if TaskManagers die again and again in this life."""
         return any(each.action == "storm" for each in self.events)
 
-    def uploads_outlast_checkpoints(self, late_s: float) -> bool:
-        """True if checkpoints time out again and again where the store takes up to `late_s` for some uploads.
+    def uploads_outlast_checkpoints(self, around: "Surroundings") -> bool:
+        """True if checkpoints time out again and again where the store takes long for some uploads.
 
         A second attempt overtakes a slow one, so only very short checkpoints have no time for it.
         """
-        longest_s = late_s if self.upload_attempts_max == 1 else 1.0
+        slowest_s = max(around.late_s, SLOWER * around.delay_s)
+        longest_s = slowest_s if self.upload_attempts_max == 1 else 1.0
         return self.checkpoint_timeout_s < longest_s
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from simulation_runtime import Runtime
-from simulation_settings import Outage
+from simulation_settings import SLOWER, Outage
 
 from holdfast.errors import ObjectExists, ObjectNotFound, StorageError
 from holdfast.storage.store import ObjectInfo
@@ -202,5 +202,5 @@ class SimulatedStore(FrozenStore):
         weather = self.weather
         if not weather.delay_s:
             return 0.0
-        times = 100.0 if weather.slow and self._rng.random() < weather.slow else 1.0
+        times = SLOWER if weather.slow and self._rng.random() < weather.slow else 1.0
         return self._rng.expovariate(2.0 / weather.delay_s) * times

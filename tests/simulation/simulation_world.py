@@ -364,7 +364,7 @@ class World:
         if self._is_stormy and (around.faults or around.lost or started.disturbed):
             lost = (errors.TaskManagerLost, errors.SenderLost, errors.RestartsExhausted)
             passing = (errors.CheckpointFailed, *lost)
-        if self._is_stormy and around.slow and started.life.uploads_outlast_checkpoints(around.late_s):
+        if self._is_stormy and around.slow and started.life.uploads_outlast_checkpoints(around):
             passing = (*passing, errors.RestartsExhausted)
         if self._is_stormy and (started.query is None or started.life.outlasted):
             passing = (*passing, errors.StorageError)
