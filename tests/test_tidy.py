@@ -427,6 +427,16 @@ def test_tests_wait_for_conditions_and_never_just_sleep():
     assert not wrong, f"sleeps outside of a loop that waits for a condition: {wrong}"
 
 
+def test_waiting_until_is_the_only_loop_that_waits_up_to_a_deadline():
+    wrong = []
+    for path in python_files("tests"):
+        loops = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.While)]
+        for loop in loops if path.stem != "waiting" else []:
+            checks = [ast.unparse(node.test) for node in ast.walk(loop) if isinstance(node, ast.Assert)]
+            wrong += [where(path, loop.lineno)] if any("monotonic()" in check for check in checks) else []
+    assert not wrong, f"use waiting.until: {wrong}"
+
+
 @pytest.mark.parametrize("what", sorted(FORBIDDEN_TEXT))
 def test_no_committed_file_depends_on_one_machine_or_network(what):
     pattern = re.compile(FORBIDDEN_TEXT[what])

@@ -1,8 +1,6 @@
 """A table without a changelog, counting keys, with a store that fails when it is told to."""
 
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -25,13 +23,6 @@ from holdfast.testing.stores import Fault, FaultyStore
 from holdfast.uploads.uploader import Uploader
 
 KEYS, VALUES, GROUPS = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())]), 16
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        threading.Event().wait(0.001)
 
 
 class Unlogged:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from materialize_kit import wait_until
 from obstore.store import MemoryStore
 
 from holdfast.clock import ManualClock
@@ -21,6 +20,7 @@ from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.stores import Fault, FaultyStore
 from holdfast.uploads.attempts import RetryPolicy
 from holdfast.uploads.uploader import Uploader
+from waiting import until
 
 KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
 
@@ -74,7 +74,7 @@ class Subtask:
         return self.uploader.metrics().get(name, 0)
 
     def materialized(self, times: int) -> None:
-        wait_until(lambda: self.metric("completedMaterialization") + self.metric("failedMaterialization") >= times)
+        until(lambda: self.metric("completedMaterialization") + self.metric("failedMaterialization") >= times)
 
     def names(self) -> list[str]:
         return [info.name for info in self.inner.list("")]
@@ -144,7 +144,7 @@ def test_what_a_handle_names_goes_with_the_subtask_where_no_acknowledgement_came
     handle = subtask.keyed.checkpoint(3, subtask.batch).result(30)
     assert handle.materialized and handle.log
     subtask.keyed.close()
-    wait_until(lambda: not set(handle.objects()) & set(subtask.names()))
+    until(lambda: not set(handle.objects()) & set(subtask.names()))
     assert set(acknowledged.objects()) <= set(subtask.names())
 
 
@@ -189,7 +189,7 @@ def test_a_superseded_materialization_that_no_handle_named_is_deleted():
         subtask.clock.advance(2.0)
         subtask.run(1)
         subtask.materialized(subtask.batch + 1)
-    wait_until(lambda: len(subtask.names()) == 1)
+    until(lambda: len(subtask.names()) == 1)
     assert subtask.keyed.held() == subtask.names()
     subtask.uploader.close()
 
@@ -242,7 +242,7 @@ def test_aborted_checkpoints_let_go_of_the_log_that_a_newer_base_replaces_and_a_
         subtask.keyed.checkpoint(number, subtask.batch).result(30)
         subtask.uploader.in_background(lambda: None).result(30)  # after the materialization, if one runs
         subtask.keyed.aborted(number)
-    wait_until(lambda: len(subtask.names()) <= 6)
+    until(lambda: len(subtask.names()) <= 6)
     assert set(completed.objects()) <= set(subtask.names())
     with pytest.raises(CheckpointFailed, match="came too late"):
         subtask.keyed.checkpoint(12, 2)
@@ -299,7 +299,7 @@ def test_closing_deletes_what_no_handle_named_and_keeps_what_one_did():
     subtask.materialized(1)
     assert len(subtask.names()) == 2
     subtask.keyed.close()
-    wait_until(lambda: subtask.names() == handle.objects())
+    until(lambda: subtask.names() == handle.objects())
     subtask.uploader.close()
 
 
@@ -308,11 +308,11 @@ def test_a_materialization_under_way_when_the_table_is_closed_is_deleted_and_cou
     subtask.shared_open.clear()
     subtask.clock.advance(2.0)
     subtask.run(1)
-    wait_until(lambda: subtask.puts == 1)
+    until(lambda: subtask.puts == 1)
     subtask.keyed.close()
     subtask.shared_open.set()
     subtask.uploader.in_background(lambda: None).result(30)
-    wait_until(lambda: subtask.names() == [])
+    until(lambda: subtask.names() == [])
     assert subtask.metric("completedMaterialization") == subtask.metric("failedMaterialization") == 0
     subtask.uploader.close()
 
@@ -328,7 +328,7 @@ def test_checkpoints_taken_while_batches_commit_hold_exactly_their_cut():
 
     thread = threading.Thread(target=process)
     thread.start()
-    wait_until(lambda: committed[0] >= 0)
+    until(lambda: committed[0] >= 0)
     for checkpoint_id in range(40):
         cut = committed[0]
         subtask.checkpoint(checkpoint_id, cut)

@@ -5,13 +5,14 @@ import weakref
 from concurrent.futures import Future
 
 import pytest
-from materialize_kit import Unlogged, wait_until
+from materialize_kit import Unlogged
 
 from holdfast.errors import CheckpointFailed, StorageError
 from holdfast.formats import snapshots
 from holdfast.formats.handles import FILE, TableHandle
 from holdfast.materialize import materializer
 from holdfast.settings import HashMapState, RocksDBState
+from waiting import until
 
 BACKENDS = [HashMapState(), RocksDBState(), RocksDBState(cache_max_entries=10)]
 
@@ -92,7 +93,7 @@ def test_what_no_acknowledgement_named_goes_with_the_next_checkpoint_that_comple
     table.run(range(40))
     last = table.checkpoint()
     assert set(table.keyed.held()) == set(last.objects())
-    wait_until(lambda: table.stored() == table.acknowledged)
+    until(lambda: table.stored() == table.acknowledged)
 
 
 def test_of_rocksdb_only_new_files_are_stored(tmp_path):
@@ -137,6 +138,6 @@ def test_rows_that_were_stored_are_let_go_without_a_search_for_garbage(table, mo
         for _ in range(3):
             table.run(range(5))
             table.checkpoint()
-        wait_until(lambda: not [rows for each in stored if (rows := each()) is not None])
+        until(lambda: not [rows for each in stored if (rows := each()) is not None])
     finally:
         gc.enable()

@@ -6,7 +6,6 @@ checkpoint at any time.
 """
 
 import threading
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +32,7 @@ from holdfast.state.table import StateTable
 from holdfast.storage.obstore_store import ObstoreStore
 from holdfast.testing.stores import Fault, FaultyStore
 from holdfast.uploads.uploader import Uploader
+from waiting import until
 
 GROUPS = 16
 KEYS = pa.schema([("k", pa.int64())])
@@ -258,10 +258,10 @@ class StateAgainstModel(RuleBasedStateMachine):
         for subtask in self.subtasks:
             subtask.close()
         self.uploader.close()
-        deadline_s = time.monotonic() + WAIT_S
-        while orphans := {info.name for info in self.inner.list("")} - self.acknowledged:
-            assert time.monotonic() < deadline_s, f"nobody deletes {orphans}"
-            time.sleep(0.002)
+        until(lambda: not self.orphans(), lambda: f"the deletion of {self.orphans()}")
+
+    def orphans(self) -> set[str]:
+        return {info.name for info in self.inner.list("")} - self.acknowledged
 
 
 TestStateAgainstModel = StateAgainstModel.TestCase
