@@ -1,4 +1,5 @@
-"""A sender over Flight: the call with an order returns at once; a sender that hangs tells which split it reads."""
+"""A sender over Flight: the call with an order returns at once; a sender that hangs tells which split it reads; orders
+end when they are cancelled."""
 
 import threading
 from collections.abc import Iterator
@@ -93,6 +94,24 @@ def test_the_call_with_an_order_returns_while_its_first_unit_is_worked_off(clien
     assert len(answers) == 1 and not Hanging.go.is_set(), "otherwise senders work one after the other"
     Hanging.go.set()
     assert [result.rows for result in answers[0]] == [12]
+
+
+def test_an_order_that_is_cancelled_ends_without_a_result_and_one_that_was_cancelled_before_does_nothing(
+    client: ResidentClient,
+):
+    Hanging.reads.clear()
+    Hanging.go.clear()
+    answer = client.run(order(11))
+    assert Hanging.reads.wait(WAIT_S_MAX)
+    client.cancel(12)
+    Hanging.go.set()
+    with pytest.raises(StaleCall, match="attempt 11 was cancelled"):
+        next(answer)
+    Hanging.reads.clear()
+    with pytest.raises(StaleCall, match="attempt 12 was cancelled"):
+        next(client.run(order(12)))
+    assert not Hanging.reads.is_set()
+    assert [result.rows for result in client.run(order(13))] == [12]
 
 
 def test_a_sender_that_is_gone_tells_nothing(client: ResidentClient):
