@@ -41,6 +41,7 @@ QUICK = {
     "the view of broadcast state does not follow its table back": 6,
     "broadcast rows come behind the other rows of their batch": 31,
     "lists are not opened again after a rewind": 54,
+    "a log forgets that a rewind may go into a gap": 386,
 }
 """Mutations that show within a few seeds, each with a seed in which it did: the search begins there."""
 
