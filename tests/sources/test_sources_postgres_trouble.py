@@ -114,6 +114,39 @@ def test_a_slot_that_another_program_reads_is_refused_with_its_process(database,
             run(job_of(database.source(snapshot="never"), tables, tmp_path))
 
 
+def test_the_slot_is_never_past_what_is_stored_however_much_others_write_and_how_often_the_connection_ends(
+    database, tmp_path, monkeypatch
+):
+    """psycopg2 confirms keepalives by itself, and a slot that is past the stored changes is refused as another one."""
+    monkeypatch.setattr(reader, "MARK_S", 0.05)
+    monkeypatch.setattr(reader, "MARK_BYTES", 1)
+    monkeypatch.setattr(reader, "FEEDBACK_S", 0.02)
+    monkeypatch.setattr(reader, "RECONNECT_S_MAX", 0.05)
+    tables = database.create("a")
+    other = f"public.{database.prefix}_other"
+    database.execute(f"CREATE TABLE {other} (id int)")
+    with running(job_of(database.source(), tables, tmp_path)) as query:
+        database.execute(f"INSERT INTO {tables[0]} (id) VALUES (1)")
+        until(lambda: is_equal(database, tmp_path), "the first row")
+        for _ in range(4):
+            before = confirmed(database)
+            while confirmed(database) == before:
+                database.execute(f"INSERT INTO {other} SELECT generate_series(1, 100)")
+            ((pid, _),) = reading(database)
+            database.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+            until(lambda: not query.isActive or reading(database), "the next connection")
+            assert query.isActive, query.exception()
+        database.execute(f"DROP TABLE {other}; INSERT INTO {tables[0]} (id) VALUES (2)")
+        until(lambda: is_equal(database, tmp_path), "the second row")
+
+
+def confirmed(database):
+    """The LSN up to which the slot tells nothing more."""
+    return database.execute(
+        "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)
+    )
+
+
 def test_quiet_times_longer_than_the_server_waits_keep_the_connection_and_a_large_slot_is_warned_about(
     database, tmp_path, monkeypatch, caplog
 ):

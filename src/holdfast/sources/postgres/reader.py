@@ -7,8 +7,10 @@
 Invariants
 - An LSN is confirmed only when everything before it is in stored segments, an empty segment included. So the slot is
   never ahead of the chain; a slot that is, is another slot of the same name.
-- The confirmed LSN is 1 byte less than the end of the last commit: psycopg2 would otherwise confirm by itself the LSN
-  of keepalives. The server still skips that commit.
+- The confirmed LSN is 1 byte below the last message that was told, and the server still skips a commit that ends there.
+  Otherwise psycopg2 would confirm by itself the LSN of the next keepalive, of which no segment tells. For the same
+  reason a mark is written before the reader begins: a message comes before the first keepalive. And in quiet times the
+  place up to which nothing came is the place of a mark, not of a keepalive.
 - The holder of the slot looks once more for segments before it reads, since an older driver may have stored some until
   its connection was ended (`claim`).
 - A transaction whose beginning is stored and whose end is not is told anew after a reconnection, and its known changes
@@ -45,7 +47,9 @@ FLUSH_S = 0.05
 FEEDBACK_S = 5.0
 """Seconds between two answers to the server in quiet times; it gives up after `wal_sender_timeout`."""
 MARK_S = 10.0
-"""Seconds without changes after which the place in the WAL is stored, so that the slot does not hold it back."""
+"""Seconds without changes after which a mark is written, whose place is stored so that the slot holds no WAL back."""
+MARK_BYTES = 1 << 20
+"""WAL of others, in bytes, for which a place is stored. A higher value: fewer objects, and more WAL at the server."""
 RECONNECT_S_MAX = 5.0
 LOOK_S = 15.0
 """Seconds between two looks at the slot's size."""
@@ -221,13 +225,13 @@ class Reader:
         last = self._spool.last
         assert last is not None
         options = {"proto_version": "1", "publication_names": self._settings.publication, "messages": "true"}
+        self._mark = f"{self._source} {time.time_ns()}"
+        self._server.mark(self._mark)
         if not self.claim.start(cursor, last.head.end_lsn, options):
             return False
         if self._take_in():  # an older driver stored them before its connection was ended: the place has changed
             return False
         self._decoder.reset(last.head.open_xid, last.head.open_changes, last.head.chunks)
-        self._mark = f"{self._source} {time.time_ns()}"
-        self._server.mark(self._mark)
         self.message, self._away_since_s = "", None
         self._note(None)
         return True
@@ -252,7 +256,7 @@ class Reader:
                         self._store_piece(cursor, payloads)
                         payloads.clear()
                         size = 0
-                    self._apart(cursor, payload)
+                    self._apart(cursor, payload, message.data_start)
                     flushed_s = moved_s = time.monotonic()
                     continue
                 append(payload)
@@ -267,7 +271,8 @@ class Reader:
                 self._pause_when_full(cursor)
             elif message is None:
                 if now_s - moved_s >= MARK_S and not payloads:
-                    self._store_place(cursor)
+                    if self._is_place(cursor.wal_end):
+                        self._server.mark(self._mark)
                     moved_s = now_s
                 if now_s - fed_s >= FEEDBACK_S:
                     self._confirm(cursor)
@@ -282,10 +287,12 @@ class Reader:
         if piece is not None and self.writer.write(piece):
             self._confirm(cursor)
 
-    def _apart(self, cursor: Any, payload: bytes) -> None:
-        """Take a message that stands for itself: a relation, a logical message, a truncation."""
+    def _apart(self, cursor: Any, payload: bytes, lsn: int) -> None:
+        """Take a message that stands for itself: a relation, a logical message, a truncation. `lsn`: its place."""
         mark = self._decoder.apart(payload)
         piece = self._decoder.waiting()
+        if mark == self._mark and piece is None and self._is_place(lsn):
+            piece = SegmentContent(0, [0], end_lsn=lsn)
         if piece is not None and self.writer.write(piece):
             self._confirm(cursor)
             if piece.chunks == {}:  # the chunked snapshot has ended
@@ -298,12 +305,10 @@ class Reader:
         assert last is not None
         cursor.send_feedback(flush_lsn=max(0, last.head.end_lsn - 1), force=True)
 
-    def _store_place(self, cursor: Any) -> None:
-        """Store that nothing came up to the place that the last keepalive told."""
+    def _is_place(self, lsn: int) -> bool:
+        """Return whether it is worth storing that nothing came up to this LSN."""
         last = self._spool.last
-        if last is not None and not last.head.open_xid and cursor.wal_end > last.head.end_lsn:
-            self.writer.write(SegmentContent(0, [0], end_lsn=cursor.wal_end))
-            self._confirm(cursor)
+        return last is not None and not last.head.open_xid and lsn >= last.head.end_lsn + MARK_BYTES
 
     def _pause_when_full(self, cursor: Any) -> None:
         """Read nothing while the spool is full and a checkpoint could empty it."""

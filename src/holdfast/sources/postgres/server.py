@@ -171,8 +171,11 @@ class Server:
         self.query("SELECT pg_terminate_backend(%s, 10000)", (pid,))
 
     def mark(self, content: str) -> None:
-        """Write a logical message into the WAL, which the slot tells in its place."""
-        self.query("SELECT pg_logical_emit_message(false, %s, %s)", (MARK, content))
+        """Write a logical message into the WAL, which the slot tells in its place.
+
+        The statement takes a transaction's number, because otherwise the server would not write out the WAL at once.
+        """
+        self.query("SELECT txid_current(), pg_logical_emit_message(false, %s, %s)", (MARK, content))
 
 
 def wait_readable(connection: Any, timeout_s: float) -> None:
