@@ -45,9 +45,13 @@ def pairs_alone(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([batch.column("value"), batch.column("value_other")], names=["value", "other"])
 
 
-def write_joined(numbers: hf.Stream, kind: Any, keys: int, sink: Sink) -> None:
-    timed = numbers.with_watermark("at", DELAY_S)
-    left, right = (timed.map_batches(partial(of_side, parity, keys), SIDE).key_by("k") for parity in (0, 1))
+def write_joined(numbers: hf.Stream, others: hf.Stream | None, kind: Any, keys: int, sink: Sink) -> None:
+    """`others`: the stream of odd numbers, if they do not come from `numbers`."""
+    timed = [numbers.with_watermark("at", DELAY_S)]
+    timed.append(timed[0] if others is None else others.with_watermark("at", DELAY_S))
+    left, right = (
+        side.map_batches(partial(of_side, parity, keys), SIDE).key_by("k") for parity, side in enumerate(timed)
+    )
     if kind == "asof":
         found = left.join(right, how=kind, tolerance=TOLERANCE_US / SECOND, suffix="_other", name="joined")
     else:
@@ -56,9 +60,12 @@ def write_joined(numbers: hf.Stream, kind: Any, keys: int, sink: Sink) -> None:
     found.map_batches(pairs_alone, PAIRS).write(sink)
 
 
-def _sides(positions: Mapping[str, Any]) -> tuple[list[int], list[int]]:
-    known = sorted(oracle.values(positions))
-    return [value for value in known if value % 2 == 0], [value for value in known if value % 2]
+def _sides(positions: Mapping[str, Mapping[str, Any]]) -> tuple[list[int], list[int]]:
+    known = sorted(oracle.values(positions["numbers"]))
+    odd = [value for value in known if value % 2]
+    if "others" in positions:
+        odd = sorted(2 * value + 1 for value in oracle.values(positions["others"]))
+    return [value for value in known if value % 2 == 0], odd
 
 
 def _newest(value: int, others: Iterable[int], keys: int) -> int | None:
@@ -70,8 +77,8 @@ def _newest(value: int, others: Iterable[int], keys: int) -> int | None:
     return max(met, key=at_of, default=None)
 
 
-def expected(kind: str, keys: int, positions: Mapping[str, Any], until_us: int) -> Counter[Pair]:
-    """All that must have come out once the watermark is there."""
+def expected(kind: str, keys: int, positions: Mapping[str, Mapping[str, Any]], until_us: int) -> Counter[Pair]:
+    """All that must have come out once the watermark is there. `positions`: by source."""
     left, right = _sides(positions)
     if kind == "asof":
         return Counter((value, _newest(value, right, keys)) for value in left if at_of(value) < until_us)
@@ -94,14 +101,14 @@ def check_joined(found: oracle.Rows, kind: str, keys: int, record: CheckpointRec
     What came out in batches without rows, after all that a start was waited for, may still be unpublished.
     """
     given = Counter((row["value"], row["other"]) for row in found)
-    wanted = expected(kind, keys, record.offsets["numbers"], watermark_of(record))
+    wanted = expected(kind, keys, record.offsets, watermark_of(record))
     if record.groups.get("joined-out"):
         require(given <= wanted, f"pairs that are no pairs, or came twice: {given - wanted}")
         return
     require_equal(sorted(given.items(), key=str), sorted(wanted.items(), key=str), "pairs")
 
 
-def kept(kind: str, keys: int, positions: Mapping[str, Any], until_us: int) -> tuple[set[int], set[int]]:
+def kept(kind: str, keys: int, positions: Mapping[str, Mapping[str, Any]], until_us: int) -> tuple[set[int], set[int]]:
     """The rows of both sides that have not left."""
     left, right = _sides(positions)
     if kind != "asof":
@@ -118,7 +125,7 @@ def kept(kind: str, keys: int, positions: Mapping[str, Any], until_us: int) -> t
 def check_kept(store: ObjectStore, record: CheckpointRecord, program: Program, kind: str, keys: int) -> None:
     """The state has the rows that others may meet, and nothing else."""
     tables = oracle.restored_tables(store, record, program, "joined")
-    wanted = kept(kind, keys, record.offsets["numbers"], watermark_of(record))
+    wanted = kept(kind, keys, record.offsets, watermark_of(record))
     found = tuple({row["value"] for row in tables[side]} for side in ("left", "right"))
     require_equal(found, wanted, f"rows kept of a join at batch {record.batch}")
     heads = {key_of(value, keys) for side in wanted for value in side}

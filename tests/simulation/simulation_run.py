@@ -74,6 +74,10 @@ def run_all(world: World, check: Callable[[World], None] | None = None) -> None:
     world.complete(lambda: world.check_state(store, newest[1]), world.observer)
     require_equal(newest[1].offsets["numbers"], oracle.first(world.feed.limit, world.settings.splits), "positions")
     require_equal(world.feed.completed, newest[1].offsets["numbers"], "the last checkpoint that the source heard of")
+    others = newest[1].offsets.get("others")
+    if others is not None:
+        require_equal(others, oracle.first(world.other_feed.limit, world.settings.splits), "positions of the others")
+        require_equal(world.other_feed.completed, others, "the last checkpoint that the others heard of")
 
 
 def simulate_dropping(seed: int, ruled: bool = False) -> World:
@@ -138,6 +142,7 @@ class Observer:
         epoch = self._last.cluster.place.epoch
         while self.left != set():
             self._world.feed.limit += ROWS_A_LOOK
+            self._world.other_feed.limit += ROWS_A_LOOK
             self._world.runtime.sleep(LOOK_S)
             found = oracle.unreferenced(self._world.store.frozen())
             found = {name for name in found - self._world.store.late_journal if names.epoch_of(name) in (None, epoch)}

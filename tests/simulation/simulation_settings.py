@@ -179,7 +179,7 @@ class Settings:
     ruled: bool
     """True: the job has an operator with a broadcast state."""
     skew_s: float | None
-    """Bound in seconds by which a split may be ahead in event time; None: no bound."""
+    """Bound in seconds by which a source may be ahead in event time; None: no bound."""
     sinks: dict[str, str]
     inline_bytes_max: int
     callback_errors: float
@@ -194,6 +194,11 @@ class Settings:
     """Number of times the source and an operator refuse a cut at a place; some places are never refused."""
     copies_max: int = 4
     """Objects of a savepoint that a process copies side by side."""
+
+    @property
+    def apart(self) -> bool:
+        """True: the right side of the join has a source of its own, whose rows are there earlier."""
+        return self.joined is not None and self.skew_s is not None
 
 
 def draw(seed: int) -> Settings:

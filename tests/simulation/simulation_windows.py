@@ -41,14 +41,18 @@ def time_of(value: int) -> int:
 class TimedSource(FedSource):
     """The numbers, each with its event time."""
 
+    odd: bool = False
+    """True: the odd numbers alone."""
+
     def schema(self) -> pa.Schema:
         return TIMED
 
     def read(self, read: SplitRead) -> Iterator[SourceBatch]:
         for batch in super().read(read):
-            values = batch.rows.column("value")
-            times = pa.array([time_of(value) for value in values.to_pylist()], TIMED.field("at").type)
-            yield SourceBatch(pa.RecordBatch.from_arrays([values, times], schema=TIMED), batch.position)
+            values = [2 * value + 1 if self.odd else value for value in batch.rows.column("value").to_pylist()]
+            columns = [values, [time_of(value) for value in values]]
+            arrays = [pa.array(column, kind) for column, kind in zip(columns, TIMED.types, strict=True)]
+            yield SourceBatch(pa.RecordBatch.from_arrays(arrays, schema=TIMED), batch.position)
 
 
 def keyed_times(keys: int, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -117,9 +121,10 @@ def _sessions(rows: list[tuple[int, int]], window: SessionWindow) -> Counter[Key
 
 
 def watermark_of(record: CheckpointRecord) -> int:
-    """The watermark of the record's last batch; long ago where there was none."""
-    time = record.watermarks.get("numbers/at")
-    return -(1 << 60) if time is None or time.watermark_us is None else time.watermark_us
+    """The watermark of the record's last batch, the least of all sources; long ago where a source has none."""
+    found = [time.watermark_us for time in record.watermarks.values()]
+    known = [time_us for time_us in found if time_us is not None]
+    return min(known) if known and len(known) == len(found) else -(1 << 60)
 
 
 def check_windows(found: oracle.Rows, kind: str, keys: int, record: CheckpointRecord) -> None:

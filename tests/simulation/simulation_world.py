@@ -118,6 +118,7 @@ class World:
         self.network = Network(runtime, random.Random(settings.seed + 1))
         self.rng = random.Random(settings.seed + 2)
         self.feed = Feed(runtime, settings.rows, settings.rows_over_s, settings.refusals)
+        self.other_feed = Feed(runtime, settings.rows // 2, settings.rows_over_s / 3)
         self.sinks = {name: self._sink(name, kind) for name, kind in settings.sinks.items()}
         self.program = self._program()
         self.struck: set[str] = set()
@@ -182,7 +183,7 @@ class World:
             levelled.aggregate(emit=settings.emit, name="levels", n=hf.count()).write(  # type: ignore[arg-type]
                 declared(self.sinks["levels"], "level" if life.partitioned else None)
             )
-        self._write_timed(numbers)
+        self._write_timed(job, numbers)
         if settings.marked:
             write_marks(with_keys, settings.refusals)
         if settings.listed:
@@ -193,14 +194,17 @@ class World:
             numbers.write(self.sinks["raw"])
         return job
 
-    def _write_timed(self, numbers: hf.Stream) -> None:
+    def _write_timed(self, job: hf.Job, numbers: hf.Stream) -> None:
         """The operators on event time that the settings have."""
         settings = self.settings
         sinks = {name: declared(self.sinks[name], None) for name in ("windows", "late", "joined")}
         if settings.windowed:
             write_windows(numbers, settings.windowed, settings.keys, sinks["windows"], sinks["late"])
         if settings.joined:
-            write_joined(numbers, settings.joined, settings.keys, sinks["joined"])
+            others = None
+            if settings.apart:
+                others = job.read(TimedSource(splits=settings.splits, name="others", feed=self.other_feed, odd=True))
+            write_joined(numbers, others, settings.joined, settings.keys, sinks["joined"])
 
     # --- lives --------------------------------------------------------------------------------------------------------
 
