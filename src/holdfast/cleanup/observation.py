@@ -18,7 +18,7 @@ import msgspec
 from holdfast.cleanup.plan import CleanupPlan, needed_objects, plan_cleanup, survey
 from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
 from holdfast.formats.manifests import decode_manifest
-from holdfast.ids import Epoch
+from holdfast.ids import Epoch, JournalNumber
 from holdfast.journal import rules
 from holdfast.journal.fence import Listed, TakenOver, list_journal, lost, newest_checkpoint, read_record
 from holdfast.journal.records import CheckpointRecord
@@ -95,7 +95,7 @@ def _observe(store: ObjectStore, listed: Listed, epoch: Epoch | None, sinks: Col
 
 
 def _kept(
-    store: ObjectStore, numbers: Sequence[int], living: int, retained: Collection[int]
+    store: ObjectStore, numbers: Sequence[JournalNumber], living: int, retained: Collection[int]
 ) -> Iterator[CheckpointRecord]:
     """Older checkpoints that the newest checkpoint retains, and those of the living epoch that are not deleted yet."""
     for number in numbers:

@@ -45,7 +45,7 @@ class StorageSurvey:
 
     epoch: Epoch
     needed: frozenset[str]
-    older_records: Mapping[int, Record | None]
+    older_records: Mapping[JournalNumber, Record | None]
     listing: Sequence[ObjectInfo]
     retained: frozenset[int] = frozenset()
     """Numbers of the records that the base retains beside itself."""
@@ -81,7 +81,7 @@ def plan_cleanup(survey: StorageSurvey) -> CleanupPlan:
         if record is None:
             unknown.append(names.journal(number))
         elif number not in survey.retained and isinstance(record, CheckpointRecord) and record.epoch < survey.epoch:
-            expired.append(JournalNumber(number))
+            expired.append(number)
     kept = 0
     candidates: list[tuple[int, ObjectInfo]] = []
     for info in survey.listing:
@@ -148,8 +148,8 @@ def carry_out(
     return len(wanted)
 
 
-def _older_records(store: ObjectStore, below: int) -> dict[int, Record | None]:
-    records: dict[int, Record | None] = {}
+def _older_records(store: ObjectStore, below: int) -> dict[JournalNumber, Record | None]:
+    records: dict[JournalNumber, Record | None] = {}
     for number in journal_numbers(store):
         if number < below:
             try:

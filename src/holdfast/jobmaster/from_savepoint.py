@@ -138,10 +138,10 @@ def begin_from(store: ObjectStore, savepoint: OpenedSavepoint, copy_back: CopyBa
         An object cannot be copied, or is not as it was when the savepoint was written.
     """
     copy_back(savepoint, store)
-    record, number = savepoint.record, savepoint.stored.number
+    record, number = savepoint.record, JournalNumber(savepoint.stored.number)
     patience = Patience(ATTEMPTS_MAX, back_off)
     takeover = Takeover(record.epoch, savepoint.stored.id)
-    for place, each in ((record.epoch, takeover), (number, record)):
+    for place, each in ((JournalNumber(record.epoch), takeover), (number, record)):
         if settle(store, place, each, patience) is rules.PutOutcome.TAKEN:
             raise HoldfastError(f"{store.url}: the journal has a record {place} already; name a new, empty storage")
     log.info("%s: begins from savepoint %s, as record %d", store.url, savepoint.store.url, number)

@@ -111,7 +111,7 @@ def go_back(store: ObjectStore, taken: TakenOver, record: CheckpointRecord, want
         retains=[int(each) for each, _ in older],
         started_from=wanted,
     )
-    if settle(store, int(number), again, Patience(ATTEMPTS_MAX, back_off)) is rules.PutOutcome.TAKEN:
+    if settle(store, number, again, Patience(ATTEMPTS_MAX, back_off)) is rules.PutOutcome.TAKEN:
         raise Fenced(f"{store.url}: epoch {taken.epoch} has ended: another JobMaster took over while the job started")
     log.warning(
         "went back from checkpoint %d to checkpoint %s, as record %d: rows after batch %d are processed anew",

@@ -284,7 +284,7 @@ def _without_dropped_output(taken: TakenOver, program: Program) -> TakenOver:
 def _newest_checkpoint(store: ObjectStore) -> tuple[JournalNumber | None, CheckpointRecord | None]:
     """Look at the newest checkpoint before the takeover; changes meanwhile are checked after it."""
 
-    def read(number: int) -> Record | None:
+    def read(number: JournalNumber) -> Record | None:
         try:
             return read_record(store, number)
         except ObjectNotFound:

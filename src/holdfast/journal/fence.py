@@ -67,7 +67,7 @@ def take_over(store: ObjectStore, *, attempts_max: int = ATTEMPTS_MAX, wait: rul
 class Listed(NamedTuple):
     """The records' numbers in a listing of the journal, and whether a checkpoint was ever recorded."""
 
-    numbers: list[int]
+    numbers: list[JournalNumber]
     begun: bool
 
 
@@ -78,12 +78,12 @@ def list_journal(store: ObjectStore) -> Listed:
     return Listed(numbers, any(isinstance(name, names.BegunName) for name in parsed))
 
 
-def journal_numbers(store: ObjectStore) -> list[int]:
+def journal_numbers(store: ObjectStore) -> list[JournalNumber]:
     """Numbers of the records in a listing of the journal."""
     return list_journal(store).numbers
 
 
-def read_record(store: ObjectStore, number: int) -> Record:
+def read_record(store: ObjectStore, number: JournalNumber) -> Record:
     """Read the record with that number. Raises `ObjectNotFound`, `CorruptObject`."""
     name = names.journal(number)
     return decode_record(name, store.get(name))
@@ -92,27 +92,27 @@ def read_record(store: ObjectStore, number: int) -> Record:
 def read_retained(store: ObjectStore, base: CheckpointRecord | None) -> dict[JournalNumber, CheckpointRecord]:
     """Read the checkpoint records that a base retains beside itself, oldest first, without those that are gone."""
     found: dict[JournalNumber, CheckpointRecord] = {}
-    for number in sorted(base.retains if base is not None else ()):
+    for number in map(JournalNumber, sorted(base.retains if base is not None else ())):
         with suppress(ObjectNotFound):
             record = read_record(store, number)
             if isinstance(record, CheckpointRecord):
-                found[JournalNumber(number)] = record
+                found[number] = record
     return found
 
 
 def newest_checkpoint(
-    numbers: Collection[int], read: Callable[[int], Record | None]
+    numbers: Collection[JournalNumber], read: Callable[[JournalNumber], Record | None]
 ) -> tuple[JournalNumber, CheckpointRecord] | tuple[None, None]:
     """The newest checkpoint record among these numbers. `read` may return None for a record that is gone."""
     for number in rules.base_search_order(numbers, rules.number_for_put(numbers)):
         record = read(number)
         if isinstance(record, CheckpointRecord):
-            return JournalNumber(number), record
+            return number, record
     return None, None
 
 
 def find_base(
-    list_: Callable[[], Listed], read: Callable[[int], Record | None], url: str, wait: rules.Wait = back_off
+    list_: Callable[[], Listed], read: Callable[[JournalNumber], Record | None], url: str, wait: rules.Wait = back_off
 ) -> tuple[Listed, JournalNumber | None, CheckpointRecord | None]:
     """List the journal and find the newest checkpoint in it.
 
@@ -136,7 +136,7 @@ def find_base(
     raise AssertionError("unreachable")
 
 
-def lost(missing: int, listed: Listed, newest: int | None) -> str:
+def lost(missing: JournalNumber, listed: Listed, newest: JournalNumber | None) -> str:
     """Describe a lost record and say how to recover from the loss."""
     above = [number for number in listed.numbers if number > missing]
     which = names.journal(missing) if above or newest is not None else f"{names.journal(missing)}, or a later one,"
@@ -149,7 +149,7 @@ def lost(missing: int, listed: Listed, newest: int | None) -> str:
     )
 
 
-def mark_begun(store: ObjectStore, number: int, patience: Patience) -> None:
+def mark_begun(store: ObjectStore, number: JournalNumber, patience: Patience) -> None:
     """Write the mark that a checkpoint was recorded, so that a lost record can be told from a job without checkpoints.
 
     Raises `StorageError` if the outcome is not known; the caller may try again.
@@ -170,7 +170,7 @@ def mark_begun(store: ObjectStore, number: int, patience: Patience) -> None:
         patience.spend(f"{store.url}: it is not known whether {name} was written", cause)
 
 
-def settle(store: ObjectStore, number: int, own: Record, patience: Patience) -> rules.PutOutcome:
+def settle(store: ObjectStore, number: JournalNumber, own: Record, patience: Patience) -> rules.PutOutcome:
     """Put a record at a number and find out its outcome: `WRITTEN` or `TAKEN`.
 
     Raises `StorageError` if the outcome is not known; the caller may try again with the same record.
@@ -192,7 +192,7 @@ def settle(store: ObjectStore, number: int, own: Record, patience: Patience) -> 
         patience.spend(f"{store.url}: it is not known whether {name} was written", cause)
 
 
-def _read_back(store: ObjectStore, number: int, own: Record) -> rules.PutOutcome:
+def _read_back(store: ObjectStore, number: JournalNumber, own: Record) -> rules.PutOutcome:
     try:
         return rules.outcome(own, read_record(store, number))
     except ObjectNotFound:
@@ -228,7 +228,7 @@ def _listed(store: ObjectStore, patience: Patience) -> Listed:
             patience.spend(f"{store.url}: the journal could not be listed", error)
 
 
-def _read_patiently(store: ObjectStore, number: int, patience: Patience) -> Record:
+def _read_patiently(store: ObjectStore, number: JournalNumber, patience: Patience) -> Record:
     while True:
         try:
             return read_record(store, number)

@@ -50,8 +50,8 @@ class Journal:
         self._epoch = epoch
         self._attempts_max = attempts_max
         self._wait = wait
-        self._next = max(int(epoch), int(base_number or 0)) + 1
-        self._checkpoints: set[int] = {*map(int, older), *([] if base_number is None else [int(base_number)])}
+        self._next = JournalNumber(max(int(epoch), int(base_number or 0)) + 1)
+        self._checkpoints = {*older, *([] if base_number is None else [base_number])}
         self._begun = base_number is not None
         """True once the mark `journal/begun` is known to be written. The takeover writes it if the journal has a
         checkpoint."""
@@ -61,12 +61,12 @@ class Journal:
     @property
     def next_number(self) -> JournalNumber:
         """Number of the next record, or of the record whose outcome is not known yet."""
-        return JournalNumber(self._next)
+        return self._next
 
     @property
     def newest(self) -> JournalNumber | None:
         """The newest checkpoint record known to be written, the base included."""
-        return JournalNumber(max(self._checkpoints)) if self._checkpoints else None
+        return max(self._checkpoints) if self._checkpoints else None
 
     @property
     def unresolved(self) -> bool:
@@ -108,9 +108,9 @@ class Journal:
         if not self._begun:
             mark_begun(self._store, self._next, patience)
             self._begun = True
-        written = JournalNumber(self._next)
-        self._checkpoints.add(self._next)
-        self._next += 1
+        written = self._next
+        self._checkpoints.add(written)
+        self._next = JournalNumber(written + 1)
         self._sent = None
         return written
 

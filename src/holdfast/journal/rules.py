@@ -22,6 +22,7 @@ Invariants
 from collections.abc import Callable, Collection, Iterable
 from enum import Enum, auto
 
+from holdfast.ids import JournalNumber
 from holdfast.journal.records import Record
 
 
@@ -36,9 +37,9 @@ class PutOutcome(Enum):
     meanwhile."""
 
 
-def number_for_put(numbers: Iterable[int]) -> int:
+def number_for_put(numbers: Iterable[JournalNumber]) -> JournalNumber:
     """Number for the next record, by a listing."""
-    return max(numbers, default=0) + 1
+    return JournalNumber(max(numbers, default=0) + 1)
 
 
 def outcome(own: Record, found: Record | None) -> PutOutcome:
@@ -51,7 +52,9 @@ def outcome(own: Record, found: Record | None) -> PutOutcome:
     return PutOutcome.WRITTEN if (found.epoch, found.nonce) == (own.epoch, own.nonce) else PutOutcome.TAKEN
 
 
-def takeover_counts(number: int, base: int | None, listed: Collection[int], begun: bool) -> bool:
+def takeover_counts(
+    number: JournalNumber, base: JournalNumber | None, listed: Collection[JournalNumber], begun: bool
+) -> bool:
     """Decide if a takeover at `number` counts, by a listing begun after its put and the mark in it.
 
     No record may lie above the takeover, and its base must still be the newest checkpoint. A checkpoint recorded since
@@ -61,28 +64,32 @@ def takeover_counts(number: int, base: int | None, listed: Collection[int], begu
     return max(listed, default=number) <= number and base_stays
 
 
-def base_search_order(numbers: Iterable[int], below: int) -> list[int]:
+def base_search_order(numbers: Iterable[JournalNumber], below: JournalNumber) -> list[JournalNumber]:
     """Order in which to search for the base: the first checkpoint record in it is the newest."""
     return sorted((number for number in numbers if number < below), reverse=True)
 
 
-def missing_record(numbers: Collection[int], begun: bool, newest: int | None) -> int | None:
+def missing_record(
+    numbers: Collection[JournalNumber], begun: bool, newest: JournalNumber | None
+) -> JournalNumber | None:
     """Number of a record that was lost from the journal, by a complete listing; None if no loss is known.
 
     `newest` is the newest checkpoint among `numbers`; `begun` is true if a checkpoint was ever recorded. If all
     checkpoints are lost and nothing lies above, the lost record has the number returned or a higher number. The loss of
     a record cannot be seen if the checkpoint before it has not expired and nothing lies above.
     """
-    lowest = 1 if newest is None else newest + 1
-    highest = max(numbers, default=0)
-    gap = next((number for number in range(lowest, highest) if number not in numbers), None)
-    if gap is not None:
-        return max(number for number in range(gap, highest) if number not in numbers)
-    return highest + 1 if begun and newest is None else None
+    lowest, stop = 1 if newest is None else newest + 1, number_for_put(numbers)
+    gaps = [number for number in map(JournalNumber, range(lowest, stop)) if number not in numbers]
+    if gaps:
+        return gaps[-1]
+    return stop if begun and newest is None else None
 
 
 def refused_expiry(
-    wanted: Iterable[int], checkpoints: Collection[int], newest: int | None, resolved: bool
+    wanted: Iterable[JournalNumber],
+    checkpoints: Collection[JournalNumber],
+    newest: JournalNumber | None,
+    resolved: bool,
 ) -> str | None:
     """Reason not to delete these records now; None if they may be deleted.
 

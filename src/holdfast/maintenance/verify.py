@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from holdfast.errors import CorruptObject, ObjectNotFound, StorageError
 from holdfast.formats.handles import Manifest, TableHandle
 from holdfast.formats.manifests import decode_manifest
+from holdfast.ids import JournalNumber
 from holdfast.journal import rules
 from holdfast.journal.codec import StoredSavepoint, decode_committables, decode_record
 from holdfast.journal.fence import Listed, list_journal, lost
@@ -93,7 +94,7 @@ class _Verification:
         report.job, report.job_id, report.epoch = savepoint.job.name, savepoint.job.job_id, record.epoch
         report.count(kinds.JOB, 0)
         self._copies = {each.name: each for each in savepoint.objects}
-        self._read_checkpoint(savepoint.number, record)
+        self._read_checkpoint(JournalNumber(savepoint.number), record)
         for name in self._checks.keys() & self._copies.keys():
             self._wanted([copy_check(next(iter(self._checks[name].values())).kind, self._copies[name])])
         self._read_objects()
@@ -117,9 +118,9 @@ class _Verification:
         if job.layout_version != LAYOUT_VERSION:
             report.wrong(kinds.JOB, name, f"layout version {job.layout_version}", f"{LAYOUT_VERSION}, this version's")
 
-    def _read_records(self, numbers: Sequence[int]) -> dict[int, Record]:
+    def _read_records(self, numbers: Sequence[JournalNumber]) -> dict[JournalNumber, Record]:
         """Read all readable records. A missing record has expired, unless it is a takeover or the newest record."""
-        found: dict[int, Record] = {}
+        found: dict[JournalNumber, Record] = {}
         for number in numbers:
             name = names.journal(number)
             data = self._get(kinds.RECORDS, name, "a record of the journal", missing_is_wrong=False)
@@ -130,14 +131,15 @@ class _Verification:
             except CorruptObject as error:
                 self._report.wrong(kinds.RECORDS, name, str(error), "a record of the journal")
         for number, record in found.items():
-            if record.epoch != number and (record.epoch > number or not isinstance(record, CheckpointRecord)):
+            takeover = JournalNumber(record.epoch)
+            if takeover != number and (takeover > number or not isinstance(record, CheckpointRecord)):
                 self._report.wrong(
                     kinds.RECORDS, names.journal(number), f"epoch {record.epoch}", "the number of an earlier takeover"
                 )
-            elif record.epoch not in numbers:
+            elif takeover not in numbers:
                 self._report.wrong(
                     kinds.RECORDS,
-                    names.journal(record.epoch),
+                    names.journal(takeover),
                     "no such object",
                     f"the takeover of epoch {record.epoch}",
                 )
@@ -145,14 +147,14 @@ class _Verification:
             self._report.epoch = found[max(found)].epoch
         return found
 
-    def _look_for_a_lost_record(self, listed: Listed, records: Mapping[int, Record]) -> None:
+    def _look_for_a_lost_record(self, listed: Listed, records: Mapping[JournalNumber, Record]) -> None:
         newest = max((number for number, each in records.items() if isinstance(each, CheckpointRecord)), default=None)
         missing = rules.missing_record(listed.numbers, listed.begun, newest)
         if missing is not None and len(records) == len(listed.numbers):
             found = f"no such object: {lost(missing, listed, newest)}"
             self._report.wrong(kinds.RECORDS, names.journal(missing), found, "the newest checkpoint record")
 
-    def _read_checkpoint(self, number: int, record: CheckpointRecord) -> None:
+    def _read_checkpoint(self, number: JournalNumber, record: CheckpointRecord) -> None:
         referrer = f"checkpoint {names.journal(number)}"
         manifests = [
             manifest

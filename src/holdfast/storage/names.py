@@ -29,7 +29,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from holdfast.errors import SettingsError
-from holdfast.ids import Epoch, Incarnation, RunNumber
+from holdfast.ids import Epoch, Incarnation, JournalNumber, RunNumber
 
 DIGITS = 12
 NAME_BYTES_MAX = 200
@@ -56,7 +56,7 @@ class JobName(NamedTuple):
 class JournalName(NamedTuple):
     """`journal/<n>`"""
 
-    number: int
+    number: JournalNumber
 
 
 class BegunName(NamedTuple):
@@ -154,7 +154,7 @@ def savepoint() -> str:
     return "savepoint"
 
 
-def journal(number: int) -> str:
+def journal(number: JournalNumber) -> str:
     return f"{JOURNAL}{_number(number)}"
 
 
@@ -312,7 +312,7 @@ _PARSERS = {
 
 def _build(area: str, found: dict[str, str]) -> Name | None:
     if area == JOURNAL:
-        return JournalName(int(found["number"]))
+        return JournalName(JournalNumber(int(found["number"])))
     if area == SINKS:
         name = unescape(found["sink"])
         return None if name is None else SinkBegunName(name)
