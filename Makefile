@@ -43,9 +43,9 @@ postgres: setup
 .venv/kernels: .venv/set-up $(shell grep -rl holdfast.state.compiled src --include=*.py)
 	@echo "Compiling kernels, for the tests"; $(RUN) python tests/simulation/simulation_kernels.py && touch $@
 
-# The tidy test is part of `make check`. Three workers on two cores, because tests also wait: for servers, timers, disks.
+# The tidy test is part of `make check`. Four workers on two cores, because tests also wait: for servers, timers, disks.
 test-pure: .venv/kernels postgres  ## The tests without Spark
-	$(PYTEST) -n 3 --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long" --ignore tests/test_tidy.py
+	$(PYTEST) -n 4 --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long" --ignore tests/test_tidy.py
 
 # Classes that a JVM of Spark's loads, kept so that each test with a session of its own starts in a third of the time.
 .venv/spark.jsa: .venv/set-up tests/quick_jvm.py

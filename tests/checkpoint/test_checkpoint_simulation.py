@@ -15,12 +15,16 @@ SEEDS = (
     else list(range(int(os.environ.get("HOLDFAST_SEEDS", "200"))))
 )
 SEEDS_A_TEST = 25
+QUICK = 100
+"""Seeds that run in `make test`; the others run in `make test-long`."""
 
 
 @pytest.mark.parametrize(
     "seeds",
-    [SEEDS[i : i + SEEDS_A_TEST] for i in range(0, len(SEEDS), SEEDS_A_TEST)],
-    ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}",
+    [
+        pytest.param(SEEDS[i : i + SEEDS_A_TEST], marks=() if i < QUICK else pytest.mark.long, id=f"from {SEEDS[i]}")
+        for i in range(0, len(SEEDS), SEEDS_A_TEST)
+    ],
 )
 def test_nothing_needed_is_lost_nothing_needless_is_left_and_output_is_published_once(seeds: list[int]) -> None:
     completed = 0

@@ -15,12 +15,16 @@ SEEDS = (
     else list(range(int(os.environ.get("HOLDFAST_SEEDS", "160"))))
 )
 SEEDS_A_TEST = 80
+QUICK = 80
+"""Seeds that run in `make test`; the others run in `make test-long`."""
 
 
 @pytest.mark.parametrize(
     "seeds",
-    [SEEDS[i : i + SEEDS_A_TEST] for i in range(0, len(SEEDS), SEEDS_A_TEST)],
-    ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}",
+    [
+        pytest.param(SEEDS[i : i + SEEDS_A_TEST], marks=() if i < QUICK else pytest.mark.long, id=f"from {SEEDS[i]}")
+        for i in range(0, len(SEEDS), SEEDS_A_TEST)
+    ],
 )
 def test_one_work_at_a_time_goes_on_from_where_the_last_one_ended_and_every_storm_ends(seeds: list[int]) -> None:
     ends: Counter[str] = Counter()

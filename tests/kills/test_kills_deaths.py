@@ -9,6 +9,7 @@ from kills_in_process import Driver, die_at
 from kills_pipelines import Shape, check
 
 from holdfast import failpoints
+from sampling import quick
 
 NOT_HERE = {
     **dict.fromkeys(
@@ -53,7 +54,12 @@ def shapes(point: str) -> list[Shape]:
     return next(found for prefix, found in SHAPES.items() if point.startswith(prefix))
 
 
-@pytest.mark.parametrize("point", sorted(failpoints.KNOWN.keys() - NOT_HERE.keys()))
+POINTS = {point: point for point in sorted(failpoints.KNOWN.keys() - NOT_HERE.keys())}
+BEFORE = [point for point in POINTS if not point.endswith(".after")]
+"""A death after a step is, but for a few lines, the death before the next one."""
+
+
+@pytest.mark.parametrize("point", quick(*BEFORE, of=POINTS))
 def test_a_death_loses_nothing_and_repeats_nothing(point, tmp_path):
     """Processes die at one of the later hits, or at the first if there are no more; the long test below has all
     hits.
@@ -65,7 +71,7 @@ def test_a_death_loses_nothing_and_repeats_nothing(point, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("point", sorted(failpoints.KNOWN.keys() - NOT_HERE.keys()))
+@pytest.mark.parametrize("point", POINTS)
 def test_a_death_at_any_of_the_first_hits_loses_nothing_and_repeats_nothing(point, tmp_path):
     for number, shape in enumerate(shapes(point)):
         for hit in range(1, 10):

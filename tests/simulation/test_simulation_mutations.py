@@ -21,7 +21,7 @@ QUICK = {
     "a TaskManager deletes what it acknowledged": 1,
     "a restart takes the checkpoint that the query began from": 18,
     "a rewind forgets the table": 13,
-    "an aborted checkpoint deletes its objects": 15,
+    "an aborted checkpoint deletes its objects": 22,
     "objects go although others hold them": 0,
     "records drop what is not published yet": 117,
     "what is being gathered is swept": 25,
