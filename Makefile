@@ -32,7 +32,7 @@ demo-kafka: setup  ## Orders from a Kafka topic into totals in a topic and a Del
 
 # What all tiers need is made first. Then the three run side by side: what is pure takes both cores, Spark's tests and
 # real processes that are killed mostly wait. All share one Kafka broker; HOLDFAST_KAFKA=host:port names another one.
-test: setup  ## All tests but the long ones, in some eleven minutes on two cores
+test: setup  ## All tests but the long ones, in some nine minutes on two cores
 	@$(MAKE) --no-print-directory --jobs 2 .venv/kernels .venv/spark.jsa postgres
 	@$(RUN) python -m examples.kafka.broker $(MAKE) --no-print-directory --jobs 3 test-kill test-spark test-pure
 
