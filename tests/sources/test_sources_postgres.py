@@ -129,8 +129,8 @@ def test_a_new_driver_ends_the_connection_of_the_old_one_and_goes_on(database, t
     with running(job_of(database.source(), tables, tmp_path)):
         database.execute(f"INSERT INTO {tables[0]} (id) SELECT generate_series(2, 500)")
         until(lambda: is_equal(database, tmp_path), "the rows after the takeover")
-        now = database.execute("SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", (database.slot,))
-        assert now[0][0] not in (None, pid)
+        reader = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
+        until(lambda: database.execute(reader, (database.slot,))[0][0] not in (None, pid), "the new driver's reader")
         with pytest.raises(QueryFailed):
             old.awaitTermination(30)
 
