@@ -44,6 +44,7 @@ RECORD_ATTEMPTS_MAX = 2
 
 
 def settings_of(job: "Job", layout: Layout, trigger: QueryTrigger) -> MasterSettings:
+    """The settings of a job's JobMaster, as the user declared them."""
     limits = BatchLimits(
         job.max_rows_per_batch, job.max_bytes_per_batch, job.max_event_time_skew_us, job.target_batch_duration_s
     )
