@@ -45,7 +45,7 @@ postgres: setup
 
 # The tidy test is part of `make check`. Four workers on two cores, because tests also wait: for servers, timers, disks.
 test-pure: .venv/kernels postgres  ## The tests without Spark
-	$(PYTEST) -n 4 --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long" --ignore tests/test_tidy.py
+	@$(RUN) python -m examples.kafka.broker $(PYTEST) -n 4 --dist worksteal --timeout 120 --durations 10 -m "not spark and not kill and not long" --ignore tests/test_tidy.py
 
 # Classes that a JVM of Spark's loads, kept so that each test with a session of its own starts in a third of the time.
 .venv/spark.jsa: .venv/set-up tests/quick_jvm.py

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +22,9 @@ ROOT = Path(__file__).resolve().parents[2]
 VARIABLE = "HOLDFAST_KAFKA"
 READY_S_MAX = 60.0
 """Seconds within which a broker must answer; a higher value allows for a busier machine."""
-JAVA = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=4", "-Xshare:auto")
+JAVA = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-Xshare:auto")
+QUICK_JAVA = (*JAVA, "-XX:TieredStopAtLevel=1")
+"""Options of Java. With the second Java's optimising compiler stays off, which takes longer in a test than it saves."""
 CLUSTER = "aG9sZGZhc3QtdGVzdHMtMQ"
 SETTINGS = """\
 process.roles=broker,controller
@@ -60,10 +62,14 @@ rootLogger.appenderRef.out.ref = out
 
 
 class Broker:
-    """A broker on data in `folder`. It may be stopped or killed, and started again on the same port and data."""
+    """A broker on data in `folder`. It may be stopped or killed, and started again on the same port and data.
 
-    def __init__(self, folder: Path) -> None:
+    `options` are those of Java: `QUICK_JAVA` for tests, `JAVA` where throughput is measured.
+    """
+
+    def __init__(self, folder: Path, options: Sequence[str] = QUICK_JAVA) -> None:
         self.folder = folder
+        self._options = options
         self.port = free_port()
         self._controller_port = free_port()
         self._java: subprocess.Popen[bytes] | None = None
@@ -127,7 +133,7 @@ class Broker:
 
     def _run(self, main: str, *arguments: str) -> subprocess.Popen[bytes]:
         logging = f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}"
-        command = [java(), *JAVA, logging, "-cp", f"{jars()}/*", main, *arguments]
+        command = [java(), *self._options, logging, "-cp", f"{jars()}/*", main, *arguments]
         with (self.folder / "broker.log").open("ab") as out:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
 
@@ -143,13 +149,13 @@ class Broker:
 
 
 @contextmanager
-def kafka(folder: Path | None = None) -> Iterator[str]:
+def kafka(folder: Path | None = None, options: Sequence[str] = QUICK_JAVA) -> Iterator[str]:
     """Give the address of a broker: of HOLDFAST_KAFKA, or of a new broker that lives as long as the context."""
     if VARIABLE in os.environ:
         yield os.environ[VARIABLE]
         return
     with tempfile.TemporaryDirectory(prefix="holdfast-kafka-") as made:
-        broker = Broker(folder or Path(made))
+        broker = Broker(folder or Path(made), options)
         try:
             yield broker.start().address
         finally:
