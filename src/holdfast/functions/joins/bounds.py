@@ -22,14 +22,15 @@ from holdfast.state.physical import Integers, validity_of
 
 LEFT, RIGHT = 0, 1
 SIDES = ("left", "right")
-AT, FROM, UNTIL, LEAVES = "__at", "__from", "__until", "__leaves"
-"""State columns: a left row's time, the times that a right row meets, when a row leaves."""
+AT, UNTIL, LEAVES = "__at", "__until", "__leaves"
+"""Times of rows: a row's event time, the last time that a right row meets, the time when a row leaves. Event times are
+in a column of the row; the other two are state columns."""
 MINUTE_US = 60_000_000
 NEVER_US = ALL_TIMES_US + 1
 """The time at which rows leave that have to stay until another row replaces them."""
 
 Times = Mapping[str, Integers]
-"""The state columns with times of some rows, by name."""
+"""Times of some rows, by name, in microseconds."""
 
 
 class Bounds(ABC):
@@ -37,14 +38,23 @@ class Bounds(ABC):
 
     by_event_time = True
     """True if rows leave by the watermark; otherwise they leave by the time of the batches."""
+    rows_leave = True
+
+    def time_column(self, side: int) -> str | None:
+        """The column of a side's rows that holds their event time `AT`; None: the bounds look at none."""
+        return None
 
     @abstractmethod
     def columns(self, side: int) -> tuple[str, ...]:
-        """The state columns with the times of a side's rows."""
+        """The state columns with the other times of a side's rows."""
 
     @abstractmethod
     def times(self, side: int, rows: pa.RecordBatch, now_us: int) -> Times:
-        """The times of rows that came in a batch with that time."""
+        """All times of rows that came in a batch with that time."""
+
+    def meets(self, times: Times) -> tuple[Integers, Integers] | None:
+        """The first and the last time of the left rows that each right row meets; None: it meets them all."""
+        return None
 
     @abstractmethod
     def leaves(self, side: int, times: Times) -> Integers | None:
@@ -74,8 +84,14 @@ class EventBounds(Bounds):
 
     columns_of_time: tuple[str, str]
 
+    def time_column(self, side: int) -> str:
+        return self.columns_of_time[side]
+
     def columns(self, side: int) -> tuple[str, ...]:
-        return (AT,) if side == LEFT else (FROM, UNTIL)
+        return ()
+
+    def times(self, side: int, rows: pa.RecordBatch, now_us: int) -> Times:
+        return {AT: times_of(rows.column(self.columns_of_time[side]))}
 
     def late(self, side: int, rows: pa.RecordBatch, closed_us: int | None) -> BoolArray | None:
         if closed_us is None or not rows.num_rows:
@@ -91,14 +107,11 @@ class Within(EventBounds):
     earliest_us: int
     latest_us: int
 
-    def times(self, side: int, rows: pa.RecordBatch, now_us: int) -> Times:
-        times = times_of(rows.column(self.columns_of_time[side]))
-        if side == LEFT:
-            return {AT: times}
-        return {FROM: times - self.latest_us, UNTIL: times - self.earliest_us}
+    def meets(self, times: Times) -> tuple[Integers, Integers]:
+        return times[AT] - self.latest_us, times[AT] - self.earliest_us
 
     def leaves(self, side: int, times: Times) -> Integers:
-        return times[AT] + (self.latest_us + 1) if side == LEFT else times[UNTIL] + 1
+        return times[AT] + (1 + (self.latest_us if side == LEFT else -self.earliest_us))
 
     @property
     def bucket_us(self) -> int:
@@ -117,13 +130,20 @@ class Between(EventBounds):
 
     end: str
 
+    def columns(self, side: int) -> tuple[str, ...]:
+        return () if side == LEFT else (UNTIL,)
+
     def times(self, side: int, rows: pa.RecordBatch, now_us: int) -> Times:
-        times = times_of(rows.column(self.columns_of_time[side]))
+        found = super().times(side, rows, now_us)
         if side == LEFT:
-            return {AT: times}
+            return found
         ends, valid = times_of(rows.column(self.end)), validity_of(rows.column(self.end))
-        ends = ends if valid is None else np.where(valid, ends, times - 1)
-        return {FROM: times, UNTIL: np.maximum(ends, times - 1)}
+        before = found[AT] - 1
+        ends = ends if valid is None else np.where(valid, ends, before)
+        return {**found, UNTIL: np.maximum(ends, before)}
+
+    def meets(self, times: Times) -> tuple[Integers, Integers]:
+        return times[AT], times[UNTIL]
 
     def leaves(self, side: int, times: Times) -> Integers:
         return times[AT if side == LEFT else UNTIL] + 1
@@ -148,11 +168,11 @@ class AsOf(EventBounds):
     tolerance_us: int | None = None
 
     def columns(self, side: int) -> tuple[str, ...]:
-        return (AT,) if side == LEFT else (AT, LEAVES)
+        return () if side == LEFT else (LEAVES,)
 
     def times(self, side: int, rows: pa.RecordBatch, now_us: int) -> Times:
-        times = times_of(rows.column(self.columns_of_time[side]))
-        return {AT: times} if side == LEFT else {AT: times, LEAVES: times + 1}
+        found = super().times(side, rows, now_us)
+        return found if side == LEFT else {**found, LEAVES: found[AT] + 1}
 
     def leaves(self, side: int, times: Times) -> Integers:
         return times[AT] + 1 if side == LEFT else times[LEAVES]
@@ -243,6 +263,8 @@ class Kept(Bounds):
 @dataclass(frozen=True)
 class Forever(Bounds):
     """Rows meet whenever they come, and none ever leaves."""
+
+    rows_leave = False
 
     def columns(self, side: int) -> tuple[str, ...]:
         return ()

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.functions.columns import BoolArray
-from holdfast.functions.joins.bounds import AT, FROM, LEAVES, LEFT, RIGHT, SIDES, UNTIL, SameWindow, Times
+from holdfast.functions.joins.bounds import AT, LEAVES, LEFT, RIGHT, SIDES, SameWindow, Times
 from holdfast.functions.joins.kept_rows import KeptRows
 from holdfast.functions.joins.meeting import Intervals, Pairs, Points, SortedPoints
 from holdfast.functions.joins.output import JoinOutput, RowsOfBatch, RowsOfTable, SideRows
@@ -128,14 +128,19 @@ class JoinOperator(Operator):
         kept_left, kept_right = self._kept
         points = SortedPoints(_points(left.groups, left.times), len(heads))
         groups, slots = self._kept_with(kept_right, left, heads)
-        pairs = points.meet(_intervals(groups, kept_right.times(slots)))
+        pairs = points.meet(self._intervals(groups, kept_right.times(slots)))
         self._met(left, right, pairs, right_slots=slots)
-        self._met(left, right, points.meet(_intervals(right.groups, right.times)))
+        self._met(left, right, points.meet(self._intervals(right.groups, right.times)))
         groups, slots = self._kept_with(kept_left, right, heads)
         kept_points = SortedPoints(_points(groups, kept_left.times(slots)), len(heads))
-        self._met(left, right, kept_points.meet(_intervals(right.groups, right.times)), left_slots=slots)
+        self._met(left, right, kept_points.meet(self._intervals(right.groups, right.times)), left_slots=slots)
         if self._spec.how == "semi":
             self._output.alone(LEFT, RowsOfBatch(left.rows.filter(pa.array(left.matched))))
+
+    def _intervals(self, groups: Integers, times: Times) -> Intervals:
+        """The times that right rows meet."""
+        nothing = np.zeros(len(groups), np.int64)
+        return Intervals(groups, *(self._bounds.meets(times) or (nothing, nothing)))
 
     def _kept_with(self, kept: KeptRows, others: Arrived, heads: Slots) -> tuple[Integers, Slots]:
         """The kept rows that have the key of a row that came on the other side: the index of the key, the slot."""
@@ -219,10 +224,3 @@ class JoinOperator(Operator):
 
 def _points(groups: Integers, times: Times) -> Points:
     return Points(groups, times[AT] if AT in times else np.zeros(len(groups), np.int64))
-
-
-def _intervals(groups: Integers, times: Times) -> Intervals:
-    if FROM in times:
-        return Intervals(groups, times[FROM], times[UNTIL])
-    nothing = np.zeros(len(groups), np.int64)
-    return Intervals(groups, nothing, nothing)

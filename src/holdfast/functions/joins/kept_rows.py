@@ -1,7 +1,7 @@
 """The kept rows of a side of a join: a table of rows, found by key and by the time when they leave.
 
     heads   key → for each side: the first number, the next number, how many rows there are
-    rows    (key, number) → the row, its times, whether it met another row
+    rows    (key, number) → the row, those of its times that are no column of the row, whether it met another row
     index   when rows leave → (key, number), in memory (`timing.time_index`)
 
 Numbers of a key are given in order of arrival. A row that leaves out of turn is a gap, looked up in vain; once gaps are
@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.functions.joins.bounds import LEAVES, NEVER_US, SIDES, Bounds, Times
+from holdfast.functions.joins.bounds import AT, LEAVES, NEVER_US, SIDES, Bounds, Times
 from holdfast.functions.kernels import mark_first
 from holdfast.functions.running import ranks, spans
-from holdfast.functions.timing.time_index import FollowedIndex, TimeBuckets, concatenated, keys_with_times
+from holdfast.functions.timing.time_index import Cells, FollowedIndex, TimeBuckets, concatenated, keys_with_times
+from holdfast.functions.windows.declared import in_microseconds, times_of
 from holdfast.state.physical import Integers, Slots, values_of
 from holdfast.state.table import StateTable
 
@@ -43,6 +44,7 @@ class KeptRows:
         self._heads = heads
         self._head_names = head_columns(side)
         self._columns = bounds.columns(side)
+        self._time_column = bounds.time_column(side)
         self._entries = pa.schema([*rows.key_schema, pa.field(LEAVES, pa.int64())])
         self._index = FollowedIndex(
             rows, lambda: TimeBuckets(self._entries, LEAVES, bounds.bucket_us), self._all_entries
@@ -54,12 +56,12 @@ class KeptRows:
 
     def begin(self) -> None:
         """Begin a batch."""
-        if self._columns:
+        if self._bounds.rows_leave:
             self._index.begin()
 
     def next_us(self) -> int | None:
         """The first time when a row leaves; of a row that may have left already."""
-        return self._index.earliest() if self._columns else None
+        return self._index.earliest() if self._bounds.rows_leave else None
 
     def of_keys(self, heads: Slots) -> tuple[Integers, Slots]:
         """The rows of distinct keys, by the slots of their heads: the index of each row's key, and its slot."""
@@ -75,8 +77,15 @@ class KeptRows:
         return counts
 
     def times(self, slots: Slots) -> Times:
-        """The event times of the rows in these slots."""
-        return {name: self.table.column(name).values[slots] for name in self._columns}
+        """The times of the rows in these slots."""
+        found = {name: self.table.column(name).values[slots] for name in self._columns}
+        name = self._time_column
+        if name is None:
+            return found
+        if name in self.table.key_schema.names:
+            return {**found, AT: times_of(self.table.keys_of(slots).column(name))}
+        column = self.table.column(name)
+        return {**found, AT: in_microseconds(column.values[slots], column.field.type)}
 
     def set_matched(self, slots: Slots) -> None:
         """Mark these rows as having met others."""
@@ -122,7 +131,7 @@ class KeptRows:
 
     def leaving(self, until_us: int) -> Slots:
         """The rows that leave by then; they are still there."""
-        if not self._columns:
+        if not self._bounds.rows_leave:
             return np.empty(0, np.int32)
         entries = concatenated(self._index.between(None, until_us + 1), self._entries)
         self._index.drop(until_us + 1)
@@ -202,8 +211,14 @@ class KeptRows:
     def _all_entries(self, table: StateTable) -> Iterator[pa.RecordBatch]:
         return map(_that_leave, keys_with_times(table, LEAVES, self._leaves_of_cells))
 
-    def _leaves_of_cells(self, cells: Any) -> Integers:
-        leaves = self._bounds.leaves(self._side, {name: cells[name][0] for name in self._columns})
+    def _leaves_of_cells(self, keys: pa.RecordBatch, cells: Cells) -> Integers:
+        times = {name: cells(name) for name in self._columns}
+        name = self._time_column
+        if name is not None and name in keys.schema.names:
+            times[AT] = times_of(keys.column(name))
+        elif name is not None:
+            times[AT] = in_microseconds(cells(name), self.table.value_schema.field(name).type)
+        leaves = self._bounds.leaves(self._side, times)
         assert leaves is not None, "only rows that leave are in the index"
         return leaves
 

@@ -172,4 +172,4 @@ class DuplicatesOperator(Operator):
         return len(slots)
 
     def _all_entries(self, table: StateTable) -> Iterator[pa.RecordBatch]:
-        return keys_with_times(table, AT, lambda cells: cells[AT][0])
+        return keys_with_times(table, AT, lambda _, cells: cells(AT))

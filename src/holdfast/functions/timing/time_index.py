@@ -148,22 +148,28 @@ def keys_of_table(table: StateTable) -> Iterator[pa.RecordBatch]:
             return
 
 
-def keys_with_times(table: StateTable, name: str, times_of: Callable[[Any], Integers]) -> Iterator[pa.RecordBatch]:
-    """The keys of all rows, outside of a batch's changes, with a column of times that `times_of` makes of their cells.
+Cells = Callable[[str], Any]
+"""The values of a value column of some rows, by its name."""
 
-    Cells are values and validity by value column, as `StateTable.survey` gives them.
-    """
+
+def keys_with_times(
+    table: StateTable, name: str, times_of: Callable[[pa.RecordBatch, Cells], Integers]
+) -> Iterator[pa.RecordBatch]:
+    """The keys of all rows, outside of a batch's changes, with a column of times that `times_of` makes of keys and
+    cells."""
     place = START
     while len(table):
-        times: list[Integers] = []
+        noted: list[Any] = []
 
-        def note(cells: Any, noted: list[Integers] = times) -> np.ndarray[Any, np.dtype[np.bool_]]:
-            noted.append(times_of(cells))
-            return np.ones(len(noted[-1]), np.bool_)
+        def note(cells: Any, noted: list[Any] = noted) -> np.ndarray[Any, np.dtype[np.bool_]]:
+            noted.append(cells)
+            return np.ones(len(next(iter(cells.values()))[0]), np.bool_)
 
-        found = table.survey(place, REBUILD_ROWS, note)
+        found = table.survey(place, REBUILD_ROWS, note if len(table.value_schema) else None)
         if found.keys.num_rows:
-            yield found.keys.append_column(pa.field(name, pa.int64()), pa.array(np.concatenate(times), pa.int64()))
+            (cells,) = noted or [{}]
+            times = times_of(found.keys, lambda column, cells=cells: cells[column][0])  # type: ignore[misc]
+            yield found.keys.append_column(pa.field(name, pa.int64()), pa.array(times, pa.int64()))
         place = found.place
         if place == START:
             return

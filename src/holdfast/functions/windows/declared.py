@@ -178,8 +178,12 @@ def window(column: str, size: Duration, slide: Duration | None = None, *, start:
 
 def times_of(times: pa.Array) -> Integers:
     """A timestamp column without nulls, in microseconds."""
-    factor, divisor = _PER_UNIT[times.type.unit]
-    values: Integers = values_of(times)
+    return in_microseconds(values_of(times), times.type)
+
+
+def in_microseconds(values: Integers, kind: pa.DataType) -> Integers:
+    """Values of a timestamp type, in microseconds."""
+    factor, divisor = _PER_UNIT[kind.unit]
     return values * factor if factor > 1 else values // divisor if divisor > 1 else values
 
 

@@ -223,4 +223,4 @@ class SessionOperator(Operator):
 
     def _all_entries(self, table: StateTable) -> Iterator[pa.RecordBatch]:
         """The entries of all sessions, between batches."""
-        return keys_with_times(table, END, lambda cells: cells[END][0])
+        return keys_with_times(table, END, lambda _, cells: cells(END))
