@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.errors import StateTooLarge
 from holdfast.state import index as index_module
 from holdfast.state import index_kernels
-from holdfast.state.index import BytesIndex, IntegerIndex, KeyIndex, columns_of_stored, new_index
+from holdfast.state.index import IntegerIndex, KeyIndex, VariableIndex, columns_of_stored, new_index
 from holdfast.state.keys import Keys, encode_keys
 
 COMPILING = settings(deadline=None)
@@ -248,7 +248,7 @@ def test_endless_inserts_and_removals_do_not_grow_the_index(schema: pa.Schema) -
 
 def test_keys_of_any_length_live_in_the_arena() -> None:
     texts = ["", "a" * 100_000, "b", "c" * 31, "c" * 32, "é" * 33]
-    index = BytesIndex(TEXT)
+    index = VariableIndex(TEXT)
     slots, *_ = index.lookup(text_keys(texts), 1)
     assert keys_in(index, slots) == texts
     assert index.lookup(text_keys(texts), 2)[0].tolist() == slots.tolist()

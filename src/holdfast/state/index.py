@@ -4,7 +4,8 @@ A slot stays with its key until the key is removed; then it is free and may be g
 It grows without a stall: entries are poured into a larger table some at a time, before each look-up. Meanwhile keys are
 found in either table (`index_kernels`) and the system gets back the emptied pages. Arrays by slot grow where they lie
 (`growing`). The index shrinks by `compact`, at once.
-Two kinds: `IntegerIndex` holds the keys themselves, `BytesIndex` their hashes, and their bytes in an arena.
+Three kinds: `IntegerIndex` holds the keys themselves. The others hold hashes of keys, and the keys' bytes in an arena:
+`FixedIndex` at the place of the slot, `VariableIndex` end to end.
 Does not own values, transactions, or the meaning of the stamps.
 """
 
@@ -39,6 +40,7 @@ from holdfast.state.keys import (
     decode_bytes,
     decode_integers,
     encode_columns,
+    fixed_widths,
     group_columns,
     is_integer_kind,
     key_groups,
@@ -70,6 +72,7 @@ SWEEP_PER_ROW = 4
 has room for a third of the old table's positions, so it is not full before all are poured. Higher values end the
 pouring sooner and make each look-up slower."""
 _EMPTY = np.empty(0, np.int64)
+_NO_EXTENTS = np.empty((0, 2), np.int64)
 
 
 class KeyIndex(ABC):
@@ -309,19 +312,21 @@ class IntegerIndex(KeyIndex):
 
 
 class BytesIndex(KeyIndex):
-    """The index for keys of byte kind. Bytes of removed keys stay in the arena until they are more than half of it."""
+    """The index for keys of byte kind: the part that does not depend on where their bytes are."""
 
     def __init__(self, key_schema: pa.Schema) -> None:
         super().__init__(key_schema)
-        self._extents = np.zeros((SLOTS_LEAST, 2), np.int64)
-        self._arena = np.empty(ARENA_LEAST, np.uint8)
+        self._arena = np.empty(0, np.uint8)
 
     @property
     def memory_bytes(self) -> int:
-        return super().memory_bytes + self._extents.nbytes + self._arena.nbytes
+        return super().memory_bytes + self._arena.nbytes
 
     def keys(self, slots: Slots) -> Keys:
         return Keys(None, *self._key_bytes(slots))
+
+    @abstractmethod
+    def _key_bytes(self, slots: Slots) -> tuple[Integers, Bytes]: ...
 
     def _columns(self, slots: Slots, tags: Integers) -> list[object]:
         return decode_bytes(*self._key_bytes(slots), self.key_schema)
@@ -334,15 +339,62 @@ class BytesIndex(KeyIndex):
             encode_columns(self._columns(slots, tags)[:leading], self.key_schema.names[:leading]), max_parallelism
         )
 
+    def _tags_of(self, keys: Keys) -> Integers:
+        return keys.hashes.view(np.int64)
+
+
+class FixedIndex(BytesIndex):
+    """The index for keys whose columns all have a fixed width: the key of a slot is in the arena at the slot's place.
+
+    A key with nulls is shorter than others; the rest of its place is unused.
+    """
+
+    def __init__(self, key_schema: pa.Schema) -> None:
+        super().__init__(key_schema)
+        self._widths = np.array(fixed_widths(key_schema), np.int64)
+        self._stride = int(self._widths.sum()) + len(self._widths) * (len(self._widths) > 1)
+        enlarge(self, "_arena", len(self._tags) * self._stride)
+
+    def _strings_of(self, keys: Keys) -> Any:
+        return keys.byte_offsets, keys.bytes, _NO_EXTENTS, self._arena, self._stride
+
+    def _grow_slots(self, capacity: int) -> None:
+        super()._grow_slots(capacity)
+        enlarge(self, "_arena", capacity * self._stride)
+
+    def _keep(self, live: Slots) -> None:
+        kept = self._arena.reshape(-1, self._stride)[live]
+        super()._keep(live)
+        self._arena = kept.reshape(-1)
+        enlarge(self, "_arena", len(self._tags) * self._stride)
+
+    def _key_bytes(self, slots: Slots) -> tuple[Integers, Bytes]:
+        if len(self._widths) == 1:
+            offsets = np.arange(len(slots) + 1, dtype=np.int64) * self._stride
+        else:
+            offsets = index_kernels.gather_fixed_lengths(self._arena, self._stride, self._widths, slots)
+        return offsets, index_kernels.gather_fixed(self._arena, self._stride, slots, offsets)
+
+
+class VariableIndex(BytesIndex):
+    """The index for other keys of byte kind. Bytes of removed keys stay in the arena until they are more than half of
+    it."""
+
+    def __init__(self, key_schema: pa.Schema) -> None:
+        super().__init__(key_schema)
+        self._extents = np.zeros((SLOTS_LEAST, 2), np.int64)
+        self._arena = np.empty(ARENA_LEAST, np.uint8)
+
+    @property
+    def memory_bytes(self) -> int:
+        return super().memory_bytes + self._extents.nbytes
+
     def remove(self, slots: Slots) -> None:
         super().remove(slots)
         self._control[ARENA_LIVE] -= self._extents[slots, 1].sum()
 
-    def _tags_of(self, keys: Keys) -> Integers:
-        return keys.hashes.view(np.int64)
-
     def _strings_of(self, keys: Keys) -> Any:
-        return keys.byte_offsets, keys.bytes, self._extents, self._arena
+        return keys.byte_offsets, keys.bytes, self._extents, self._arena, 0
 
     def _make_room(self, keys: Keys, row: int) -> None:
         super()._make_room(keys, row)
@@ -407,7 +459,9 @@ class StoredKeys:
 
 def new_index(key_schema: pa.Schema) -> KeyIndex:
     """The index for keys of that schema."""
-    return IntegerIndex(key_schema) if is_integer_kind(key_schema) else BytesIndex(key_schema)
+    if is_integer_kind(key_schema):
+        return IntegerIndex(key_schema)
+    return FixedIndex(key_schema) if fixed_widths(key_schema) else VariableIndex(key_schema)
 
 
 def columns_of_stored(stored: Sequence[bytes], key_schema: pa.Schema) -> tuple[npt.NDArray[np.int32], list[object]]:

@@ -142,8 +142,9 @@ def _extent(table: Integers) -> Any:
 
 
 @inlined
-def _fetch_extent(tags: Any, start: int, homes: Any, i: int, ends: Any, extents: Any) -> None:
-    """Move home `i` on to the first entry of the same hash, or an empty entry; fetch the extent of the key there.
+def _fetch_place(tags: Any, start: int, homes: Any, i: int, ends: Any, extents: Any, arena: Any, stride: Any) -> None:
+    """Move home `i` on to the first entry of the same hash, or an empty entry; fetch the extent of the key there, or
+    the key itself where keys have no extents.
 
     Rows inserted until its turn only fill empty entries, and none moves during a look-up: the home stays a place to
     begin.
@@ -157,24 +158,29 @@ def _fetch_extent(tags: Any, start: int, homes: Any, i: int, ends: Any, extents:
             if p == (old_end if in_old else entries_end):
                 p = old_at if in_old else entries_at
         homes[np.uint64(i)] = p
-        prefetch(_extent_of(load_u64(p + _8), extents))
+        slot = _slot_or_0(load_u64(p + _8))
+        prefetch(arena + slot * stride if stride > _0 else extents + slot * _16)
 
 
 @inlined
 def _fetch_key(homes: Any, i: int, extents: Any, arena: Any) -> None:
     """Fetch the key of the entry at home `i`; its extent was fetched before."""
     if i >= 0 and i < len(homes):
-        prefetch(arena + load_u64(_extent_of(load_u64(homes[np.uint64(i)] + _8), extents)))
+        prefetch(arena + load_u64(extents + _slot_or_0(load_u64(homes[np.uint64(i)] + _8)) * _16))
 
 
 @kernel
-def _extent_of(meta: Any, extents: Any) -> Any:
-    """The address of the extent of an entry's key (of any key for an empty entry)."""
-    return extents + np.uint64(max(_slot_of(meta), 0)) * _16
+def _slot_or_0(meta: Any) -> Any:
+    """The slot of an entry, or any slot for an empty entry."""
+    return np.uint64(max(_slot_of(meta), 0))
 
 
 @kernel
-def _is_key(extent: Any, arena: Any, key: Any, length: Any) -> Any:
+def _is_key(meta: Any, extents: Any, arena: Any, stride: Any, key: Any, length: Any) -> Any:
+    slot = np.uint64(_slot_of(meta))
+    if stride > _0:  # no key of several columns begins with another: the bytes behind a shorter key do not matter
+        return same_bytes(arena + slot * stride, key, length)
+    extent = extents + slot * _16
     return load_u64(extent + _8) == np.uint64(length) and same_bytes(arena + load_u64(extent), key, length)
 
 
@@ -207,16 +213,18 @@ def lookup(
     """Slot of each key of rows `[start, stop)`, inserting unknown ones; returns the row where room ran out, or `stop`.
 
     `fresh` collects each slot whose stamp was another, once, in order; `unseen` those of them whose stamp was below
-    `first`. `strings` is None for int64 keys, their own tags; for byte keys it is (offsets, data, extents, arena):
-    `extents[slot]` is the place in `arena` of the slot's key. Numba compiles a version for each. A new entry goes the
-    way of an entry that is found: with a second place that touches, the loop takes twice the time.
+    `first`. `strings` is None for int64 keys, their own tags; for byte keys it is (offsets, data, extents, arena,
+    stride): the key of a slot begins in `arena` at `slot * stride`, or with a stride of 0 where `extents[slot]` says.
+    Numba compiles a version for None and a version for byte keys. A new entry goes the way of an entry that is found:
+    with a second place that touches, the loop takes twice the time.
     """
     ends = _extent(entries) + _extent(old)
     entries_at, entries_end, old_at, old_end = ends
     mark, first_mark = np.uint64(stamp), np.uint64(first)
     if strings is not None:
-        offsets, data, extents, arena = strings
+        offsets, data, extents, arena, key_bytes = strings
         keys_at, arena_at, extents_at = data.ctypes.data, arena.ctypes.data, extents.ctypes.data
+        stride = np.uint64(key_bytes)
     homes = _homes(tags, start, stop, entries, old, control)
     fetches = len(entries) >= _PREFETCH_FROM
     lead = _AHEAD if strings is None else 3 * _AHEAD
@@ -224,8 +232,9 @@ def lookup(
         if fetches:
             _fetch(homes, i + lead)
             if strings is not None:
-                _fetch_extent(tags, start, homes, i + 2 * _AHEAD, ends, extents_at)
-                _fetch_key(homes, i + _AHEAD, extents_at, arena_at)
+                _fetch_place(tags, start, homes, i + 2 * _AHEAD, ends, extents_at, arena_at, stride)
+                if stride == _0:
+                    _fetch_key(homes, i + _AHEAD, extents_at, arena_at)
             if i < 0:
                 continue
         at = np.uint64(start + i)
@@ -239,13 +248,15 @@ def lookup(
             if meta == _0:
                 if _is_full(control, slot_tags):
                     return start + i
-                if strings is not None and control[ARENA_USED] + length > len(arena):
+                if strings is not None and stride == _0 and control[ARENA_USED] + length > len(arena):
                     return start + i
                 meta = np.uint64(_new_slot(tag, slot_tags, free, control) + 1)
                 store_u64(p, tag)
-                if strings is not None:
+                if strings is not None and stride > _0:
+                    copy_bytes(key, arena_at + np.uint64(_slot_of(meta)) * stride, length)
+                elif strings is not None:
                     _keep_key(_slot_of(meta), extents, arena_at, control, key, length)
-            if load_u64(p) == tag and (strings is None or _is_key(_extent_of(meta, extents_at), arena_at, key, length)):
+            if load_u64(p) == tag and (strings is None or _is_key(meta, extents_at, arena_at, stride, key, length)):
                 slot = _slot_of(meta)
                 if meta >> _32 != mark:
                     _touch(slot, p, meta >> _32, mark, first_mark, control, fresh, unseen)
@@ -368,6 +379,35 @@ def gather_lengths(extents: Integers, slots: Slots) -> Any:
     for i in range(len(slots)):
         offsets[i + 1] = offsets[i] + extents[np.uint64(slots[i]), 1]
     return offsets
+
+
+@kernel
+def gather_fixed_lengths(arena: Any, stride: int, widths: Integers, slots: Slots) -> Any:
+    """Offsets (from 0) of the keys of `slots`, laid end to end; keys have fields of these widths, which may be null."""
+    offsets = np.zeros(len(slots) + 1, np.int64)
+    at = arena.ctypes.data
+    for i in range(len(slots)):
+        prefetch(at + np.uint64(slots[min(i + _AHEAD, len(slots) - 1)]) * np.uint64(stride))
+        position = np.int64(slots[np.uint64(i)]) * stride
+        length = np.int64(len(widths))
+        for width in widths:
+            there = np.int64(arena[np.uint64(position)])
+            length += there * width
+            position += 1 + there * width
+        offsets[i + 1] = offsets[i] + length
+    return offsets
+
+
+@kernel
+def gather_fixed(arena: Any, stride: int, slots: Slots, offsets: Integers) -> Any:
+    """The keys of `slots`, laid end to end."""
+    out = np.empty(offsets[-1], np.uint8)
+    source, target = arena.ctypes.data, out.ctypes.data
+    for i in range(len(slots)):
+        prefetch(source + np.uint64(slots[min(i + _AHEAD, len(slots) - 1)]) * np.uint64(stride))
+        begin = np.int64(slots[np.uint64(i)]) * stride
+        copy_bytes(source + begin, target + offsets[i], offsets[i + 1] - offsets[i])
+    return out
 
 
 @kernel

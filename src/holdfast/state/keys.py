@@ -146,6 +146,12 @@ def is_integer_kind(key_schema: pa.Schema) -> bool:
     return len(key_schema) == 1 and physical_dtype(key_schema.field(0).type) is not None
 
 
+def fixed_widths(key_schema: pa.Schema) -> list[int]:
+    """The bytes of each key column's values; none if values of some column have no fixed width."""
+    widths = [None if _is_variable(field.type) else byte_width(field.type) for field in key_schema]
+    return [] if None in widths else [width for width in widths if width is not None]
+
+
 def key_groups(keys: Keys, max_parallelism: int) -> npt.NDArray[np.int32]:
     """The key group of each key: `hash mod max_parallelism`. Stored: it never changes."""
     return hashing.groups_of(keys.hashes, max_parallelism)
