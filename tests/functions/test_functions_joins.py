@@ -206,3 +206,31 @@ def test_a_key_whose_rows_leave_out_of_turn_gets_new_numbers(tables: NewTable) -
     (head,) = operator.tables["heads"].snapshot().to_pylist()
     assert head["__right_first"] > 0
     assert head["__right_next"] - head["__right_first"] <= 2 * 16 + head["__right_count"]
+
+
+def test_event_times_that_are_keys_and_in_milliseconds_are_found_again_after_a_restart(tables: NewTable) -> None:
+    kind = pa.timestamp("ms", "UTC")
+    left, right = pa.schema([("user", pa.string()), ("at", kind)]), pa.schema([("id", pa.string()), ("seen", kind)])
+    inputs = (
+        OperatorInput(left, ("user", "at"), EventTime(("at",), "at"), None, 1),
+        OperatorInput(right, ("id", "seen"), EventTime(("seen",), "seen"), None, 1),
+    )
+    spec = settings("left", within=("-1s", "1s")).spec("joined", inputs)
+
+    def run(operator: Any, number: int, side: int, rows: Rows, watermark: int | None) -> Counter[tuple[Any, ...]]:
+        for table in operator.tables.values():
+            table.begin(number)
+        batch = batch_of(rows, (left, right)[side])
+        result = operator.process([(side, batch)], BatchContext(number, 0, "joined", 0, watermark, None))
+        return shown([output.cast(output.schema) for output in result.output])
+
+    operator = spec.create(0, 128, tables)
+    assert not run(operator, 1, 0, [("a", 10_000), ("b", 20_000)], 5_000_000)
+    commit(operator)
+    operator = restored(operator, spec, tables)
+    first, second = (pa.scalar(at, kind).as_py() for at in (10_000, 20_000))
+    assert run(operator, 2, 1, [("a", 10_000)], 5_000_000) == Counter([("a", first, "a", first)])
+    commit(operator)
+    assert run(operator, 3, 1, [], 21_000_000) == Counter([])
+    commit(operator)
+    assert run(operator, 4, 1, [], 21_000_001) == Counter([("b", second, None, None)])

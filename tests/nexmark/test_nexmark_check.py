@@ -16,7 +16,7 @@ def test_a_query_that_does_not_end_is_stopped_and_named_with_its_status(capfd: p
     running = start(job, hf.processing_time("10ms"))
     assert "no end after 0 s: " in unended(running, 0.05)
     assert not running.isActive
-    assert "test_nexmark_check.py" in capfd.readouterr().err, "the threads are told"
+    assert "most recent call first" in capfd.readouterr().err, "the threads are told"
 
 
 def test_a_query_that_ends_in_time_tells_nothing() -> None:

@@ -8,16 +8,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import StateTooLarge
-from holdfast.state import index as index_module
-from holdfast.state import index_kernels
-from holdfast.state.index import IntegerIndex, KeyIndex, VariableIndex, columns_of_stored, new_index
+from holdfast.state import index_kernels, key_index
+from holdfast.state.index import FixedIndex, IntegerIndex, VariableIndex, columns_of_stored, new_index
+from holdfast.state.key_index import KeyIndex
 from holdfast.state.keys import Keys, encode_keys
 
-COMPILING = settings(deadline=None)
+COMPILING = settings(deadline=None, max_examples=50)
 """The first example may compile kernels."""
 
 TEXT = pa.schema([("k", pa.string())])
 INTEGER = pa.schema([("k", pa.int64())])
+PAIR = pa.schema([("k", pa.int64()), ("n", pa.int16())])
+Pair = tuple[int | None, int | None]
 MASK = (1 << 64) - 1
 LARGE_KEYS = 2048
 """An index with room for so many is not thought to fit into the processor's cache."""
@@ -39,7 +41,10 @@ def integer_keys(values: list[int]) -> Keys:
 
 
 def text_keys(values: list[str], constant_hash: int | None = None) -> Keys:
-    keys = encode_keys(pa.record_batch({"k": pa.array(values, pa.string())}), ["k"])
+    return of_one_hash(encode_keys(pa.record_batch({"k": pa.array(values, pa.string())}), ["k"]), constant_hash)
+
+
+def of_one_hash(keys: Keys, constant_hash: int | None) -> Keys:
     if constant_hash is None:
         return keys
     collided = dataclasses.replace(keys)
@@ -47,16 +52,25 @@ def text_keys(values: list[str], constant_hash: int | None = None) -> Keys:
     return collided
 
 
+def pair_keys(values: list[Pair], constant_hash: int | None = None) -> Keys:
+    arrays = [pa.array([value[i] for value in values], field.type) for i, field in enumerate(PAIR)]
+    return of_one_hash(encode_keys(pa.record_batch(arrays, schema=PAIR), PAIR.names), constant_hash)
+
+
 def keys_in(index: KeyIndex, slots: np.ndarray) -> list[object]:
-    return pa.array(index.columns(slots)[0]).to_pylist()
+    columns = [pa.array(column).to_pylist() for column in index.columns(slots)]
+    return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
 
+PAIRS: list[Pair] = [(i % 12 or None, i // 12 or None) for i in range(60)]
 TEXTS = [f"{i}" * (i % 12) + f"x{i}" for i in range(60)]
 KEYS_THAT_COLLIDE = {
     "integers": ([unmix(i) for i in range(60)], INTEGER, integer_keys),
     "integers at the end": ([unmix(MASK - i) for i in range(60)], INTEGER, integer_keys),
     "texts of one hash": (TEXTS, TEXT, lambda v: text_keys(v, 12345)),
     "texts of one hash at the end": (TEXTS, TEXT, lambda v: text_keys(v, unmix(MASK) & MASK)),
+    "pairs of one hash": (PAIRS, PAIR, lambda v: pair_keys(v, 12345)),
+    "pairs": (PAIRS, PAIR, pair_keys),
     "texts": ([f"key {i}" for i in range(60)], TEXT, text_keys),
     "integers that spread": (list(range(60)), INTEGER, integer_keys),
 }
@@ -72,12 +86,12 @@ def test_the_colliding_integers_do_collide() -> None:
 def small_and_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Indexes of a few entries, which are poured an entry or two at a time."""
     for name, value in {"ENTRIES_LEAST": 4, "LOADS_MAX": (), "SWEEP_LEAST": 1, "PROBE_ROWS": 2}.items():
-        monkeypatch.setattr(index_module, name, value)
+        monkeypatch.setattr(key_index, name, value)
 
 
 @pytest.mark.usefixtures("small_and_slow")
 @pytest.mark.parametrize("kind", KEYS_THAT_COLLIDE)
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(COMPILING, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_keys_are_found_wherever_they_are_while_entries_are_poured(kind: str, data: st.DataObject) -> None:
     check_against_a_dict(kind, data)
@@ -130,8 +144,8 @@ def test_compacting_keeps_exactly_the_live_keys(kind: str) -> None:
     index.remove(slots[::2])
     index.compact(slots[1::2])
     again, fresh, _ = index.lookup(encode(universe[1::2]), 2)
-    assert again.tolist() == list(range(30))
-    assert len(fresh) == 30
+    assert again.tolist() == list(range(len(universe) // 2))
+    assert len(fresh) == len(universe) // 2
     assert keys_in(index, again) == universe[1::2]
 
 
@@ -170,10 +184,10 @@ def test_pages_that_were_poured_and_are_in_use_again_stay(monkeypatch: pytest.Mo
         taken.append(first)
         return True
 
-    monkeypatch.setattr(index_module, "whole_pages", pages)
-    monkeypatch.setattr(index_module, "give_back", take)
-    monkeypatch.setattr(index_module, "SWEEP_LEAST", 256)
-    monkeypatch.setattr(index_module, "SWEEP_PER_ROW", 0)
+    monkeypatch.setattr(key_index, "whole_pages", pages)
+    monkeypatch.setattr(key_index, "give_back", take)
+    monkeypatch.setattr(key_index, "SWEEP_LEAST", 256)
+    monkeypatch.setattr(key_index, "SWEEP_PER_ROW", 0)
     index = IntegerIndex(INTEGER)
     count = 0
     while not len(index._old) > 4 * page_bytes // 8:
@@ -254,8 +268,33 @@ def test_keys_of_any_length_live_in_the_arena() -> None:
     assert index.lookup(text_keys(texts), 2)[0].tolist() == slots.tolist()
 
 
+def test_keys_of_fixed_width_take_their_bytes_and_no_more() -> None:
+    pairs: list[Pair] = [(i, i % 100) for i in range(3000)]
+    index = new_index(PAIR)
+    assert isinstance(index, FixedIndex)
+    index.lookup(pair_keys(pairs), 1)
+    assert len(index._arena) == index.slot_capacity * (1 + 8 + 1 + 2)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [pa.array([None, -1, 2**62, None, 0], pa.int64()), pa.array([True, None, False, None, True])],
+    ids=["integers", "booleans"],
+)
+def test_a_null_in_a_key_of_fixed_width_is_a_value_like_others(values: pa.Array) -> None:
+    rows = pa.record_batch([values, pa.array([1, 2, 3, None, None], pa.int64())], names=["k", "n"])
+    keys = encode_keys(rows, rows.schema.names)
+    index = new_index(rows.schema)
+    slots, *_ = index.lookup(keys, 1)
+    assert index.lookup(keys, 2)[0].tolist() == slots.tolist() == [0, 1, 2, 3, 4]
+    assert pa.record_batch(index.columns(slots[::-1]), schema=rows.schema).equals(rows.take(pa.array([4, 3, 2, 1, 0])))
+    order, stored = index.stored_keys(slots, 600)
+    columns = columns_of_stored(stored[:], rows.schema)[1]
+    assert pa.record_batch(columns, schema=rows.schema).equals(rows.take(pa.array(order)))
+
+
 def test_an_index_that_has_given_all_slot_numbers_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "SLOTS_MAX", 100)
+    monkeypatch.setattr(key_index, "SLOTS_MAX", 100)
     index = new_index(INTEGER)
     index.lookup(integer_keys(list(range(100))), 1)
     with pytest.raises(StateTooLarge, match="has 100 rows in memory"):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from holdfast.errors import HoldfastError
 from holdfast.ids import BatchNumber
-from holdfast.state.index import KeyIndex
+from holdfast.state.key_index import KeyIndex
 from holdfast.state.keys import Keys
 from holdfast.state.physical import Slots
 from holdfast.state.rows import OldRows

@@ -1,40 +1,25 @@
-"""The index: from keys to slots (row numbers of a table), exact, growing and shrinking.
+"""The kinds of index: from keys to slots (row numbers of a table).
 
-A slot stays with its key until the key is removed; then it is free and may be given to another key.
-It grows without a stall: entries are poured into a larger table some at a time, before each look-up. Meanwhile keys are
-found in either table (`index_kernels`) and the system gets back the emptied pages. Arrays by slot grow where they lie
-(`growing`). The index shrinks by `compact`, at once.
-Three kinds: `IntegerIndex` holds the keys themselves. The others hold hashes of keys, and the keys' bytes in an arena:
-`FixedIndex` at the place of the slot, `VariableIndex` end to end.
-Does not own values, transactions, or the meaning of the stamps.
+    IntegerIndex     keys of integer kind: holds the keys themselves
+    FixedIndex       keys whose columns all have a fixed width: the key of a slot is in an arena, at the slot's place
+    VariableIndex    other keys: the keys are in an arena, end to end, and the slot has the key's place and length
+
+`KeyIndex` has all that they share.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.errors import StateTooLarge
 from holdfast.state import index_kernels, kernels
-from holdfast.state.growing import enlarge, give_back, whole_pages
+from holdfast.state.growing import enlarge
 from holdfast.state.hashing import groups_of, groups_of_integers
-from holdfast.state.index_kernels import (
-    ARENA_LIVE,
-    ARENA_USED,
-    CONTROL_FIELDS,
-    COUNT,
-    COUNT_MAX,
-    FREE,
-    FRESH,
-    SLOTS_USED,
-    SWEEP_START,
-    SWEPT,
-    UNSEEN,
-)
+from holdfast.state.index_kernels import ARENA_LIVE, ARENA_USED
+from holdfast.state.key_index import SLOTS_LEAST, KeyIndex, next_capacity
 from holdfast.state.keys import (
     Keys,
     decode_bytes,
@@ -47,248 +32,8 @@ from holdfast.state.keys import (
 )
 from holdfast.state.physical import Bytes, Integers, Slots
 
-ENTRIES_LEAST = 128
-INDEX_ENTRY_BYTES = 16
-"""Bytes of an entry of the index."""
-LOADS_MAX = ((1 << 14, 0.125), (1 << 18, 0.375))
-"""Pairs of a number of entries and the load from which on an index of up to that number grows. Small indexes are kept
-sparse, which costs no memory worth counting and saves mispredicted branches."""
-LOAD_MAX = 0.625
-SLOTS_LEAST = 64
 ARENA_LEAST = 1024
-GROW_BY_PART_FROM = 1 << 17
-"""Size below which arrays double, so that small tables grow in few steps. Larger arrays grow less, since memory counts
-for more: entries by a half; slots, of which each column has as many, by a quarter."""
-SLOTS_STEP_MAX = 1 << 18
-"""The most slots that are added at once: adding costs in proportion to the slots added."""
-SLOTS_MAX = int(np.iinfo(np.int32).max)
-"""Numbers of rows, counted from 1 in places, fit int32 (`physical.Slots`)."""
-PROBE_ROWS = 1 << 14
-"""Rows that a kernel looks up or removes at once: their homes (128 KB) stay in the processor's cache, and few of them
-are computed in vain where room runs out."""
-SWEEP_LEAST = 1 << 15
-SWEEP_PER_ROW = 4
-"""Positions of the old table that a look-up pours while entries are poured: at least, and for each row. The new table
-has room for a third of the old table's positions, so it is not full before all are poured. Higher values end the
-pouring sooner and make each look-up slower."""
-_EMPTY = np.empty(0, np.int64)
 _NO_EXTENTS = np.empty((0, 2), np.int64)
-
-
-class KeyIndex(ABC):
-    """The part that both kinds of index share: entries, slots, the free list."""
-
-    def __init__(self, key_schema: pa.Schema) -> None:
-        self.key_schema = key_schema
-        self._control = np.zeros(CONTROL_FIELDS, np.int64)
-        self._tags = np.zeros(SLOTS_LEAST, np.int64)
-        self._free = np.empty(0, np.int32)
-        self._fresh = np.empty(0, np.int32)
-        self._unseen = np.empty(0, np.int32)
-        self._entries = self._old = _EMPTY
-        self._swept_pages_end = self._given_back = 0
-        """The end of the old table's swept whole pages, in bytes, and the number of bytes that the system has again."""
-        self._use_entries(np.zeros(2 * ENTRIES_LEAST, np.int64))
-
-    def __len__(self) -> int:
-        return int(self._control[COUNT])
-
-    @property
-    def slot_capacity(self) -> int:
-        """Every slot given so far is below it."""
-        return len(self._tags)
-
-    @property
-    def slots_used(self) -> int:
-        """No slot at or above it was ever given."""
-        return int(self._control[SLOTS_USED])
-
-    @property
-    def memory_bytes(self) -> int:
-        tables = self._entries.nbytes + self._old.nbytes - self._given_back
-        return tables + self._tags.nbytes + self._free.nbytes + self._fresh.nbytes + self._unseen.nbytes
-
-    def reserve(self, keys: int) -> None:
-        """An empty index makes room for so many at once, not step by step."""
-        self._use_entries(np.zeros(2 * _capacity_for(keys), np.int64))
-        if keys > len(self._tags):
-            self._grow_slots(keys)
-
-    def lookup(self, keys: Keys, stamp: int, first: int = 0) -> tuple[Slots, Slots, Slots]:
-        """The slot of every row's key, unknown keys inserted; the newly stamped slots; and the unseen among these.
-
-        A slot is newly stamped if its stamp was another, and is listed once. It is unseen if its stamp was below
-        `first`; the stamp of a new key is 0. `stamp` is in [1, 2^31), and not below the last stamp. Keys of a single
-        column must not be null.
-
-        Raises
-        ------
-        StateTooLarge
-            There are `SLOTS_MAX` keys.
-        """
-        slots = np.empty(len(keys), np.int32)
-        if len(self._fresh) < len(keys):
-            self._fresh, self._unseen = np.empty((2, len(keys)), np.int32)
-        self._control[[FRESH, UNSEEN]] = 0
-        row = 0
-        while row < len(keys):
-            stop = min(len(keys), row + PROBE_ROWS)
-            if len(self._old):
-                self._sweep(max(SWEEP_LEAST, SWEEP_PER_ROW * (stop - row)))
-            row = self._probe(keys, row, stop, stamp, first, slots)
-            if row < stop:
-                self._make_room(keys, row)
-        return slots, self._fresh[: self._control[FRESH]].copy(), self._unseen[: self._control[UNSEEN]].copy()
-
-    def remove(self, slots: Slots) -> None:
-        """Remove the keys of distinct `slots`, all in use."""
-        wanted = int(self._control[FREE]) + len(slots)
-        if wanted > len(self._free):
-            enlarge(self, "_free", wanted + wanted // 4)
-        for start in range(0, len(slots), PROBE_ROWS):
-            piece = slots[start : start + PROBE_ROWS]
-            tags = kernels.gather(self._tags, piece)
-            index_kernels.remove(piece, tags, self._entries, self._old, self._free, self._control)
-
-    def clear(self) -> None:
-        """Remove all keys; capacities stay."""
-        self._entries[:] = 0
-        self._drop_old()
-        self._control[[COUNT, SLOTS_USED, FREE, ARENA_USED, ARENA_LIVE]] = 0
-
-    def clear_stamps(self) -> None:
-        """Afterwards no slot has any stamp of [1, 2^31)."""
-        index_kernels.clear_stamps(self._entries)
-        index_kernels.clear_stamps(self._old)
-
-    def compact(self, live: Slots) -> None:
-        """Keep only the keys of `live`, which are all keys there are; the i-th of them gets slot i."""
-        self._keep(live)
-        self._free = np.empty(0, np.int32)
-        self._control[[COUNT, SLOTS_USED, FREE]] = 0, 0, 0
-        self._drop_old()
-        self._use_entries(np.zeros(2 * _capacity_for(len(live)), np.int64))
-        index_kernels.insert_distinct(self._tags, len(live), self._entries)
-        self._control[[COUNT, SLOTS_USED]] = len(live)
-
-    def stored_keys(self, slots: Slots, max_parallelism: int) -> tuple[Slots, "StoredKeys"]:
-        """An order of `slots` by key group and tag, and their keys in that order."""
-        tags = kernels.gather(self._tags, slots)
-        groups = self._groups(slots, tags, max_parallelism)
-        order, heads = kernels.stored_heads(tags.view(np.uint64), groups, max_parallelism)
-        key_bytes = self._key_bytes(kernels.gather(slots, order))
-        return order, StoredKeys(heads.view(f"V{kernels.STORED_HEAD.itemsize}"), key_bytes)
-
-    @abstractmethod
-    def keys(self, slots: Slots) -> Keys:
-        """The keys of `slots`; nothing shared."""
-
-    @abstractmethod
-    def _key_bytes(self, slots: Slots) -> tuple[Integers, Bytes] | None:
-        """Offsets and data of the keys of `slots`, where tags are not the keys themselves; else None."""
-
-    def columns(self, slots: Slots) -> list[object]:
-        """The key columns of `slots` as Arrow arrays."""
-        return self._columns(slots, kernels.gather(self._tags, slots))
-
-    def key_groups(self, slots: Slots, max_parallelism: int) -> npt.NDArray[np.int32]:
-        """The key groups of `slots`."""
-        return self._groups(slots, kernels.gather(self._tags, slots), max_parallelism)
-
-    def grouped_columns(self, slots: Slots, max_parallelism: int) -> tuple[npt.NDArray[np.int32], list[object]]:
-        """`key_groups` and `columns`."""
-        tags = kernels.gather(self._tags, slots)
-        return self._groups(slots, tags, max_parallelism), self._columns(slots, tags)
-
-    @abstractmethod
-    def _columns(self, slots: Slots, tags: Integers) -> list[object]:
-        """The key columns of `slots`, which have these tags."""
-
-    @abstractmethod
-    def _groups(self, slots: Slots, tags: Integers, max_parallelism: int) -> npt.NDArray[np.int32]:
-        """The key groups of `slots`, which have these tags."""
-
-    @abstractmethod
-    def _tags_of(self, keys: Keys) -> Integers: ...
-
-    def _strings_of(self, keys: Keys) -> Any:
-        """The arrays that the kernel `lookup` needs beside tags."""
-        return None
-
-    def _probe(self, keys: Keys, row: int, stop: int, stamp: int, first: int, slots: Slots) -> int:
-        """Look up rows `[row, stop)`; the row where room ran out, or `stop`."""
-        return int(
-            index_kernels.lookup(
-                self._tags_of(keys),
-                self._strings_of(keys),
-                row,
-                stop,
-                stamp,
-                first,
-                self._entries,
-                self._old,
-                self._tags,
-                self._free,
-                self._control,
-                slots,
-                self._fresh,
-                self._unseen,
-            )
-        )
-
-    def _make_room(self, keys: Keys, row: int) -> None:
-        """Make room so that the key of `row` can be inserted."""
-        control = self._control
-        if control[FREE] == 0 and control[SLOTS_USED] == len(self._tags):
-            capacity = min(_next_capacity(len(self._tags), 4), len(self._tags) + SLOTS_STEP_MAX, SLOTS_MAX)
-            if capacity == len(self._tags):
-                raise StateTooLarge(
-                    f"a state table has {capacity} rows in memory and cannot have more in one subtask: raise the job's "
-                    "parallelism, or keep fewer in memory with RocksDBState"
-                )
-            self._grow_slots(capacity)
-        if control[COUNT] >= control[COUNT_MAX]:
-            self._pour(_next_capacity(len(self._entries) // 2))
-
-    def _pour(self, capacity: int) -> None:
-        """Begin to pour the entries into a table of that capacity; `lookup` goes on with it."""
-        if len(self._old):
-            self._sweep(len(self._old))
-        self._old = self._entries
-        self._control[[SWEEP_START, SWEPT]] = index_kernels.first_empty(self._old), 0
-        self._use_entries(np.zeros(2 * capacity, np.int64))
-        self._sweep(SWEEP_LEAST)
-
-    def _sweep(self, positions: int) -> None:
-        if index_kernels.sweep(self._old, self._entries, self._control, positions):
-            self._drop_old()
-        else:
-            self._give_back_swept()
-
-    def _give_back_swept(self) -> None:
-        """Give back swept pages. Pages at the begin of the sweep may hold entries from the table's end: they stay."""
-        begin, swept = (self._control[[SWEEP_START, SWEPT]] * INDEX_ENTRY_BYTES).tolist()
-        stop = min(begin + swept, self._old.nbytes)
-        first, last = whole_pages(self._old, max(begin, self._swept_pages_end), stop)
-        if first < last:  # multiples of an entry: NumPy's arrays begin at such addresses
-            self._swept_pages_end = last
-            if not self._old.view(np.uint8)[first:last].view(np.int64)[1::2].any():
-                self._given_back += (last - first) * give_back(self._old, first, last)
-
-    def _drop_old(self) -> None:
-        self._old = _EMPTY
-        self._swept_pages_end = self._given_back = 0
-
-    def _grow_slots(self, capacity: int) -> None:
-        enlarge(self, "_tags", capacity)
-
-    def _keep(self, live: Slots) -> None:
-        self._tags = kernels.gather(self._tags, live)
-        enlarge(self, "_tags", max(SLOTS_LEAST, len(live)))
-
-    def _use_entries(self, entries: Integers) -> None:
-        self._entries = entries
-        self._control[COUNT_MAX] = int(len(entries) // 2 * _load_max(len(entries) // 2))
 
 
 class IntegerIndex(KeyIndex):
@@ -410,7 +155,7 @@ class VariableIndex(BytesIndex):
             self._place(in_use, *self._key_bytes(in_use))
         wanted = int(self._control[ARENA_USED]) + length
         if wanted > len(self._arena):
-            enlarge(self, "_arena", max(wanted, _next_capacity(len(self._arena))))
+            enlarge(self, "_arena", max(wanted, next_capacity(len(self._arena))))
 
     def _grow_slots(self, capacity: int) -> None:
         super()._grow_slots(capacity)
@@ -434,29 +179,6 @@ class VariableIndex(BytesIndex):
         self._control[[ARENA_USED, ARENA_LIVE]] = len(data)
 
 
-class StoredKeys:
-    """Keys as base stores have them: key group (2 bytes), tag (8 bytes), both big-endian; for byte keys also the key.
-
-    Some of them in a row become a list when it is asked for: of all of a batch at once it takes twice as long, and the
-    first ones have left the processor's cache by the time they are used.
-    """
-
-    def __init__(self, heads: npt.NDArray[Any], key_bytes: tuple[Integers, Bytes] | None) -> None:
-        self._heads = heads
-        self._key_bytes = key_bytes
-
-    def __getitem__(self, piece: slice) -> list[bytes]:
-        start, stop, _ = piece.indices(len(self._heads))
-        heads: list[bytes] = self._heads[start:stop].tolist()
-        if self._key_bytes is None:
-            return heads
-        offsets, data = self._key_bytes
-        ends = offsets[start : stop + 1]
-        stored = data[ends[0] : ends[-1]].tobytes()
-        places = (ends - ends[0]).tolist()
-        return [head + stored[begin:end] for head, (begin, end) in zip(heads, pairwise(places), strict=True)]
-
-
 def new_index(key_schema: pa.Schema) -> KeyIndex:
     """The index for keys of that schema."""
     if is_integer_kind(key_schema):
@@ -475,19 +197,3 @@ def columns_of_stored(stored: Sequence[bytes], key_schema: pa.Schema) -> tuple[n
     np.cumsum([len(key) - size for key in stored], out=offsets[1:])
     data = np.frombuffer(b"".join([key[size:] for key in stored]), np.uint8)
     return groups, decode_bytes(offsets, data, key_schema)
-
-
-def _next_capacity(capacity: int, part: int = 2) -> int:
-    return capacity * 2 if capacity < GROW_BY_PART_FROM else capacity + capacity // part
-
-
-def _load_max(capacity: int) -> float:
-    return next((load for limit, load in LOADS_MAX if capacity <= limit), LOAD_MAX)
-
-
-def _capacity_for(count: int) -> int:
-    """The least capacity of the usual sequence that takes `count` keys."""
-    capacity = ENTRIES_LEAST
-    while capacity * _load_max(capacity) < count:
-        capacity = _next_capacity(capacity)
-    return capacity

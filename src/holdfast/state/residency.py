@@ -17,7 +17,7 @@ import numpy as np
 
 from holdfast.state import kernels
 from holdfast.state.growing import enlarge
-from holdfast.state.index import StoredKeys
+from holdfast.state.key_index import StoredKeys
 from holdfast.state.lru import Recency
 from holdfast.state.physical import Bools, Slots
 from holdfast.state.row_codec import RowCodec

@@ -17,7 +17,7 @@ import pyarrow as pa
 from holdfast.functions.joins.bounds import AT, LEAVES, NEVER_US, SIDES, Bounds, Times
 from holdfast.functions.kernels import mark_first
 from holdfast.functions.running import ranks, spans
-from holdfast.functions.timing.time_index import Cells, FollowedIndex, TimeBuckets, concatenated, keys_with_times
+from holdfast.functions.timing.time_index import ColumnValues, FollowedIndex, TimeBuckets, concatenated, keys_with_times
 from holdfast.functions.windows.declared import in_microseconds, times_of
 from holdfast.state.physical import Integers, Slots, values_of
 from holdfast.state.table import StateTable
@@ -211,7 +211,7 @@ class KeptRows:
     def _all_entries(self, table: StateTable) -> Iterator[pa.RecordBatch]:
         return map(_that_leave, keys_with_times(table, LEAVES, self._leaves_of_cells))
 
-    def _leaves_of_cells(self, keys: pa.RecordBatch, cells: Cells) -> Integers:
+    def _leaves_of_cells(self, keys: pa.RecordBatch, cells: ColumnValues) -> Integers:
         times = {name: cells(name) for name in self._columns}
         name = self._time_column
         if name is not None and name in keys.schema.names:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.functions.timing.packed_entries import PackedEntries
 from holdfast.state.physical import Integers, values_of
 from holdfast.state.survey import START
 from holdfast.state.table import StateTable
@@ -36,7 +37,7 @@ class TimeBuckets:
         self.schema = schema
         self._time = time
         self._width_us = max(1, width_us)
-        self._buckets: dict[int, list[pa.RecordBatch]] = {}
+        self._buckets: dict[int, list[PackedEntries]] = {}
         self._order: list[int] = []
 
     def __len__(self) -> int:
@@ -70,7 +71,7 @@ class TimeBuckets:
                 break
             if start_us is None or end_us > start_us:
                 inside = (start_us is None or begin_us >= start_us) and end_us <= stop_us
-                pieces = self._buckets[number]
+                pieces = [piece.to_batch() for piece in self._buckets[number]]
                 found += pieces if inside else [_within(self, piece, start_us, stop_us) for piece in pieces]
         return [piece for piece in found if piece.num_rows]
 
@@ -82,8 +83,8 @@ class TimeBuckets:
         self._order = self._order[kept:]
         if self._order and self._order[0] * self._width_us < stop_us:
             number = self._order[0]
-            left = [_within(self, piece, stop_us, None) for piece in self._buckets[number]]
-            self._buckets[number] = [piece for piece in left if piece.num_rows]
+            left = [_within(self, piece.to_batch(), stop_us, None) for piece in self._buckets[number]]
+            self._buckets[number] = [PackedEntries(piece) for piece in left if piece.num_rows]
             if not self._buckets[number]:
                 del self._buckets[self._order.pop(0)]
 
@@ -91,10 +92,10 @@ class TimeBuckets:
         """The first time that is not below `from_us`."""
         for number in self._order:
             if from_us is None or (number + 1) * self._width_us > from_us:
-                pieces = [_within(self, piece, from_us, None) for piece in self._buckets[number]]
-                times = [int(self.times(piece).min()) for piece in pieces if piece.num_rows]
-                if times:
-                    return min(times)
+                times = np.concatenate([values_of(piece.column(self._time)) for piece in self._buckets[number]])
+                later = times if from_us is None else times[times >= from_us]
+                if len(later):
+                    return int(later.min())
         return None
 
     def times(self, entries: pa.RecordBatch) -> Integers:
@@ -107,10 +108,9 @@ class TimeBuckets:
         if pieces is None:
             pieces = self._buckets[number] = []
             insort(self._order, number)
-        pieces.append(entries)
-        while len(pieces) > 1 and pieces[-2].num_rows <= 2 * pieces[-1].num_rows:
-            newest = pieces.pop()
-            pieces.append(pa.concat_batches([pieces.pop(), newest]))
+        while pieces and pieces[-1].num_rows <= 2 * entries.num_rows:
+            entries = pa.concat_batches([pieces.pop().to_batch(), entries])
+        pieces.append(PackedEntries(entries))
 
 
 def _within(buckets: TimeBuckets, entries: pa.RecordBatch, start_us: int | None, stop_us: int | None) -> pa.RecordBatch:
@@ -148,12 +148,12 @@ def keys_of_table(table: StateTable) -> Iterator[pa.RecordBatch]:
             return
 
 
-Cells = Callable[[str], Any]
+ColumnValues = Callable[[str], Any]
 """The values of a value column of some rows, by its name."""
 
 
 def keys_with_times(
-    table: StateTable, name: str, times_of: Callable[[pa.RecordBatch, Cells], Integers]
+    table: StateTable, name: str, times_of: Callable[[pa.RecordBatch, ColumnValues], Integers]
 ) -> Iterator[pa.RecordBatch]:
     """The keys of all rows, outside of a batch's changes, with a column of times that `times_of` makes of keys and
     cells."""
