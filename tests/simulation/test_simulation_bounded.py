@@ -27,6 +27,11 @@ WINDOW = 200
 RESTORED = 7
 """Each seventh checkpoint of a window is restored: no part of the log's cycle, so all of its lengths come."""
 
+GROWTH_MAX = 1.7
+"""Bound on a figure around the late checkpoint, as a multiple of the same figure around the early checkpoint. What grew
+with each checkpoint would be 2.8 times as much. Late materializations on a busy machine make a log longer by a third.
+"""
+
 INCOMPLETE_OBJECTS_MAX = 75
 """Bound for two tables whose logs have up to 8 pieces, and materializations that may be late where the machine is busy.
 Each of the 120 checkpoints stores 2 objects."""
@@ -183,4 +188,4 @@ def test_later_checkpoints_store_no_more_than_early_ones_did(early: int, late: i
     print(f"{late} checkpoints in {time.perf_counter() - begun_s:.1f} s; around number {early}: {first}")
     print(f"around number {late}: {last}")
     assert len(first) == 5
-    assert {name: last[name] / first[name] for name in first if last[name] > 1.2 * first[name]} == {}
+    assert {name: last[name] / first[name] for name in first if last[name] > GROWTH_MAX * first[name]} == {}
