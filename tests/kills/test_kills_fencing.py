@@ -17,7 +17,7 @@ from holdfast.storage.store import ObjectStore, open_store
 from holdfast.testing import Fault, FaultyStore
 from sampling import quick
 
-SLOW = Shape(rows=2400, rows_per_batch=40, interval_s=0.005, log_handles_max=2)
+SLOW = Shape(rows=1200, rows_per_batch=40, interval_s=0.005, log_handles_max=2)
 CANDIDATES = {"journal.takeover.listed", "journal.takeover.put"}
 """Before a takeover counts, whoever is paused there and goes on takes over from the other one, and rightly so."""
 
