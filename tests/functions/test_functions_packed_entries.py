@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from holdfast.functions.timing import packed_entries
 from holdfast.functions.timing.packed_entries import PackedEntries
 
 KIND = pa.timestamp("us", "UTC")
@@ -24,8 +25,9 @@ LOW, HIGH = -(1 << 63), (1 << 63) - 1
         (pa.array(["a", "b", None]), 9),
     ],
 )
-def test_a_column_comes_back_as_it_was(column: pa.Array, bytes_each: int) -> None:
+def test_a_column_comes_back_as_it_was(column: pa.Array, bytes_each: int, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = pa.record_batch([column, pa.array(np.arange(3))], names=["c", "n"])
+    monkeypatch.setattr(packed_entries, "PACKED_FROM", 1)
     packed = PackedEntries(entries)
     assert packed.to_batch().equals(entries)
     assert packed.column("c").equals(column) and packed.num_rows == 3

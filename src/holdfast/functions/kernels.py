@@ -202,3 +202,13 @@ def number_keys(slots: Slots, numbers: Slots, groups: IntArray, distinct: Slots)
     for n in range(count):
         numbers[distinct[n]] = -1
     return count
+
+
+@kernel
+def extremes(values: IntArray) -> Any:
+    """The least and the greatest of some values, of which there is at least one."""
+    least = greatest = values[0]
+    for value in values:
+        least = min(least, value)
+        greatest = max(greatest, value)
+    return least, greatest

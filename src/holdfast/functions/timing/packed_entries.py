@@ -5,31 +5,34 @@ of 64-bit integers is held as its least value and each value's distance from it,
 enough.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from holdfast.functions.kernels import extremes
 from holdfast.state.physical import fixed_array, physical_dtype, values_of
 
-_WIDTHS = (np.uint8, np.uint16, np.uint32)
+PACKED_FROM = 1000
+"""Number of entries from which they are packed. A lower value saves memory in buckets of few entries, and costs a
+batch that adds to many buckets more time."""
+WIDTHS = tuple((np.iinfo(kind).max, np.dtype(kind)) for kind in (np.uint8, np.uint16, np.uint32))
 
 
-@dataclass(frozen=True)
-class _Distances:
-    """A column of 64-bit integers without nulls."""
+class Distances:
+    """A column of 64-bit integers without nulls: `values` less `least`."""
 
-    least: int
-    distances: np.ndarray[Any, Any]
-    arrow_type: pa.DataType
+    def __init__(self, least: int, values: np.ndarray[Any, Any], kind: pa.DataType) -> None:
+        self._least = least
+        self._values = values
+        self._kind = kind
 
     @property
     def nbytes(self) -> int:
-        return self.distances.nbytes
+        return self._values.nbytes
 
     def to_array(self) -> pa.Array:
-        return fixed_array(self.distances.astype(np.int64) + self.least, None, self.arrow_type)
+        return fixed_array(self._values + np.int64(self._least), None, self._kind)
 
 
 class PackedEntries:
@@ -38,7 +41,8 @@ class PackedEntries:
     def __init__(self, entries: pa.RecordBatch) -> None:
         self.num_rows: int = entries.num_rows
         self._schema = entries.schema
-        self._columns = [_packed(column) for column in entries.columns]
+        packs = self.num_rows >= PACKED_FROM
+        self._columns = [_packed(column) if packs else column for column in entries.columns]
 
     @property
     def nbytes(self) -> int:
@@ -53,13 +57,15 @@ class PackedEntries:
 
 def _packed(column: pa.Array) -> Any:
     """Return the column's distances, or the column itself if these would not be shorter."""
-    if physical_dtype(column.type) != np.int64 or column.null_count or not len(column):
+    if physical_dtype(column.type) != np.int64 or column.null_count:
         return column
     values = values_of(column)
-    least, greatest = int(values.min()), int(values.max())
-    width = next((width for width in _WIDTHS if greatest - least <= np.iinfo(width).max), None)
-    return column if width is None else _Distances(least, (values - least).astype(width), column.type)
+    least, greatest = extremes(values)
+    for distance_max, dtype in WIDTHS:
+        if greatest - least <= distance_max:
+            return Distances(least, (values - least).astype(dtype), column.type)
+    return column
 
 
 def _array(column: Any) -> pa.Array:
-    return column.to_array() if isinstance(column, _Distances) else column
+    return column.to_array() if isinstance(column, Distances) else column
