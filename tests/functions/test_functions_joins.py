@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pytest
 from functions_joins_kit import (
@@ -234,3 +235,43 @@ def test_event_times_that_are_keys_and_in_milliseconds_are_found_again_after_a_r
     assert run(operator, 3, 1, [], 21_000_000) == Counter([])
     commit(operator)
     assert run(operator, 4, 1, [], 21_000_001) == Counter([("b", second, None, None)])
+
+
+def test_keys_have_a_head_once_they_have_several_rows_of_a_side(tables: NewTable) -> None:
+    operator = spec_of("inner", "around").create(0, 128, tables)
+    heads = operator.tables["heads"]
+    one_second = 1_000_000
+
+    def click(user: str, second: int) -> tuple[Any, ...]:
+        return (user, second * one_second, "/", second)
+
+    visit = ("a", 101 * one_second, None, "curl")
+    assert len(run_batch(operator, 1, [click("a", 100), click("b", 100)], [visit], (None, None)).output) == 1
+    commit(operator)
+    assert len(heads) == 0
+    pairs = run_batch(operator, 2, [click("a", 102), click("b", 102), click("b", 103)], [visit], (None, None)).output
+    assert sum(batch.num_rows for batch in pairs) == 3, "two clicks meet the new visit, one the old visit"
+    commit(operator)
+    assert len(heads) == 2
+    run_batch(operator, 3, [], [], (EVERYTHING_US, None))
+    commit(operator)
+    assert len(heads) == len(operator.tables["left"]) == len(operator.tables["right"]) == 0
+
+
+def test_rows_are_found_where_a_state_of_before_has_heads_for_single_rows(tables: NewTable) -> None:
+    spec = spec_of("inner", "around")
+    operator = spec.create(0, 128, tables)
+    run_batch(operator, 1, [("a", 100_000_000, "/", 1)], [], (None, None))
+    heads = operator.tables["heads"]
+    slots = heads.lookup(pa.record_batch({"user": ["a"]}))
+    for name, value in {"__left_first": 0, "__left_next": 1, "__left_count": 1}.items():
+        heads.column(name).scatter(slots, np.array([value]), np.ones(1, np.bool_))
+    heads.present[slots] = True
+    commit(operator)
+    operator = restored(operator, spec, tables)
+    visits: Rows = [("a", 101_000_000, None, "curl")]
+    assert sum(batch.num_rows for batch in run_batch(operator, 2, [], visits, (None, None)).output) == 1
+    commit(operator)
+    run_batch(operator, 3, [("a", 102_000_000, "/", 2)], [], (None, None))
+    commit(operator)
+    assert sum(batch.num_rows for batch in run_batch(operator, 4, [], visits, (None, None)).output) == 2

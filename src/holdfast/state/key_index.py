@@ -45,7 +45,7 @@ LOAD_MAX = 0.625
 SLOTS_LEAST = 64
 GROW_BY_PART_FROM = 1 << 17
 """Size below which arrays double, so that small tables grow in few steps. Larger arrays grow less, since memory counts
-for more: entries by a half; slots, of which each column has as many, by a quarter."""
+for more: entries by a half; slots, of which each column has as many, by an eighth."""
 SLOTS_STEP_MAX = 1 << 18
 """The most slots that are added at once: adding costs in proportion to the slots added."""
 SLOTS_MAX = int(np.iinfo(np.int32).max)
@@ -226,7 +226,7 @@ class KeyIndex(ABC):
         """Make room so that the key of `row` can be inserted."""
         control = self._control
         if control[FREE] == 0 and control[SLOTS_USED] == len(self._tags):
-            capacity = min(next_capacity(len(self._tags), 4), len(self._tags) + SLOTS_STEP_MAX, SLOTS_MAX)
+            capacity = min(next_capacity(len(self._tags), 8), len(self._tags) + SLOTS_STEP_MAX, SLOTS_MAX)
             if capacity == len(self._tags):
                 raise StateTooLarge(
                     f"a state table has {capacity} rows in memory and cannot have more in one subtask: raise the job's "

@@ -146,7 +146,7 @@ class JoinOperator(Operator):
         """The kept rows that have the key of a row that came on the other side: the index of the key, the slot."""
         wanted = np.zeros(len(heads), np.bool_)
         wanted[others.groups] = True
-        chosen = np.flatnonzero(wanted & (kept.count_of(heads) > 0))
+        chosen = np.flatnonzero(wanted)
         groups, slots = kept.of_keys(heads[chosen])
         return chosen[groups], slots
 

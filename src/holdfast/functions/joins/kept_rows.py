@@ -1,11 +1,14 @@
 """The kept rows of a side of a join: a table of rows, found by key and by the time when they leave.
 
-    heads   key → for each side: the first number, the next number, how many rows there are
+    heads   key → for each side: the first number, the next number, how many rows there are; of keys that have had
+            several rows of a side at once
     rows    (key, number) → the row, those of its times that are no column of the row, whether it met another row
     index   when rows leave → (key, number), in memory (`timing.time_index`)
 
-Numbers of a key are given in order of arrival. A row that leaves out of turn is a gap, looked up in vain; once gaps are
-more than half, the key's rows get new numbers. Undo, log, restore and eviction are the tables' and need nothing here.
+Numbers of a key are given in order of arrival, from 0 on. A row that leaves out of turn is a gap, looked up in vain;
+once gaps are more than half, the key's rows get new numbers. Many keys only ever have a single row of a side, like a
+click for each impression: that row has the number 0 and needs no head. So where a head counts no rows of a side, the
+row of the number 0 is looked up. Undo, log, restore and eviction are the tables' and need nothing here.
 """
 
 from collections.abc import Iterator
@@ -66,15 +69,10 @@ class KeptRows:
     def of_keys(self, heads: Slots) -> tuple[Integers, Slots]:
         """The rows of distinct keys, by the slots of their heads: the index of each row's key, and its slot."""
         first, following, _ = (self._heads.column(name).values[heads] for name in self._head_names)
-        groups, numbers = spans(following - first, first)
+        groups, numbers = spans(np.maximum(following - first, 1), first)
         slots = self.table.lookup(self._keyed(self._heads.keys_of(heads), groups, numbers))
         there = self.table.present[slots]
         return groups[there], slots[there]
-
-    def count_of(self, heads: Slots) -> Integers:
-        """Number of kept rows of each key."""
-        counts: Integers = self._heads.column(self._head_names[2]).values[heads]
-        return counts
 
     def times(self, slots: Slots) -> Times:
         """The times of the rows in these slots."""
@@ -105,9 +103,9 @@ class KeptRows:
         """
         if not rows.num_rows:
             return
-        first, following, count = (self._heads.column(name) for name in self._head_names)
         added = np.bincount(groups, minlength=len(heads))
-        numbers = following.values[heads][groups] + ranks(groups, len(heads))
+        begins = self._take_numbers(heads, added)
+        numbers = begins[groups] + ranks(groups, len(heads))
         key = self._keyed(keys, None, numbers)
         slots = self.table.lookup(key)
         valid = np.ones(len(slots), np.bool_)
@@ -120,14 +118,23 @@ class KeptRows:
             else:
                 column.scatter(slots, *column.from_arrow(rows.column(field.name)))
         self.table.present[slots] = True
-        some = added > 0
-        heads, added = heads[some], added[some]
+        self._note(key, times)
+
+    def _take_numbers(self, heads: Slots, added: Integers) -> Integers:
+        """Take so many numbers for the rows that keys get; return the first number of each key's new rows."""
+        first, following, count = (self._heads.column(name) for name in self._head_names)
+        begins, kept = following.values[heads], count.values[heads]
+        headless = np.flatnonzero((kept == 0) & (added > 0))
+        groups, _ = self.of_keys(heads[headless])
+        begins[headless[groups]] = kept[headless[groups]] = 1
+        counts = (added > 0) & (kept + added > 1)
+        heads, following_now, count_now = heads[counts], (begins + added)[counts], (kept + added)[counts]
         valid = np.ones(len(heads), np.bool_)
         first.scatter(heads, first.values[heads], valid)
-        following.scatter(heads, following.values[heads] + added, valid)
-        count.scatter(heads, count.values[heads] + added, valid)
+        following.scatter(heads, following_now, valid)
+        count.scatter(heads, count_now, valid)
         self._heads.present[heads] = True
-        self._note(key, times)
+        return begins
 
     def leaving(self, until_us: int) -> Slots:
         """The rows that leave by then; they are still there."""
@@ -161,6 +168,8 @@ class KeptRows:
         heads, gone = np.unique(self.heads_of(slots), return_counts=True)
         self.table.present[slots] = False
         count = self._heads.column(self._head_names[2])
+        counted = count.values[heads] > 0
+        heads, gone = heads[counted], gone[counted]
         left = count.values[heads] - gone
         count.scatter(heads, left, np.ones(len(heads), np.bool_))
         self._let_go(heads[left == 0])
