@@ -11,6 +11,8 @@ from simulation_invariants import require, require_equal
 from simulation_windows import DELAY_S, SECOND, time_of, watermark_of
 
 import holdfast as hf
+from holdfast.functions.joins.bounds import LEFT, RIGHT, SIDES
+from holdfast.functions.joins.kept_rows import NUMBER, head_columns
 from holdfast.graph.program import Program
 from holdfast.journal.records import CheckpointRecord
 from holdfast.sinks.base import Sink
@@ -128,5 +130,13 @@ def check_kept(store: ObjectStore, record: CheckpointRecord, program: Program, k
     wanted = kept(kind, keys, record.offsets, watermark_of(record))
     found = tuple({row["value"] for row in tables[side]} for side in ("left", "right"))
     require_equal(found, wanted, f"rows kept of a join at batch {record.batch}")
-    heads = {key_of(value, keys) for side in wanted for value in side}
-    require_equal({row["k"] for row in tables["heads"]}, heads, "keys of a join")
+    heads = {row["k"]: row for row in tables["heads"]}
+    for number, side in enumerate(SIDES):
+        rows = Counter(key_of(row["value"], keys) for row in tables[side])
+        counted = {key: row[head_columns(number)[2]] or 0 for key, row in heads.items()}
+        several = {key: count for key, count in rows.items() if counted.get(key) or count > 1}
+        require_equal({key: count for key, count in counted.items() if count}, several, f"{side} rows by their heads")
+        alone = {row[NUMBER] for row in tables[side] if key_of(row["value"], keys) not in several}
+        require(alone <= {0}, f"numbers of {side} rows that have no head: {alone}")
+    empty = [row for row in heads.values() if not any(row[head_columns(number)[2]] for number in (LEFT, RIGHT))]
+    require_equal(empty, [], "heads of keys without rows")

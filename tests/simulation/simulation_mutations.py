@@ -286,6 +286,17 @@ def _joins_gaps_across_a_cut() -> AbstractContextManager[Any]:
     return mock.patch.object(writer, "_with_gaps", lambda entries, skipped, cuts: before(entries, skipped, ()))
 
 
+def _overlooks_single_rows() -> AbstractContextManager[Any]:
+    def looked_for(kept: KeptRows, heads: Any) -> Any:
+        counts = kept._heads.column(kept._head_names[2]).values[heads]
+        groups, slots = of_keys(kept, heads)
+        found = counts[groups] > 0
+        return groups[found], slots[found]
+
+    of_keys = KeptRows.of_keys
+    return mock.patch.object(KeptRows, "of_keys", looked_for)
+
+
 def _does_not_mark_kept_rows() -> AbstractContextManager[Any]:
     return mock.patch.object(KeptRows, "set_matched", lambda self, slots: None)
 
@@ -374,6 +385,7 @@ MUTATIONS: dict[str, Mutation] = {
     "replicas of broadcast state do not go back": _leaves_replicas_as_they_are,
     "the view of broadcast state does not follow its table back": _does_not_look_whether_rules_went_back,
     "broadcast rows come behind the other rows of their batch": _shows_the_rules_of_the_batch_before,
+    "a join overlooks single rows, which have no head": _overlooks_single_rows,
     "a join forgets that kept rows have met others": _does_not_mark_kept_rows,
     "a join as of a time keeps the oldest row": _replaces_by_the_oldest,
     "rows leave a join too early": _lets_rows_leave_too_early,
