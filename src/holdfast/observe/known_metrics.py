@@ -48,7 +48,13 @@ OF_TASK_MANAGERS = (
         by_subtask=True,
     ),
     KnownMetric("stateBytes", "gauge", "holdfast_state_memory_bytes", "Memory of state tables", by_subtask=True),
-    KnownMetric("stateUndoBytes", "gauge", "holdfast_state_undo_bytes", "Memory of what rewinds need", by_subtask=True),
+    KnownMetric(
+        "stateUndoBytes",
+        "gauge",
+        "holdfast_state_undo_bytes",
+        "Memory of the old rows that undo keeps",
+        by_subtask=True,
+    ),
     KnownMetric(
         "numRecordsIn",
         "counter",
@@ -139,7 +145,7 @@ OF_TASK_MANAGERS = (
         "lastIncSizeOfMaterialization",
         "gauge",
         "holdfast_materialized_new_bytes",
-        "Of that, what the checkpoint was the first to name",
+        "Part of that size that the checkpoint was the first to name",
         by_subtask=True,
     ),
     KnownMetric(
@@ -153,7 +159,7 @@ OF_TASK_MANAGERS = (
         "lastIncSizeOfNonMaterialization",
         "gauge",
         "holdfast_log_new_bytes",
-        "Of that, what the checkpoint was the first to name",
+        "Part of that size that the checkpoint was the first to name",
         by_subtask=True,
     ),
     KnownMetric(
@@ -167,7 +173,9 @@ OF_TASK_MANAGERS = (
     KnownMetric("recoveryBytesFromStore", "gauge", "holdfast_last_recovery_store_bytes", "Read from the store for it"),
     KnownMetric("recoveryBytesFromLocal", "gauge", "holdfast_last_recovery_local_bytes", "Read from local copies"),
     KnownMetric("recoveryObjects", "gauge", "holdfast_last_recovery_objects", "Objects that were read for it"),
-    KnownMetric("localCopiesBytes", "gauge", "holdfast_local_copies_bytes", "Local copies of what was uploaded"),
+    KnownMetric(
+        "localCopiesBytes", "gauge", "holdfast_local_copies_bytes", "Size of the local copies of uploaded objects"
+    ),
 )
 
 OF_THE_JOB = (
@@ -219,7 +227,10 @@ OF_THE_JOB = (
         scale=MILLISECONDS,
     ),
     KnownMetric(
-        "lastCheckpointSize", "gauge", "holdfast_last_checkpoint_size_bytes", "What was stored for it, manifests apart"
+        "lastCheckpointSize",
+        "gauge",
+        "holdfast_last_checkpoint_size_bytes",
+        "Bytes stored for the checkpoint, without manifests",
     ),
     KnownMetric(
         "lastCheckpointFullSize", "gauge", "holdfast_last_checkpoint_full_size_bytes", "All the state it refers to"
@@ -250,7 +261,7 @@ OF_THE_JOB = (
         scale=MILLISECONDS,
     ),
     KnownMetric(
-        "numSplitFailures", "counter", "holdfast_split_failures_total", "Failed attempts at splits, one by one"
+        "numSplitFailures", "counter", "holdfast_split_failures_total", "Failed attempts at splits, each counted"
     ),
     KnownMetric("failingSplits", "gauge", "holdfast_failing_splits", "Splits that failed last and are tried again"),
     KnownMetric("parkedSplits", "gauge", "holdfast_parked_splits", "Splits that are left out since they kept failing"),
