@@ -66,7 +66,7 @@ KNOWN: Mapping[str, str] = {
     # In the JobMaster: takeover, deployment, failover.
     "journal.takeover.listed": "the journal is listed and the base read; nothing is written",
     "journal.takeover.put": "the takeover record is written; it does not count yet",
-    "jobmaster.cleanup.before": "what older epochs left is about to be looked through",
+    "jobmaster.cleanup.before": "the clean-up of older epochs' objects is about to begin",
     "jobmaster.deploy.before": "TaskManagers serve; nothing is deployed",
     "jobmaster.deploy.after": "everything is deployed; no batch was begun",
     "jobmaster.failover": "a failover begins",
@@ -89,7 +89,7 @@ KNOWN: Mapping[str, str] = {
     "jobmaster.record.after": "the record is written; nobody knows",
     "jobmaster.completed": "TaskManagers are about to be told that it completed",
     "jobmaster.expire.before": "subsumed records are about to be deleted",
-    "jobmaster.expire.after": "they are gone; what only they named is still there",
+    "jobmaster.expire.after": "the records are deleted; the objects that only these records named still exist",
     "jobmaster.delete.before": "objects that nobody needs are about to be deleted",
     # In the JobMaster: publication.
     "jobmaster.publish.before": "a recorded group is about to be published",

@@ -279,7 +279,7 @@ class Job:
             raise JobRefused(_no_source(source))
         if source.has_outputs:
             raise JobRefused(
-                f"read({source!r}): it has several streams; read one of them, as in read(source.table(name))"
+                f"read({source!r}): the source has several streams; read a single stream: read(source.table(name))"
             )
         name = self.declared.name_for(source.name, source.kind)
         self.declared.sources[name] = source
@@ -339,8 +339,8 @@ class Job:
         endless = [name for name, source in self.declared.sources.items() if source.endless]
         if endless and isinstance(trigger, AvailableNow):
             raise JobRefused(
-                f"source {endless[0]!r} has no end, so available_now() would never finish; give it one (rows=, stop=) "
-                "or start with processing_time()"
+                f"source {endless[0]!r} has no end, so available_now() would never finish; give it an end (rows=, "
+                "stop=) or start with processing_time()"
             )
         return trigger
 

@@ -192,7 +192,7 @@ class TaskManagerConfig:
     def __post_init__(self) -> None:
         if self.memory_bytes < MEMORY_BYTES_MIN:
             raise SettingsError(
-                f"memory={self.memory!r} is not enough for tables, one batch and exchanged rows; allowed is "
+                f"memory={self.memory!r} is not enough for tables, a batch and exchanged rows; allowed is "
                 f"'{MEMORY_BYTES_MIN >> 20}MB' or more (a number without a unit is bytes)"
             )
         if self.heartbeat_timeout_s < 2.0:

@@ -206,13 +206,13 @@ class Stream:
         with a null among the columns, or without a time for the window, are bad records.
         """
         if not keys or not all(isinstance(key, AnyWindow) or (isinstance(key, str) and key) for key in keys):
-            raise SettingsError(f"key_by{keys!r} is not allowed: name one or more columns, and at most one hf.window")
+            raise SettingsError(f"key_by{keys!r} is not allowed: name at least one column, and at most one hf.window")
         columns = tuple(key for key in keys if isinstance(key, str))
         windows = [place for place, key in enumerate(keys) if isinstance(key, AnyWindow)]
         if len(set(columns)) < len(columns):
             raise SettingsError(f"key_by{keys!r} names a column twice")
         if len(windows) > 1:
-            raise SettingsError(f"key_by{keys!r} has {len(windows)} windows: a row is in the windows of one of them")
+            raise SettingsError(f"key_by{keys!r} has {len(windows)} windows: give only a single window")
         place = windows[0] if windows else 0
         window = next((key for key in keys if isinstance(key, AnyWindow)), None)
         return KeyedStream(self._job, InputDeclaration(self._paths, columns, window, place))

@@ -203,7 +203,9 @@ def test_the_storage_of_another_job_is_refused_and_that_job_runs_on():
     query = start(first, hf.processing_time())
     second = new_job(first.storage, name="second")
     second.read(Feed()).write(hf.MemorySink())
-    with pytest.raises(hf.JobRefused, match=r"belongs to job 'first', this is job 'second': give this one a folder"):
+    with pytest.raises(
+        hf.JobRefused, match=r"belongs to job 'first', this is job 'second': give job 'second' a folder"
+    ):
         start(second, hf.processing_time())
     feed.put(ROWS)
     query.processAllAvailable()

@@ -115,7 +115,7 @@ def test_any_payload_behind_a_sound_frame_is_decoded_or_refused_by_name(payload:
 )
 def test_a_record_that_says_more_less_or_else_is_refused(payload: object) -> None:
     data = frame(codec.RECORD_MAGIC, codec.RECORD_VERSION, msgspec.msgpack.encode(payload))
-    with pytest.raises(CorruptObject, match="journal/7: the payload is not what its format version says"):
+    with pytest.raises(CorruptObject, match="journal/7: the payload does not fit its format version"):
         codec.decode_record("journal/7", data)
 
 

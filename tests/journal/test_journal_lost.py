@@ -27,7 +27,7 @@ def test_a_journal_whose_only_checkpoint_is_lost_is_no_beginning() -> None:
     _, journal = start(store)
     newest = advance(journal, 1, 4)
     store.delete([names.journal(newest)])
-    refused(store, r"journal/000000000002, or a later one, is missing.*No checkpoint record is left.*Restore")
+    refused(store, r"journal/000000000002, or a later record, is missing.*No checkpoint record is left.*Restore")
 
 
 def test_a_record_lost_below_a_takeover_is_named() -> None:

@@ -267,7 +267,7 @@ def test_a_lost_newest_record_is_wrong_for_verify_gc_and_a_start_and_nothing_is_
     assert result.exit_code == 1 and "Restore the object from a backup" in problem["found"]
     result = holdfast("gc", storage)
     assert result.exit_code == 1 and "the newest checkpoint record was lost" in result.stderr
-    with pytest.raises(CorruptObject, match=r"journal/\d+, or a later one, is missing.*still holds the state"):
+    with pytest.raises(CorruptObject, match=r"journal/\d+, or a later record, is missing.*still holds the state"):
         start(job_of_every_kind(tmp_path), hf.processing_time())
     assert stored(storage) == before
     (tmp_path / "lost").rename(record)

@@ -192,7 +192,7 @@ def test_a_table_that_was_dropped_fails_for_good(folder: Path) -> None:
     group = target.stage(row(1, "a"))
     for file in (folder / "_delta_log").iterdir():
         file.unlink()
-    with pytest.raises(PublishFailed, match="does not take"):
+    with pytest.raises(PublishFailed, match="does not accept"):
         target.publish(1, group)
 
 

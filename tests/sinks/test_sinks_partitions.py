@@ -157,7 +157,7 @@ def test_values_that_cannot_be_read_back_are_refused_each_with_its_reason() -> N
         "r": pa.array(["", None, "ok", long, "ok"], pa.large_string()),
     }
     assert unwritable(pa.record_batch(columns), list(columns)) == {
-        0: "partition column p: the value is the one that says null",
+        0: "partition column p: the value is the text that stands for null",
         1: f"partition column p: the value is too long: the name of its folder has more than {SEGMENT_BYTES_MAX} bytes",
         2: "partition column d: the value is not in the years 1 to 9999",
         3: f"partition columns p, d, q, r: the names of the folders have more than {FOLDERS_BYTES_MAX} bytes together",
@@ -193,7 +193,7 @@ def test_a_value_without_a_folder_is_a_bad_record(kind: str, keyed: bool, tmp_pa
     found = DeltaTable(out).to_pyarrow_table() if kind == "delta" else ds.dataset(out, partitioning="hive").to_table()
     assert sorted(found["k"].to_pylist()) == [0, 2, 4]
     bad = ds.dataset(letters).to_table().to_pylist()
-    assert sorted(row["reason"].split("value ")[1][:12] for row in bad) == ["is the one t", "is too long:"]
+    assert sorted(row["reason"].split("value ")[1][:12] for row in bad) == ["is the text ", "is too long:"]
 
 
 def test_a_name_that_no_store_ever_takes_ends_the_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

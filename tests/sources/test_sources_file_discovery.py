@@ -371,7 +371,7 @@ def test_chunks_that_do_not_cover_the_offsets_are_refused(tmp_path):
 
 
 def test_offsets_of_another_kind_of_source_are_refused(tmp_path):
-    with pytest.raises(JobRefused, match="is not one of a FileSource"):
+    with pytest.raises(JobRefused, match="is not a FileSource's position"):
         enumerator(source_of(tmp_path)).restore({"0": 3}, [])
 
 

@@ -182,7 +182,7 @@ def test_a_schema_is_inferred_from_the_first_file_that_has_a_row(tmp_path, text)
 @pytest.mark.parametrize(
     ("declared", "value", "advice"),
     [
-        ("TIMESTAMP", "2026-01-31 12:00:00", "needs one: declare the column as TIMESTAMP_NTZ, or write a zone"),
+        ("TIMESTAMP", "2026-01-31 12:00:00", "needs a zone: declare the column as TIMESTAMP_NTZ, or write a zone"),
         ("TIMESTAMP_NTZ", "2026-01-31T12:00:00Z", "takes none: declare the column as TIMESTAMP"),
     ],
 )

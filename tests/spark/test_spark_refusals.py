@@ -112,7 +112,7 @@ def test_storage_that_executors_do_not_share_is_refused(spark, tmp_path):
     job = new_job(spark, tmp_path, storage="memory://of-the-driver-alone")
     numbers(job, 10).write(hf.NoopSink())
     with pytest.raises(
-        hf.JobRefused, match=r"cannot read what the driver wrote.*must be shared by driver and executors"
+        hf.JobRefused, match=r"cannot read the object that the driver wrote.*must be shared by driver and executors"
     ):
         job.start()
 

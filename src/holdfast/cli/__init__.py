@@ -96,7 +96,9 @@ def top(url: Annotated[str, typer.Argument(help="The page of a running query: qu
 @app.command()
 def gc(
     storage: Storage,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the objects that would be deleted, and delete nothing.")
+    ] = False,
     option: Options = None,
     json: JsonOption = False,
 ) -> None:

@@ -88,7 +88,7 @@ def state(
 def diff(
     storage: Storage,
     older: Annotated[int, typer.Argument(help="Number of a retained checkpoint's record.")],
-    newer: Annotated[int, typer.Argument(help="Number of a later one.")],
+    newer: Annotated[int, typer.Argument(help="Number of a later checkpoint's record.")],
     operator: Annotated[str | None, typer.Option("--operator", help="Show the rows of this operator's state.")] = None,
     state: StateOption = None,
     option: Options = None,

@@ -402,8 +402,8 @@ class _Builder:
         schema = self._origin_schema(path)
         if watermark.column not in schema.names or not pa.types.is_timestamp(schema.field(watermark.column).type):
             raise JobRefused(
-                f"with_watermark({watermark.column!r}) on source {watermark.source!r}: expected one of its timestamp "
-                f"columns; it has {_line(schema)}"
+                f"with_watermark({watermark.column!r}) on source {watermark.source!r}: expected a timestamp column "
+                f"of the source; its columns are {_line(schema)}"
             )
         if self._watermarks.setdefault(watermark.key, watermark) != watermark:
             raise JobRefused(

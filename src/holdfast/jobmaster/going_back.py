@@ -63,7 +63,7 @@ def chosen(
         there = ", ".join(map(str, [*retained, newest_number]))
         raise JobRefused(
             f"start_from={wanted}: the storage does not retain a checkpoint of that number; it retains {there}. Name "
-            "one of these; a job keeps more of them with CheckpointConfig(retained=…)"
+            "a retained checkpoint; a job retains more checkpoints with CheckpointConfig(retained=…)"
         )
     return agreed(newest_number, newest, wanted, record, sinks, publish_again)
 

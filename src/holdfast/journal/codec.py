@@ -131,4 +131,4 @@ def _decode(name: str, payload: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T
     try:
         return decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptObject(f"{name}: the payload is not what its format version says: {error}") from error
+        raise CorruptObject(f"{name}: the payload does not fit its format version: {error}") from error

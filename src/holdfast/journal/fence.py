@@ -139,7 +139,7 @@ def find_base(
 def lost(missing: JournalNumber, listed: Listed, newest: JournalNumber | None) -> str:
     """Describe a lost record and say how to recover from the loss."""
     above = [number for number in listed.numbers if number > missing]
-    which = names.journal(missing) if above or newest is not None else f"{names.journal(missing)}, or a later one,"
+    which = names.journal(missing) if above or newest is not None else f"{names.journal(missing)}, or a later record,"
     return (
         f"{which} is missing: the newest checkpoint record was lost or deleted. "
         f"{'No checkpoint record is left' if newest is None else f'{names.journal(newest)} is older'}; "

@@ -92,8 +92,9 @@ def _checked(store: ObjectStore, job: StoredJob, wanted: StoredJob, explicit: bo
         )
     if job.name and wanted.name and job.name != wanted.name:
         raise JobRefused(
-            f"{store.url}: the storage belongs to job {job.name!r}, this is job {wanted.name!r}: give this one a "
-            f"folder of its own; or, if it is the same job, its name={job.name!r}, which stays for the storage's life"
+            f"{store.url}: the storage belongs to job {job.name!r}, this is job {wanted.name!r}: give job "
+            f"{wanted.name!r} a folder of its own; or, if it is the same job, keep name={job.name!r}: a storage never "
+            "changes the name of its job"
         )
     if explicit and job.max_parallelism != wanted.max_parallelism:
         raise JobRefused(

@@ -153,8 +153,8 @@ class Journal:
 
     def _end(self) -> None:
         self._fenced = (
-            f"{self._store.url}: epoch {self._epoch} has ended: {names.journal(self._next)} is another "
-            "JobMaster's; this one completes nothing any more and must stop"
+            f"{self._store.url}: epoch {self._epoch} has ended: another JobMaster wrote "
+            f"{names.journal(self._next)}; this JobMaster can complete nothing any more and must stop"
         )
         self._check_not_fenced()
 

@@ -202,7 +202,7 @@ class _Verification:
                 name,
                 f"that of epoch {said.epoch}, checkpoint {said.checkpoint}, TaskManager {said.task_manager}, batch "
                 f"{manifest.batch}",
-                f"what its name says, and batch {record.batch}: {expected}",
+                f"the values in its name, and batch {record.batch}: {expected}",
             )
         return manifest
 

@@ -50,10 +50,10 @@ def partition_differences(schema: pa.Schema, partition_by: Sequence[str]) -> lis
         if name in schema.names and not _partitionable(schema.field(name).type):
             found.append(
                 f"partition column {name!r} is {schema.field(name).type}; expected a string, integer, boolean or date "
-                "(derive one in a transform)"
+                "(derive such a column in a transform)"
             )
     if partition_by and not set(schema.names) - set(partition_by):
-        found.append("every column is a partition column; at least one has to stay in the files")
+        found.append("every column is a partition column; at least one column has to stay in the files")
     if len(set(partition_by)) != len(partition_by):
         found.append(f"partition_by={tuple(partition_by)} names a column twice")
     return found
@@ -113,7 +113,11 @@ def unwritable(rows: pa.RecordBatch, partition_by: Sequence[str], *, escapes_uni
         elif _is_text(column.type):
             lengths = len(f"{_escape(name)}=".encode()) + _escaped_bytes(column, escapes_unicode)
             total += lengths + 1
-            _note(found, pc.equal(column, pa.scalar(NULL_PARTITION, column.type)), f"{about} the one that says null")
+            _note(
+                found,
+                pc.equal(column, pa.scalar(NULL_PARTITION, column.type)),
+                f"{about} the text that stands for null",
+            )
             too_long = f"{about} too long: the name of its folder has more than {SEGMENT_BYTES_MAX} bytes"
             _note(found, pa.array(lengths > SEGMENT_BYTES_MAX), too_long)
     together = f"partition columns {', '.join(partition_by)}: the names of the folders have more than"

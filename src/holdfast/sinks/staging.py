@@ -157,13 +157,13 @@ def decode_one(data: bytes, sink: str, *kinds: type[Committable]) -> Committable
         committable: Committable = _decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise CorruptObject(
-            f"a committable of sink {sink!r} ({len(data)} bytes) cannot be read: {error}; expected one written by "
-            "this or an earlier release of Holdfast"
+            f"a committable of sink {sink!r} ({len(data)} bytes) cannot be read: {error}; expected a committable "
+            "written by this or an earlier release of Holdfast"
         ) from error
     if kinds and not isinstance(committable, kinds):
         raise CorruptObject(
-            f"a committable of sink {sink!r} is a {type(committable).__name__}, expected {kinds[-1].__name__}: it was "
-            "of another kind when this was staged; publish it with the old sink first, or rename the new one"
+            f"a committable of sink {sink!r} is a {type(committable).__name__}, expected {kinds[-1].__name__}: a sink "
+            "of another kind staged it; publish it with the old sink first, or rename the new sink"
         )
     return committable
 
@@ -236,7 +236,7 @@ def read_rows(staged: Sequence[StagedRows], context: PublishContext) -> pa.Table
         return pa.concat_tables(tables, promote_options="default")
     except pa.ArrowInvalid as error:
         raise PublishFailed(
-            f"sink {context.sink!r}: what was staged for one checkpoint has different types for one column: {error}"
+            f"sink {context.sink!r}: the rows staged for one checkpoint have different types in a column: {error}"
         ) from error
 
 

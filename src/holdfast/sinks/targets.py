@@ -75,12 +75,12 @@ def refuse_shared_targets(storage: str, storage_options: Mapping[str, str], sink
         if place is not None and other_place is not None and place.shares(other_place):
             raise JobRefused(
                 f"{other} at {other_url} and {one} at {url} share a folder: {_relation(place, other_place)}. Give each "
-                "a folder of its own, none inside another; streams for one target can be united before they are written"
+                "a folder of its own, none inside another; unite streams for one target before you write them"
             )
 
 
 def _relation(place: TargetFolder, other: TargetFolder) -> str:
     if place.folders == other.folders:
-        return "it is the same one"
+        return "both are the same folder"
     inside = len(other.folders) > len(place.folders)
     return "the first is inside the second" if inside else "the second is inside the first"

@@ -59,8 +59,9 @@ def probe_executors(
             )
         if unshared:
             raise JobRefused(
-                f"executor on {host}: it cannot read what the driver wrote to the job's storage ({unshared}). The "
-                "storage must be shared by driver and executors: an object store, or a file system mounted on all"
+                f"executor on {host}: it cannot read the object that the driver wrote to the job's storage "
+                f"({unshared}). The storage must be shared by driver and executors: an object store, or a file system "
+                "mounted on all"
             )
 
 

@@ -51,7 +51,7 @@ MAKE_ANOTHER = "Make a new session, and a Job on it with the same storage"
 def start_on_spark(job: "Job", trigger: QueryTrigger) -> Query:
     """Start a job on its Spark session. Raises `JobRefused` and the other errors of `Job.start`."""
     if job.spark is None:
-        raise JobRefused("this job was made without a Spark session; pass one to Job(spark, ...)")
+        raise JobRefused("this job was made without a Spark session; pass a session to Job(spark, ...)")
     if has_ended(job.spark):
         raise JobRefused(f"job {job.name!r}: its Spark session was stopped before the start. {MAKE_ANOTHER}")
     try:

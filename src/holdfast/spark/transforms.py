@@ -55,7 +55,7 @@ def analyse_transform(spark: SparkSession, fn: Callable[[Any], Any], schema: pa.
     if not isinstance(after, DataFrame):
         raise JobRefused(f"transform({name}) returned a {type(after).__name__}; it must return a DataFrame")
     if after.isStreaming:
-        raise JobRefused(f"transform({name}) returned a streaming DataFrame; it gets and returns one batch's rows")
+        raise JobRefused(f"transform({name}) returned a streaming DataFrame; it must return a batch DataFrame")
     execution = after._jdf.queryExecution()
     _refuse_nondeterminism(name, execution.analyzed())
     _refuse_other_partitions(name, execution.executedPlan(), _identity(stream._jdf.queryExecution().analyzed()))
@@ -79,7 +79,7 @@ def _refuse_other_partitions(name: str, plan: Any, stream: int) -> None:
         if "Exchange" in kind and "Broadcast" not in kind:
             raise JobRefused(
                 f"transform({name}) needs a shuffle ({node.simpleString(5)}); a transform sees one part of a batch at "
-                "a time. Group by key with .key_by(...), join only what Spark can broadcast (functions.broadcast)"
+                "a time. Group by key with .key_by(...), join only a table that Spark broadcasts (functions.broadcast)"
             )
     if plan.getClass().getSimpleName() == "LocalTableScanExec" and plan.rows().isEmpty():
         return
@@ -87,16 +87,16 @@ def _refuse_other_partitions(name: str, plan: Any, stream: int) -> None:
     others = [node.simpleString(5) for node in leaves if _identity(node) != stream]
     if others or len(leaves) != 1:
         raise JobRefused(
-            f"transform({name}) must take its rows from the DataFrame it is given, once, and from nothing else but "
-            f"what is broadcast; found {'; '.join(others) or 'that DataFrame broadcast or cached'}. Unite streams with "
-            "Stream.union, join tables as functions.broadcast(table) on the right of a left or inner join, and do not "
-            "cache the DataFrame"
+            f"transform({name}) must take its rows from the DataFrame it is given, once, and may otherwise read "
+            f"broadcast tables only; found {'; '.join(others) or 'that DataFrame broadcast or cached'}. Unite streams "
+            "with Stream.union, join tables as functions.broadcast(table) on the right of a left or inner join, and do "
+            "not cache the DataFrame"
         )
     found = plan.outputPartitioning().numPartitions()
     if found:
         raise JobRefused(
             f"transform({name}) changes the number of partitions ({plan.simpleString(5)} makes {found}), and so brings "
-            "together what different tasks read; leave out coalesce, limit and tail"
+            "together rows that different tasks read; leave out coalesce, limit and tail"
         )
 
 

@@ -229,7 +229,7 @@ class KeyIndex(ABC):
             capacity = min(next_capacity(len(self._tags), 8), len(self._tags) + SLOTS_STEP_MAX, SLOTS_MAX)
             if capacity == len(self._tags):
                 raise StateTooLarge(
-                    f"a state table has {capacity} rows in memory and cannot have more in one subtask: raise the job's "
+                    f"a state table has {capacity} rows in memory and cannot have more in a subtask: raise the job's "
                     "parallelism, or keep fewer in memory with RocksDBState"
                 )
             self._grow_slots(capacity)

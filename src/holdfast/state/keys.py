@@ -120,7 +120,7 @@ def encode_columns(columns: Sequence[Any], names: Sequence[str]) -> Keys:
 def check_key_types(key_schema: pa.Schema) -> None:
     """Refuse, by `JobRefused`, a key schema that is empty or has a column of a type that cannot be a key."""
     if len(key_schema) == 0:
-        raise JobRefused("a key needs at least one column; none was given to key_by")
+        raise JobRefused("a key needs a column; key_by got none")
     for field in key_schema:
         fixed = byte_width(field.type) is not None and not pa.types.is_float16(field.type)
         if not fixed and not _is_variable(field.type):

@@ -81,7 +81,7 @@ class StateTable:
         """Number of batches committed since rows were put anew (restore, rewind); None before the first batch."""
         self._stored_schema = stored_schema(key_schema, value_schema)
         if len(set(self._stored_schema.names)) < len(self._stored_schema):
-            raise JobRefused(f"the state's columns {self._stored_schema.names} have a name twice; rename one")
+            raise JobRefused(f"the state's columns {self._stored_schema.names} have a name twice; rename a column")
         self._rows = Rows(key_schema, value_schema, max_parallelism)
         self._by_name = {column.field.name: column for column in self._rows.columns}
         self._stamp = 0

@@ -32,7 +32,7 @@ class JoinSettings:
         check_how(self.how)
         given = [name for name in ("within", "between", "ttl") if getattr(self, name) is not None]
         if len(given) > 1:
-            raise SettingsError(f"join() has {' and '.join(given)}: give one of them")
+            raise SettingsError(f"join() has {' and '.join(given)}: give only a single bound")
         if self.how == "asof" and given:
             raise SettingsError(f"join(how='asof') has {given[0]}: its bound of time is tolerance=, or none")
         if self.how != "asof" and self.tolerance is not None:

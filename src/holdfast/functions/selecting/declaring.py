@@ -55,7 +55,9 @@ class LastSettings:
         """Check the settings at the declaration. Raises `SettingsError`."""
         check_top(1, self.by)
         if window is not None:
-            raise SettingsError("last() is not for windows, which end: take .top(1, by=…), which gives one row of each")
+            raise SettingsError(
+                "last() does not work behind a window: use .top(1, by=…), which gives one row for each window"
+            )
 
     def spec(self, operator: str, inputs: tuple[OperatorInput, ...]) -> OperatorSpec:
         """The operator of this input. Raises `JobRefused`."""

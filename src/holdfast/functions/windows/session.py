@@ -37,8 +37,8 @@ class SessionSpec(WindowedAggregates):
     def __post_init__(self) -> None:
         if self.windowing.emit == "changes":
             raise SettingsError(
-                f"emit='changes' is not allowed behind {self.window}: a session that grows or joins another one gets "
-                "other bounds, so that no sink could find the row it replaces; take emit='final' (default)"
+                f"emit='changes' is not allowed behind {self.window}: a session that grows or joins another session "
+                "gets other bounds, so no sink could find the row to replace; use emit='final' (default)"
             )
         super().__post_init__()
 

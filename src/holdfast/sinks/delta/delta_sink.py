@@ -256,4 +256,4 @@ def _translated(error: DeltaError, sink: str, url: str) -> Exception:
     text = str(error).strip()
     if "Object Store error" in text or "Generic S3 error" in text:
         return StorageError(f"sink {sink!r}: {url}: {text}")
-    return PublishFailed(f"sink {sink!r}: {url} does not take what was staged: {type(error).__name__}: {text}")
+    return PublishFailed(f"sink {sink!r}: {url} does not accept the staged rows: {type(error).__name__}: {text}")

@@ -191,7 +191,9 @@ def _table_differences(table: DeltaTable, partition_by: Sequence[str], upsert: b
         if key.startswith("delta.constraints."):
             found.append(f"constraint {key.removeprefix('delta.constraints.')!r} ({expression}) would not be checked")
     if "delta.setTransactionRetentionDuration" in settings:
-        found.append("delta.setTransactionRetentionDuration lets the table forget what was published; unset it")
+        found.append(
+            "delta.setTransactionRetentionDuration lets the table forget which groups were published; unset it"
+        )
     if upsert and settings.get("delta.appendOnly") == "true":
         found.append("the table is append-only (delta.appendOnly), which an upsert cannot honour")
     features = set(protocol.writer_features or ())

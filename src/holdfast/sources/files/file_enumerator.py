@@ -94,8 +94,8 @@ class FileEnumerator(Enumerator):
     def restore(self, offsets: Offsets, objects: list[str]) -> None:
         if not isinstance(offsets.get(NEXT), int):
             raise JobRefused(
-                f"source {self._context.source!r}: the checkpoint's position {offsets!r} is not one of a FileSource: "
-                "give the source a new name"
+                f"source {self._context.source!r}: the checkpoint's position {offsets!r} is not a FileSource's "
+                "position: give the source a new name"
             )
         stored = [(name, decode(name, self._context.store.get(name))) for name in objects]
         self._chunks, files = join(self._context.source, stored)

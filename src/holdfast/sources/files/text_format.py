@@ -176,8 +176,8 @@ def timestamp_advice(reason: str) -> str:
     """Return a conversion error, with advice in Holdfast's words if a time zone is missing or too much."""
     if "expected a zone offset" in reason:
         return reason.partition("expected a zone offset")[0] + (
-            "the value has no time zone, and TIMESTAMP (an instant) needs one: declare the column as TIMESTAMP_NTZ, "
-            "or write a zone such as Z or +01:00 into the file"
+            "the value has no time zone, and TIMESTAMP (an instant) needs a zone: declare the column as "
+            "TIMESTAMP_NTZ, or write a zone such as Z or +01:00 into the file"
         )
     if "expected no zone offset" in reason:
         return reason.partition("expected no zone offset")[0] + (

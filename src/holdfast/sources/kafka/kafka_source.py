@@ -226,7 +226,7 @@ class KafkaSource(Source):
         if value not in VALUES:
             raise SettingsError(f"{self!r}: value={value!r}: expected one of {VALUES}")
         if (value in {"json", "avro"}) != (schema is not None):
-            raise SettingsError(f"{self!r}: value={value!r}, schema={schema!r}: only 'json' and 'avro' need one")
+            raise SettingsError(f"{self!r}: value={value!r}, schema={schema!r}: only 'json' and 'avro' need a schema")
         if ids is not None and (value != "avro" or not ids):
             raise SettingsError(f"{self!r}: schema_ids={ids!r}: expected ids and Avro schemas, with value='avro'")
         if value == "json":

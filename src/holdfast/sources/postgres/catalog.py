@@ -185,7 +185,7 @@ class Catalog:
                 f"publication {publication!r} does not have table {name}: ALTER PUBLICATION {publication} {way}"
             )
         if not facts.has_key:
-            self._refuse(f"table {name} has no primary key, so its rows cannot be told apart: add one")
+            self._refuse(f"table {name} has no primary key, so its rows cannot be told apart: add a primary key")
         if full_rows and facts.identity != "f":
             self._refuse(
                 f"table {name} has REPLICA IDENTITY {identity}, so updates and deletes "

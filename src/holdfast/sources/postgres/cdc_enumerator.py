@@ -61,7 +61,7 @@ class PostgresEnumerator(Enumerator):
             if offsets.get(fact) != now:
                 raise JobRefused(
                     f"source {self._context.source!r}: the checkpoint is of {fact} {offsets.get(fact)!r}, "
-                    f"and this is {fact} {now!r}: give the one that the job was started with, or start on a new storage"
+                    f"and this is {fact} {now!r}: give the {fact} of the job's first start, or start on a new storage"
                 )
         self._reader.claim.take()
         listed = stored_segments(self._context.store, self._context.source)
@@ -87,7 +87,7 @@ class PostgresEnumerator(Enumerator):
         later = [number for info in listed if (number := _number(info.name)) is not None and number > last]
         if later and min(later) > last + 1:
             raise JobRefused(
-                f"source {self._context.source!r}: the checkpoint is an older one. The changes after it, segments "
+                f"source {self._context.source!r}: the checkpoint is not the newest. The changes after it, segments "
                 f"{last + 1} to {min(later) - 1}, were deleted once a newer checkpoint was past them, and slot "
                 f"{self._settings.slot!r} does not tell them again. Go on from the newest checkpoint (no start_from), "
                 "or start on a new storage, with a snapshot and another slot"
@@ -127,9 +127,9 @@ class PostgresEnumerator(Enumerator):
         if self._settings.snapshot == "initial":
             if slot is not None:
                 raise JobRefused(
-                    f"source {self._context.source!r}: slot {self._settings.slot!r} exists already, and nothing in "
-                    "this storage is of it; its snapshot would not fit. Drop it (pg_drop_replication_slot), give "
-                    "another slot, or snapshot='never' to read what it has"
+                    f"source {self._context.source!r}: slot {self._settings.slot!r} exists already, but this "
+                    "storage holds nothing of the slot, so a snapshot would not fit its changes. Drop the slot "
+                    "(pg_drop_replication_slot), give another slot, or snapshot='never' to read only the slot's changes"
                 )
             self._reader.writer.write(SegmentContent(0, [], end_lsn=0, snapshot=NOT_BEGUN))
             return

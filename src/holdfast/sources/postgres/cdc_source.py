@@ -188,7 +188,7 @@ class PostgresCdcSource(Source):
         return self.__dict__ | {"_dsn": ""}
 
     def _no_main_stream(self) -> JobRefused:
-        return JobRefused(f"{self!r}: it has a stream for each table; read one, as in read(source.table(name))")
+        return JobRefused(f"{self!r}: it has a stream for each table; read a table: read(source.table(name))")
 
     def _server(self) -> Server:
         return Server(self._dsn, repr(self))

@@ -187,9 +187,9 @@ class Decoder:
             return None
         if names and self.settings.truncate == "fail":
             raise JobRefused(
-                f"{', '.join(names)} was truncated, and the server does not tell the rows that were there: delete rows "
+                f"{', '.join(names)} was truncated, and the server does not say which rows were there: delete rows "
                 "by DELETE; or give truncate='delete' for deletes of all rows that the job knows, or 'ignore' to keep "
-                "them in what the job writes"
+                "these rows in the job's output"
             )
         assert self._open is not None, "a truncation comes in a transaction"
         self._open.changes += 1

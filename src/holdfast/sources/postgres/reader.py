@@ -173,7 +173,7 @@ class Reader:
         found = self._server.identity()
         if found != self.writer.system:
             raise JobRefused(
-                f"source {self._source!r}: the server is another one: its system identifier is {found}, and this "
+                f"source {self._source!r}: this is another server: its system identifier is {found}, and this "
                 f"job's positions are of {self.writer.system}. Give the server's own DSN, or start on a new storage"
             )
 
