@@ -1,4 +1,4 @@
-"""Bad input: what is refused when a job is declared or started, and what ends a query; each says what to do."""
+"""Bad input: refusals when a job is declared or started, and ends of a query; each names the remedy."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,7 +24,7 @@ def ends_with(job: hf.Job, kind: type[hf.HoldfastError], match: str) -> None:
     assert len(after - before) == 1, "a takeover, no checkpoint"
 
 
-# --- what a declaration cannot be -------------------------------------------------------------------------------------
+# --- refusals of declarations -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_wrong_setting_of_a_job_is_named_with_what_is_allowed(settings, match)
 
 def test_a_stream_refuses_what_is_no_column_sink_or_aggregate():
     stream = new_job().read(script(ROWS))
-    with pytest.raises(hf.SettingsError, match="name one or more columns"):
+    with pytest.raises(hf.SettingsError, match="name at least one column"):
         stream.key_by()
     with pytest.raises(hf.SettingsError, match="names a column twice"):
         stream.key_by("k", "k")
@@ -91,7 +91,7 @@ def test_streams_of_two_jobs_cannot_be_united():
         new_job().read(Feed()).union(new_job().read(Feed()))
 
 
-# --- what start() refuses ---------------------------------------------------------------------------------------------
+# --- refusals of start() ----------------------------------------------------------------------------------------------
 
 
 def refused(job: hf.Job, match: str, kind: type[hf.HoldfastError] = hf.JobRefused) -> None:
@@ -255,7 +255,7 @@ def test_a_stored_object_of_an_unknown_format_is_named_and_nothing_is_changed(na
     assert {info.name for info in store.list("")} - before <= {"journal/000000000004"}
 
 
-# --- what ends a query, or becomes a dead letter ----------------------------------------------------------------------
+# --- ends of a query, and dead letters --------------------------------------------------------------------------------
 
 
 def dead_letters(tmp_path) -> list[dict]:
