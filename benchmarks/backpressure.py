@@ -1,4 +1,4 @@
-"""Checkpoints while batches take long, on Spark: how long one takes that somebody asks for, and how much it covers.
+"""Checkpoints while batches take long, on Spark: how long a requested checkpoint takes, and how much it covers.
 
     python -m benchmarks.backpressure --json                            # 20 batches of 10 s
     python -m benchmarks.backpressure --batch-s 2 --batches 30 --json
@@ -7,13 +7,13 @@ A function takes `--batch-s` for the rows of a batch: it changes the state of `-
 a service that is slow (`--work wait`), or computes (`--work compute`, which keeps the cores of all subtasks busy). So a
 batch is under way almost always. At a random moment of each batch a checkpoint is asked for.
 
-    batch_s                     median time from one commit to the next
+    batch_s                     median time from a commit to the next
     checkpoint_ms_p50, …_p99    from the request until the record is written
     covered_age_s_p50           how long before the request the last commit was, all of which the checkpoint covers
-    uncovered                   checkpoints whose record is of an earlier batch than the last one committed: has to be 0
+    uncovered                   checkpoints whose record is of an earlier batch than the last commit: has to be 0
     aligned_ms_p50, …_p99       the same requests, if a checkpoint had to wait for the batch in flight, as a barrier
                                 waits behind the rows before it
-    incremental_bytes_p50       stored for one checkpoint
+    incremental_bytes_p50       stored for a checkpoint
 """
 
 import argparse
@@ -89,7 +89,7 @@ class Requests:
 
 
 def commits(query: hf.Query, after: int) -> Iterator[tuple[int, float]]:
-    """Number and time of each batch after that one, as soon as it is committed."""
+    """Number and time of each later batch, as soon as it is committed."""
     while True:
         progress = query.lastProgress
         if progress is not None and progress["batchId"] > after:

@@ -2,9 +2,9 @@
 
     python -m benchmarks.by_hand --keys 5000 --json
 
-Each workload runs batches of one row or one timer a key, begin to commit. Figures are microseconds of the thread's CPU
-time for each row or timer, as the median batch has them, so that other load on the machine counts less. The last ones
-are for each value of a timestamp column that becomes a Python object.
+Each workload runs batches of a row or a timer for each key, begin to commit. Figures are microseconds of the thread's
+CPU time for each row or timer, as the median batch has them, so that other load on the machine counts less. The last
+ones are for each value of a timestamp column that becomes a Python object.
 """
 
 import argparse
@@ -57,7 +57,7 @@ class Entry(hf.ProcessFunction):
 
 
 class Bell(hf.ProcessFunction):
-    """A timer a key; `process` registers the next one, and fills the map once."""
+    """A timer a key; `process` registers the next timer, and fills the map once."""
 
     counts = hf.MapState(pa.int64(), pa.int64(), default=0)
     entries = ENTRIES

@@ -2,7 +2,7 @@
 
     python -m benchmarks.checkpoints --state-mb 1200 --updates-per-s 78000 --changelog both --seconds 300 --json
 
-One subtask keeps `--state-mb` of state in RocksDB with a cache: values of 1,000 random bytes by int64 keys. All keys
+A subtask keeps `--state-mb` of state in RocksDB with a cache: values of 1,000 random bytes by int64 keys. All keys
 are put once; then random keys get new values, `--updates-per-s` of them (max: as many as go through), and a checkpoint
 is taken every `--interval`. A batch takes the updates since the last batch; it begins `--trigger` after the last batch
 began, or when that batch ends. (Without a trigger 10,000 updates/s make 300 batches a second, which keep a core busy.)
@@ -17,12 +17,12 @@ and take turns of some seconds, the other being idle: within minutes the speed o
 a changelog costs. Work that a turn leaves is done within three seconds, before the counted part of the other's turn.
 
     p50_ms … max_ms         from the cut to the record, of checkpoints after the warm-up
-    incremental_bytes_p50   stored for one checkpoint; full_bytes_max: all state that one refers to, the largest
+    incremental_bytes_p50   stored for a checkpoint; full_bytes_max: all state that a checkpoint refers to, the largest
     table_bytes             the table's own snapshot, as it is stored: median over checkpoints
     space_amplification     full_bytes_max / table_bytes
     stored_bytes_max        all state that lay in the store at any moment, also state that is being replaced
     rows_per_s              updates committed; max_lag_s: by how much they were ever behind `--updates-per-s`
-    cpu_us_per_row          processor time of the whole process for one update, in microseconds
+    cpu_us_per_row          processor time of the whole process for an update, in microseconds
     recovery_s              from the loss of the TaskManager until all is restored, from a store with 100 MB/s and 20 ms
     recovery_bytes          of the state that was restored so
     recovery_local_s        the same with the local copies that recovery uses on the same machine
@@ -176,7 +176,7 @@ class Kind(NamedTuple):
 
 
 class Running:
-    """One job under measurement. `upkeep` is called now and then while updates go through, as a TaskManager does."""
+    """A job under measurement. `upkeep` is called now and then while updates go through, as a TaskManager does."""
 
     def __init__(
         self, options: argparse.Namespace, kind: Kind, folder: Path, storage: Path, upkeep: Callable[[], None]
@@ -368,13 +368,13 @@ def _checkpoints(checkpoints: Sequence[CheckpointStats]) -> dict[str, Any]:
 
 
 def ratios(one: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
-    """The figures of one, by those of the other."""
+    """The ratio of the first figures to the second."""
     names = ("p50_ms", "p99_ms", "max_ms", "full_bytes_max", "rows_per_s", "recovery_s", "recovery_local_s")
     return {name: round(one[name] / other[name], 3) for name in names if one.get(name) and other.get(name)}
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
-    """One column a run."""
+    """A column for each run."""
     lines = []
     for name in results[0]:
         lines.append(f"{name:24}" + "".join(f"{each[name]!s:>16}" for each in results))

@@ -2,7 +2,7 @@
 
     python -m benchmarks.count --seconds 60 --keys 1000 --emit every --interval 1s --json
 
-Prints one JSON line; times in milliseconds. The time before the clock starts (Spark, processes, compilation of
+Prints a JSON line; times in milliseconds. The time before the clock starts (Spark, processes, compilation of
 kernels) is `warmup_s`. `--against-flink` runs the same workload on Flink beside it and prints the ratios.
 `--emit changes --combine compare` runs it with and without combining in the sender, and prints the ratio.
 """
@@ -27,7 +27,7 @@ WARMUP_BATCHES = 8
 
 
 def keys_like_flip_325(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """1,000 keys in the order of FLIP-325's benchmark: `x % 500 + 500 * (x // 1000 % 2)`, with one division."""
+    """1,000 keys in the order of FLIP-325's benchmark: `x % 500 + 500 * (x // 1000 % 2)`, with a single division."""
     x = batch.column(0).to_numpy()
     hundreds = x // 500
     return pa.record_batch([pa.array(x - 500 * (hundreds - ((hundreds >> 1) & 1)))], names=["k"])

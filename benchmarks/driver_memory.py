@@ -1,13 +1,14 @@
-"""The driver's memory over many batches with one checkpoint at the end, as where checkpoints are an hour apart.
+"""The driver's memory over many batches with a checkpoint at the end, as where checkpoints are an hour apart.
 
     python -m benchmarks.driver_memory --batches 3600 --json
     python -m benchmarks.driver_memory --batches 3600 --keep-all     # as it would be if nothing were gathered
 
 Each of `--splits` tasks leaves some 7 KB of rows in every batch, which is little enough to travel with the checkpoint.
-Everything is real but Spark (`holdfast.testing`), in one process, on a clock that stands still; the store is a folder.
+Everything is real but Spark (`holdfast.testing`), in a single process, on a clock that stands still; the store is a
+folder.
 
-    resident_mb    of the process, at `SAMPLES` moments from the first batch to the last one
-    grown_mb       from the first quarter of the batches to the last one
+    resident_mb    of the process, at `SAMPLES` moments from the first batch to the last batch
+    grown_mb       from the first quarter of the batches to the last quarter
     peak_mb        the most there was, publication included
     published      rows that the sink shows at the end
 """

@@ -1,10 +1,10 @@
-"""How fast rows pass the exchange alone: two sender processes → one TaskManager with a keyed count → two pullers.
+"""How fast rows pass the exchange alone: two sender processes → a TaskManager with a keyed count → two pullers.
 
     python -m benchmarks.exchange [--seconds 10] [--rows 4000000] [--keys 1000] [--emit every] [--parallelism 2]
 
 `--emit changes` combines in the senders, unless told `--no-combine`.
 
-No Spark and no checkpoints: the part of `benchmarks.count` between a source and a sink. Prints one JSON line of
+No Spark and no checkpoints: the part of `benchmarks.count` between a source and a sink. Prints a JSON line of
 millions of rows a second: for each phase alone, and for all of them together.
 """
 
@@ -140,7 +140,7 @@ class Bench:
         self.seconds = dict.fromkeys(("push", "process", "pull", "commit"), 0.0)
 
     def batch(self, batch: int) -> int:
-        """One batch through all phases; the rows pulled."""
+        """Run a batch through all phases; return the rows pulled."""
         streams = by_task_manager(self._timed("push", lambda: self._all(("push", batch))))[0]
         self._timed("process", lambda: self.client.process(ProcessRequest(1, batch, 0, 1, streams)))
         pulled = self._timed("pull", lambda: self._all(("pull", batch)))

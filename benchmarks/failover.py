@@ -1,4 +1,4 @@
-"""How long a job stands still when one of its processes is killed, and whether a row is lost or counted twice.
+"""How long a job stands still when a process of it is killed, and whether a row is lost or counted twice.
 
     python -m benchmarks.failover --kills 20 --json
 
@@ -13,7 +13,7 @@ recomputation in the end.
     lost_bound_rows         rows that the query says are lost
     survivors_max_s         from the kill to the next committed batch, whoever takes part in it
     survivor_gap_batches    batches within that time by the rate before it
-    downloads_by_survivors  objects that TaskManagers other than the killed one read from the store
+    downloads_by_survivors  objects that TaskManagers other than the killed read from the store
 """
 
 import argparse
@@ -72,7 +72,7 @@ def keys(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def measure(options: argparse.Namespace, mode: str) -> dict[str, Any]:
-    """Run one mode in this process, which has a Spark session of its own."""
+    """Run a mode in this process, which has a Spark session of its own."""
     rng = random.Random(options.seed)
     spark = session(MASTERS[mode])
     with tempfile.TemporaryDirectory(prefix="holdfast-failover-", ignore_cleanup_errors=True) as folder:
@@ -113,7 +113,7 @@ def measure(options: argparse.Namespace, mode: str) -> dict[str, Any]:
 
 
 def _kill(query: Query, mode: str, rng: random.Random, pause_s: float, whole: int) -> dict[str, float]:
-    """Kill one process of the `whole` number, and wait until all subtasks commit again."""
+    """Kill a process of the `whole` number, and wait until all subtasks commit again."""
     until(lambda: len(query.view().processes) >= whole)
     before, began_s = query.totals.batches, time.monotonic()
     time.sleep(pause_s)
@@ -153,7 +153,7 @@ def _first_commit(query: Query, killed_s: float) -> float:
 
 
 def _compared(job: hf.Job) -> tuple[int, int]:
-    """Rows lost and counted twice, by the counts of all keys: as consecutive numbers, keys differ by one at most."""
+    """Rows lost and counted twice, by the counts of all keys: as consecutive numbers, keys differ by 1 at most."""
     counted = hf.read_state(job.storage, "counts").column("n.count").to_numpy()
     (offsets,) = _offsets(job.storage)
     expected = np.zeros(KEYS, np.int64)
@@ -212,7 +212,7 @@ def until(condition: Callable[[], bool], seconds_max: float = WAIT_S_MAX) -> Non
 
 
 def main(argv: list[str]) -> None:
-    """Each mode runs in a process of its own, since a process has one Spark context at a time."""
+    """Each mode runs in a process of its own, since a process has a single Spark context at a time."""
     options = arguments(argv)
     found = {}
     for mode in options.mode:

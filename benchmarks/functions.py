@@ -49,7 +49,7 @@ class BatchCount(hf.BatchFunction):
 def take(
     operator: Operator, batch: int, rows: pa.RecordBatch | None, context: BatchContext | None = None
 ) -> tuple[float, float]:
-    """One batch, without rows where they are None; returns the seconds of CPU and of the clock."""
+    """Run a batch, without rows where they are None; return the seconds of CPU and of the clock."""
     cpu_s, clock_s = time.thread_time(), time.perf_counter()
     for table in operator.tables.values():
         table.begin(batch)

@@ -75,7 +75,7 @@ def source_alone(servers: str, topic: str, messages: int) -> float:
 
 
 def keyed_count(servers: str, topic: str, messages: int) -> tuple[float, float]:
-    """Messages a second of a job in one process, without Spark: by the time of its batches, and as a whole."""
+    """Messages a second of a job in a single process, without Spark: by the time of its batches, and as a whole."""
     with tempfile.TemporaryDirectory() as folder:
         job = hf.Job(None, name="kafka", storage=Path(folder).as_uri(), parallelism=2, max_rows_per_batch=500_000)
         source = hf.KafkaSource(servers, topic, value="json", schema=SCHEMA, metadata=[])

@@ -1,4 +1,4 @@
-"""Latency from new data to committed state and staged output, and until it shows in a Delta table. One file at a time.
+"""Latency from new data to committed state and staged output, and until it shows in a Delta table. Files come singly.
 
     python -m benchmarks.latency --json
 
@@ -70,7 +70,7 @@ class Files:
         self.count = 0
 
     def drop(self) -> float:
-        """One more file; the time at which it was there."""
+        """Write a further file; return the time at which it was there."""
         numbers = np.arange(self.count * self._rows, (self.count + 1) * self._rows)
         pq.write_table(pa.table({"k": numbers % self._keys, "x": numbers}), self._waiting)
         self._waiting.rename(self.folder / f"{self.count:06}.parquet")

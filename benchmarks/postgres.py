@@ -3,8 +3,8 @@
     python -m benchmarks.postgres --json [--rows 1000000]
 
 A server of its own is started. The stream's rows are there before the reading begins: all figures are of catching up.
-`known` is with truncate="delete", whose state holds every row. One process holds driver, TaskManager and senders. Lag
-is from a commit under `pgbench`'s load to its row's processing.
+`known` is with truncate="delete", whose state holds every row. A single process holds driver, TaskManager and senders.
+Lag is from a commit under `pgbench`'s load to its row's processing.
 """
 
 import argparse

@@ -52,7 +52,7 @@ class SlotRead(threading.Thread):
 
 
 def measured(server: LocalPostgres, version: int, rows: int, work_mem: str, commits: bool) -> dict[str, Any]:
-    """Write one transaction, and return how long it took and how long after its end everything was read."""
+    """Write a transaction, and return how long it took and how long after its end everything was read."""
     slot = f"streaming_{version}_{commits}".lower()
     server.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
     reading = SlotRead(server, slot, version, work_mem)

@@ -46,7 +46,7 @@ class Cycle:
 
 
 class RandomUpdates(Source):
-    """Keys below `keys`: each once, in order, then at random, as many as `cycle` says. One split, positions from 0."""
+    """Keys below `keys`: each once, in order, then at random, as many as `cycle` says. A split, positions from 0."""
 
     kind = "updates"
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.recovery --json
 
-One table of `--state-mb` with incompressible values of `--value-bytes` (0: one int64), materialized; then a log of
+A table of `--state-mb` with incompressible values of `--value-bytes` (0: an int64), materialized; then a log of
 random updates that is `--log-mb` large. `direct` restores from a store without any delay: the cost in processor
 time. `throttled` is a store of 100 MB/s and 20 ms; `off` there is the same table materialized at the same cut, without
 a log; `local` has copies of everything. `on_vs_off` and `local_vs_not` are ratios of times within this run.
@@ -56,7 +56,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 class State:
-    """One table with its durable side, in a store of this process; and copies of everything."""
+    """A table with its durable side, in a store of this process; and copies of everything."""
 
     def __init__(self, options: argparse.Namespace, backend: StateBackend, folder: Path) -> None:
         self.row_bytes = options.value_bytes + 24
@@ -79,7 +79,7 @@ class State:
         return new_table(self.backend, str(self.folder), KEYS, self.values, GROUPS)
 
     def put(self, keys: Any, materialize: bool = False) -> None:
-        """One batch: a random value for each of the keys."""
+        """Run a batch: a random value for each of the keys."""
         self.batch += 1
         self.clock.advance(2.0 if materialize else 0.0)
         self.table.begin(self.batch)

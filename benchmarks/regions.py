@@ -3,7 +3,7 @@
     python -m benchmarks.regions --splits 5000 --json
     python -m benchmarks.regions --splits 5000 --checkpoints 1000 --no-spark
 
-In simulation every region fails with 1e-4 in each checkpoint, 50 of them at once now and then, and one for good.
+In simulation every region fails with 1e-4 in each checkpoint, 50 of them at once now and then, and a region for good.
 
     global_success          share of checkpoints that complete if the job is one region (without the region that fails
                             for good: no checkpoint would complete with it)

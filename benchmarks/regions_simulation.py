@@ -2,7 +2,7 @@
 
     plan ─► machine: RunBatch ─► units fail as drawn, isolated ─► machine: Commit ─► coordinator: Cut, StoreAndRecord
 
-Nothing else is there: no process, no row, no store; the clock jumps from one checkpoint to the next.
+Nothing else is there: no process, no row, no store; the clock jumps from checkpoint to checkpoint.
 """
 
 import random
@@ -77,7 +77,7 @@ class Simulated:
 
 
 def failing_splits(splits: int, seed: int, poisoned: bool) -> Iterator[set[str]]:
-    """Draw the splits that fail, for one checkpoint after the other."""
+    """Draw the splits that fail, for each checkpoint in turn."""
     chance, number = random.Random(seed), 0
     while True:
         number += 1
@@ -226,7 +226,7 @@ class SimulatedJob:
         return cp.RecordWritten(command.checkpoint_id, number, stored)
 
     def _check(self, before: dict[str, object], failing: set[str]) -> None:
-        """Check the newest record: each healthy region has advanced, each failed one stands and is named."""
+        """Check the newest record: each healthy region has advanced, each failed region stands and is named."""
         assert self._newest is not None
         _, record = self._newest
         standing = {split for split, place in record.offsets[SOURCE].items() if place == before[split]}

@@ -2,7 +2,7 @@
 
     python -m benchmarks.restore_sizes --state-mb 200 --state-mb 2000 --json
 
-One TaskManager with four subtasks holds all the state, values of 1,000 incompressible bytes in RocksDB. After it was
+A TaskManager with four subtasks holds all the state, values of 1,000 incompressible bytes in RocksDB. After it was
 killed the replacement restores all of it, from a folder on this machine's disk, or from local copies on the same disk.
 
     seconds         from the kill to the first committed batch after it
@@ -46,7 +46,7 @@ class Keep(hf.BatchFunction):
 
 
 class RandomValues:
-    """Step that gives each number, as one of so many keys, a random value."""
+    """Step that gives each number, as a key below the number of keys, a random value."""
 
     def __init__(self, keys: int) -> None:
         self._keys = keys

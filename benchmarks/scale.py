@@ -128,7 +128,7 @@ class Cost:
 
 
 class Driver:
-    """One JobMaster with its stand-ins, stepped from batch to batch."""
+    """A JobMaster with its stand-ins, stepped from batch to batch."""
 
     def __init__(self, options: argparse.Namespace, task_managers: int) -> None:
         share = task_managers / options.task_managers

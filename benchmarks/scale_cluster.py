@@ -117,7 +117,7 @@ class Sizes:
 
 
 class _Caller:
-    """Calls to one stand-in over a socket, in turn."""
+    """Calls to a stand-in over a socket, in turn."""
 
     def __init__(self, cluster: "StandInCluster", process: ProcessId) -> None:
         self._sizes = cluster.sizes

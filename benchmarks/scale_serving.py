@@ -1,7 +1,7 @@
 """The process of the stand-ins (`scale_stand_ins`): takes calls over sockets, or over Flight as in a real job.
 
     sockets  a thread answers all calls, and works off checkpoints while none waits
-    flight   Flight's threads answer, one after the other; a thread works off checkpoints
+    flight   Flight's threads answer in turn; a thread works off checkpoints
 
 A message on a socket is its length in four bytes, and that many bytes. A call begins with a byte for its name.
 """
@@ -143,7 +143,7 @@ def _answer(stand_ins: StandIns, looking: selectors.BaseSelector, connection: Co
 
 
 class _StandInServer(ActionServer):
-    """Serves all stand-ins at one address; the driver has a connection to it for each of them, as in a real job."""
+    """Serves all stand-ins at a common address; the driver has a connection to it for each, as in a real job."""
 
     def __init__(self, stand_ins: StandIns, secret: str, location: str) -> None:
         self._stand_ins = stand_ins

@@ -202,7 +202,7 @@ class StandInTaskManager:
 
 
 class StandIns:
-    """All stand-ins. One call at a time. `acknowledge` tells the driver."""
+    """All stand-ins. Calls come singly. `acknowledge` tells the driver."""
 
     def __init__(
         self, program: Program, epoch: int, folder: Path, acknowledge: Callable[[Acknowledgement], bool]
@@ -218,7 +218,7 @@ class StandIns:
         self._earlier: dict[int, list[str]] = {}
 
     def answer(self, what: str, body: bytes) -> list[bytes]:
-        """Answer a call: a message, or for an order one for each unit."""
+        """Answer a call: a message, or for an order a message for each unit."""
         call = _decode(body, type=CallBody)
         if what == "run":
             return self._run(_decode(call.arguments, type=Order))
@@ -236,7 +236,7 @@ class StandIns:
         return self._earlier[number]
 
     def _run(self, order: Order) -> list[bytes]:
-        """A sender's answer: each unit sends its rows to TaskManagers, or stages one file."""
+        """A sender's answer: each unit sends its rows to TaskManagers, or stages a file."""
         common = _decode(order.common, type=OrderCommon)
         return [_encode(self._result(unit, common)) for unit in order.units]
 

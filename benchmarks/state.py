@@ -12,7 +12,7 @@ Patterns, by `--pattern`:
     random      keys uniformly at random; with a cache of N of K keys about N/K of the distinct rows of a batch hit
     returning   the pattern of FLIP-325 stretched over batches: half the keys once, the same half again, then the
                 other half twice, …; with a cache of K all hit, of K/2 half of them, of K/4 none
-`--changelog both` gives the cost of the changelog: one table, with it and without it in turn, a second each with a
+`--changelog both` gives the cost of the changelog: a single table, with it and without it in turn, a second each with a
 checkpoint in its middle, and how fast batches with it are beside those without it: `on_off_ratio`, of all of them, with
 its standard error by how the pairs differ; of the median pair; of all of them by the clock. Two runs one after the
 other tell little on a shared machine: how fast memory answers changes within seconds. So do few pairs: in a noisy hour
@@ -22,7 +22,7 @@ Reuse inside a batch is free in every case, so `hit_ratio` counts distinct rows 
 
 `--against-flink` then runs Flink with the same backend and number of keys, parallelism 1, with and without its
 changelog, and prints the ratios. Flink's figure is that of a whole job by wall clock (its source and the exchange run
-beside the operator, on other cores where there are any); the table's is processor time of one thread.
+beside the operator, on other cores where there are any); the table's is processor time of a single thread.
 """
 
 import argparse
@@ -61,7 +61,7 @@ STEPS = ("lookup", "count", "changes", "commit")
 
 @kernel
 def running_count(slots: Any, counts: Any, valid: Any, present: Any, out: Any) -> None:
-    """One more for each row's key, and the count so far as the row's output."""
+    """Add 1 for each row's key, and give the count so far as the row's output."""
     for i in range(len(slots)):
         slot = np.uint64(slots[i])
         counts[slot] += 1

@@ -1,11 +1,11 @@
-"""How fast a TaskManager reads union state: the lists of all subtasks, one small object each. No Spark.
+"""How fast a TaskManager reads union state: the lists of all subtasks, a small object each. No Spark.
 
     python -m benchmarks.union_restore --json
 
 A job of `--objects` subtasks made a checkpoint; each of its lists is in an object of its own. One of `--task-managers`
 of the next start, at parallelism `--parallelism`, is deployed on a store that takes `--latency-ms` for each request:
 its subtasks' own entries are restored, and each subtask's `open` asks for the union. `parallel_s` is the whole
-deployment. `serial_s` is the time of a subtask that reads the objects one after the other; it is measured with
+deployment. `serial_s` is the time of a subtask that reads the objects in sequence; it is measured with
 `serial_sampled` objects and extrapolated. `processor_s` is the part of `parallel_s` that is work of this process,
 `peak_memory_mb` by how much its memory grew at most during the deployment.
 """

@@ -5,7 +5,7 @@
 500 writers have 5 MB of changes each and persist them at once, some times, through the real writer and uploader. The
 store's latencies follow the table that FLIP-158 gives for 500 streams of 5 MB to S3 (p50 459, p90 740, p95 833,
 p99 1,039, p99.9 3,202 ms): straight lines between its points and the least value `LEAST_MS`, a Pareto tail beyond.
-Every attempt, also one that hedges, takes the next of them from a shuffled deck, so that the first attempts follow the
+Every attempt, also a hedge, takes the next of them from a shuffled deck, so that the first attempts follow the
 table exactly. The changes compress well: the stored objects are small, and it does not look at it.
 
 JSON: `unhedged` and `hedged` (each `p50_ms`, `p90_ms`, `p95_ms`, `p99_ms`, `p999_ms`, `uploads`, `requests`),
@@ -45,7 +45,7 @@ def latency_s(quantile: float) -> float:
 
 
 def latencies_s(uploads: int, seed: int) -> Iterator[float]:
-    """One deck of them after the other."""
+    """Deal deck after deck."""
     rng = random.Random(seed)
     while True:
         deck = [latency_s((index + 0.5) / uploads) for index in range(uploads)]
@@ -54,7 +54,7 @@ def latencies_s(uploads: int, seed: int) -> Iterator[float]:
 
 
 def changes(size_bytes: int) -> pa.RecordBatch:
-    """One writer's, of a batch."""
+    """The part of a writer, of a batch."""
     rows = 5
     columns = [
         pa.array([0] * rows, pa.int32()),
@@ -66,7 +66,7 @@ def changes(size_bytes: int) -> pa.RecordBatch:
 
 
 class Run:
-    """One policy, some rounds of all writers."""
+    """Run some rounds of all writers under a policy."""
 
     def __init__(self, policy: RetryPolicy, writers: int, size_bytes: int, rounds: int, seed: int) -> None:
         deck = latencies_s(writers * rounds, seed)

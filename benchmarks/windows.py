@@ -53,7 +53,7 @@ def step(
     marks: tuple[Any, Any],
     combine: bool,
 ) -> tuple[float, float, int]:
-    """One batch: the seconds of the sender and of the operator, and the rows that came out."""
+    """Run a batch: return the seconds of the sender and of the operator, and the rows that came out."""
     begun_s = time.thread_time()
     sender = spec.combiner(combine, marks[1])
     assert sender is not None

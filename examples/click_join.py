@@ -65,7 +65,7 @@ def write_input(folder: Path, rows: int, seed: int) -> int:
 
 
 def samples_job(spark: SparkSession, folder: Path, rows: int) -> hf.Job:
-    """The job: two streams, one join."""
+    """The job: two streams and their join."""
     job = hf.Job(
         spark,
         name="samples",

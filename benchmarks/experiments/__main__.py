@@ -1,4 +1,4 @@
-"""Run the experiments of the changelog's and the cache's documents and write one page with plots.
+"""Run the experiments of the changelog's and the cache's documents and write a page with plots.
 
     python -m benchmarks.experiments [--quick] [--to build/experiments]
 

@@ -1,4 +1,4 @@
-"""The page with the results of the experiments: plots as SVG in one HTML file, figures beside the documents' own."""
+"""The page with the results of the experiments: plots as SVG in an HTML file, figures beside the documents' own."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence

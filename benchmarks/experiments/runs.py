@@ -14,7 +14,7 @@ CACHES = {"0 %": ROWS_OF_STATE // 4, "50 %": ROWS_OF_STATE // 2, "100 %": ROWS_O
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured. Seconds are those of one job's updates; rows those of one run of a state table."""
+    """How much is measured. Seconds are those of a job's updates; rows those of a run of a state table."""
 
     state_mb: tuple[int, ...]
     seconds: int
@@ -64,7 +64,7 @@ def _checkpoints(size: Size, state_mb: int) -> Run:
 def _pressed(size: Size) -> list[Run]:
     """C: as many updates as go through, with the changelog and local copies switched on step by step.
 
-    Batches follow each other without a pause: with one, small state takes all that the pause lets through."""
+    Batches follow each other without a pause: with a pause, small state takes all that the pause lets through."""
     steps: dict[str, Sequence[str]] = {
         "without changelog": ("--changelog", "off", "--no-local-recovery"),
         "with changelog": ("--changelog", "on", "--no-local-recovery"),

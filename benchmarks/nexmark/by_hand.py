@@ -2,8 +2,8 @@
 
     python -m benchmarks.nexmark.by_hand --events 500000 --json
 
-Figures are microseconds of the process's CPU time for each bid, all of Holdfast in one process, without Spark, as the
-best of three runs has them: so other load on the machine counts less. Results are compared with those of DuckDB.
+Figures are microseconds of the process's CPU time for each bid, all of Holdfast in a single process, without Spark, as
+the best of three runs has them: so other load on the machine counts less. Results are compared with those of DuckDB.
 """
 
 import argparse

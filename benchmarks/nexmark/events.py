@@ -154,7 +154,7 @@ def _last_auction(numbers: Any) -> Any:
 
 
 def _any_person(last: Any, chance: np.random.Generator) -> Any:
-    """One of the last persons, or one that is not there yet."""
+    """Draw a recent person, or a person that is not there yet."""
     active = np.minimum(last + 1, ACTIVE_PERSONS)
     return last + 1 - active + (chance.random(len(last)) * (active + PERSONS_AHEAD)).astype(np.int64)
 

@@ -91,7 +91,7 @@ def expected(query: str, folder: Path) -> pa.Table:
 def difference(query: str, found: pa.Table, folder: Path, keys: Sequence[str] = ()) -> str:
     """Compare results with those of the database, in any order; empty where they are equal.
 
-    `keys`: of results with the same values in these columns the last one counts. Doubles are compared to
+    `keys`: of results with the same values in these columns the last counts. Doubles are compared to
     nine digits, since they are added up in another order.
     """
     with duckdb.connect() as database:

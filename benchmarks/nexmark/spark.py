@@ -115,7 +115,7 @@ QUERIES: dict[str, tuple[tuple[str, ...], str, Callable[..., Any]]] = {
 
 
 def run(query: str, folder: Path, parallelism: int) -> Iterator[tuple[str, float]]:
-    """Yield the one variant, whose name is empty, with its seconds; nothing if Structured Streaming lacks the query.
+    """Yield the only variant, whose name is empty, with its seconds; nothing if Structured Streaming lacks the query.
 
     Raises:
         PeerFailed: Spark ended with an error.

@@ -53,7 +53,7 @@ def install() -> str:
 
 
 def run(backend: str, keys: int, parallelism: int, changelog: bool = True, interval: str = "1s") -> dict[str, Any]:
-    """One run; its figures."""
+    """Run once; return the figures."""
     class_path = install()
     with tempfile.TemporaryDirectory(prefix="holdfast-flink-") as folder, socket.socket() as probe:
         probe.bind(("localhost", 0))

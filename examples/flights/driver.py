@@ -38,7 +38,7 @@ class Status:
 
 def status_of(query: hf.Query, size: int) -> Status:
     progress = query.lastProgress
-    # One input file, so its position is the entry "0"; there is no such entry once it is read to the end.
+    # A single input file, so its position is the entry "0"; there is no such entry once it is read to the end.
     position = progress["sources"][0]["endOffset"].get("0", size) if progress else 0
     return Status(
         position=position,

@@ -21,7 +21,7 @@ class DriverFailed(Exception):
 
 
 class Driver:
-    """One driver process, with its JVM and Python workers below it."""
+    """A driver process, with its JVM and Python workers below it."""
 
     def __init__(self, folder: Path, number: int, seen: set[psutil.Process]) -> None:
         self._status = folder / f"status-{number}.json"

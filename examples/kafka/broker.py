@@ -1,4 +1,4 @@
-"""A real Apache Kafka broker for tests, benchmarks and the demo: one node, KRaft, on a free port, ready in seconds.
+"""A real Apache Kafka broker for tests, benchmarks and the demo: a node, KRaft, on a free port, ready in seconds.
 
     python -m examples.kafka.broker make test-spark      runs a command with HOLDFAST_KAFKA=host:port set
     python -m examples.kafka.broker                      runs until its input ends (Ctrl-D)
